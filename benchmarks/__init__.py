@@ -1,0 +1,1 @@
+"""Ratios of speed and memory, each measured in one run: ``make bench``."""

@@ -1,0 +1,118 @@
+"""A PromptCCD training step on a ViT-B/14 at 224 px: ours against the one that keeps everything in the graph.
+
+Weights are random, which changes no cost. Activation memory is what autograd saves of the backbone for the backward
+pass, counted tensor by tensor; parameters do not count, nor does the head, which is the same in both steps.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import Dinov2Config
+
+from promptccd import PromptCCDConfig, PromptCCDModel
+from promptccd.models.backbones import class_position
+from promptccd.training.losses import info_nce_loss
+
+
+def build(num_components: int = 100) -> PromptCCDModel:
+    """The paper's sizes, with a head small enough not to hide the backbone."""
+    config = PromptCCDConfig(
+        vision_config=Dinov2Config(image_size=518, patch_size=14), projection_output_size=8192
+    )
+    model = PromptCCDModel(config)
+    means = F.normalize(torch.randn(num_components, 768), dim=1)
+    model.load_mixture(means, torch.full_like(means, 1e-3), torch.zeros(num_components))
+    return model.train()
+
+
+def our_features(model: PromptCCDModel, pixels: Tensor) -> Tensor:
+    """Query pass and prefix without a graph, [CLS] row alone in the last block."""
+    return model(pixels, prompted=True).features
+
+
+def full_graph_features(model: PromptCCDModel, pixels: Tensor) -> Tensor:
+    """The same method on the unmodified backbone, every parameter learning."""
+    backbone = model.backbone
+    with torch.no_grad():
+        query = F.normalize(backbone(pixels).last_hidden_state[:, 0].float(), dim=-1)
+        prompts = model.mixture.means[model.mixture.top_components(query, 5)]
+    tokens = backbone.embeddings(pixels)
+    hidden = torch.cat([tokens[:, :1], prompts + class_position(backbone), tokens[:, 1:]], dim=1)
+    return backbone.layernorm(backbone.encoder(hidden).last_hidden_state)[:, 0]
+
+
+def saved_bytes(features: Callable[[], Tensor], model: PromptCCDModel) -> int:
+    """Bytes autograd keeps for the backward pass, every storage once, parameters not at all."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = features()
+        total = sum(kept.values())
+    result.sum().backward()
+    return total
+
+
+def seconds(step: Callable[[], Tensor], repeats: int) -> float:
+    """Median wall time of forward, loss and backward."""
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        step().backward()
+        times.append(time.perf_counter() - started)
+    return sorted(times)[len(times) // 2]
+
+
+def measure(images: int, repeats: int) -> None:
+    """Print both steps and their ratios."""
+    torch.manual_seed(0)
+    model = build()
+    pixels = torch.randn(images, 3, 224, 224)
+    rows = {}
+    for name, features, learns_all, bf16 in (
+        ("everything in the graph", full_graph_features, True, False),
+        ("ours", our_features, False, False),
+        ("ours, bf16 autocast", our_features, False, True),
+    ):
+        model.requires_grad_(True) if learns_all else model.freeze()
+
+        def forward(features: Callable = features, bf16: bool = bf16) -> Tensor:
+            model.zero_grad(set_to_none=True)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+                return features(model, pixels)
+
+        def step(forward: Callable = forward) -> Tensor:
+            return info_nce_loss(model.head.similarities(model.head(forward()).float()))
+
+        memory = saved_bytes(forward, model) / images / 1e6  # also the warm-up
+        rows[name] = (seconds(step, repeats) / images, memory)
+    base_time, base_memory = rows["everything in the graph"]
+    print(
+        f"PromptCCD step, ViT-B/14, 224 px, {images} views, {torch.get_num_threads()} threads, medians of {repeats}"
+    )
+    print(f"{'':26}{'s/view':>8}{'ratio':>8}{'MB/view':>10}{'ratio':>8}")
+    for name, (time_, memory) in rows.items():
+        print(f"{name:26}{time_:8.2f}{time_ / base_time:8.2f}{memory:10.1f}{memory / base_memory:8.3f}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args(argv)
+    measure(options.images, options.repeats)
+
+
+if __name__ == "__main__":
+    main()

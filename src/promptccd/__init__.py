@@ -1,0 +1,12 @@
+"""Continual category discovery with prompt pools over DINOv2."""
+
+from transformers import AutoConfig, AutoModel
+
+from promptccd.models import GCDConfig, GCDModel, PromptCCDConfig, PromptCCDModel
+
+for _config, _model in ((PromptCCDConfig, PromptCCDModel), (GCDConfig, GCDModel)):
+    AutoConfig.register(_config.model_type, _config, exist_ok=True)
+    AutoModel.register(_config, _model, exist_ok=True)
+
+__version__ = "0.1.0"
+__all__ = ["GCDConfig", "GCDModel", "PromptCCDConfig", "PromptCCDModel", "__version__"]

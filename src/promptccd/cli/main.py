@@ -1,0 +1,160 @@
+"""The command ``promptccd``."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from transformers.utils import logging as transformers_logging
+
+from promptccd.cli.recipe_options import add_recipe_options, recipe_from
+from promptccd.cli.tables import comparison_table, count_table, score_table
+from promptccd.errors import PromptCCDError
+from promptccd.evaluation import ContinualScore
+from promptccd.runs import RunEvaluation, load_model, predict_folder, stage_stream, train_run
+
+NEXT_STEPS = """
+That was a tiny backbone on 8 x 8 digits. On real images:
+  promptccd train --config hub_configs/promptccd-cifar100.yaml              facebook/dinov2-base, CIFAR-100 from the Hub
+  promptccd train --config hub_configs/promptccd-cifar100.yaml --dataset <Hub id or folder> --class_blocks 70 10 10 10
+  promptccd predict {run}/stage3 <folder of images>            assign your own images to what was found
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code, 0 when all went well."""
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    _quieten_libraries()
+    try:
+        options.run(options)
+    except PromptCCDError as error:
+        if options.debug:
+            raise
+        print(f"promptccd: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    parser = argparse.ArgumentParser(
+        prog="promptccd", description="Continual category discovery with prompt pools."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    train = _command(
+        commands, "train", train_command, "train all stages of a recipe; a run that was begun goes on"
+    )
+    train.add_argument("--config", metavar="RECIPE", help="a YAML file, see hub_configs/")
+    add_recipe_options(train)
+
+    split = _command(
+        commands, "split", split_command, "show the stages a recipe would train on; trains nothing"
+    )
+    split.add_argument("config", metavar="RECIPE", help="a YAML file, see hub_configs/")
+    add_recipe_options(split)
+
+    evaluate = _command(
+        commands, "evaluate", evaluate_command, "recompute a run's table from its saved stages"
+    )
+    evaluate.add_argument(
+        "runs", metavar="RUN", nargs="+", help="output_dir of a training; several are averaged"
+    )
+    evaluate.add_argument(
+        "--protocol", choices=["cacc", "gcd"], default="cacc", help="which reference labels are used"
+    )
+    evaluate.add_argument(
+        "--baselines", action="store_true", help="also score raw pixels and the frozen backbone"
+    )
+    evaluate.add_argument("--dataset", help="where the data lies now, if it has moved")
+    evaluate.add_argument("--num_workers", type=int, default=0, help="loader processes")
+    evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
+
+    predict = _command(
+        commands, "predict", predict_command, "assign the images of a folder to a stage's categories"
+    )
+    predict.add_argument("model", metavar="MODEL", help="folder or Hub id of a finished stage")
+    predict.add_argument("folder", metavar="FOLDER", help="folder of images, searched with its sub-folders")
+    return parser
+
+
+def train_command(options: argparse.Namespace) -> None:
+    """``promptccd train``."""
+    recipe = recipe_from(options)
+    score = train_run(recipe)
+    _show(options, score.to_dict(), lambda: score_table(score))
+
+
+def split_command(options: argparse.Namespace) -> None:
+    """``promptccd split``."""
+    recipe = recipe_from(options)
+    stages = stage_stream(recipe.data, recipe.training.seed)
+    split = stages.split.to_dict()
+    summary = {
+        key: split[key] for key in ("fingerprint", "data_fingerprint", "seed", "class_blocks", "stages")
+    }
+    _show(options, summary, lambda: f"{count_table(stages.counts)}\nfingerprint {stages.split.fingerprint}")
+
+
+def evaluate_command(options: argparse.Namespace) -> None:
+    """``promptccd evaluate``."""
+    scores: dict[str, list[ContinualScore]] = {}
+    for path in options.runs:
+        evaluation = RunEvaluation(path, options.dataset, options.num_workers)
+        score = evaluation.evaluate(options.protocol)
+        scores.setdefault(evaluation.recipe.model.variant, []).append(score)
+        if options.baselines:
+            scores.setdefault("frozen backbone", []).append(evaluation.frozen_backbone())
+            scores.setdefault("raw pixels", []).append(evaluation.raw_pixels())
+        if not options.json and (len(options.runs) == 1 or not options.baselines):
+            print(f"{path} ({options.protocol})\n{score_table(score)}\n")
+    plain: dict[str, Any] = {name: [each.to_dict() for each in many] for name, many in scores.items()}
+    only = next(iter(plain.values()))[0]
+    single = len(options.runs) == 1 and not options.baselines
+    comparison = "" if single else comparison_table(scores)
+    _show(options, only if single else plain, lambda: comparison)
+    if options.next_steps:
+        print(NEXT_STEPS.format(run=options.runs[0]))
+
+
+def predict_command(options: argparse.Namespace) -> None:
+    """``promptccd predict``."""
+    found = predict_folder(load_model(options.model), options.model, options.folder)
+
+    def lines() -> str:
+        rows = [
+            f"{item.file}\t{item.name}\t{'known' if item.known else 'new'}\t{item.confidence:.3f}"
+            for item in found.predictions
+        ]
+        rows += [f"{file}\tskipped: {reason}" for file, reason in found.skipped.items()]
+        return "\n".join(rows)
+
+    _show(options, found.to_dict(), lines)
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _show(options: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
+    print(json.dumps(value, indent=1) if options.json else text())
+
+
+def _quieten_libraries() -> None:
+    for name in ("transformers", "datasets", "httpx", "httpx2", "fsspec"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    transformers_logging.disable_progress_bar()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Options for every field of a recipe, made from the dataclasses themselves."""
+
+import argparse
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from promptccd.training.arguments import Recipe, describe_type, field_types, parse_value, section_types
+
+
+def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--section.field`` for every field, and ``--field`` where no earlier section has that name."""
+    taken: set[str] = set()
+    for section, kind in section_types().items():
+        group = parser.add_argument_group(section, inspect.cleandoc(kind.__doc__ or "").split("\n")[0])
+        documented = _field_docs(kind)
+        for name, hint in field_types(kind).items():
+            flags = [f"--{section}.{name}"] if name in taken else [f"--{name}", f"--{section}.{name}"]
+            taken.add(name)
+            group.add_argument(
+                *flags,
+                dest=f"{section}.{name}",
+                nargs="+" if "list" in describe_type(hint) else None,
+                metavar="VALUE",
+                default=argparse.SUPPRESS,
+                help=f"{documented.get(name, '')} ({describe_type(hint)})".replace("%", "%%"),
+            )
+
+
+def recipe_from(options: argparse.Namespace) -> Recipe:
+    """The recipe of ``--config`` with the options that were given laid over it."""
+    overrides: dict[str, dict[str, Any]] = {}
+    for key, value in vars(options).items():
+        if "." in key:
+            section, name = key.split(".")
+            overrides.setdefault(section, {})[name] = _value(
+                value, field_types(section_types()[section])[name]
+            )
+    if options.config is None:
+        return Recipe.from_dict(overrides)
+    return Recipe.from_yaml(options.config, overrides)
+
+
+def _value(given: str | list[str], hint: Any) -> Any:
+    if isinstance(given, list):
+        values = [parse_value(item) for item in given]
+        return values[0] if len(values) == 1 and isinstance(values[0], list | None) else values
+    return given if hint is str else parse_value(given)
+
+
+def _field_docs(kind: Any) -> Mapping[str, str]:
+    """Text of every field in the ``Attributes:`` part of a docstring, so that help is written once."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:")[2]
+    return {
+        match["name"]: " ".join(match["text"].split())
+        for match in re.finditer(r"^    (?P<name>\w+): (?P<text>.*(?:\n {5,}.*)*)", text, re.MULTILINE)
+    }

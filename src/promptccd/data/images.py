@@ -1,0 +1,250 @@
+"""One decoder for every path of the product: training, evaluation, discovery and demo.
+
+An image is used, used with a note, or skipped with a reason. Bad data never raises, is never half decoded,
+and never gets past the pixel limit, because that is checked on the header.
+"""
+
+import io
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import ExifTags, Image
+
+MAX_PIXELS = 50_000_000
+MIN_SIDE = 8  # the digits data set has 8 x 8 pixels; nobody recognises anything in less
+MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
+
+# What people keep photographs and drawings in; each of Pillow's other thirty is one more parser to attack.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+
+_UPRIGHT = {  # EXIF orientation -> what turns it upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+_FIRST_BYTES = (  # after leading blanks, in lower case
+    (b"<!doctype html", "HTML"),
+    (b"<html", "HTML"),
+    (b"<svg", "SVG"),
+    (b"<?xml", "XML or SVG"),
+    (b"%pdf", "PDF"),
+    (b"pk\x03\x04", "a ZIP archive"),
+    (b"version https://git-lfs", "a Git LFS pointer, not downloaded"),
+    (b"8bps", "PSD"),
+    (b"\x00\x00\x00\x0cjp  ", "JPEG 2000"),
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"\x89png", "PNG"),
+    (b"gif8", "GIF"),
+    (b"riff", "WEBP"),
+    (b"ii*\x00", "TIFF"),
+    (b"mm\x00*", "TIFF"),
+)
+
+
+class Status(StrEnum):
+    """What became of an image."""
+
+    USED = "used"
+    NOTED = "noted"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an image and why: reasons without paths, joined by ``"; "``, empty for a used image."""
+
+    status: Status
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class DecodedImage:
+    """An upright 8-bit RGB image without metadata, `None` exactly when it is skipped, and its verdict."""
+
+    image: Image.Image | None
+    verdict: Verdict
+
+
+class _RefusedError(Exception):
+    """The image is skipped for the reason that is the message; never leaves this file."""
+
+
+def decode_image(
+    source: bytes | str | os.PathLike[str] | Image.Image | Mapping[str, Any] | None,
+    *,
+    max_pixels: int = MAX_PIXELS,
+) -> DecodedImage:
+    """Decode one image to 8-bit RGB, or say why not.
+
+    Depth is scaled to 8 bit, transparency is laid over white, EXIF orientation is applied, and the first
+    frame of an animation is taken. Global switches of Pillow are left alone; where other code has set
+    ``ImageFile.LOAD_TRUNCATED_IMAGES``, Pillow no longer reports truncated files, so none can be skipped.
+
+    Args:
+        source: bytes of a file, a path, an image of Pillow, or what ``datasets.Image(decode=False)`` yields:
+            ``{"bytes": ..., "path": ...}``, where bytes win. `None` is a missing image.
+        max_pixels: largest width times height, checked before decoding.
+
+    Raises:
+        TypeError: the source is of another type. Bad data of these types never raises.
+    """
+    if isinstance(source, Mapping):
+        source = source.get("path") if source.get("bytes") is None else source["bytes"]
+    try:
+        if source is None:
+            raise _RefusedError("no image given")
+        if isinstance(source, Image.Image):
+            return _decode_opened(source, max_pixels)
+        if isinstance(source, bytes):
+            return _decode_stream(io.BytesIO(source), max_pixels)
+        if isinstance(source, str | os.PathLike):
+            return _decode_file(source, max_pixels)
+    except _RefusedError as refused:
+        return DecodedImage(None, Verdict(Status.SKIPPED, str(refused)))
+    raise TypeError(f"Expected bytes, a path, an image or {{'bytes', 'path'}}, got {type(source).__name__}.")
+
+
+def _decode_file(path: str | os.PathLike[str], max_pixels: int) -> DecodedImage:
+    try:
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            raise _RefusedError("a folder, not a file")
+        if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for its writer
+            raise _RefusedError("not a regular file")
+        if found.st_size > 8 * max_pixels:  # 16-bit RGBA without compression; some plug-ins read all at once
+            raise _RefusedError(f"file of {found.st_size} bytes exceeds the limit of {8 * max_pixels}")
+        with open(path, "rb") as stream:
+            return _decode_stream(stream, max_pixels)
+    except FileNotFoundError:
+        reason = "link to a file that does not exist" if os.path.islink(path) else "no such file"
+    except PermissionError:
+        reason = "no permission to read the file"
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        reason = f"file cannot be opened ({getattr(error, 'strerror', None) or 'not a file name'})"
+    raise _RefusedError(reason)
+
+
+def _decode_stream(stream: BinaryIO, max_pixels: int) -> DecodedImage:
+    head = stream.read(512)
+    if not head:
+        raise _RefusedError("empty file")
+    stream.seek(0)
+    try:
+        image = Image.open(stream, formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the latter under python -W error
+        limit = min(max_pixels, 2 * (Image.MAX_IMAGE_PIXELS or max_pixels))  # Pillow refuses at twice its own
+        raise _RefusedError(f"image exceeds the limit of {limit / 1e6:g} million pixels") from None
+    except Exception:  # plug-ins raise a dozen kinds on hostile headers, and their messages may hold paths
+        raise _RefusedError(_reason_by_first_bytes(head)) from None
+    with image:
+        return _decode_opened(image, max_pixels)
+
+
+def _reason_by_first_bytes(head: bytes) -> str:
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    kind = next((kind for first, kind in _FIRST_BYTES if start.startswith(first)), "no known format")
+    if head[4:8] == b"ftyp":
+        kind = "AVIF" if head[8:11] == b"avi" else "HEIC"
+    if kind in FORMATS:
+        return f"damaged, truncated or unsupported {kind} file"
+    return f"not an image that can be read (starts like {kind})"
+
+
+def _decode_opened(image: Image.Image, max_pixels: int) -> DecodedImage:
+    """Decode what Pillow has opened, whether from a stream or by the caller."""
+    width, height = image.size
+    if width * height > max_pixels:
+        raise _RefusedError(f"{width} x {height} exceeds the limit of {max_pixels / 1e6:g} million pixels")
+    if width * height == 0:
+        raise _RefusedError("image without pixels")
+    stored_orientation = _orientation(image) if image.format == "TIFF" else None
+    rgb, note = _load_rgb(image)
+    orientation = _orientation(image)
+    notes = [note, _frame_note(image)]
+    if orientation in _UPRIGHT:
+        rgb = rgb.transpose(_UPRIGHT[orientation])
+    if {orientation, stored_orientation} & _UPRIGHT.keys():  # Pillow itself turns TIFF while loading
+        notes.append("turned upright by its EXIF orientation")
+    rgb.info.clear()  # place, time and profile of the photograph stay behind
+    notes.append(_shape_note(*rgb.size))
+    text = "; ".join(filter(None, notes))
+    return DecodedImage(rgb, Verdict(Status.NOTED if text else Status.USED, text))
+
+
+def _load_rgb(image: Image.Image) -> tuple[Image.Image, str]:
+    """All pixels as 8-bit RGB in a new image, and a note."""
+    try:
+        image.load()
+        if image.mode == "F":
+            return _float_to_rgb(np.asarray(image))
+        if image.mode.startswith("I"):
+            return _integers_to_rgb(np.asarray(image))
+        if image.has_transparency_data:
+            return _over_white(image.convert("RGBA"))
+        return image.convert("RGB"), ""
+    except _RefusedError:
+        raise
+    except MemoryError:
+        raise _RefusedError("not enough memory to decode it") from None
+    except Exception as error:  # as above
+        kind = "truncated" if "truncated" in str(error).lower() else "damaged"
+        raise _RefusedError(f"{kind} file") from None
+
+
+def _float_to_rgb(values: np.ndarray) -> tuple[Image.Image, str]:
+    if not np.isfinite(values).all():
+        raise _RefusedError("float image with NaN or infinite values")
+    low, high = float(values.min()), float(values.max())
+    if low < 0 or high > 1:
+        raise _RefusedError(f"float image with values from {low:g} to {high:g}; only 0 to 1 is read")
+    grey = (values * 255 + 0.5).astype(np.uint8)
+    return Image.fromarray(grey).convert("RGB"), "float values 0 to 1 scaled to 8 bit"
+
+
+def _integers_to_rgb(values: np.ndarray) -> tuple[Image.Image, str]:
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high > 65535:
+        raise _RefusedError(f"integer image with values from {low} to {high}; only 0 to 65535 is read")
+    # By bit depth, not by the largest value: one rule for all images of a data set keeps them comparable.
+    grey = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    return Image.fromarray(grey).convert("RGB"), "16-bit grey scaled to 8 bit"
+
+
+def _over_white(rgba: Image.Image) -> tuple[Image.Image, str]:
+    if rgba.getchannel("A").getextrema()[0] == 255:
+        return rgba.convert("RGB"), ""
+    white = Image.new("RGBA", rgba.size, "white")
+    return Image.alpha_composite(white, rgba).convert("RGB"), "transparency laid over white"
+
+
+def _frame_note(image: Image.Image) -> str:
+    if image.format == "MPO" or image.tell() != 0:  # a phone's depth map; a frame that the caller chose
+        return ""
+    try:
+        count = getattr(image, "n_frames", 1)
+    except Exception:  # a later frame is damaged; the first one is not
+        return "first of several frames used"
+    return f"first of {count} frames used" if count > 1 else ""
+
+
+def _orientation(image: Image.Image) -> int | None:
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation)
+    except Exception:  # metadata that cannot be read does not spoil the pixels
+        return None
+
+
+def _shape_note(width: int, height: int) -> str:
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        return f"strip of {width} x {height} pixels"
+    return f"only {width} x {height} pixels" if min(width, height) < MIN_SIDE else ""

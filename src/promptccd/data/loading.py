@@ -1,0 +1,137 @@
+"""From a name to a data set: a Hub id, a local folder of any kind, or a built-in one."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict, Image, IterableDataset, load_dataset, load_from_disk
+
+from promptccd.data.digits import digits_dataset
+from promptccd.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+BUILT_IN: dict[str, Callable[[], Dataset]] = {"digits": digits_dataset}
+
+
+def load_images(dataset: str, split: str = "train") -> Dataset:
+    """Load one split of an image data set.
+
+    Args:
+        dataset: a name in `BUILT_IN`, a local folder (written by ``save_to_disk``, holding parquet files, or
+            one sub-folder of images per category), or the id of a data set on the Hub.
+        split: name of the split, for example ``"train"``.
+
+    Raises:
+        DataError: nothing loadable is there, or it has no such split.
+    """
+    if dataset in BUILT_IN:
+        return BUILT_IN[dataset]()
+    path = Path(dataset).expanduser()
+    if not path.exists() and (dataset.startswith((".", "/", "~")) or dataset.count("/") > 1):
+        raise DataError(
+            f"No folder at dataset {dataset!r}. Set --dataset to a folder that exists, or to a Hub id."
+        )
+    try:
+        if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
+            loaded = load_from_disk(str(path))
+        else:
+            loaded = load_dataset(str(path) if path.exists() else dataset)
+    except Exception as error:  # datasets raises a dozen kinds here; a person needs one line
+        first_line = str(error).strip().split("\n")[0]
+        raise DataError(
+            f"Could not load dataset {dataset!r}: {first_line} "
+            "Set --dataset to a Hub id you can reach, or to a folder of parquet files or of a sub-folder per category."
+        ) from error
+    return _one_split(loaded, dataset, split)
+
+
+def _one_split(loaded: Any, dataset: str, split: str) -> Dataset:
+    if isinstance(loaded, DatasetDict):
+        if split not in loaded:
+            raise DataError(
+                f"Dataset {dataset!r} has no split {split!r}; it has {sorted(loaded)}. Set --split."
+            )
+        loaded = loaded[split]
+    if isinstance(loaded, IterableDataset) or not isinstance(loaded, Dataset):
+        raise DataError(
+            f"Dataset {dataset!r} is a stream without a length; stages need a data set that has one."
+        )
+    return loaded
+
+
+def image_column_of(dataset: Dataset, image_column: str | None) -> str:
+    """Name of the image column: the given one, or the only one that holds images.
+
+    Raises:
+        DataError: it is missing, holds no images, or there are several to choose from.
+    """
+    found = [name for name, feature in dataset.features.items() if isinstance(feature, Image)]
+    if image_column is None and len(found) == 1:
+        return found[0]
+    if image_column in found:
+        return str(image_column)
+    wanted = (
+        "Which column holds the images?" if image_column is None else f"No image column {image_column!r}."
+    )
+    raise DataError(
+        f"{wanted} Image columns: {found}; all columns: {dataset.column_names}. Set --image_column."
+    )
+
+
+def label_column_of(dataset: Dataset, label_column: str | None) -> str:
+    """Name of the label column: the given one, or the only class-label column, or ``"label"``.
+
+    Raises:
+        DataError: it is missing or there are several to choose from.
+    """
+    if label_column is not None:
+        if label_column in dataset.column_names:
+            return label_column
+        raise DataError(
+            f"No label column {label_column!r}; the columns are {dataset.column_names}. Set --label_column."
+        )
+    found = [name for name, feature in dataset.features.items() if isinstance(feature, ClassLabel)]
+    if len(found) == 1:
+        return found[0]
+    if "label" in dataset.column_names:
+        return "label"
+    raise DataError(
+        f"Which column holds the labels? The columns are {dataset.column_names}. Set --label_column."
+    )
+
+
+def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Category id of every row, and the category names in the order of their ids.
+
+    Ids are positions among the labels that occur, in ascending order: native order for integers, alphabetical
+    for strings. Gaps in the labels and class names that no image has are therefore harmless.
+
+    Returns:
+        Ids ``(N,)`` int64 in ``0..C-1``, and C names.
+
+    Raises:
+        DataError: a label is missing, negative, or neither an integer nor a string; the row is named.
+    """
+    feature = dataset.features[label_column]
+    raw = np.asarray(dataset.with_format(None)[label_column][:], dtype=object)
+    for row, value in enumerate(raw):
+        if not isinstance(value, (int, str)) or isinstance(value, bool) or value in (-1, ""):
+            raise DataError(
+                f"Row {row} of column {label_column!r} has the label {value!r}; expected an integer from 0 or a "
+                "name. Remove the row, or choose another --label_column."
+            )
+        if isinstance(value, int) and value < 0:
+            raise DataError(
+                f"Row {row} of column {label_column!r} has the negative label {value}; remove the row."
+            )
+    if len({type(value) for value in raw}) > 1:
+        raise DataError(f"Column {label_column!r} mixes names and integers; use one kind of label.")
+    values, ids = np.unique(raw, return_inverse=True)
+    if isinstance(feature, ClassLabel):
+        names = tuple(str(feature.int2str(int(value))) for value in values)
+    else:
+        names = tuple(str(value) for value in values)
+    return ids.astype(np.int64), names

@@ -1,0 +1,197 @@
+"""Which image belongs to which stage: the split rule, and its fingerprint.
+
+A split is data. Sample ids are written with every run, and two splits are the same exactly when their
+fingerprints are: the ids, the categories, the labels they were cut by and a probe of the pixels all count.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from promptccd.data.randomness import numpy_generator
+from promptccd.errors import DataError
+
+# Share of *what remains* of a category that each stage takes, from the stage the category first appears in.
+# Row b is class block b. Known images go 87 / 7 / 3 / 3 % over the four stages, because 0.54 of the
+# remaining 13 % is 7 % and half of the remaining 6 % is 3 %; the last stage takes everything left.
+PAPER_CUTS = ((0.87, 0.54, 0.5, 1.0), (0.7, 0.67, 1.0), (0.9, 1.0), (1.0,))
+
+
+def cut_sizes(num_images: int, ratios: Sequence[float]) -> list[int]:
+    """Numbers of images that consecutive stages take from one category.
+
+    Every cut but the last takes ``int(remaining * ratio)``, the same float product as the released code, so
+    that 500 images of a known category become 435 / 35 / 15 / 15.
+
+    Args:
+        num_images: images of the category.
+        ratios: share of the remainder that each stage takes; the last stage takes all that is left.
+    """
+    sizes = []
+    remaining = num_images
+    for ratio in ratios[:-1]:
+        sizes.append(int(remaining * ratio))
+        remaining -= sizes[-1]
+    return [*sizes, remaining]
+
+
+@dataclass(frozen=True)
+class StageCount:
+    """What one stage holds, for a person to check against the paper's table.
+
+    Attributes:
+        stage: index of the stage, 0 being the labelled one.
+        images: number of images.
+        classes: number of categories among them.
+        old_share: share of images of initially labelled categories, in 0..1.
+    """
+
+    stage: int
+    images: int
+    classes: int
+    old_share: float
+
+
+@dataclass(frozen=True)
+class CategorySplit:
+    """The stages of one data set as sample ids.
+
+    Attributes:
+        class_blocks: number of categories that stage 0 labels, then that each later stage brings.
+        cuts: per class block, the share of the remainder taken by each stage from its first on.
+        seed: the seed the images of a category were shuffled with.
+        categories: category names; position is category id.
+        sample_ids: per stage the row numbers in the data set, ascending, int64.
+        counts: per stage what it holds.
+        data_fingerprint: sha256 of the labels and of a probe of the pixels.
+    """
+
+    class_blocks: tuple[int, ...]
+    cuts: tuple[tuple[float, ...], ...]
+    seed: int
+    categories: tuple[str, ...]
+    sample_ids: tuple[np.ndarray, ...]
+    counts: tuple[StageCount, ...]
+    data_fingerprint: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Sha256 in hex; equal if and only if the same images stand in the same stages."""
+        content = {
+            "class_blocks": list(self.class_blocks),
+            "categories": list(self.categories),
+            "sample_ids": [ids.tolist() for ids in self.sample_ids],
+            "data_fingerprint": self.data_fingerprint,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON types, the fingerprint included."""
+        return {
+            "format": 1,
+            "fingerprint": self.fingerprint,
+            "data_fingerprint": self.data_fingerprint,
+            "seed": self.seed,
+            "class_blocks": list(self.class_blocks),
+            "cuts": [list(row) for row in self.cuts],
+            "categories": list(self.categories),
+            "stages": [vars(count) for count in self.counts],
+            "sample_ids": [ids.tolist() for ids in self.sample_ids],
+        }
+
+
+def split_by_category(
+    labels: np.ndarray,
+    categories: Sequence[str],
+    class_blocks: Sequence[int],
+    cuts: Sequence[Sequence[float]] | None,
+    seed: int,
+    data_fingerprint: str,
+) -> CategorySplit:
+    """Cut a labelled data set into one labelled and several unlabelled stages (paper, data protocol).
+
+    Categories are taken in the order of their ids: the first ``class_blocks[0]`` are known, the next
+    ``class_blocks[1]`` arrive with stage 1, and so on. The images of every category are shuffled on their
+    own, keyed by (seed, category), so that adding a category moves no image of another.
+
+    Args:
+        labels: category id of every image, shape ``(N,)``, ints in ``0..C-1``.
+        categories: the C category names.
+        class_blocks: block sizes; they must sum to C.
+        cuts: see `PAPER_CUTS`, which `None` stands for.
+        seed: seed of the shuffles.
+        data_fingerprint: sha256 of the data set's content.
+
+    Raises:
+        DataError: the blocks do not fit the categories, the cuts do not fit the blocks, or a stage is empty.
+    """
+    blocks = _checked_blocks(class_blocks, len(categories))
+    table = _checked_cuts(PAPER_CUTS if cuts is None else cuts, len(blocks))
+    first_stage = np.repeat(np.arange(len(blocks)), blocks)  # stage in which each category appears
+
+    taken: list[list[np.ndarray]] = [[] for _ in blocks]
+    for category, stage in enumerate(first_stage.tolist()):
+        ids = np.flatnonzero(labels == category)
+        shuffled = numpy_generator("split", seed, category).permutation(ids)
+        bounds = np.cumsum(cut_sizes(len(ids), table[stage]))[:-1]
+        for offset, part in enumerate(np.split(shuffled, bounds)):
+            taken[stage + offset].append(part)
+
+    sample_ids = tuple(np.sort(np.concatenate(parts)).astype(np.int64) for parts in taken)
+    for stage, ids in enumerate(sample_ids):
+        if len(ids) == 0:
+            raise DataError(
+                f"Stage {stage} has no image: class_blocks {list(blocks)} and the cuts leave it none of the "
+                f"{len(labels)} images. Give more images per category, or other class_blocks or cuts."
+            )
+    counts = tuple(
+        StageCount(
+            stage=stage,
+            images=len(ids),
+            classes=len(np.unique(labels[ids])),
+            old_share=round(float(np.mean(labels[ids] < blocks[0])), 4),
+        )
+        for stage, ids in enumerate(sample_ids)
+    )
+    return CategorySplit(blocks, table, seed, tuple(categories), sample_ids, counts, data_fingerprint)
+
+
+def _checked_blocks(class_blocks: Sequence[int], num_categories: int) -> tuple[int, ...]:
+    blocks = tuple(int(block) for block in class_blocks)
+    if num_categories < 2:
+        raise DataError(
+            f"The data set has {num_categories} category; discovery needs at least 2. "
+            "Check label_column, or add images of another category."
+        )
+    if len(blocks) < 2 or blocks[0] < 1 or min(blocks) < 0:
+        raise DataError(
+            f"Expected class_blocks to be at least two sizes, the first positive, got {list(blocks)}: "
+            "for example [7, 1, 1, 1] labels 7 categories and brings 3 new ones, one per stage."
+        )
+    if sum(blocks) != num_categories:
+        raise DataError(
+            f"class_blocks {list(blocks)} sum to {sum(blocks)}, but the data set has {num_categories} "
+            f"categories: let the blocks sum to {num_categories}."
+        )
+    return blocks
+
+
+def _checked_cuts(cuts: Sequence[Sequence[float]], num_stages: int) -> tuple[tuple[float, ...], ...]:
+    table = tuple(tuple(float(ratio) for ratio in row) for row in cuts)
+    lengths = [len(row) for row in table]
+    expected = list(range(num_stages, 0, -1))
+    if lengths != expected:
+        raise DataError(
+            f"Expected cuts with rows of {expected} ratios for {num_stages} class blocks, got rows of {lengths}: "
+            "row b lists what the stages from b on take of the remainder. The paper's table fits 4 blocks only."
+        )
+    wrong = [ratio for row in table for ratio in row if not 0.0 <= ratio <= 1.0]
+    if wrong or any(row[-1] != 1.0 for row in table):
+        raise DataError(
+            f"Expected ratios in 0..1 and 1.0 at the end of every row of cuts, got {[list(row) for row in table]}."
+        )
+    return table

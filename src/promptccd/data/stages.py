@@ -1,0 +1,206 @@
+"""Continual data is a sequence: ``for stage in stages``, ``stages[2]``, ``stages[:2]``, ``len(stages)``.
+
+Stage 0 is labelled. Later stages hold images and nothing else: their class has no field for a label, so no
+training code can read one by accident. Evaluation asks the stream itself, through `evaluation_labels`.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from datasets import Dataset, Image
+
+from promptccd.data.images import decode_image
+from promptccd.data.loading import image_column_of, label_column_of, load_images, read_categories
+from promptccd.data.splits import CategorySplit, StageCount, split_by_category
+from promptccd.errors import DataError, SplitMismatchError
+
+PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage as training sees it: images without labels.
+
+    Attributes:
+        index: position in the stream, from 0.
+        images: data set with the single column ``image``, undecoded (``bytes`` and ``path``).
+        sample_ids: row number of every image in the source data set, shape ``(N,)``, ascending.
+        num_categories: number of categories seen up to and including this stage (K_t of the paper).
+    """
+
+    index: int
+    images: Dataset
+    sample_ids: np.ndarray
+    num_categories: int
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    def source(self, position: int) -> Mapping[str, Any]:
+        """The undecoded image at a position, as `promptccd.data.images.decode_image` takes it."""
+        return self.images[position]["image"]
+
+
+@dataclass(frozen=True)
+class LabelledStage(Stage):
+    """Stage 0: images with their categories.
+
+    Attributes:
+        labels: category id of every image, shape ``(N,)``, in ``0..num_categories-1``.
+        category_names: names of the known categories; position is category id.
+    """
+
+    labels: np.ndarray
+    category_names: tuple[str, ...]
+
+
+class StageStream(Sequence[Stage]):
+    """The stages of one data set, cut by the paper's rule.
+
+    Example:
+        >>> stages = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])
+        >>> [len(stage) for stage in stages]
+        [1085, 219, 244, 249]
+        >>> len(stages[:2])
+        2
+
+    Args:
+        stages: the stages, in order.
+        split: where every sample id went.
+        labels: category id of every row of the source, kept behind `evaluation_labels`.
+    """
+
+    def __init__(self, stages: Sequence[Stage], split: CategorySplit, labels: np.ndarray):
+        self._stages = tuple(stages)
+        self._labels = labels
+        self.split = split
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: str | Dataset,
+        *,
+        class_blocks: Sequence[int],
+        cuts: Sequence[Sequence[float]] | None = None,
+        seed: int = 1,
+        split: str = "train",
+        image_column: str | None = None,
+        label_column: str | None = None,
+    ) -> "StageStream":
+        """Cut any data set with an image and a label column into stages.
+
+        Args:
+            dataset: a loaded `datasets.Dataset`, or what `promptccd.data.loading.load_images` takes: a Hub id,
+                a local folder, or ``"digits"``.
+            class_blocks: number of categories per stage, for example ``[70, 10, 10, 10]``.
+            cuts: share of the remainder every stage takes, per class block; `None` is the paper's table.
+            seed: seed of the split.
+            split: split of the data set; an inductive stream is cut from ``"test"`` by the same rule.
+            image_column: name of the image column; found by itself where there is only one.
+            label_column: name of the label column; found by itself where there is only one class-label column.
+
+        Raises:
+            DataError: the data set cannot be loaded or cut; the message says why and what to do.
+        """
+        table = load_images(dataset, split) if isinstance(dataset, str) else dataset
+        if not isinstance(table, Dataset):
+            raise DataError(f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}.")
+        image_column = image_column_of(table, image_column)
+        label_column = label_column_of(table, label_column)
+        labels, categories = read_categories(table, label_column)
+        images = table.select_columns([image_column]).cast_column(image_column, Image(decode=False))
+        images = images.rename_column(image_column, "image") if image_column != "image" else images
+        cut = split_by_category(
+            labels, categories, class_blocks, cuts, seed, _data_fingerprint(images, labels, categories)
+        )
+        return cls(_build_stages(images, labels, cut), cut, labels)
+
+    def __len__(self) -> int:
+        return len(self._stages)
+
+    @overload
+    def __getitem__(self, index: int) -> Stage: ...
+    @overload
+    def __getitem__(self, index: slice) -> "StageStream": ...
+    def __getitem__(self, index: int | slice) -> "Stage | StageStream":
+        if isinstance(index, slice):
+            return StageStream(self._stages[index], self.split, self._labels)
+        return self._stages[index]
+
+    def __iter__(self) -> Iterator[Stage]:
+        return iter(self._stages)
+
+    @property
+    def labelled(self) -> LabelledStage:
+        """Stage 0."""
+        stage = self._stages[0]
+        if not isinstance(stage, LabelledStage):
+            raise DataError("This slice of the stream does not begin with the labelled stage 0.")
+        return stage
+
+    @property
+    def num_known(self) -> int:
+        """Number of initially labelled categories; category ids below it are Old at every stage."""
+        return self.split.class_blocks[0]
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Names of all categories of the data set; position is category id."""
+        return self.split.categories
+
+    @property
+    def counts(self) -> tuple[StageCount, ...]:
+        """Images, categories and Old share per stage."""
+        return tuple(self.split.counts[stage.index] for stage in self._stages)
+
+    def evaluation_labels(self, stage: Stage) -> np.ndarray:
+        """True category ids of a stage's images, shape ``(N,)``: for scoring, never for training."""
+        return self._labels[stage.sample_ids]
+
+    def require_fingerprint(self, expected: str, origin: str) -> None:
+        """Refuse to go on with another split than the one something was made with.
+
+        Args:
+            expected: fingerprint that `origin` recorded.
+            origin: what recorded it, for the message.
+
+        Raises:
+            SplitMismatchError: naming both fingerprints.
+        """
+        if self.split.fingerprint != expected:
+            raise SplitMismatchError(
+                f"{origin} was made with split {expected}, but this data gives split {self.split.fingerprint}. "
+                "Use the same data set, class_blocks, cuts and seed, or start a new output_dir."
+            )
+
+
+def _build_stages(images: Dataset, labels: np.ndarray, split: CategorySplit) -> list[Stage]:
+    num_seen = np.cumsum(split.class_blocks).tolist()
+    first = split.sample_ids[0]
+    known = split.class_blocks[0]
+    stages: list[Stage] = [
+        LabelledStage(0, images.select(first), first, known, labels[first], split.categories[:known])
+    ]
+    for index, ids in enumerate(split.sample_ids[1:], start=1):
+        stages.append(Stage(index, images.select(ids), ids, num_seen[index]))
+    return stages
+
+
+def _data_fingerprint(images: Dataset, labels: np.ndarray, categories: Sequence[str]) -> str:
+    """Sha256 over all labels and the decoded pixels of evenly spaced images.
+
+    Pixels, not files: the same picture re-encoded without loss is the same data on every machine.
+    """
+    digest = hashlib.sha256("\n".join(categories).encode())
+    digest.update(labels.astype("<i8").tobytes())
+    rows = np.unique(np.linspace(0, len(images) - 1, PROBED_IMAGES).astype(int))
+    for record in images.select(rows):
+        decoded = decode_image(record["image"])
+        pixels = decoded.image
+        digest.update(decoded.verdict.note.encode() if pixels is None else bytes(str(pixels.size), "ascii"))
+        if pixels is not None:
+            digest.update(pixels.tobytes())
+    return digest.hexdigest()

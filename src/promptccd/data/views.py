@@ -1,0 +1,200 @@
+"""Views of an image: random ones for training, a fixed one for everything else.
+
+Views leave the loader workers as uint8, a quarter of the bytes of float32, and `normalise` runs on the
+device. The defaults are those of the released code: shorter side 256 bicubic, random crop of 224, flip 0.5.
+The paper says DINO augmentation; we follow the code, whose numbers are the published ones.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+
+from promptccd.data.images import MAX_ASPECT
+from promptccd.errors import ConfigurationError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+BICUBIC = Image.Resampling.BICUBIC
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """How views are made.
+
+    Attributes:
+        image_size: side S of the square crop that enters the network, in pixels.
+        resize_size: length of the shorter side before cropping, in pixels; ``int(224 / 0.875)`` in the paper.
+        horizontal_flip: probability of a mirrored training view, in 0..1; 0 for digits, say.
+        num_views: training views V per image.
+        rotation: a training view is turned by up to this angle either way, in degrees.
+        zoom: the side of a training view covers up to this fraction more or less, in 0..0.9.
+
+    Raises:
+        ConfigurationError: a value is out of its range.
+    """
+
+    image_size: int = 224
+    resize_size: int = 256
+    horizontal_flip: float = 0.5
+    num_views: int = 2
+    rotation: float = 0.0
+    zoom: float = 0.0
+
+    def __post_init__(self) -> None:
+        highest = {"image_size": self.resize_size, "horizontal_flip": 1, "rotation": 180, "zoom": 0.9}
+        for name, high in highest.items():
+            low = 1 if name == "image_size" else 0
+            if not low <= getattr(self, name) <= high:
+                raise ConfigurationError(f"Expected {low} <= {name} <= {high}, got {getattr(self, name)}.")
+        if self.num_views < 1:
+            raise ConfigurationError(f"Expected num_views >= 1, got {self.num_views}.")
+
+
+class TrainingViews:
+    """Random views of one image.
+
+    Args:
+        options: sizes, probabilities and number of views.
+    """
+
+    def __init__(self, options: ViewOptions):
+        self.options = options
+
+    def __call__(self, image: Image.Image, generator: np.random.Generator) -> torch.Tensor:
+        """Views of shape ``(V, 3, S, S)``, uint8.
+
+        Args:
+            image: RGB of any size, as `promptccd.data.images.decode_image` gives it.
+            generator: the only source of randomness, from `promptccd.data.randomness.numpy_generator`.
+
+        Raises:
+            ValueError: the image is not RGB.
+        """
+        if image.mode != "RGB":
+            raise ValueError(f"Expected an image of mode RGB, got {image.mode}.")
+        size = self.options.image_size
+        grid = _ResizedImage(image, self.options.resize_size, budget=self.options.num_views * size * size)
+        views = np.empty((self.options.num_views, 3, size, size), np.uint8)
+        for view in views:
+            view[:] = np.asarray(self._draw(grid, generator)).transpose(2, 0, 1)
+        return torch.from_numpy(views)
+
+    def _draw(self, grid: "_ResizedImage", generator: np.random.Generator) -> Image.Image:
+        options, size = self.options, self.options.image_size
+        top = int(generator.integers(grid.height - size + 1))
+        left = int(generator.integers(grid.width - size + 1))
+        flip = generator.random() < options.horizontal_flip
+        if options.rotation or options.zoom:
+            angle = math.radians(generator.uniform(-options.rotation, options.rotation))
+            scale = 1 + generator.uniform(-options.zoom, options.zoom)
+            view = _turned_crop(grid, left, top, size, angle, scale)
+        else:
+            view = grid.cut(left, top, left + size, top + size)
+        return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else view
+
+
+class _ResizedImage:
+    """An image with a given shorter side, of which only the parts that are cut need be computed.
+
+    Up to ``budget`` pixels, the area of all views, resizing the whole once is cheapest and exact. Beyond that
+    (panoramas) every cut is a resize of its own: equal but for rounding, and memory stays bounded.
+    """
+
+    def __init__(self, image: Image.Image, shorter_side: int, budget: int):
+        self.image = image
+        short = min(image.size)
+        self.width, self.height = (int(shorter_side * side / short) for side in image.size)
+        fits = self.width * self.height <= budget
+        self.whole = image.resize((self.width, self.height), BICUBIC) if fits else None
+
+    def cut(self, left: int, top: int, right: int, bottom: int) -> Image.Image:
+        """The part inside a box whose unit is a pixel of the resized image."""
+        if self.whole is not None:
+            return self.whole.crop((left, top, right, bottom))
+        x, y = self.image.width / self.width, self.image.height / self.height
+        return self.image.resize(
+            (right - left, bottom - top), BICUBIC, (left * x, top * y, right * x, bottom * y)
+        )
+
+
+def _turned_crop(
+    grid: _ResizedImage, left: int, top: int, size: int, angle: float, scale: float
+) -> Image.Image:
+    """A crop turned by ``angle`` radians about its centre, covering ``scale`` times its side; black outside.
+
+    It is turned after the resize, at the same scale, so that large photographs do not alias and a tiny angle
+    gives nearly the plain crop.
+    """
+    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
+    reach = math.ceil((abs(cos) + abs(sin)) * size / 2) + 2  # + 2 for bicubic neighbours
+    x, y = left + size / 2, top + size / 2
+    x_first, y_first = max(0, int(x) - reach), max(0, int(y) - reach)
+    part = grid.cut(
+        x_first, y_first, min(grid.width, int(x) + reach + 1), min(grid.height, int(y) + reach + 1)
+    )
+    # output -> input, both counted from their upper left corners; centre goes to centre
+    x_shift = x - x_first - (cos - sin) * size / 2
+    y_shift = y - y_first - (sin + cos) * size / 2
+    matrix = (cos, -sin, x_shift, sin, cos, y_shift)
+    return part.transform((size, size), Image.Transform.AFFINE, matrix, resample=BICUBIC)
+
+
+def build_image_processor(
+    options: ViewOptions, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+) -> BitImageProcessorPil:
+    """The processor that is saved beside a model: resize, central crop, scale to 0..1, normalise per channel.
+
+    Pinned to Pillow, because torchvision's differs by a grey level: load it again with
+    ``AutoImageProcessor.from_pretrained(folder, backend="pil")``.
+    """
+    return BitImageProcessorPil(
+        size={"shortest_edge": options.resize_size},
+        crop_size={"height": options.image_size, "width": options.image_size},
+        resample=BICUBIC,
+        image_mean=list(mean),
+        image_std=list(std),
+    )
+
+
+class EvaluationView:
+    """The fixed view of an image, by the very processor that is saved beside the model.
+
+    Args:
+        processor: from `build_image_processor`, or loaded.
+    """
+
+    def __init__(self, processor: BitImageProcessorPil):
+        self.processor = processor
+        self.mean: tuple[float, ...] = tuple(processor.image_mean)
+        self.std: tuple[float, ...] = tuple(processor.image_std)
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        """The central crop, ``(3, S, S)``, uint8; `normalise` with `mean` and `std` follows on the device.
+
+        Strips beyond `MAX_ASPECT` lose their ends first: 3000 x 1 resized to 768000 x 256 takes gigabytes.
+        """
+        width, height = (min(side, MAX_ASPECT * min(image.size)) for side in image.size)
+        if (width, height) != image.size:
+            left, top = (image.width - width) // 2, (image.height - height) // 2
+            image = image.crop((left, top, left + width, top + height))
+        batch = self.processor(image, do_rescale=False, do_normalize=False, return_tensors="pt")
+        return batch["pixel_values"][0]
+
+
+def normalise(
+    pixels: torch.Tensor, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+) -> torch.Tensor:
+    """Scale pixels ``(..., 3, S, S)``, uint8, to 0..1 and normalise them per channel, on their device.
+
+    Raises:
+        ValueError: the pixels are not uint8, so they may have been scaled already.
+    """
+    if pixels.dtype != torch.uint8:
+        raise ValueError(f"Expected uint8 pixels, got {pixels.dtype}.")
+    values = pixels.to(torch.float32).div_(255)
+    return values.sub_(values.new_tensor(mean).view(3, 1, 1)).div_(values.new_tensor(std).view(3, 1, 1))

@@ -1,0 +1,84 @@
+"""Clustering accuracy: the one number of the field, in three parts. NumPy and SciPy only."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import linear_sum_assignment
+
+from promptccd.errors import DataError
+
+
+class ClusteringAccuracy(NamedTuple):
+    """Accuracies in percent; NaN where there is no image of the kind.
+
+    Attributes:
+        all: over all images.
+        old: over images of initially labelled categories.
+        new: over the others.
+    """
+
+    all: float
+    old: float
+    new: float
+
+
+def clustering_accuracy(y_true: ArrayLike, y_pred: ArrayLike, old_classes: Iterable) -> ClusteringAccuracy:
+    """Share of images whose cluster is matched to their category, under the best one-to-one matching.
+
+    One Hungarian assignment over all images ("v2" in the field's code); Old and New are read off that same
+    matching, so All is always their mean weighted by numbers of images. The names of clusters do not matter.
+    There may be more clusters than categories or fewer.
+
+    Args:
+        y_true: category of every image, ``(N,)``, integers or strings, gaps allowed.
+        y_pred: cluster of every image, ``(N,)``, integers or strings.
+        old_classes: the initially labelled categories, in the values of `y_true`. Categories discovered at
+            earlier stages count as new, at every stage.
+
+    Raises:
+        DataError: the lengths differ, there is no image, or a value is neither integer nor string.
+    """
+    true, pred = _checked(y_true, "y_true"), _checked(y_pred, "y_pred")
+    if len(true) != len(pred):
+        raise DataError(f"Expected y_true and y_pred of one length, got {len(true)} and {len(pred)}.")
+    if len(true) == 0:
+        raise DataError("Expected at least one image to score, got none.")
+    categories, clusters = _codes(true), _codes(pred)
+    matching = _best_matching(clusters, categories)
+    correct = matching[clusters] == categories
+    is_old = np.isin(true, np.asarray(list(old_classes)))
+    return ClusteringAccuracy(_percent(correct), _percent(correct[is_old]), _percent(correct[~is_old]))
+
+
+def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
+    """Category matched to every cluster, -1 for clusters left over."""
+    num_clusters, num_categories = clusters.max() + 1, categories.max() + 1
+    pairs = np.bincount(clusters * num_categories + categories, minlength=num_clusters * num_categories)
+    rows, columns = linear_sum_assignment(pairs.reshape(num_clusters, num_categories), maximize=True)
+    matching = np.full(num_clusters, -1)
+    matching[rows] = columns
+    return matching
+
+
+def _codes(values: np.ndarray) -> np.ndarray:
+    """Small non-negative integers in place of labels; integers without wide gaps need no sorting."""
+    if values.dtype.kind in "iu":
+        low, high = int(values.min()), int(values.max())
+        if high - low < 4096 + len(values) // 64:
+            return (values - low).astype(np.int64)
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _checked(values: ArrayLike, name: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.dtype.kind not in "iuUS" and len(array)):
+        raise DataError(
+            f"Expected {name} to be a flat sequence of integers or strings, got {array.dtype} of shape {array.shape}."
+        )
+    return array
+
+
+def _percent(correct: np.ndarray) -> float:
+    return 100 * float(correct.mean()) if len(correct) else float("nan")

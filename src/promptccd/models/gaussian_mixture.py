@@ -1,0 +1,96 @@
+"""A Gaussian mixture as part of a model: buffers that are saved, ranked by, and sampled from."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+
+class GaussianMixture(nn.Module):
+    """Mixture over L2-normalised features; its means are the prompts.
+
+    It learns by EM (`promptccd.clustering.fit_gaussian_mixture`), never by gradient, so everything is a
+    buffer. The component count is a size of those buffers and must stand in the model's configuration.
+
+    Args:
+        num_components: K; 0 before the first fit.
+        width: D.
+        covariance_type: ``"diag"`` or ``"spherical"``.
+
+    Attributes:
+        means: ``(K, D)``.
+        variances: ``(K, D)`` for diagonal, ``(K, 1)`` for spherical covariance.
+        log_weights: ``(K,)``, log of the mixing weights.
+    """
+
+    means: Tensor
+    variances: Tensor
+    log_weights: Tensor
+
+    def __init__(self, num_components: int, width: int, covariance_type: Literal["diag", "spherical"]):
+        super().__init__()
+        self.covariance_type = covariance_type
+        spread = {"diag": width, "spherical": 1}[covariance_type]
+        self.register_buffer("means", torch.zeros(num_components, width))
+        self.register_buffer("variances", torch.ones(num_components, spread))
+        self.register_buffer("log_weights", torch.zeros(num_components))
+
+    @property
+    def num_components(self) -> int:
+        """K."""
+        return len(self.means)
+
+    def load(self, means: Tensor, variances: Tensor, log_weights: Tensor) -> None:
+        """Take over the parameters of a fit; the number of components may change."""
+        like = self.means
+        self.means, self.variances, self.log_weights = (
+            value.to(device=like.device, dtype=like.dtype).clone()
+            for value in (means, variances, log_weights)
+        )
+
+    def log_joint(self, features: Tensor) -> Tensor:
+        """Log pi_c + log N(z | mu_c, Sigma_c) of every feature under every component.
+
+        Two matrix products instead of an ``(N, K, D)`` difference.
+
+        Args:
+            features: ``(N, D)``, L2-normalised.
+
+        Returns:
+            ``(N, K)``.
+        """
+        width = features.shape[1]
+        variances = self.variances.expand(-1, width)
+        precisions = 1 / variances
+        quadratic = (
+            features.square() @ precisions.T
+            - 2 * features @ (self.means * precisions).T
+            + (self.means.square() * precisions).sum(1)
+        )
+        log_det = variances.log().sum(1)
+        return self.log_weights - 0.5 * (quadratic + log_det + width * math.log(2 * math.pi))
+
+    def top_components(self, features: Tensor, k: int) -> Tensor:
+        """Indices of the k likeliest components of every feature, best first: ``(N, D)`` to ``(N, k)``.
+
+        The paper ranks by log-likelihood and so do we, weights included. The released code ranks posteriors
+        in float32, which in 768 dimensions are one-hot, so that its second to fifth picks are arbitrary.
+        """
+        return self.log_joint(features).topk(min(k, self.num_components), dim=1).indices
+
+    def sample(self, per_component: int, generator: torch.Generator) -> Tensor:
+        """Replay: features drawn from every component, ``(K * S, D)``, grouped by component, on the CPU.
+
+        S per component as in the paper (the released code draws S in total), not re-normalised.
+
+        Args:
+            per_component: S.
+            generator: a CPU generator.
+        """
+        means, variances = self.means.float().cpu(), self.variances.float().cpu()
+        noise = torch.randn(self.num_components, per_component, means.shape[1], generator=generator)
+        return (means[:, None] + variances[:, None].sqrt() * noise).flatten(0, 1)
+
+
+__all__ = ["GaussianMixture"]

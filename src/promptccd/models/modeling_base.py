@@ -1,0 +1,244 @@
+"""What every model of the family is: a DINO backbone, a projection head, and prototypes of its categories."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.utils import ModelOutput
+
+from .backbones import blocks_of, build_backbone, class_token, embed
+from .configuration_promptccd import BACKBONE_TYPES, CategoryDiscoveryConfig
+from .gaussian_mixture import GaussianMixture
+from .projection_head import ProjectionHead
+
+# A bare backbone may carry the heads it was published with; none of ours is among them.
+_FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
+_WHERE_TO_LOOK = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+
+
+@dataclass
+class CategoryDiscoveryOutput(ModelOutput):
+    """What a forward returns.
+
+    Attributes:
+        features: ``(B, D)``, [CLS] after the final norm, as it comes; clustering normalises it.
+        bottleneck: ``(B, d)``, L2-normalised input of the head's last layer; only if it was asked for.
+        components: ``(B, P)``, mixture components that prompted each image, best first; `None` unprompted.
+    """
+
+    features: Tensor | None = None
+    bottleneck: Tensor | None = None
+    components: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Images assigned to categories.
+
+    Attributes:
+        category_ids: ``(B,)`` int64.
+        confidences: ``(B,)`` in 0..1, soft-max over negative squared distances.
+        distances: ``(B,)`` squared distance to the nearest prototype.
+    """
+
+    category_ids: Tensor
+    confidences: Tensor
+    distances: Tensor
+
+
+class CategoryDiscoveryModel(PreTrainedModel):
+    """Base of the family; without a prompt of its own it is the GCD model.
+
+    A variant overrides `forward` (how prompts enter), `auxiliary_losses` (what they add to the loss) and
+    `prompt_parameters` (what of them learns by gradient), or sets `mixture`, which training then refits. The
+    training loop knows nothing else about variants.
+
+    The backbone stays in eval mode and frozen but for its last block; the final norm is frozen too.
+    """
+
+    config: CategoryDiscoveryConfig
+    base_model_prefix = "backbone"  # so that a bare backbone's keys are found in `self.backbone`
+    main_input_name = "pixel_values"
+    input_modalities = ("image",)
+    _supports_sdpa = True
+    _supports_flash_attn = True
+
+    prototypes: Tensor
+
+    def __init__(self, config: CategoryDiscoveryConfig):
+        super().__init__(config)
+        vision = config.vision_config
+        self.backbone = build_backbone(vision)
+        self.head = ProjectionHead(
+            vision.hidden_size,
+            config.projection_hidden_size,
+            config.projection_bottleneck_size,
+            config.projection_output_size,
+        )
+        self.mixture: GaussianMixture | None = None
+        self.register_buffer("prototypes", torch.zeros(len(config.category_ids), vision.hidden_size))
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, ProjectionHead):
+            init.trunc_normal_(module.last_weight, std=self.config.initializer_range)
+        elif isinstance(module, GaussianMixture):
+            init.zeros_(module.means)
+            init.ones_(module.variances)
+            init.zeros_(module.log_weights)
+        elif isinstance(module, CategoryDiscoveryModel):
+            init.zeros_(module.prototypes)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *args: Any,
+        config: CategoryDiscoveryConfig | None = None,
+        output_loading_info: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Load a finished checkpoint whole, or start from a bare backbone.
+
+        A bare backbone (``"facebook/dinov2-base"``) fills `backbone` and leaves our own parts as initialised;
+        configuration fields may be given as keywords. Of a finished checkpoint every key must be there and
+        fit. Safetensors only.
+
+        Raises:
+            ValueError: the checkpoint is of another kind, or a key is missing, unexpected or of another size.
+        """
+        look = {key: kwargs[key] for key in _WHERE_TO_LOOK if key in kwargs}
+        raw, _ = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **look)
+        kind = raw.get("model_type")
+        if kind not in (cls.config_class.model_type, *BACKBONE_TYPES):
+            raise ValueError(
+                f"{pretrained_model_name_or_path} holds a model of type {kind!r}; {cls.__name__} loads "
+                f"{cls.config_class.model_type!r} or a bare backbone of type {', '.join(BACKBONE_TYPES)}."
+            )
+        is_bare = kind in BACKBONE_TYPES
+        if is_bare and config is None:
+            fields = cls.config_class.__dataclass_fields__
+            config = cls.config_class(
+                vision_config=raw, **{key: kwargs.pop(key) for key in list(kwargs) if key in fields}
+            )
+        if config is not None:
+            kwargs["config"] = config
+        kwargs.setdefault("use_safetensors", True)
+        kwargs["ignore_mismatched_sizes"] = True  # so that it is we who refuse them, by name
+        with _without_key_report():
+            model, info = super().from_pretrained(
+                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+            )
+        _require_whole(info, is_bare, str(pretrained_model_name_or_path))
+        model.freeze()
+        return (model, info) if output_loading_info else model
+
+    def freeze(self) -> None:
+        """Let only the last block, the projection head and `prompt_parameters` learn."""
+        self.requires_grad_(False)
+        blocks_of(self.backbone)[-1].requires_grad_(True)
+        self.head.requires_grad_(True)
+        for parameter in self.prompt_parameters():
+            parameter.requires_grad_(True)
+
+    def prompt_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the prompts that learn by gradient; none here."""
+        return []
+
+    def train(self, mode: bool = True) -> "CategoryDiscoveryModel":
+        """Set the mode of everything but the backbone, whose dropout would only blur the features."""
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def forward(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features of images, and on request the projection the losses are taken of.
+
+        Args:
+            pixel_values: normalised images ``(B, 3, H, W)``.
+            prompted: whether prompts act; `None` means as at test. A model without prompts ignores it.
+            project: whether to return `CategoryDiscoveryOutput.bottleneck`.
+        """
+        return self._output(class_token(self.backbone, self.embed(pixel_values)), project)
+
+    def embed(self, pixel_values: Tensor) -> Tensor:
+        """Tokens entering block 0, ``(B, L, D)``, without a graph: all of it is frozen."""
+        with torch.no_grad():
+            return embed(self.backbone, pixel_values)
+
+    def _output(
+        self, features: Tensor, project: bool, components: Tensor | None = None
+    ) -> CategoryDiscoveryOutput:
+        bottleneck = self.head(features) if project else None
+        return CategoryDiscoveryOutput(features=features, bottleneck=bottleneck, components=components)
+
+    def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
+        """Weighted terms that prompts add to the contrastive loss, by name; none here."""
+        return {}
+
+    def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
+        """Store one prototype per category, ``(C, D)`` means of unit features, with its id and name."""
+        self.prototypes = prototypes.detach().to(self.prototypes).clone()
+        self.config.category_ids, self.config.category_names = list(ids), list(names)
+        self.config.validate_categories()
+
+    @torch.no_grad()
+    def assign(self, features: Tensor) -> Assignment:
+        """Assign features to the nearest prototypes: the rule that k-means ended training with.
+
+        Args:
+            features: ``(B, D)`` as `forward` returns them.
+
+        Raises:
+            ValueError: the model has no prototypes yet.
+        """
+        if len(self.prototypes) == 0:
+            raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
+        unit = F.normalize(features.float(), dim=-1)
+        prototypes = self.prototypes.float()
+        distances = (
+            unit.square().sum(1, keepdim=True) - 2 * unit @ prototypes.T + prototypes.square().sum(1)
+        ).clamp_min(0)
+        nearest, rows = distances.min(dim=1)
+        confidences = torch.softmax(-distances / self.config.confidence_temperature, dim=1)
+        ids = torch.tensor(self.config.category_ids, device=rows.device)
+        return Assignment(ids[rows], confidences.gather(1, rows[:, None])[:, 0], nearest)
+
+
+@contextmanager
+def _without_key_report() -> Iterator[None]:
+    """Silence the table of keys that transformers logs: `_require_whole` raises what matters of it."""
+    logger = logging.getLogger("transformers.modeling_utils")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:
+    """Turn what transformers only logs about keys into an error that names them."""
+    missing = [key for key in info["missing_keys"] if not is_bare or key.startswith("backbone.")]
+    unexpected = [key for key in info["unexpected_keys"] if not (is_bare and key.startswith(_FOREIGN_HEADS))]
+    wrong_size = [str(key) for key in info["mismatched_keys"]]
+    for problem, keys in (("missing", missing), ("unexpected", unexpected), ("of another size", wrong_size)):
+        if keys:
+            raise ValueError(
+                f"{name} is not a whole checkpoint: {len(keys)} keys are {problem}: "
+                f"{', '.join(sorted(keys)[:8])}{' ...' if len(keys) > 8 else ''}. "
+                "Download it again, or load it with the class it was saved with."
+            )
+
+
+__all__ = ["Assignment", "CategoryDiscoveryModel", "CategoryDiscoveryOutput"]

@@ -1,0 +1,70 @@
+"""PromptCCD: the components of a Gaussian mixture are class prototypes and prompts at once."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .backbones import class_position, class_token
+from .configuration_promptccd import PromptCCDConfig
+from .gaussian_mixture import GaussianMixture
+from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+
+
+class PromptCCDModel(CategoryDiscoveryModel):
+    """Category discovery with the Gaussian mixture prompt module (GMP; paper, section "PromptCCD").
+
+    A prompted forward first embeds the image plainly, without a graph. The means of the components that are
+    likeliest for that feature then enter the same backbone as extra tokens behind [CLS].
+
+    Example:
+        >>> model = PromptCCDModel.from_pretrained("facebook/dinov2-base")
+        >>> model = PromptCCDModel.from_pretrained("runs/promptccd-digits/stage3")
+    """
+
+    config: PromptCCDConfig
+    mixture: GaussianMixture
+
+    def __init__(self, config: PromptCCDConfig):
+        super().__init__(config)
+        self.mixture = GaussianMixture(
+            config.num_components, config.vision_config.hidden_size, config.covariance_type
+        )
+        self.post_init()
+        self.freeze()
+
+    def forward(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features of images, prompted or plain.
+
+        Without prompts this is the plain ViT. (The released code then fills the prompt slots with copies of
+        the first patches; we do not.)
+
+        Args:
+            pixel_values: normalised images ``(B, 3, H, W)``.
+            prompted: whether prompts act; `None` means as at test (``config.prompts_at_test``). Before the
+                first fit of the mixture there are none to act.
+            project: whether to return the head's bottleneck.
+        """
+        prompted = self.config.prompts_at_test if prompted is None else prompted
+        tokens = self.embed(pixel_values)
+        if not prompted or self.mixture.num_components == 0:
+            return self._output(class_token(self.backbone, tokens), project)
+        with torch.no_grad():
+            query = F.normalize(class_token(self.backbone, tokens).float(), dim=-1)
+            components = self.mixture.top_components(query, self.config.prompts_per_image)
+            tokens = self._insert_prompts(tokens, self.mixture.means[components])
+        return self._output(class_token(self.backbone, tokens), project, components)
+
+    def _insert_prompts(self, tokens: Tensor, prompts: Tensor) -> Tensor:
+        """Put ``(B, P, D)`` prompts behind [CLS]; each takes the position of [CLS], as the released code does."""
+        placed = prompts.to(tokens.dtype) + class_position(self.backbone).to(tokens.dtype)
+        return torch.cat([tokens[:, :1], placed, tokens[:, 1:]], dim=1)
+
+    def load_mixture(self, means: Tensor, variances: Tensor, log_weights: Tensor) -> None:
+        """Take over a fitted mixture of any number of components; the configuration follows."""
+        self.mixture.load(means, variances, log_weights)
+        self.config.num_components = self.mixture.num_components
+
+
+__all__ = ["PromptCCDModel"]

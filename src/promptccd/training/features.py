@@ -1,0 +1,103 @@
+"""Features of whole stages, without a gradient, in the order of the stage."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from promptccd.data.stage_images import Progress, StageImages
+from promptccd.data.views import EvaluationView, normalise
+from promptccd.errors import DivergedError
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.training.distributed import shard_bounds
+
+
+class _EvaluationImages(Dataset):
+    def __init__(self, images: StageImages, view: EvaluationView):
+        self.images, self.view = images, view
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.view(self.images[index])
+
+
+@torch.no_grad()
+def extract_features(
+    model: CategoryDiscoveryModel,
+    images: StageImages,
+    view: EvaluationView,
+    *,
+    device: torch.device,
+    batch_size: int,
+    num_workers: int,
+    progress: Progress,
+    label: str,
+    prompted: bool | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """L2-normalised [CLS] features of a stage under the deterministic view.
+
+    (The released code passes the images through the random training crop here; we do not.) On several
+    processes each embeds its share and all receive the whole.
+
+    Args:
+        model: the bare model.
+        images: readable images of the stage.
+        view: the deterministic view, as saved beside the model.
+        device: where to compute; the result stays there.
+        batch_size: images per forward.
+        num_workers: loader processes.
+        progress: wraps the batches in a progress bar.
+        label: name of the bar.
+        prompted: whether prompts act; `None` means as at test.
+        check: called between batches; raises to leave early.
+
+    Returns:
+        ``(N, D)`` float32.
+
+    Raises:
+        DivergedError: a feature holds NaN or infinity; the image is named.
+    """
+    was_training = model.training
+    model.eval()
+    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    rank = dist.get_rank() if world > 1 else 0
+    bounds = shard_bounds(len(images), world)
+    share = Subset(_EvaluationImages(images, view), range(*bounds[rank]))
+    loader: DataLoader[Any] = DataLoader(
+        share, batch_size=batch_size, num_workers=num_workers, pin_memory=device.type == "cuda"
+    )
+    parts = [torch.zeros(0, model.config.vision_config.hidden_size, device=device)]
+    for pixels in progress(loader, len(loader), label):
+        check()
+        pixel_values = normalise(pixels.to(device, non_blocking=True), view.mean, view.std)
+        features = model(pixel_values, prompted=prompted).features
+        parts.append(F.normalize(features.float(), dim=-1))
+    model.train(was_training)
+    return _finite(_gathered(torch.cat(parts), [high - low for low, high in bounds]), images)
+
+
+def _gathered(rows: Tensor, sizes: list[int]) -> Tensor:
+    if len(sizes) == 1:
+        return rows
+    padded = F.pad(rows, (0, 0, 0, max(sizes) - len(rows)))
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+def _finite(features: Tensor, images: StageImages) -> Tensor:
+    bad = (~torch.isfinite(features).all(dim=1)).nonzero()
+    if len(bad):
+        raise DivergedError(
+            f"{len(bad)} features of stage {images.stage.index} are not numbers, that of image "
+            f"{images.sample_ids[int(bad[0])]} for one: the weights have diverged. Lower --learning_rate and "
+            "train again from the last good stage."
+        )
+    return features

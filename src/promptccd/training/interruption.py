@@ -1,0 +1,59 @@
+"""Ctrl-C and SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once; both can be resumed."""
+
+import signal
+from types import FrameType
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from promptccd.errors import InterruptedRunError
+
+
+class StopRequest:
+    """Context in which the first SIGINT or SIGTERM is only remembered.
+
+    Attributes:
+        received: number of the signal, 0 while there was none.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopRequest":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, _frame: FrameType | None) -> None:
+        if self.received:  # asked twice: the last saved state is whole, so leaving at once loses only steps
+            raise self.error("left at once")
+        self.received = number
+
+    def agreed(self, accelerator: Accelerator) -> bool:
+        """Whether any process was asked to stop; the same answer on all of them."""
+        if accelerator.num_processes == 1:
+            return bool(self.received)
+        flag = torch.tensor(self.received, device=accelerator.device)
+        self.received = max(self.received, int(accelerator.gather(flag.reshape(1)).max()))
+        return bool(self.received)
+
+    def check(self) -> None:
+        """Leave between two batches of work that is not saved halfway.
+
+        Raises:
+            InterruptedRunError: a signal was received.
+        """
+        if self.received:
+            raise self.error("stopped; the last saved state is whole")
+
+    def error(self, what: str) -> InterruptedRunError:
+        """The exception that ends the run with the exit code of the signal."""
+        return InterruptedRunError(
+            f"Interrupted: {what}. Run the same command again to go on from there.", self.received
+        )

@@ -1,0 +1,234 @@
+"""A small DINOv2 backbone from a few thousand unlabelled images, for where no pretrained one is at hand.
+
+[CLS] learns to tell shapes apart as a fixed descriptor does: histograms of oriented gradients, the target that
+MaskFeat (Wei et al., 2022) predicts patch by patch, here read from [CLS] alone. An RBF kernel over the
+descriptors of the images gives the target: their leading kernel principal components, a point on the unit
+sphere near which only similar shapes lie. Clustering compares exactly such points, so the metric is learnt
+that it will use.
+
+Every step draws new pictures: two images are joined along a random line, then turned, sheared, scaled,
+shifted and bent, and the target is computed from the result. So the network meets shapes that no image of the
+set shows, and its features stay meaningful for categories that come later.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import Dinov2Config, Dinov2Model
+
+from promptccd.data.randomness import seed_of, torch_generator
+from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD
+from promptccd.errors import ConfigurationError
+from promptccd.training.progress import progress_bar
+
+_BEND_POINTS = 4  # side of the grid of random displacements that bends a picture
+_SEAM_SHARPNESS = 8.0  # of the sigmoid across the line that joins two images, in halves of the image side
+_MAX_REFERENCES = 2048  # images the kernel components are computed from; the cost grows with the cube
+
+
+@dataclass(frozen=True)
+class PretrainingOptions:
+    """How a backbone is pretrained.
+
+    Attributes:
+        epochs: passes over the images.
+        batch_size: images per step.
+        learning_rate: of AdamW at its highest, after `warmup_epochs`; it then falls to 0 by a cosine.
+        weight_decay: on all parameters.
+        warmup_epochs: epochs in which the learning rate rises linearly.
+        join: probability that an image is joined with another one, in 0..1.
+        rotation: pictures are turned by up to this angle either way, in degrees.
+        zoom: each side is scaled by up to this fraction more or less, in 0..0.9.
+        shear: largest shear either way, as a fraction of the side.
+        shift: largest shift either way, as a fraction of half the side.
+        bend: standard deviation of the random displacements, as a fraction of half the side.
+        orientations: bins of a gradient histogram.
+        cell_size: side of the square a histogram is taken over, in pixels.
+        cell_stride: distance between neighbouring squares, in pixels.
+        kernel_width: difference in cosine over which the similarity of two descriptors falls by a factor e.
+
+    Raises:
+        ConfigurationError: a value is out of its range.
+    """
+
+    epochs: int = 80
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.02
+    warmup_epochs: int = 3
+    join: float = 0.5
+    rotation: float = 20.0
+    zoom: float = 0.2
+    shear: float = 0.3
+    shift: float = 0.15
+    bend: float = 0.05
+    orientations: int = 8
+    cell_size: int = 6
+    cell_stride: int = 2
+    kernel_width: float = 0.2
+
+    def __post_init__(self) -> None:
+        lowest = {"epochs": 1, "batch_size": 1, "orientations": 2, "cell_size": 1, "cell_stride": 1}
+        for name, low in lowest.items():
+            if getattr(self, name) < low:
+                raise ConfigurationError(f"Expected {name} >= {low}, got {getattr(self, name)}.")
+        for name in ("learning_rate", "kernel_width"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"Expected {name} > 0, got {getattr(self, name)}.")
+        highest = {"join": 1, "rotation": 180, "zoom": 0.9, "shear": 1, "shift": 1, "bend": 1}
+        for name, high in {**highest, "weight_decay": math.inf, "warmup_epochs": math.inf}.items():
+            if not 0 <= getattr(self, name) <= high:
+                raise ConfigurationError(f"Expected 0 <= {name} <= {high}, got {getattr(self, name)}.")
+
+
+def pretrain_backbone(
+    images: Tensor,
+    config: Dinov2Config,
+    options: PretrainingOptions,
+    *,
+    seed: int,
+    progress: Callable[[Iterable[Any], int, str], Iterator[Any]] = progress_bar,
+) -> Dinov2Model:
+    """A backbone pretrained without labels.
+
+    The same images, seed and number of threads give the same weights.
+
+    Args:
+        images: uint8 ``(N, 3, S, S)``, the deterministic views of the images.
+        config: architecture of the backbone.
+        options: how it is trained.
+        seed: seed of the weights and of every picture.
+        progress: wraps the epochs, their number and a label in a progress bar.
+
+    Returns:
+        The backbone in eval mode, on the device of the images.
+
+    Raises:
+        ValueError: the images are not uint8 ``(N, 3, S, S)`` with at least two of them.
+        ConfigurationError: a cell is larger than an image.
+    """
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or len(images) < 2:
+        raise ValueError(f"Expected uint8 (N >= 2, 3, S, S), got {images.dtype} {tuple(images.shape)}.")
+    if options.cell_size > min(images.shape[-2:]):
+        raise ConfigurationError(f"Expected cell_size <= {min(images.shape[-2:])}, got {options.cell_size}.")
+    pixels = images.float() / 255
+    drawn = torch_generator("pretraining-targets", seed)
+    targets = _KernelComponents(pixels, config.hidden_size, options, drawn)
+    backbone = _initial_backbone(config, seed).to(images.device).train()
+    optimizer = torch.optim.AdamW(
+        backbone.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, betas=(0.9, 0.98)
+    )
+    steps = math.ceil(len(pixels) / options.batch_size)
+    for epoch in progress(range(options.epochs), options.epochs, "pretraining"):
+        order = torch.randperm(len(pixels), generator=torch_generator("pretraining-order", seed, epoch))
+        for step, batch in enumerate(order.to(pixels.device).split(options.batch_size)):
+            generator = torch_generator("pretraining-pictures", seed, epoch, step)
+            pictures = _warp(_join(pixels[batch], options.join, generator), options, generator)
+            features = backbone(pixel_values=_normalise(pictures)).last_hidden_state[:, 0]
+            loss = (F.normalize(features, dim=-1) - targets(pictures)).square().sum(-1).mean()
+            for group in optimizer.param_groups:
+                group["lr"] = _learning_rate(epoch + step / steps, options, 1 / steps)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(backbone.parameters(), max_norm=1.0)
+            optimizer.step()
+    return backbone.eval()
+
+
+class _KernelComponents:
+    """Leading kernel principal components of the pictures' descriptors: unit vectors ``(B, D)``.
+
+    The components are not centred. Features that must lie on a sphere lose the distance from the mean when
+    they are, and categories that resemble many others stand close to the mean.
+    """
+
+    def __init__(self, images: Tensor, width: int, options: PretrainingOptions, generator: torch.Generator):
+        self.options = options
+        chosen = torch.randperm(len(images), generator=generator)[:_MAX_REFERENCES].sort().values
+        self.references = _gradient_histograms(images[chosen.to(images.device)], options)
+        values, vectors = torch.linalg.eigh(self._kernel(self.references).double())
+        kept = values[-width:] > 1e-6 * values[-1]  # copies of an image add nothing but noise
+        scaled = vectors[:, -width:][:, kept] / values[-width:][kept].sqrt()
+        # The final norm takes the mean out of every feature. A rotation spreads each component over all
+        # coordinates, so that no component is lost to it.
+        rotation = torch.linalg.qr(torch.randn(width, width, generator=generator)).Q[: scaled.shape[1]]
+        self.projection = scaled.float() @ rotation.to(scaled.device)
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        similarities = self._kernel(_gradient_histograms(pictures, self.options))
+        return F.normalize(similarities @ self.projection, dim=-1)
+
+    def _kernel(self, descriptors: Tensor) -> Tensor:
+        return torch.exp((descriptors @ self.references.T - 1) / self.options.kernel_width)
+
+
+def _gradient_histograms(pictures: Tensor, options: PretrainingOptions) -> Tensor:
+    """Histograms of oriented gradients over overlapping cells, square-rooted: unit vectors ``(B, n)``."""
+    grey = F.pad(pictures.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")[:, 0]
+    across = grey[:, 1:-1, 2:] - grey[:, 1:-1, :-2]
+    down = grey[:, 2:, 1:-1] - grey[:, :-2, 1:-1]
+    angle, strength = torch.atan2(down, across), torch.hypot(across, down)
+    bins = torch.arange(options.orientations, device=pictures.device) * (2 * math.pi / options.orientations)
+    # Soft bins, so that a small turn changes a histogram little.
+    closeness = torch.cos(angle[:, None] - bins[:, None, None]).relu().pow(3)
+    cells = F.avg_pool2d(strength[:, None] * closeness, options.cell_size, options.cell_stride)
+    # The square root keeps strong edges from drowning weak ones.
+    return F.normalize(cells.flatten(1).sqrt(), dim=-1)
+
+
+def _join(pixels: Tensor, probability: float, generator: torch.Generator) -> Tensor:
+    """Replace one side of a random line by what another image of the batch shows there."""
+    batch, side = len(pixels), pixels.shape[-1]
+    others = pixels[torch.randperm(batch, generator=generator).to(pixels.device)]
+    angle = torch.rand(batch, 1, 1, generator=generator) * (2 * math.pi)
+    offset = _uniform((batch, 1, 1), 0.3, generator)
+    joined = torch.rand(batch, 1, 1, generator=generator) < probability
+    place = (torch.arange(side) + 0.5) * (2 / side) - 1  # -1 and 1 are the borders
+    distance = angle.cos() * place + angle.sin() * place[:, None] - offset
+    own = torch.sigmoid(_SEAM_SHARPNESS * distance).where(joined, torch.ones(())).to(pixels.device)[:, None]
+    return own * pixels + (1 - own) * others
+
+
+def _warp(pixels: Tensor, options: PretrainingOptions, generator: torch.Generator) -> Tensor:
+    """Turn, scale, shear, shift and bend each image in its own way; black outside."""
+    batch = len(pixels)
+    angle = _uniform((batch,), math.radians(options.rotation), generator)
+    wide, high = 1 + _uniform((2, batch), options.zoom, generator)
+    shear = _uniform((batch,), options.shear, generator)
+    shift = _uniform((2, batch), options.shift, generator)
+    first = torch.stack([angle.cos() * wide, (shear - angle.sin()) * wide, shift[0]], dim=-1)
+    second = torch.stack([angle.sin() * high, angle.cos() * high, shift[1]], dim=-1)
+    grid = F.affine_grid(torch.stack([first, second], dim=1), list(pixels.shape), align_corners=False)
+    points = torch.randn(batch, 2, _BEND_POINTS, _BEND_POINTS, generator=generator) * options.bend
+    bend = F.interpolate(points, size=pixels.shape[-2:], mode="bicubic", align_corners=False)
+    grid = (grid + bend.permute(0, 2, 3, 1)).to(pixels.device)
+    return F.grid_sample(pixels, grid, align_corners=False)
+
+
+def _uniform(shape: tuple[int, ...], limit: float, generator: torch.Generator) -> Tensor:
+    return (2 * torch.rand(shape, generator=generator) - 1) * limit
+
+
+def _initial_backbone(config: Dinov2Config, seed: int) -> Dinov2Model:
+    """Random weights of their own seed; the global generator, which transformers draws from, is put back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed_of("pretraining-weights", seed))
+        return Dinov2Model(copy.deepcopy(config))
+
+
+def _normalise(pictures: Tensor) -> Tensor:
+    """The normalisation of `promptccd.data.views.normalise`, of pictures that are in 0..1 already."""
+    mean, std = (pictures.new_tensor(value).view(3, 1, 1) for value in (IMAGENET_MEAN, IMAGENET_STD))
+    return (pictures - mean) / std
+
+
+def _learning_rate(epoch: float, options: PretrainingOptions, step: float) -> float:
+    """Linear warm-up, then half a cosine; `epoch` counts in fractions, `step` is one step's share of one."""
+    warmup = min(1.0, (epoch + step) / max(options.warmup_epochs, step))
+    return options.learning_rate * warmup * 0.5 * (1 + math.cos(math.pi * epoch / options.epochs))

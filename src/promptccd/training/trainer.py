@@ -1,0 +1,254 @@
+"""One stage of training: refit the mixture, step through the epochs, save on the way."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from promptccd.clustering import fit_gaussian_mixture
+from promptccd.data.randomness import seed_of
+from promptccd.data.stage_images import StageImages
+from promptccd.data.views import EvaluationView, TrainingViews, normalise
+from promptccd.errors import DivergedError
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.batches import PositionSampler, epoch_order, steps_per_epoch, training_loader
+from promptccd.training.features import extract_features
+from promptccd.training.interruption import StopRequest
+from promptccd.training.progress import EpochProgress, progress_bar
+from promptccd.training.step import Batch, ContrastiveWeights, training_loss
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """All that is needed to go on in the middle of a stage.
+
+    Attributes:
+        epoch: epoch of the next step; equal to the number of epochs when the stage is trained.
+        step: next step of that epoch.
+        tensors: what learnt, by name: parameters under ``model.``, momentum under ``momentum.``.
+    """
+
+    epoch: int
+    step: int
+    tensors: dict[str, Tensor]
+
+
+class StageTrainer:
+    """Trains a model on one stage.
+
+    Args:
+        model: the model, on its device; trained in place.
+        images: readable images of the stage.
+        labels: category ids of those images, ``(N,)``; `None` at unlabelled stages.
+        replay: features drawn from the last stage's mixture, ``(K * S, D)``; `None` at stage 0.
+        arguments: how to train.
+        views: training views.
+        evaluation_view: deterministic view, for the fits of the mixture.
+        accelerator: where and in which precision.
+        stop: remembers signals.
+        save: writes a resumable state.
+    """
+
+    def __init__(
+        self,
+        model: CategoryDiscoveryModel,
+        images: StageImages,
+        labels: Tensor | None,
+        replay: Tensor | None,
+        *,
+        arguments: TrainingArguments,
+        views: TrainingViews,
+        evaluation_view: EvaluationView,
+        accelerator: Accelerator,
+        stop: StopRequest,
+        save: Callable[[TrainingState], None],
+    ):
+        self.model, self.images, self.labels, self.replay = model, images, labels, replay
+        self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
+        self.accelerator, self.stop, self.save = accelerator, stop, save
+        self.stage = images.stage.index
+        self.steps = steps_per_epoch(len(images), arguments.batch_size)
+        self.weights = ContrastiveWeights(
+            arguments.temperature_unsupervised, arguments.temperature_supervised, arguments.supervised_weight
+        )
+
+    def train(self, resumed: TrainingState | None = None) -> None:
+        """Train to the last epoch, from the start or from a saved state.
+
+        Raises:
+            DivergedError: the loss is no longer a number.
+            InterruptedRunError: a signal was received; the state was saved first.
+        """
+        epoch, step = (resumed.epoch, resumed.step) if resumed else (0, 0)
+        optimizer = torch.optim.SGD(
+            [parameter for parameter in self.model.parameters() if parameter.requires_grad],
+            lr=self.arguments.learning_rate,
+            momentum=self.arguments.momentum,
+            weight_decay=self.arguments.weight_decay,
+        )
+        if resumed:
+            restore(self.model, optimizer, resumed.tensors)
+        wrapped, optimizer = self.accelerator.prepare(self.model, optimizer)
+        self.model.train()
+        batches = iter(self._loader((epoch, step)))
+        bars = EpochProgress(self.stage, self.arguments.epochs, epoch, self.steps)
+        try:
+            for epoch in range(epoch, self.arguments.epochs):  # noqa: B020 - goes on where it was
+                if step == 0 and epoch % self.arguments.refit_every == 0:
+                    self._refit(epoch)
+                self._run_epoch(wrapped, optimizer, batches, epoch, step, bars)
+                step = 0
+        finally:
+            bars.close()
+            self.accelerator.free_memory()
+            self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
+
+    def _loader(self, start: tuple[int, int]) -> torch.utils.data.DataLoader:
+        sampler = PositionSampler(
+            len(self.images),
+            self.arguments.batch_size,
+            seed=self.arguments.seed,
+            stage=self.stage,
+            epochs=self.arguments.epochs,
+            start=start,
+            rank=self.accelerator.process_index,
+            num_processes=self.accelerator.num_processes,
+        )
+        return training_loader(self.images, self.views, sampler, self.arguments.num_workers)
+
+    def _run_epoch(
+        self,
+        wrapped: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        batches: Iterator[Tensor],
+        epoch: int,
+        first_step: int,
+        bars: EpochProgress,
+    ) -> None:
+        rate = cosine_rate(
+            epoch, self.arguments.epochs, self.arguments.learning_rate, self.arguments.final_learning_rate
+        )
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        prompted = epoch >= self.arguments.prompt_warmup_epochs
+        order = epoch_order(len(self.images), self.arguments.seed, self.stage, epoch)
+        bars.begin_epoch(first_step)
+        total = torch.zeros(
+            (), device=self.accelerator.device
+        )  # read only where it is needed: no wait per step
+        for step in range(first_step, self.steps):
+            batch = self._batch(next(batches), order, step)
+            losses = training_loss(wrapped, self.model, batch, self.weights, prompted)
+            optimizer.zero_grad()
+            self.accelerator.backward(losses["loss"])
+            optimizer.step()
+            total += losses["loss"].detach()
+            bars.end_step()
+            self._save_where_due(optimizer, epoch, step, total)
+        mean = self._finite(total, epoch) / max(1, self.steps - first_step)
+        bars.end_epoch(epoch, mean)
+        if self.accelerator.trackers:
+            values = {f"stage{self.stage}/loss": mean, f"stage{self.stage}/learning_rate": rate}
+            self.accelerator.log(values, step=self.stage * self.arguments.epochs + epoch)
+
+    def _batch(self, pixels: Tensor, order: np.ndarray, step: int) -> Batch:
+        device = self.accelerator.device
+        size = self.arguments.batch_size
+        global_rows = order[step * size : (step + 1) * size]
+        view = self.evaluation_view
+        return Batch(
+            pixel_values=normalise(pixels.to(device, non_blocking=True), view.mean, view.std),
+            labels=None if self.labels is None else self.labels[global_rows].to(device),
+            num_rows=len(global_rows),
+        )
+
+    def _save_where_due(self, optimizer: torch.optim.Optimizer, epoch: int, step: int, total: Tensor) -> None:
+        """Save every `save_steps`, at the end of the stage, and when asked to stop."""
+        next_epoch, next_step = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
+        done = next_epoch * self.steps + next_step
+        stopping = self.stop.agreed(self.accelerator)
+        if stopping or done % self.arguments.save_steps == 0 or next_epoch == self.arguments.epochs:
+            self._finite(total, epoch)
+            tensors = snapshot(self.model, optimizer)
+            self._finite(sum(value.sum() for value in tensors.values()), epoch)
+            self.save(TrainingState(next_epoch, next_step, tensors))
+        if stopping:
+            raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
+
+    def _finite(self, total: Tensor | float, epoch: int) -> float:
+        """A sum as a number; one that is none ends the run before anything is written."""
+        value = float(total)
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"The training diverged at stage {self.stage}, epoch {epoch}: its sums became {value}. The last saved "
+                f"state is whole. Lower --learning_rate (now {self.arguments.learning_rate}), in a new --output_dir."
+            )
+        return value
+
+    def _refit(self, epoch: int) -> None:
+        """Fit the mixture anew to plain features of the stage and replay of the last one (paper, Alg. S1)."""
+        if self.model.mixture is None:
+            return
+        features = extract_features(
+            self.model,
+            self.images,
+            self.evaluation_view,
+            device=self.accelerator.device,
+            batch_size=self.arguments.feature_batch_size,
+            num_workers=self.arguments.num_workers,
+            progress=progress_bar,
+            label=f"stage {self.stage}: features for the mixture",
+            prompted=False,
+            check=self.stop.check if self.accelerator.num_processes == 1 else lambda: None,
+        )
+        if self.replay is not None:
+            features = torch.cat([features, self.replay.to(features)])
+        fitted = fit_gaussian_mixture(
+            features,
+            self.images.stage.num_categories,
+            covariance_type=self.model.mixture.covariance_type,
+            seed=seed_of("mixture", self.arguments.seed, self.stage, epoch),
+        )
+        parameters = [fitted.means, fitted.variances, fitted.log_weights]
+        if self.accelerator.num_processes > 1:  # devices may differ in the last bit; the prompts must not
+            for tensor in parameters:
+                dist.broadcast(tensor, 0)
+        self.model.load_mixture(*parameters)
+
+
+def cosine_rate(epoch: int, epochs: int, first: float, last: float) -> float:
+    """Learning rate of an epoch: a cosine from `first` down to `last`, which epoch number `epochs` would reach."""
+    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+
+
+def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Everything training changed, by name, copied to the CPU."""
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items() if name not in frozen}
+    for name, parameter in model.named_parameters():
+        momentum = optimizer.state.get(parameter, {}).get("momentum_buffer")
+        if momentum is not None:
+            tensors[f"momentum.{name}"] = momentum
+    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+
+
+def restore(
+    model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+) -> None:
+    """Put a snapshot back; names that do not fit raise a `RuntimeError` that lists them."""
+    state = {
+        name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
+    }
+    if model.mixture is not None:
+        model.load_mixture(*(state[f"mixture.{part}"] for part in ("means", "variances", "log_weights")))
+    model.load_state_dict({**model.state_dict(), **state})
+    for name, parameter in model.named_parameters():
+        momentum = tensors.get(f"momentum.{name}")
+        if momentum is not None:
+            optimizer.state[parameter]["momentum_buffer"] = momentum.to(parameter, copy=True)

@@ -1,0 +1,312 @@
+"""The commands as a person types them, and one line for every common mistake."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import load_from_disk
+
+from promptccd.cli.main import main
+from tests.conftest import coloured_images
+
+Values = dict[str, dict]
+
+
+@pytest.fixture
+def recipe(recipe_values: Values, tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(recipe_values))
+    return path
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory, image_folder: Path) -> Path:
+    """A folder of ten readable pictures and two files that are none."""
+    folder = tmp_path_factory.mktemp("pictures")
+    (folder / "below").mkdir()
+    for row, record in enumerate(load_from_disk(str(image_folder)).select(range(10))):
+        record["image"].save(folder / ("below" if row % 2 else ".") / f"{row}.png")
+    (folder / "notes.txt").write_text("no picture")
+    (folder / "broken.png").write_bytes((folder / "0.png").read_bytes()[:60])
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = main([*map(str, argv)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_split_shows_the_stages_and_trains_nothing(recipe: Path, tmp_path: Path, capsys) -> None:
+    code, out, _ = run(capsys, "split", recipe, "--json")
+    summary = json.loads(out)
+    assert code == 0
+    assert [stage["images"] for stage in summary["stages"]] == [52, 25, 35, 38]
+    assert [stage["classes"] for stage in summary["stages"]] == [2, 3, 4, 5]
+    assert summary["stages"][0]["old_share"] == 1.0
+    assert len(summary["fingerprint"]) == 64
+    assert not (tmp_path / "run").exists()
+    _, table, _ = run(capsys, "split", recipe)
+    assert summary["fingerprint"] in table
+    _, other, _ = run(capsys, "split", recipe, "--json", "--seed", "5")
+    assert json.loads(other)["fingerprint"] != summary["fingerprint"]
+
+
+def test_train_evaluate_predict(recipe: Path, tmp_path: Path, pictures: Path, capsys) -> None:
+    code, out, err = run(capsys, "train", "--config", recipe, "--epochs", "2")
+    assert code == 0
+    assert "average" in out
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["protocol"] == "cacc"
+    assert [row["stage"] for row in results["stages"]] == [1, 2, 3]
+    assert set(results["stages"][0]) == {"stage", "all", "old", "new", "num_categories", "num_images"}
+    for part in ("all", "old", "new"):
+        mean = np.mean([row[part] for row in results["stages"]])
+        assert results["average"][part] == pytest.approx(mean, abs=1e-3)
+
+    code, out, _ = run(capsys, "evaluate", tmp_path / "run", "--json")
+    assert code == 0
+    assert json.loads(out) == results
+    code, out, _ = run(capsys, "evaluate", tmp_path / "run", "--protocol", "gcd", "--json")
+    assert json.loads(out)["protocol"] == "gcd"
+    code, out, _ = run(capsys, "evaluate", tmp_path / "run", "--baselines")
+    assert "raw pixels" in out
+    assert "frozen backbone" in out
+
+    code, out, _ = run(capsys, "predict", tmp_path / "run" / "stage3", pictures, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert len(found["predictions"]) == 10
+    assert set(found["skipped"]) == {"notes.txt", "broken.png"}
+    assert all(0 < item["confidence"] <= 1 for item in found["predictions"])
+    assert {item["known"] for item in found["predictions"]} == {True, False}
+
+
+def test_a_run_holds_no_path_of_this_machine(recipe: Path, tmp_path: Path, capsys) -> None:
+    run(capsys, "train", "--config", recipe, "--epochs", "1")
+    for file in (tmp_path / "run").rglob("*"):
+        if file.is_file():
+            assert str(tmp_path.parent).encode() not in file.read_bytes(), file
+
+
+def test_a_run_finds_its_data_again_or_asks_where_it_is(
+    recipe: Path, tmp_path: Path, image_folder: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(capsys, "train", "--config", recipe, "--epochs", "1")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    monkeypatch.chdir("/")
+    _, out, _ = run(capsys, "evaluate", tmp_path / "run", "--json")
+    assert json.loads(out) == results
+    moved = tmp_path / "far" / "away" / "run"
+    shutil.copytree(tmp_path / "run", moved)
+    code, _, err = run(capsys, "evaluate", moved)
+    assert code == 2
+    assert "--dataset" in err
+    _, out, _ = run(capsys, "evaluate", moved, "--dataset", image_folder, "--json")
+    assert json.loads(out) == results
+
+
+def test_predictions_are_those_of_training_for_every_image(
+    recipe: Path, tmp_path: Path, image_folder: Path, capsys
+) -> None:
+    """From disk, in predict's own way of reading images, every training-time label comes back."""
+    run(capsys, "train", "--config", recipe, "--epochs", "2")
+    table = load_from_disk(str(image_folder))
+    assigned = json.loads((tmp_path / "run" / "stage3" / "assignments.json").read_text())
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for sample in assigned["sample_ids"]:
+        table[sample]["image"].save(folder / f"{sample:04d}.png")
+    _, out, _ = run(capsys, "predict", tmp_path / "run" / "stage3", folder, "--json")
+    found = [item["category"] for item in json.loads(out)["predictions"]]
+    assert found == assigned["category_ids"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"training": {"epoch": 3}}, "Unknown field of section 'training' 'epoch'. Did you mean 'epochs'?"),
+        ({"trainer": {}}, "Unknown section 'trainer'. Did you mean 'training'?"),
+        ({"training": {"epochs": 2.5}}, "Wrong type for training.epochs: expected int, got 2.5 (float)"),
+        ({"training": {"learning_rate": "fast"}}, "expected float, got 'fast' (str)"),
+        ({"training": {"mixed_precision": "fp8"}}, "expected no | bf16, got 'fp8'"),
+        ({"training": {"epochs": 0}}, "Expected epochs >= 1, got 0"),
+        ({"training": {"batch_size": 1}}, "Expected batch_size >= 2, got 1"),
+        ({"views": {"image_size": "big"}}, "Wrong type for views.image_size: expected int"),
+        ({"model": {"backbone": "./nothing"}}, "Cannot load the backbone './nothing'"),
+        ({"model": {"variant": "promptccd-x"}}, "expected promptccd | promptccd-gcd"),
+        ({"data": {"dataset": "./nothing"}}, "No folder at dataset './nothing'"),
+        ({"data": {"label_column": "kind"}}, "No label column 'kind'; the columns are ['image', 'label']"),
+        ({"data": {"image_column": "photo"}}, "No image column 'photo'"),
+        ({"data": {"class_blocks": [2, 2]}}, "sum to 4, but the data set has 5 categories"),
+        ({"data": {"class_blocks": [5]}}, "at least two sizes"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_mistakes_end_in_one_line(
+    recipe_values: Values, tmp_path: Path, capsys, change: Values, said: str
+) -> None:
+    for section, fields in change.items():
+        recipe_values.setdefault(section, {}).update(fields)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(recipe_values))
+    code, out, err = run(capsys, "train", "--config", path)
+    assert code == 2
+    assert out == ""
+    (line,) = [line for line in err.splitlines() if line.startswith("promptccd:")]
+    assert said in line
+    assert "Traceback" not in err
+
+
+def test_more_categories_than_images_is_one_line(recipe_values: Values, tmp_path: Path, capsys) -> None:
+    """K > N: a stage with fewer images than the mixture has components, and no replay to make up for it."""
+    coloured_images(8, 2).save_to_disk(str(tmp_path / "few"))
+    recipe_values["data"] = {
+        "dataset": str(tmp_path / "few"),
+        "class_blocks": [2, 6],
+        "cuts": [[0.5, 1.0], [1.0]],
+    }
+    recipe_values["training"]["replay_samples"] = 0
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(recipe_values))
+    assert run(capsys, "train", "--config", path)[0] == 0  # 14 images for 8 components: just enough
+    coloured_images(20, 2).save_to_disk(str(tmp_path / "fewer"))
+    recipe_values["data"] |= {
+        "dataset": str(tmp_path / "fewer"),
+        "class_blocks": [18, 2],
+        "cuts": [[0.5, 1.0], [1.0]],
+    }
+    recipe_values["training"]["output_dir"] = str(tmp_path / "fewer-run")
+    recipe_values["data"]["cuts"] = [[0.99, 1.0], [1.0]]
+    path.write_text(json.dumps(recipe_values))
+    code, _, err = run(capsys, "train", "--config", path)
+    if code:
+        assert "Traceback" not in err
+
+
+def test_command_line_beats_file_beats_default(recipe: Path) -> None:
+    from promptccd.cli.main import build_parser
+    from promptccd.cli.recipe_options import recipe_from
+
+    argv = [
+        "train",
+        "--config",
+        str(recipe),
+        "--epochs",
+        "9",
+        "--class_blocks",
+        "3",
+        "1",
+        "1",
+        "--learning_rate",
+        "1e-3",
+    ]
+    parsed = recipe_from(build_parser().parse_args(argv))
+    assert parsed.training.epochs == 9  # command line
+    assert parsed.training.batch_size == 16  # file
+    assert parsed.training.momentum == 0.9  # default
+    assert parsed.data.class_blocks == [3, 1, 1]
+    assert parsed.training.learning_rate == 1e-3
+
+
+def test_yaml_numbers_without_a_dot_are_numbers(tmp_path: Path) -> None:
+    from promptccd.training.arguments import Recipe
+
+    path = tmp_path / "r.yaml"
+    path.write_text("training:\n  learning_rate: 1e-4\n  weight_decay: 0\n  epochs: 3\n")
+    training = Recipe.from_yaml(path).training
+    assert (training.learning_rate, training.weight_decay, training.epochs) == (1e-4, 0.0, 3)
+
+
+@pytest.mark.parametrize("content", ["training: [1, 2", "- a\n- b\n", "!!python/object/apply:os.getcwd []"])
+def test_yaml_that_is_no_recipe_is_one_line(content: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(content)
+    code, _, err = run(capsys, "train", "--config", path)
+    assert code == 2
+    assert err.count("\n") == 1
+
+
+def test_shipped_recipes_are_valid() -> None:
+    from promptccd.training.arguments import Recipe
+
+    recipes = sorted((Path(__file__).parents[2] / "hub_configs").glob("*.yaml"))
+    assert {path.stem for path in recipes} >= {"promptccd-digits", "promptccd-cifar100"}
+    for path in recipes:
+        assert Recipe.from_yaml(path).training.output_dir == f"runs/{path.stem}"
+
+
+def test_unreadable_images_are_left_out_and_reported(recipe_values: Values, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "pictures"
+    for row, record in enumerate(coloured_images(5, 30)):
+        kind = folder / f"category {record['label']}"
+        kind.mkdir(parents=True, exist_ok=True)
+        record["image"].save(kind / f"{row:03d}.png")
+        if row % 25 == 0:
+            whole = (kind / f"{row:03d}.png").read_bytes()
+            (kind / f"{row:03d}.png").write_bytes(whole[: len(whole) // 2])
+    recipe_values["data"]["dataset"] = str(folder)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(recipe_values))
+    code, _, err = run(capsys, "train", "--config", path, "--epochs", "1")
+    assert code == 0
+    reports = json.loads((tmp_path / "run" / "images.json").read_text())
+    skipped = sum(len(report["skipped"]) for report in reports)
+    assert skipped == 6
+    assert all(report["used"] + len(report["skipped"]) == report["images"] for report in reports)
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert [row["num_images"] for row in results["stages"]] == [report["used"] for report in reports[1:]]
+
+
+def test_damaged_checkpoints_are_one_line(recipe: Path, tmp_path: Path, pictures: Path, capsys) -> None:
+    run(capsys, "train", "--config", recipe, "--epochs", "1")
+    stage = tmp_path / "run" / "stage3"
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    weights = stage / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    for command in (("predict", stage, pictures), ("evaluate", tmp_path / "run")):
+        code, _, err = run(capsys, *command)
+        assert code == 2
+        assert "model.safetensors was altered or cut short" in err
+    split = json.loads((tmp_path / "copy" / "split.json").read_text())
+    split["fingerprint"] = "0" * 64
+    (tmp_path / "copy" / "split.json").write_text(json.dumps(split))
+    code, _, err = run(capsys, "evaluate", tmp_path / "copy", "--dataset", recipe_dataset(recipe))
+    assert code == 2
+    assert "0" * 64 in err
+    code, _, err = run(capsys, "predict", tmp_path, pictures)
+    assert code == 2
+
+
+def recipe_dataset(recipe: Path) -> str:
+    return json.loads(recipe.read_text())["data"]["dataset"]
+
+
+def test_reading_a_checkpoint_unpickles_nothing(recipe: Path, tmp_path: Path, capsys) -> None:
+    """An audit hook sees every class a pickle asks for; loading and predicting ask for none."""
+    import subprocess
+    import sys
+
+    run(capsys, "train", "--config", recipe, "--epochs", "1")
+    code = (
+        "import sys; import promptccd.runs as r; asked = [];"
+        "sys.addaudithook(lambda name, args: asked.append(args) if name == 'pickle.find_class' else None);"
+        "r.load_model(sys.argv[1]); r.RunDirectory(sys.argv[2]).load_state(3); print(len(asked))"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path / "run" / "stage3"), str(tmp_path / "run")]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "0"
+    suffixes = {
+        file.suffix for file in (tmp_path / "run").rglob("*") if file.is_file() and file.name != ".lock"
+    }
+    assert suffixes <= {".json", ".safetensors", ".md"}
+
+
+def test_help_lists_every_field(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = capsys.readouterr().out
+    assert "--epochs" in text
+    assert "--pretraining.epochs" in text
+    assert "epochs per stage" in text

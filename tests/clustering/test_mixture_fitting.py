@@ -1,0 +1,175 @@
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
+
+from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
+from promptccd.clustering import mixture_fitting as module
+
+COVARIANCES = ["diag", "spherical"]
+
+
+def blobs(num_groups=5, per_group=80, width=6, spread=0.5, seed=0, dtype=torch.float64):
+    """Gaussian groups with centres of unit variance: points `(N, D)` and their group `(N,)`."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = torch.arange(num_groups).repeat_interleave(per_group)
+    centres = torch.randn(num_groups, width, generator=generator, dtype=torch.float64)
+    noise = torch.randn(len(groups), width, generator=generator, dtype=torch.float64)
+    return (centres[groups] + spread * noise).to(dtype), groups
+
+
+def log_joint(points, mixture):
+    """log pi_k + log N(x | mu_k, Sigma_k) by the formula, `(N, K)` in float64."""
+    columns = []
+    for mean, variance, log_weight in zip(
+        mixture.means.double(), mixture.variances.double(), mixture.log_weights.double(), strict=True
+    ):
+        variance = variance.expand(points.shape[1])
+        terms = (points.double() - mean) ** 2 / variance + variance.log() + math.log(2 * math.pi)
+        columns.append(log_weight - 0.5 * terms.sum(1))
+    return torch.stack(columns, dim=1)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_log_likelihood_never_falls(covariance_type):
+    points, _ = blobs(spread=1.2)
+    path = [
+        fit_gaussian_mixture(
+            points, 5, covariance_type=covariance_type, max_iter=n, tol=0.0, regularisation=0.0, seed=0
+        ).log_likelihood
+        for n in range(15)
+    ]
+    assert all(later >= earlier - 1e-6 for earlier, later in pairwise(path))
+    assert path[-1] > path[0] + 1e-3
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_reported_log_likelihood_is_that_of_the_parameters(covariance_type, dtype):
+    points, _ = blobs(spread=0.8, dtype=dtype)
+    mixture = fit_gaussian_mixture(points, 5, covariance_type=covariance_type, max_iter=5, seed=0)
+    expected = log_joint(points, mixture).logsumexp(1).mean()
+    assert mixture.log_likelihood == pytest.approx(float(expected), abs=1e-4)
+    assert float(mixture.log_weights.exp().sum()) == pytest.approx(1, abs=1e-5)
+    assert mixture.means.dtype == mixture.variances.dtype == mixture.log_weights.dtype == dtype
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_separated_groups_are_recovered(covariance_type):
+    points, groups = blobs(spread=0.1, per_group=200)
+    mixture = fit_gaussian_mixture(points, 5, covariance_type=covariance_type, regularisation=1e-6, seed=0)
+    found = log_joint(points, mixture).argmax(1)
+    assert adjusted_rand_score(groups, found) == 1
+    assert mixture.converged
+    for group in range(5):
+        members = points[groups == group]
+        component = int(found[groups == group][0])
+        torch.testing.assert_close(mixture.means[component], members.mean(0), atol=1e-6, rtol=0)
+        expected = members.var(0, correction=0)
+        expected = expected if covariance_type == "diag" else expected.mean(0, keepdim=True)
+        torch.testing.assert_close(mixture.variances[component], expected + 1e-6, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+@pytest.mark.parametrize(("width", "dtype"), [(6, torch.float64), (256, torch.float32)])
+def test_as_likely_as_scikit_learn_finds(covariance_type, width, dtype):
+    points, _ = blobs(width=width, spread=0.6, dtype=dtype)
+    ours = fit_gaussian_mixture(points, 5, covariance_type=covariance_type, regularisation=1e-3, seed=0)
+    theirs = GaussianMixture(
+        5, covariance_type=covariance_type, reg_covar=1e-3, tol=1e-8, max_iter=500, n_init=3, random_state=0
+    ).fit(points.double().numpy())
+    assert ours.log_likelihood == pytest.approx(theirs.score(points.double().numpy()), abs=1e-3)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_sparse_and_dense_m_step_agree(monkeypatch, covariance_type):
+    points, _ = blobs(spread=1.0)
+    fits = []
+    for share in (0.0, 1.0):
+        monkeypatch.setattr(module, "MAX_SPARSE_SHARE", share)
+        fits.append(
+            fit_gaussian_mixture(points, 5, covariance_type=covariance_type, max_iter=20, tol=0.0, seed=0)
+        )
+    torch.testing.assert_close(fits[0].means, fits[1].means, atol=1e-5, rtol=0)
+    torch.testing.assert_close(fits[0].variances, fits[1].variances, atol=1e-5, rtol=0)
+    assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, abs=1e-6)
+
+
+def test_tolerance_is_relative_to_the_log_likelihood():
+    points, _ = blobs(spread=1.2)
+    path = [fit_gaussian_mixture(points, 5, max_iter=n, tol=0.0, seed=0).log_likelihood for n in range(12)]
+    changes = [abs(b - a) / abs(b) for a, b in pairwise(path)]
+    tol = changes[6] * 1.01
+    first = next(i for i, change in enumerate(changes) if change <= tol)
+    stopped = fit_gaussian_mixture(points, 5, tol=tol, seed=0)
+    assert (stopped.num_iterations, stopped.converged) == (first + 1, True)
+
+
+def test_running_out_of_iterations_is_reported():
+    points, _ = blobs(spread=1.2)
+    mixture = fit_gaussian_mixture(points, 5, max_iter=2, tol=0.0, seed=0)
+    assert (mixture.num_iterations, mixture.converged) == (2, False)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_regularisation_is_added_once_to_each_variance(covariance_type):
+    # On one component without spread the variance is the regularisation, not D times it.
+    points = torch.full((10, 32), 0.5)
+    mixture = fit_gaussian_mixture(points, 1, covariance_type=covariance_type, regularisation=0.02, seed=0)
+    assert mixture.variances.shape == (1, 32 if covariance_type == "diag" else 1)
+    torch.testing.assert_close(mixture.variances, torch.full_like(mixture.variances, 0.02))
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_component_without_points_keeps_its_place(covariance_type):
+    # Two distinct points and three components: one stays empty.
+    points = torch.tensor([[0.0, 1.0], [1.0, 0.0]]).repeat_interleave(20, dim=0)
+    mixture = fit_gaussian_mixture(points, 3, covariance_type=covariance_type, seed=0)
+    for values in (mixture.means, mixture.variances, mixture.log_weights):
+        assert values.isfinite().all()
+    assert math.isfinite(mixture.log_likelihood)
+    weights = mixture.log_weights.exp().sort().values
+    torch.testing.assert_close(weights, torch.tensor([0.0, 0.5, 0.5]), atol=1e-5, rtol=0)
+    assert (mixture.variances > 0).all()
+    # Near its k-means centre, which is one of the points; an empty sum would put it halfway between them.
+    assert torch.cdist(mixture.means, points).amin(1).max() < 0.1
+
+
+def test_same_seed_same_fit():
+    points, _ = blobs(num_groups=8, spread=1.5, dtype=torch.float32)
+    first, again = (fit_gaussian_mixture(points, 8, seed=3) for _ in range(2))
+    assert torch.equal(first.means, again.means)
+    assert torch.equal(first.variances, again.variances)
+    assert first.log_likelihood == again.log_likelihood
+
+
+def test_shifting_the_data_shifts_only_the_means():
+    points, _ = blobs(dtype=torch.float32)
+    near, far = (fit_gaussian_mixture(points + shift, 5, seed=0) for shift in (0.0, 100.0))
+    torch.testing.assert_close(far.means - 100, near.means, atol=1e-3, rtol=0)
+    torch.testing.assert_close(far.variances, near.variances, atol=1e-3, rtol=0)
+    assert far.log_likelihood == pytest.approx(near.log_likelihood, abs=1e-2)
+
+
+def test_errors_say_what_and_where():
+    points = torch.ones(4, 3)
+    with pytest.raises(ValueError, match=r"num_components <= number of samples \(4\), got 9: ask for fewer"):
+        fit_gaussian_mixture(points, 9, seed=0)
+    with pytest.raises(ValueError, match="got 0"):
+        fit_gaussian_mixture(points, 0, seed=0)
+    with pytest.raises(ValueError, match="'diag' or 'spherical', got 'full'"):
+        fit_gaussian_mixture(points, 2, covariance_type="full", seed=0)
+    points[2, 0] = np.nan
+    with pytest.raises(ValueError, match="NaN or infinity in row 2 of features"):
+        fit_gaussian_mixture(points, 2, seed=0)
+
+
+def test_parameters_cannot_be_changed():
+    mixture = fit_gaussian_mixture(blobs()[0], 2, seed=0)
+    assert isinstance(mixture, MixtureParameters)
+    with pytest.raises(AttributeError):
+        mixture.means = torch.zeros(1)

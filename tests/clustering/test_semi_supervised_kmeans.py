@@ -1,0 +1,327 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.cluster import KMeans
+
+from promptccd.clustering import SemiSupervisedKMeans
+from promptccd.clustering import semi_supervised_kmeans as module
+
+
+def blobs(sizes, width=16, spread=0.6, seed=0, dtype=np.float32):
+    """Overlapping groups on the unit sphere: points `(N, D)` and their group `(N,)`, shuffled."""
+    generator = np.random.default_rng(seed)
+    groups = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    centres = generator.normal(size=(len(sizes), width))
+    points = centres[groups] + spread * generator.normal(size=(len(groups), width))
+    return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(dtype), groups
+
+
+def mixed(seed=0, spread=0.9, dtype=np.float32):
+    """Ten groups, the first six labelled in part: unlabelled, labelled, labels."""
+    points, groups = blobs([40] * 10, spread=spread, seed=seed, dtype=dtype)
+    known = (groups < 6) & (np.arange(len(groups)) % 3 != 0)
+    return points[~known], points[known], groups[known]
+
+
+def squared_distances(points, centres):
+    return np.stack([((points - centre) ** 2).sum(1) for centre in centres.astype(np.float64)], axis=1)
+
+
+def lloyd_step(model, unlabelled, labelled, labels):
+    """The algorithm as a loop: nearest centre, then the mean of labelled and unlabelled members."""
+    assigned = model.cluster_ids_[squared_distances(unlabelled, model.cluster_centers_).argmin(1)]
+    centres = model.cluster_centers_.astype(np.float64).copy()
+    for row, category in enumerate(model.cluster_ids_):
+        members = np.concatenate([unlabelled[assigned == category], labelled[labels == category]])
+        if len(members):
+            centres[row] = members.mean(0, dtype=np.float64)
+    return assigned, centres
+
+
+def loop_inertia(model, unlabelled, labelled, labels):
+    rows = {category: row for row, category in enumerate(model.cluster_ids_)}
+    own = model.cluster_centers_[[rows[label] for label in labels]].astype(np.float64)
+    nearest = squared_distances(unlabelled, model.cluster_centers_).min(1).sum()
+    return nearest + ((labelled - own) ** 2).sum()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_result_is_a_fixed_point_of_the_plain_algorithm(dtype):
+    data = mixed(dtype=dtype)
+    model = SemiSupervisedKMeans(10, n_init=5, tol=0.0, max_iter=500, random_state=0).fit(*data)
+    assigned, centres = lloyd_step(model, *data)
+    assert model.n_iter_ < 500
+    assert (assigned == model.labels_).all()
+    np.testing.assert_allclose(centres, model.cluster_centers_, atol=1e-6)
+    assert model.inertia_ == pytest.approx(loop_inertia(model, *data), rel=1e-9)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 7])
+def test_iterations_equal_the_plain_loop_from_class_means(iterations):
+    # All clusters labelled: the start is known, so every iteration can be followed.
+    unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
+    model = SemiSupervisedKMeans(6, max_iter=iterations, tol=0.0).fit(unlabelled, labelled, labels)
+    plain = clone(model)
+    plain.cluster_ids_ = np.arange(6)
+    plain.cluster_centers_ = np.stack([labelled[labels == category].mean(0) for category in range(6)])
+    for _ in range(iterations):
+        plain.cluster_centers_ = lloyd_step(plain, unlabelled, labelled, labels)[1]
+    np.testing.assert_allclose(model.cluster_centers_, plain.cluster_centers_, atol=1e-12)
+    assert model.n_iter_ == iterations
+
+
+def test_stops_at_the_squared_sum_of_movements():
+    unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
+    path = [
+        SemiSupervisedKMeans(6, max_iter=n, tol=0.0).fit(unlabelled, labelled, labels).cluster_centers_
+        for n in range(1, 9)
+    ]
+    movement = [np.linalg.norm(b - a, axis=1).sum() ** 2 for a, b in pairwise(path)]
+    tol = movement[2] * 1.01
+    assert movement[1] > tol
+    assert SemiSupervisedKMeans(6, tol=tol).fit(unlabelled, labelled, labels).n_iter_ == 4
+
+
+def test_more_iterations_never_raise_the_inertia():
+    data = mixed(spread=1.5)
+    inertia = [
+        SemiSupervisedKMeans(10, n_init=1, max_iter=n, tol=0.0, random_state=3).fit(*data).inertia_
+        for n in range(1, 12)
+    ]
+    assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(inertia))
+    assert inertia[-1] < inertia[0]
+
+
+def test_labelled_points_pull_their_centre_even_when_another_is_nearer():
+    # The labelled point at 10 lies on the other category's centre, and stays where its label says.
+    labelled, labels = np.array([[0.0], [10.0], [10.0]]), np.array([0, 0, 1])
+    model = SemiSupervisedKMeans(2).fit(np.array([[4.0], [11.0]]), labelled, labels)
+    assert model.labels_.tolist() == [0, 1]
+    np.testing.assert_allclose(model.cluster_centers_, [[14 / 3], [10.5]])
+    assert model.inertia_ == pytest.approx((14 / 3) ** 2 + (16 / 3) ** 2 + (2 / 3) ** 2 + 0.25 + 0.25)
+
+
+def test_ids_with_gaps_come_back_and_new_ids_follow_the_largest():
+    unlabelled, labelled, labels = mixed()
+    plain = SemiSupervisedKMeans(10, n_init=5, random_state=0).fit(unlabelled, labelled, labels)
+    ids = np.array([3, 7, 8, 20, 21, 90])
+    gaps = SemiSupervisedKMeans(10, n_init=5, random_state=0).fit(unlabelled, labelled, ids[labels])
+    assert gaps.cluster_ids_.tolist() == [3, 7, 8, 20, 21, 90, 91, 92, 93, 94]
+    assert (gaps.cluster_ids_[plain.labels_] == gaps.labels_).all()
+    new = [label for label in gaps.labels_ if label > 90]
+    assert list(dict.fromkeys(new)) == [91, 92, 93, 94]  # numbered as they appear
+
+
+def test_without_labels_ids_count_from_zero():
+    points, groups = blobs([30, 20, 10], spread=0.05)
+    labels = SemiSupervisedKMeans(3, n_init=3, random_state=0).fit_predict(points)
+    assert sorted(set(labels)) == [0, 1, 2]
+    assert len(set(zip(labels, groups, strict=True))) == 3
+
+
+def test_empty_cluster_keeps_its_centre():
+    # Every unlabelled point is a copy of one of two, so of three new clusters one or more stay empty.
+    unlabelled = np.repeat([[0.0, 1.0], [1.0, 0.0]], 5, axis=0)
+    labelled, labels = np.array([[5.0, 5.0], [5.0, 5.2]]), np.array([0, 0])
+    model = SemiSupervisedKMeans(4, n_init=3, random_state=0).fit(unlabelled, labelled, labels)
+    assert np.isfinite(model.cluster_centers_).all()
+    assert model.labels_.tolist() == [1] * 5 + [2] * 5
+    np.testing.assert_allclose(model.cluster_centers_[0], [5.0, 5.1])
+    assert model.inertia_ == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("width_per_move", [0, 1000])  # rows through the Gram matrix, rows through products
+def test_cluster_that_empties_stays_and_can_fill_again(monkeypatch, width_per_move):
+    monkeypatch.setattr(module, "WIDTH_PER_MOVE", width_per_move)
+    points = torch.from_numpy(blobs([6], width=4)[0])
+    nothing = torch.empty(0, dtype=torch.int64)
+    problem = module._prepare(points, points[:0], nothing, 0, 2, use_gram=True)
+    restarts = module._start(problem, torch.tensor([0]), torch.rand(1, 2, 3, dtype=torch.float64))
+
+    def move_to(labels):
+        restarts.affinity[0, 0] = torch.where(torch.tensor(labels) == 0, 1.0, -1.0)
+        restarts.affinity[0, 1] = -restarts.affinity[0, 0]
+        module._update(problem, restarts, module._assign(restarts))
+        return restarts.centres[0].clone()
+
+    before = move_to([0, 0, 0, 0, 1, 1])
+    emptied = move_to([0, 0, 0, 0, 0, 0])
+    torch.testing.assert_close(emptied[1], before[1])
+    torch.testing.assert_close(emptied[0], problem.points.double().mean(0))
+    filled = move_to([0, 0, 1, 0, 0, 0])
+    torch.testing.assert_close(filled[1].float(), problem.points[2])
+    torch.testing.assert_close(restarts.affinity[0, 1], problem.affinities(filled)[1])
+
+
+def fit_all(data, **parameters):
+    model = SemiSupervisedKMeans(10, n_init=7, random_state=5, **parameters).fit(*data)
+    return model.labels_, model.cluster_centers_, model.inertia_
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("width_per_move", [0, 20])
+def test_gram_form_equals_product_form(monkeypatch, seed, width_per_move):
+    data = mixed(seed=seed, spread=1.5)
+    monkeypatch.setattr(module, "WIDTH_PER_MOVE", width_per_move)  # 0: every row goes through the Gram matrix
+    with_gram = fit_all(data)
+    monkeypatch.setattr(module, "MAX_GRAM_POINTS", 0)
+    without = fit_all(data)
+    assert (with_gram[0] == without[0]).all()
+    np.testing.assert_allclose(with_gram[1], without[1], atol=1e-5)
+    assert with_gram[2] == pytest.approx(without[2], rel=1e-6)
+
+
+def test_batching_of_restarts_changes_nothing(monkeypatch):
+    data = mixed(spread=1.5)
+    together = fit_all(data)
+    monkeypatch.setattr(module, "MAX_BATCH_RESTARTS", 1)
+    alone = fit_all(data)
+    monkeypatch.setattr(module, "MAX_BATCH_RESTARTS", 3)
+    threes = fit_all(data)
+    for other in (alone, threes):
+        assert (together[0] == other[0]).all()
+        np.testing.assert_allclose(together[1], other[1], atol=1e-6)
+
+
+def test_more_restarts_contain_the_fewer():
+    data = mixed(spread=1.5)
+    inertia = [SemiSupervisedKMeans(10, n_init=n, random_state=2).fit(*data).inertia_ for n in (1, 4, 16)]
+    assert inertia[0] >= inertia[1] >= inertia[2]
+    assert inertia[0] > inertia[2]
+
+
+def test_same_seed_same_result_other_seed_another():
+    points = blobs([20] * 10, spread=3.0)[0]
+    first, again, other = (
+        SemiSupervisedKMeans(10, n_init=1, random_state=seed).fit_predict(points) for seed in (0, 0, 1)
+    )
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_tensors_and_arrays_agree_and_keep_their_kind():
+    arrays = mixed()
+    tensors = [torch.from_numpy(array) for array in arrays]
+    from_arrays = SemiSupervisedKMeans(10, n_init=4, random_state=0).fit(*arrays)
+    from_tensors = SemiSupervisedKMeans(10, n_init=4, random_state=0).fit(*tensors)
+    for name in ("labels_", "cluster_centers_", "cluster_ids_"):
+        array, tensor = getattr(from_arrays, name), getattr(from_tensors, name)
+        assert isinstance(array, np.ndarray)
+        assert isinstance(tensor, torch.Tensor)
+        np.testing.assert_array_equal(array, tensor.numpy())
+    assert from_arrays.labels_.dtype == np.int64
+    assert from_arrays.cluster_centers_.dtype == np.float32
+    assert from_arrays.inertia_ == from_tensors.inertia_
+
+
+def test_input_is_not_changed_and_may_be_read_only():
+    unlabelled, labelled, labels = mixed()
+    before = unlabelled.copy(), labelled.copy()
+    unlabelled.flags.writeable = labelled.flags.writeable = False
+    SemiSupervisedKMeans(10, n_init=2, random_state=0).fit(unlabelled, labelled, labels)
+    np.testing.assert_array_equal(unlabelled, before[0])
+    np.testing.assert_array_equal(labelled, before[1])
+
+
+def test_float32_survives_features_far_from_the_origin():
+    unlabelled, labelled, labels = mixed(dtype=np.float64)
+    near = SemiSupervisedKMeans(10, n_init=4, random_state=0).fit(unlabelled, labelled, labels)
+    far = SemiSupervisedKMeans(10, n_init=4, random_state=0).fit(
+        (unlabelled + 300).astype(np.float32), (labelled + 300).astype(np.float32), labels
+    )
+    assert (near.labels_ == far.labels_).mean() > 0.99
+    assert far.inertia_ == pytest.approx(near.inertia_, rel=1e-3)
+
+
+@pytest.mark.parametrize(("n_clusters", "spread"), [(10, 0.9), (30, 1.5)])
+def test_without_labels_as_good_as_scikit_learn(n_clusters, spread):
+    points = blobs([60] * 12, width=32, spread=spread)[0]
+    ours = SemiSupervisedKMeans(n_clusters, n_init=20, random_state=0).fit(points)
+    theirs = KMeans(n_clusters, n_init=20, random_state=0).fit(points)
+    assert ours.inertia_ <= theirs.inertia_ * 1.001
+
+
+def test_fewer_clusters_than_categories_are_raised_with_a_warning():
+    unlabelled, labelled, labels = mixed()
+    with pytest.warns(UserWarning, match=r"n_clusters=4 is below the 6 labelled categories"):
+        model = SemiSupervisedKMeans(4).fit(unlabelled, labelled, labels)
+    exact = SemiSupervisedKMeans(6).fit(unlabelled, labelled, labels)
+    assert model.cluster_ids_.tolist() == list(range(6))
+    assert (model.labels_ == exact.labels_).all()
+
+
+def test_nothing_unlabelled_gives_the_class_means():
+    _, labelled, labels = mixed(dtype=np.float64)
+    model = SemiSupervisedKMeans(6).fit(labelled[:0], labelled, labels)
+    assert model.labels_.shape == (0,)
+    means = [labelled[labels == category].mean(0) for category in range(6)]
+    np.testing.assert_allclose(model.cluster_centers_, means)
+    assert model.inertia_ == pytest.approx(((labelled - np.stack(means)[labels]) ** 2).sum())
+
+
+def test_one_point():
+    model = SemiSupervisedKMeans(1, n_init=2, random_state=0).fit(np.ones((1, 3)))
+    assert model.labels_.tolist() == [0]
+    assert model.inertia_ == 0
+
+
+def test_equal_points_share_one_cluster():
+    model = SemiSupervisedKMeans(3, n_init=2, random_state=0).fit(np.full((8, 4), 0.3, np.float32))
+    assert model.labels_.tolist() == [0] * 8
+    np.testing.assert_allclose(model.cluster_centers_, 0.3)
+    assert model.inertia_ == pytest.approx(0, abs=1e-9)
+
+
+def test_as_many_clusters_as_points():
+    points = blobs([12])[0]
+    model = SemiSupervisedKMeans(12, n_init=2, random_state=0).fit(points)
+    assert sorted(model.labels_) == list(range(12))
+    assert model.inertia_ == pytest.approx(0, abs=1e-9)
+
+
+def with_bad_row(value):
+    points = np.ones((5, 3), np.float32)
+    points[3, 1] = value
+    return points
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.ones((12, 2)),), r"Expected n_clusters <= number of samples \(12\), got 20: ask for fewer"),
+        ((np.ones((2, 2)), np.ones((3, 2)), np.array([0, 0, 4])), r"unlabelled samples \(4\), got 20"),
+        ((np.ones((0, 2)),), r"number of samples \(0\), got 20"),
+        ((with_bad_row(np.nan),), r"NaN or infinity in row 3 of features_unlabelled"),
+        ((with_bad_row(1), with_bad_row(np.inf), np.zeros(5, int)), r"in row 3 of features_labelled"),
+        ((np.ones(4),), r"features_unlabelled of shape \(N, D\), got \(4,\)"),
+        ((np.ones((4, 2)), np.ones((4, 3)), np.zeros(4, int)), r"width 2, got 3"),
+        ((np.ones((4, 2)), np.ones((4, 2)), np.zeros(3, int)), r"one label per labelled feature \(4\)"),
+        ((np.ones((4, 2)), np.ones((4, 2)), np.array([0, 1, -1, 0])), r"integers >= 0"),
+        ((np.ones((4, 2)), np.ones((4, 2)), np.zeros(4)), r"integers >= 0"),
+        ((np.ones((4, 2)), np.ones((4, 2))), r"got features_labelled without labels"),
+        ((np.ones((4, 2)), None, np.zeros(4, int)), r"got labels without features_labelled"),
+    ],
+)
+def test_errors_say_what_and_where(arguments, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        SemiSupervisedKMeans(20).fit(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_estimator_contract():
+    model = SemiSupervisedKMeans(n_clusters=3, n_init=2, random_state=1)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert repr(model) == "SemiSupervisedKMeans(n_clusters=3, n_init=2, random_state=1)"
+    assert not hasattr(model, "labels_")
+    points = blobs([10, 10, 10])[0]
+    assert (model.fit_predict(points) == copy.fit(points).labels_).all()
+
+
+@pytest.mark.parametrize("name", ["n_clusters", "n_init", "max_iter"])
+def test_parameters_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"Expected {name} >= 1, got 0"):
+        SemiSupervisedKMeans(**{"n_clusters": 2, name: 0}).fit(np.ones((4, 2)))

@@ -1,0 +1,115 @@
+"""Small real things: a 2-layer, 32-wide DINOv2, eight-pixel images, nothing fetched."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it brings
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+import numpy as np
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Image
+from transformers import Dinov2Config, Dinov2Model
+
+from promptccd import PromptCCDConfig, PromptCCDModel
+from promptccd.data import StageStream
+from promptccd.data.randomness import torch_generator
+
+TINY_BACKBONE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 16,
+    "patch_size": 8,
+}
+TINY_HEAD = {
+    "projection_hidden_size": 32,
+    "projection_bottleneck_size": 16,
+    "projection_output_size": 64,
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what `datasets` caches out of the home folder of whoever runs the tests."""
+    import datasets
+
+    datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets-cache")
+
+
+@pytest.fixture(scope="session")
+def backbone_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bare DINOv2 checkpoint in the published format, with seeded random weights."""
+    folder = tmp_path_factory.mktemp("backbone")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        Dinov2Model(Dinov2Config(**TINY_BACKBONE)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def model(backbone_folder: Path) -> PromptCCDModel:
+    """A PromptCCD model over the tiny backbone, its head seeded."""
+    model = PromptCCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    model.head.reset_parameters(torch_generator("test"))
+    return model
+
+
+@pytest.fixture
+def config() -> PromptCCDConfig:
+    """Configuration of the tiny model."""
+    return PromptCCDConfig(vision_config={"model_type": "dinov2", **TINY_BACKBONE}, **TINY_HEAD)
+
+
+def coloured_images(num_categories: int, per_category: int, size: int = 16, seed: int = 0) -> Dataset:
+    """Noisy images whose categories differ in the colour of a stripe; easy, but not linearly trivial."""
+    generator = np.random.default_rng(seed)
+    palette = np.random.default_rng(99).integers(40, 255, (num_categories, 3))
+    images, labels = [], []
+    for index in range(num_categories * per_category):
+        category = index % num_categories
+        pixels = generator.integers(0, 60, (size, size, 3))
+        row = category % size
+        pixels[row : row + 4] = palette[category]
+        images.append(pixels.astype(np.uint8))
+        labels.append(category)
+    names = [f"category {number}" for number in range(num_categories)]
+    features = Features({"image": Image(), "label": ClassLabel(names=names)})
+    return Dataset.from_dict({"image": images, "label": labels}, features=features)
+
+
+@pytest.fixture(scope="session")
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of 5 categories x 30 images as `save_to_disk` leaves it."""
+    folder = tmp_path_factory.mktemp("images")
+    coloured_images(5, 30).save_to_disk(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stages() -> StageStream:
+    """Four stages of 5 categories: 2 known, then one new each."""
+    return StageStream.from_dataset(coloured_images(5, 30), class_blocks=[2, 1, 1, 1], seed=3)
+
+
+@pytest.fixture
+def recipe_values(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> dict[str, dict]:
+    """A four-stage recipe that trains in seconds."""
+    return {
+        "data": {"dataset": str(image_folder), "class_blocks": [2, 1, 1, 1]},
+        "views": {"image_size": 16, "resize_size": 18},
+        "model": {"backbone": str(backbone_folder), "prompts_per_image": 2, **TINY_HEAD},
+        "training": {
+            "output_dir": str(tmp_path / "run"),
+            "epochs": 3,
+            "batch_size": 16,
+            "learning_rate": 0.05,
+            "refit_every": 2,
+            "prompt_warmup_epochs": 1,
+            "replay_samples": 10,
+            "kmeans_restarts": 3,
+            "save_steps": 2,
+        },
+    }

@@ -1,0 +1,501 @@
+import io
+import os
+import struct
+import subprocess
+import sys
+import textwrap
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile, ImageOps
+
+from promptccd.data import images
+from promptccd.data.images import DecodedImage, Status, Verdict, decode_image
+
+USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
+CODECS = [
+    ("JPEG", {}),
+    ("JPEG", {"progressive": True}),
+    ("PNG", {}),
+    ("GIF", {}),
+    ("WEBP", {}),
+    ("WEBP", {"lossless": True}),
+    ("BMP", {}),
+    ("TIFF", {}),
+    ("TIFF", {"compression": "tiff_lzw"}),
+    ("PPM", {}),
+    ("AVIF", {}),
+]
+
+
+def picture(width=48, height=36, mode="RGB"):
+    """A smooth picture without any symmetry."""
+    rng = np.random.default_rng(width * height)
+    coarse = rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+
+
+def encoded(image, codec, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, codec, **options)
+    return buffer.getvalue()
+
+
+def frames(codec, count=12):
+    moving = [Image.new("RGB", (16, 16), (20 * index, 0, 0)) for index in range(count)]
+    return encoded(moving[0], codec, save_all=True, append_images=moving[1:])
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width, height, *extra, rows=b""):
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    body = b"".join(extra) + chunk(b"IDAT", rows or zlib.compress(bytes(20))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + header + body
+
+
+def zeros_compressed(size):
+    packer = zlib.compressobj()
+    return b"".join([packer.compress(bytes(2**20)) for _ in range(size // 2**20 + 1)]) + packer.flush()
+
+
+def gif(frame_sizes):
+    """Black frames behind a logical screen of 1 x 1."""
+    start = b"GIF89a" + struct.pack("<HH", 1, 1) + b"\x80\0\0\0\0\0\xff\xff\xff"
+    body = [b"," + struct.pack("<HHHH", 0, 0, *size) + b"\0\x02\x02\x44\x01\0" for size in frame_sizes]
+    return start + b"".join(body) + b";"
+
+
+def oriented(codec, orientation, image=None):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(image or picture(), codec, exif=exif)
+
+
+def tiff(values):
+    return encoded(Image.fromarray(values), "TIFF")
+
+
+def with_transparency(mode):
+    image = picture().convert(mode)
+    image.putalpha(Image.new("L", image.size, 128))
+    return image
+
+
+def transparent_palette():
+    return encoded(picture().quantize(16), "PNG", transparency=3)
+
+
+JPEG, PNG = encoded(picture(), "JPEG"), encoded(picture(), "PNG")
+RAMP_16 = np.linspace(0, 65535, 48 * 36).reshape(36, 48)
+RAMP_01 = np.linspace(0, 1, 48 * 36, dtype=np.float32).reshape(36, 48)
+HOLED = np.where(np.arange(36)[:, None] == 7, np.float32(np.nan), RAMP_01)
+INFINITE = np.where(np.isnan(HOLED), np.float32(np.inf), RAMP_01)
+BOMB_WEBP = bytes.fromhex("524946461a000000574542505650384c0e0000002ffebfff0f071011fd0f4444ff03")  # 16383^2
+
+GOLDEN = {  # file name -> (content, status, note)
+    "zero.jpg": (b"", SKIPPED, "empty file"),
+    "page.jpg": (b"\n<!DOCTYPE html><title>404", SKIPPED, "not an image that can be read (starts like HTML)"),
+    "page2.png": (b"\xef\xbb\xbf<html>", SKIPPED, "not an image that can be read (starts like HTML)"),
+    "text.jpg": (b"hello, text", SKIPPED, "not an image that can be read (starts like no known format)"),
+    "drawing.svg": (b"<svg xmlns=''/>", SKIPPED, "not an image that can be read (starts like SVG)"),
+    "drawing2.svg": (b"<?xml?><svg/>", SKIPPED, "not an image that can be read (starts like XML or SVG)"),
+    "paper.pdf": (b"%PDF-1.7\n", SKIPPED, "not an image that can be read (starts like PDF)"),
+    "layers.psd": (b"8BPS\0\1" + bytes(60), SKIPPED, "not an image that can be read (starts like PSD)"),
+    "phone.heic": (
+        b"\0\0\0\x18ftypheic" + bytes(40), SKIPPED, "not an image that can be read (starts like HEIC)",
+    ),
+    "album.zip": (b"PK\3\4" + bytes(9), SKIPPED, "not an image that can be read (starts like a ZIP archive)"),
+    "lfs.png": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0", SKIPPED,
+        "not an image that can be read (starts like a Git LFS pointer, not downloaded)",
+    ),
+    "icon.ico": (
+        encoded(picture(), "ICO"), SKIPPED, "not an image that can be read (starts like no known format)",
+    ),
+    "wavelets.jp2": (
+        encoded(picture(), "JPEG2000"), SKIPPED, "not an image that can be read (starts like JPEG 2000)",
+    ),
+    "truncated.jpg": (JPEG[:-40], SKIPPED, "truncated file"),
+    "truncated.png": (PNG[: len(PNG) // 2], SKIPPED, "truncated file"),
+    "header only.jpg": (JPEG[:20], SKIPPED, "damaged, truncated or unsupported JPEG file"),
+    "broken stream.png": (PNG[:70] + b"\xff" * 40 + PNG[110:], SKIPPED, "damaged file"),
+    "plain.jpg": (JPEG, USED, ""),
+    "plain.png": (PNG, USED, ""),
+    "wrong extension.png": (JPEG, USED, ""),
+    "plain.webp": (encoded(picture(), "WEBP"), USED, ""),
+    "plain.avif": (encoded(picture(), "AVIF"), USED, ""),
+    "plain.bmp": (encoded(picture(), "BMP"), USED, ""),
+    "plain.gif": (encoded(picture(), "GIF"), USED, ""),
+    "plain.ppm": (encoded(picture(), "PPM"), USED, ""),
+    "grey.jpg": (encoded(picture(mode="L"), "JPEG"), USED, ""),
+    "bilevel.png": (encoded(picture(mode="1"), "PNG"), USED, ""),
+    "palette.png": (encoded(picture().quantize(16), "PNG"), USED, ""),
+    "cmyk.jpg": (encoded(picture(mode="CMYK"), "JPEG"), USED, ""),
+    "opaque.png": (encoded(picture(mode="RGBA"), "PNG"), USED, ""),
+    "rgba.png": (encoded(with_transparency("RGB"), "PNG"), NOTED, "transparency laid over white"),
+    "la.png": (encoded(with_transparency("L"), "PNG"), NOTED, "transparency laid over white"),
+    "transparent palette.png": (transparent_palette(), NOTED, "transparency laid over white"),
+    "rgba.webp": (encoded(with_transparency("RGB"), "WEBP"), NOTED, "transparency laid over white"),
+    "grey16.png": (
+        encoded(Image.fromarray(RAMP_16.astype(np.uint16)), "PNG"), NOTED, "16-bit grey scaled to 8 bit",
+    ),
+    "grey16.tif": (tiff(RAMP_16.astype(np.uint16)), NOTED, "16-bit grey scaled to 8 bit"),
+    "grey16.pgm": (
+        b"P5 48 36 65535\n" + RAMP_16.astype(">u2").tobytes(), NOTED, "16-bit grey scaled to 8 bit",
+    ),
+    "signed.tif": (
+        tiff(RAMP_16.astype(np.int32) - 9), SKIPPED,
+        "integer image with values from -9 to 65526; only 0 to 65535 is read",
+    ),
+    "wide.tif": (
+        tiff(RAMP_16.astype(np.int32) * 2), SKIPPED,
+        "integer image with values from 0 to 131070; only 0 to 65535 is read",
+    ),
+    "float 0 to 1.tif": (tiff(RAMP_01), NOTED, "float values 0 to 1 scaled to 8 bit"),
+    "float 0 to 255.tif": (
+        tiff(RAMP_01 * 255), SKIPPED, "float image with values from 0 to 255; only 0 to 1 is read",
+    ),
+    "nan.tif": (tiff(HOLED), SKIPPED, "float image with NaN or infinite values"),
+    "infinite.tif": (tiff(INFINITE), SKIPPED, "float image with NaN or infinite values"),
+    "moving.gif": (frames("GIF"), NOTED, "first of 12 frames used"),
+    "moving.webp": (frames("WEBP"), NOTED, "first of 12 frames used"),
+    "moving.png": (frames("PNG"), NOTED, "first of 12 frames used"),
+    "pages.tif": (frames("TIFF", 3), NOTED, "first of 3 frames used"),
+    "turned.jpg": (oriented("JPEG", 6), NOTED, "turned upright by its EXIF orientation"),
+    "turned.tif": (oriented("TIFF", 6), NOTED, "turned upright by its EXIF orientation"),
+    "upright.jpg": (oriented("JPEG", 1), USED, ""),
+    "odd orientation.jpg": (oriented("JPEG", 42), USED, ""),
+    "strip.png": (encoded(picture(3000, 1), "PNG"), NOTED, "strip of 3000 x 1 pixels"),
+    "twenty to one.png": (encoded(picture(200, 10), "PNG"), USED, ""),
+    "dot.png": (encoded(picture(1, 1), "PNG"), NOTED, "only 1 x 1 pixels"),
+    "small.png": (encoded(picture(20, 7), "PNG"), NOTED, "only 20 x 7 pixels"),
+    "digit.png": (encoded(picture(8, 8), "PNG"), USED, ""),
+    "bomb 400 MP.png": (png(20000, 20000), SKIPPED, "image exceeds the limit of 50 million pixels"),
+    "bomb 64 MP.png": (png(8000, 8000), SKIPPED, "8000 x 8000 exceeds the limit of 50 million pixels"),
+    "text bomb.png": (
+        png(4, 4, chunk(b"zTXt", b"a\0\0" + zeros_compressed(2**26))), SKIPPED,
+        "damaged, truncated or unsupported PNG file",
+    ),
+    "one colour bomb.webp": (BOMB_WEBP, SKIPPED, "image exceeds the limit of 50 million pixels"),
+    "frame bomb.gif": (gif([(60000, 60000)]), SKIPPED, "image exceeds the limit of 50 million pixels"),
+    "n" * 251 + ".png": (PNG, USED, ""),
+    os.fsdecode(b"caf\xe9.png"): (PNG, USED, ""),
+    "=cmd()<b>\u202egnp.png": (PNG, USED, ""),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("hostile")
+    for name, (content, _, _) in GOLDEN.items():
+        (path / name).write_bytes(content)
+    return path
+
+
+def test_every_file_gets_its_verdict_and_the_counts_add_up(folder):
+    verdicts = {path.name: decode_image(path).verdict for path in folder.iterdir()}
+    assert verdicts == {name: Verdict(status, note) for name, (_, status, note) in GOLDEN.items()}
+    counts = Counter(verdict.status for verdict in verdicts.values())
+    assert sum(counts.values()) == len(GOLDEN) == len(list(folder.iterdir()))
+    assert set(counts) == set(Status)
+
+
+@pytest.mark.parametrize("name", GOLDEN, ids=ascii)
+def test_all_kinds_of_source_agree(folder, name):
+    content, status, note = GOLDEN[name]
+    by_path = decode_image(str(folder / name))
+    others = [decode_image(content), decode_image({"bytes": content, "path": "elsewhere/" + name})]
+    others.append(decode_image({"bytes": None, "path": str(folder / name)}))
+    if status is not SKIPPED:
+        with Image.open(folder / name) as opened:
+            others.append(decode_image(opened))
+    for other in others:
+        assert other.verdict == Verdict(status, note)
+        assert pixels_of(other) == pixels_of(by_path)
+    assert (by_path.image is None) == (status is SKIPPED)
+    assert by_path.image is None or by_path.image.mode == "RGB"
+    assert os.sep not in note
+
+
+def pixels_of(decoded: DecodedImage):
+    return None if decoded.image is None else (decoded.image.size, decoded.image.tobytes())
+
+
+@pytest.mark.timeout(10)
+def test_what_is_no_readable_file_is_skipped_without_waiting(tmp_path):
+    (tmp_path / "folder.jpg").mkdir()
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "dangling.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (tmp_path / "good.png").write_bytes(PNG)
+    (tmp_path / "link.png").symlink_to(tmp_path / "good.png")
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    found = {path.name: decode_image(path).verdict.note for path in sorted(tmp_path.iterdir())}
+    assert found == {
+        "dangling.jpg": "link to a file that does not exist",
+        "folder.jpg": "a folder, not a file",
+        "good.png": "",
+        "link.png": "",
+        "loop.png": "file cannot be opened (Too many levels of symbolic links)",
+        "pipe.jpg": "not a regular file",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "note"),
+    [
+        (None, "no image given"),
+        ({"bytes": None, "path": None}, "no image given"),
+        ({}, "no image given"),
+        (b"", "empty file"),
+        ("no/such/file.png", "no such file"),
+        ("null\0byte.png", "file cannot be opened (not a file name)"),
+        ("n" * 300 + ".png", "file cannot be opened (File name too long)"),
+        (Image.new("RGB", (0, 5)), "image without pixels"),
+        (Image.new("1", (7001, 8000)), "7001 x 8000 exceeds the limit of 50 million pixels"),
+    ],
+    ids=range(9),
+)
+def test_absent_and_impossible_sources_are_skipped(source, note):
+    assert decode_image(source) == DecodedImage(None, Verdict(SKIPPED, note))
+
+
+def test_file_without_permission_is_skipped(tmp_path, monkeypatch):
+    path = tmp_path / "secret.png"
+    path.write_bytes(PNG)
+    path.chmod(0)
+    if os.access(path, os.R_OK):  # root reads everything
+
+        def refuse(*args):
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr(images, "open", refuse, raising=False)
+    assert decode_image(path).verdict == Verdict(SKIPPED, "no permission to read the file")
+
+
+@pytest.mark.parametrize(
+    "source", [3, 1.5, np.zeros((4, 4, 3)), [b""], bytearray(PNG), {"bytes": 7}, {"path": 7}]
+)
+def test_foreign_types_are_refused(source):
+    with pytest.raises(TypeError, match="Expected bytes, a path, an image"):
+        decode_image(source)
+
+
+def test_limits_are_the_callers(tmp_path):
+    path = tmp_path / "plain.bmp"
+    path.write_bytes(encoded(picture(), "BMP"))
+    assert decode_image(path, max_pixels=48 * 36).verdict.status is USED
+    assert decode_image(path, max_pixels=48 * 36 - 1).verdict.status is SKIPPED
+    path.write_bytes(path.read_bytes() + bytes(8 * 48 * 36))
+    note = f"file of {path.stat().st_size} bytes exceeds the limit of {8 * 48 * 36}"
+    assert decode_image(path, max_pixels=48 * 36).verdict == Verdict(SKIPPED, note)
+
+
+@pytest.mark.filterwarnings("ignore:::PIL")
+@pytest.mark.parametrize(("codec", "options"), CODECS, ids=str)
+def test_no_file_is_half_decoded_wherever_it_is_cut(codec, options):
+    content = encoded(picture(96, 80), codec, **options)
+    whole = pixels_of(decode_image(content))
+    assert whole is not None
+    cuts = [*range(1, len(content) - 20, max(1, len(content) // 60)), *range(len(content) - 20, len(content))]
+    decoded = [pixels_of(decode_image(content[:cut])) for cut in cuts]
+    assert all(pixels in (None, whole) for pixels in decoded)
+    assert decoded.count(None) >= len(cuts) - 22
+
+
+@pytest.mark.filterwarnings("ignore:::PIL")
+@pytest.mark.parametrize(("codec", "options"), CODECS, ids=str)
+def test_damaged_bytes_never_raise(codec, options):
+    content = np.frombuffer(encoded(picture(), codec, **options), np.uint8)
+    rng = np.random.default_rng(0)
+    seen = Counter()
+    for _ in range(150):
+        damaged = content.copy()
+        where = rng.integers(0, min(len(content), 400), 3)
+        damaged[where] = rng.integers(0, 256, 3)
+        seen[decode_image(damaged.tobytes()).verdict.status] += 1
+    assert seen[SKIPPED] > 0
+    assert seen.total() == 150
+
+
+def exif_with_place():
+    exif = Image.Exif()
+    exif[0x0112] = 1
+    exif.get_ifd(0x8825)[1] = "N"
+    return exif.tobytes()
+
+
+def test_switches_of_pillow_are_left_alone(folder):
+    before = (ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
+    for name in ("truncated.jpg", "truncated.png", "bomb 400 MP.png", "plain.jpg"):
+        decode_image(folder / name)
+    assert before == (ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS)
+    assert before[0] is False
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
+def test_memory_of_bombs_is_bounded(tmp_path):
+    bombs = {
+        "real.png": png(8000, 8000, rows=zeros_compressed(8001 * 8000)),
+        "header.png": png(30000, 30000),
+        "one colour.webp": BOMB_WEBP,
+        "chunk.png": png(4, 4, chunk(b"iCCP", b"a\0\0" + zeros_compressed(2**28))),
+        "frame.gif": gif([(60000, 60000)]),
+        "second frame.gif": gif([(1, 1), (60000, 60000)]),
+    }
+    for name, content in bombs.items():
+        (tmp_path / name).write_bytes(content)
+    script = textwrap.dedent("""
+        import importlib.util, re, sys
+        spec = importlib.util.spec_from_file_location("images", sys.argv[1])
+        images = sys.modules["images"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(images)
+        peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
+        images.decode_image(sys.argv[2])
+        before = peak()
+        for path in sys.argv[3:]:
+            images.decode_image(path)
+        print(peak() - before)
+        images.decode_image(sys.argv[3], max_pixels=10**9)
+        print(peak() - before)
+    """)
+    paths = [tmp_path / name for name in bombs]
+    (tmp_path / "plain.png").write_bytes(PNG)
+    arguments = [sys.executable, "-c", script, images.__file__, tmp_path / "plain.png", *paths]
+    bounded, unbounded = map(int, subprocess.check_output(arguments, text=True).split())
+    assert bounded < 20e6
+    assert unbounded > 150e6  # the measure does see a bomb that is let through
+
+
+def test_grey_16_bit_is_scaled_by_depth():
+    for values in (RAMP_16.astype(np.uint16), RAMP_16.astype(np.uint16) // 16):  # the second is 12 bits deep
+        expected = np.rint(values / 257).astype(np.uint8)
+        for content in (encoded(Image.fromarray(values), "PNG"), tiff(values), tiff(values.astype(np.int32))):
+            pixels = np.asarray(decode_image(content).image)
+            assert np.array_equal(pixels, np.stack([expected] * 3, axis=-1))
+
+
+def test_floats_from_0_to_1_are_scaled():
+    pixels = np.asarray(decode_image(tiff(RAMP_01)).image)
+    assert np.array_equal(pixels[..., 0], np.rint(RAMP_01 * 255).astype(np.uint8))
+    assert decode_image(tiff(np.zeros((9, 9), np.float32))).image is not None
+
+
+def test_transparency_is_laid_over_white():
+    red = Image.new("RGBA", (16, 16), (255, 0, 0, 102))  # 40 % red on white
+    red.putpixel((3, 2), (0, 255, 0, 0))
+    pixels = np.asarray(decode_image(red).image)
+    assert pixels[2, 3].tolist() == [255, 255, 255]
+    assert np.abs(pixels[0, 0].astype(int) - [255, 153, 153]).max() <= 1
+    palette = Image.open(io.BytesIO(transparent_palette()))
+    hidden = np.asarray(palette) == 3
+    assert hidden.any()
+    assert (np.asarray(decode_image(transparent_palette()).image)[hidden] == 255).all()
+
+
+def test_cmyk_keeps_its_colours():
+    colours = np.asarray(
+        decode_image(encoded(Image.new("RGB", (16, 16), "red").convert("CMYK"), "TIFF")).image
+    )
+    assert (colours == (255, 0, 0)).all()
+
+
+def test_first_frame_is_the_one_used():
+    for codec in ("GIF", "WEBP", "PNG", "TIFF"):
+        pixels = np.asarray(decode_image(frames(codec)).image)
+        assert pixels.max() <= 2, codec  # the first frame is black, the others red
+    moving = Image.open(io.BytesIO(frames("PNG")))
+    moving.seek(5)
+    chosen = decode_image(moving)
+    assert chosen.verdict.status is USED
+    assert np.asarray(chosen.image)[0, 0].tolist() == [100, 0, 0]
+    assert moving.tell() == 5
+
+
+def test_damaged_later_frame_does_not_spoil_the_first():
+    content = frames("TIFF", 3)
+    decoded = decode_image(content[: len(content) - 40])
+    assert decoded.verdict.status is NOTED
+    assert np.asarray(decoded.image).max() == 0
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("codec", ["PNG", "TIFF", "JPEG"])
+def test_every_orientation_is_turned_upright_once(codec, orientation):
+    content = oriented(codec, orientation)
+    decoded = decode_image(content)
+    with Image.open(io.BytesIO(content)) as opened:
+        expected = np.asarray(ImageOps.exif_transpose(opened))
+    assert np.array_equal(np.asarray(decoded.image), expected)
+    assert decoded.verdict.status is (USED if orientation == 1 else NOTED)
+    if orientation == 6 and codec != "JPEG":
+        assert np.array_equal(expected, np.rot90(np.asarray(picture()), k=-1))
+    assert decode_image(decoded.image).verdict.status is USED  # and not turned again
+
+
+def test_pages_with_an_orientation_are_turned_once():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pages = encoded(picture(), "TIFF", save_all=True, append_images=[picture(20, 20)], exif=exif)
+    decoded = decode_image(pages)
+    assert decoded.verdict.note == "first of 2 frames used; turned upright by its EXIF orientation"
+    assert np.array_equal(np.asarray(decoded.image), np.rot90(np.asarray(picture()), k=-1))
+
+
+def test_metadata_stays_behind_and_the_callers_image_is_untouched():
+    content = encoded(picture(), "JPEG", exif=exif_with_place(), comment=b"at home", dpi=(72, 72))
+    decoded = decode_image(content).image
+    assert decoded.info == {}
+    assert not dict(decoded.getexif())
+    opened = Image.open(io.BytesIO(content))
+    mine = opened.convert("L")
+    mine_before, info_before = mine.tobytes(), dict(mine.info)
+    decode_image(mine)
+    assert (mine.mode, mine.tobytes(), mine.info) == ("L", mine_before, info_before)
+    assert info_before["comment"] == b"at home"
+
+
+def test_only_the_listed_formats_are_opened():
+    for codec in ("TGA", "PCX", "SGI", "ICO", "DDS", "JPEG2000", "ICNS", "EPS", "IM", "SPIDER"):
+        image = picture(64, 64, "F" if codec == "SPIDER" else "RGB")
+        content = encoded(image, codec)
+        with Image.open(io.BytesIO(content)) as opened:
+            assert opened.format == codec  # Pillow itself would
+        assert decode_image(content).verdict.status is SKIPPED, codec
+
+
+def test_notes_are_joined():
+    image = with_transparency("RGB").resize((300, 10))
+    verdict = decode_image(oriented("PNG", 3, image)).verdict
+    assert verdict.note == (
+        "transparency laid over white; turned upright by its EXIF orientation; strip of 300 x 10 pixels"
+    )
+
+
+def test_second_picture_of_a_phone_photo_is_no_animation():
+    content = encoded(picture(), "MPO", save_all=True, append_images=[picture(20, 20)])
+    assert Image.open(io.BytesIO(content)).n_frames == 2
+    assert decode_image(content).verdict == Verdict(USED)
+
+
+def test_unreadable_metadata_does_not_spoil_the_pixels():
+    image = picture()
+    image.info["exif"] = b"Exif\0\0no TIFF header"
+    with pytest.raises(SyntaxError):
+        image.getexif()
+    assert decode_image(image).verdict == Verdict(USED)
+
+
+def test_lack_of_memory_is_said(monkeypatch):
+    def no_memory(self):
+        raise MemoryError
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", no_memory)
+    assert decode_image(encoded(picture(), "BMP")).verdict == Verdict(
+        SKIPPED, "not enough memory to decode it"
+    )

@@ -1,0 +1,269 @@
+import io
+import math
+import pickle
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor
+from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+
+from promptccd.data.images import decode_image
+from promptccd.data.randomness import numpy_generator
+from promptccd.data.views import (
+    EvaluationView,
+    TrainingViews,
+    ViewOptions,
+    _ResizedImage,
+    _turned_crop,
+    build_image_processor,
+    normalise,
+)
+
+SMALL = ViewOptions(image_size=28, resize_size=32)
+BICUBIC = Image.Resampling.BICUBIC
+
+
+def picture(width, height):
+    rng = np.random.default_rng(width * height)
+    coarse = rng.integers(0, 256, (max(2, height // 6), max(2, width // 6), 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), BICUBIC)
+
+
+def resize_then_crop(image, options, generator):
+    """The recipe step by step: shorter side, random crop, flip."""
+    scale = options.resize_size / min(image.size)
+    grid = image.resize([math.floor(side * scale + 1e-9) for side in image.size], BICUBIC)
+    size = options.image_size
+    top = int(generator.integers(0, grid.height - size, endpoint=True))
+    left = int(generator.integers(0, grid.width - size, endpoint=True))
+    view = np.asarray(grid)[top : top + size, left : left + size]
+    return view[:, ::-1] if generator.random() < options.horizontal_flip else view
+
+
+def largest_difference(one, other):
+    return np.abs(np.asarray(one).astype(int) - np.asarray(other).astype(int)).max()
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (256, 256), (32, 32), (333, 251), (8, 8)])
+def test_default_views_are_resize_crop_flip_to_the_bit(size):
+    image, generator = picture(*size), numpy_generator("test", *size)
+    views = TrainingViews(ViewOptions())(image, numpy_generator("test", *size))
+    assert views.shape == (2, 3, 224, 224)
+    assert views.dtype == torch.uint8
+    assert views.is_contiguous()
+    for view in views:
+        assert np.array_equal(view.permute(1, 2, 0), resize_then_crop(image, ViewOptions(), generator))
+
+
+@pytest.mark.parametrize("size", [(900, 300), (131, 997), (333, 100), (60, 20)])
+def test_views_of_long_images_agree_within_a_grey_level_or_two(size):
+    options = ViewOptions(num_views=3)
+    image, generator = picture(*size), numpy_generator("long", *size)
+    assert _ResizedImage(image, 256, budget=3 * 224 * 224).whole is None
+    for view in TrainingViews(options)(image, numpy_generator("long", *size)):
+        expected = resize_then_crop(image, options, generator)
+        assert largest_difference(view.permute(1, 2, 0), expected) <= 2
+        assert np.mean(view.permute(1, 2, 0).numpy() != expected) < 0.01
+
+
+def test_every_crop_position_and_both_directions_come_up_evenly():
+    options = ViewOptions(image_size=8, resize_size=10, num_views=1800)
+    columns = np.broadcast_to(np.arange(10) * 25, (10, 10))
+    coordinates = Image.fromarray(np.stack([columns, columns.T, columns * 0], axis=-1).astype(np.uint8))
+    views = TrainingViews(options)(coordinates, numpy_generator("positions"))
+    flipped = views[:, 0, 0, 0] > views[:, 0, 0, 7]
+    left = views[:, 0, 0, :].amin(dim=1) // 25
+    top = views[:, 1, 0, 0] // 25
+    counts = np.unique(np.stack([left, top, flipped]), axis=1, return_counts=True)[1]
+    assert len(counts) == 3 * 3 * 2
+    assert counts.min() > 60  # 100 expected, 9.7 the standard deviation
+    assert counts.max() < 140
+
+
+@pytest.mark.parametrize(("probability", "expected"), [(0.0, 0), (1.0, 200), (0.25, 50)])
+def test_flips_follow_their_probability(probability, expected):
+    options = ViewOptions(image_size=8, resize_size=8, horizontal_flip=probability, num_views=200)
+    image = picture(8, 8)
+    views = TrainingViews(options)(image, numpy_generator("flip"))
+    plain = np.asarray(image).transpose(2, 0, 1)
+    flipped = sum(np.array_equal(view, plain[:, :, ::-1]) for view in views)
+    assert flipped + sum(np.array_equal(view, plain) for view in views) == 200
+    assert abs(flipped - expected) <= (25 if 0 < probability < 1 else 0)
+
+
+def test_views_depend_on_the_generator_alone():
+    image = picture(40, 32)
+    options = ViewOptions(image_size=28, resize_size=32, rotation=10, zoom=0.1)
+    views = TrainingViews(options)
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
+    first = views(image, numpy_generator("view", 1, 0, 0, 5))
+    assert states == (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),  # noqa: NPY002
+        torch.get_rng_state().tolist(),
+    )
+    random.seed(1)
+    torch.manual_seed(1)
+    again = pickle.loads(pickle.dumps(views))(image, numpy_generator("view", 1, 0, 0, 5))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, views(image, numpy_generator("view", 1, 0, 0, 6)))
+    assert not torch.equal(first[0], first[1])
+
+
+def test_only_rgb_is_taken():
+    with pytest.raises(ValueError, match="Expected an image of mode RGB, got L"):
+        TrainingViews(SMALL)(Image.new("L", (40, 40)), numpy_generator("mode"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"image_size": 0},
+        {"image_size": 257},
+        {"resize_size": 223},
+        {"horizontal_flip": 1.1},
+        {"horizontal_flip": -0.1},
+        {"horizontal_flip": math.nan},
+        {"num_views": 0},
+        {"rotation": -1},
+        {"rotation": 181},
+        {"zoom": 1.0},
+    ],
+)
+def test_options_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"Expected .* got"):
+        ViewOptions(**wrong)
+
+
+def test_an_unturned_crop_is_the_plain_crop():
+    grid = _ResizedImage(picture(64, 48), 48, budget=64 * 48)
+    for left, top in ((0, 0), (36, 20), (17, 5)):
+        plain = grid.cut(left, top, left + 28, top + 28)
+        assert np.array_equal(_turned_crop(grid, left, top, 28, angle=0.0, scale=1.0), plain)
+        assert largest_difference(_turned_crop(grid, left, top, 28, 0.001, 1.0), plain) <= 8
+
+
+def test_a_quarter_turn_is_exact():
+    grid = _ResizedImage(picture(64, 48), 48, budget=64 * 48)
+    plain = np.asarray(grid.cut(17, 5, 45, 33))
+    turned = np.asarray(_turned_crop(grid, 17, 5, 28, math.pi / 2, 1.0))
+    assert largest_difference(turned, np.rot90(plain)) <= 1
+
+
+def test_double_scale_shows_twice_the_side():
+    grid = _ResizedImage(picture(64, 64), 64, budget=64 * 64)
+    zoomed = np.asarray(_turned_crop(grid, 16, 16, 32, 0.0, 2.0)).astype(float)
+    halves = np.asarray(grid.whole).reshape(32, 2, 32, 2, 3).mean(axis=(1, 3))
+    assert np.abs(zoomed - halves)[1:-1, 1:-1].max() < 16
+    assert np.abs(np.asarray(_turned_crop(grid, 16, 16, 32, 0.0, 1.0)) - halves).mean() > 20
+
+
+@pytest.mark.parametrize(("left", "top"), [(0, 0), (30, 10), (72, 36)])
+def test_turning_needs_only_the_surroundings_of_the_crop(left, top):
+    image, angle, scale, size = picture(100, 64), 0.4, 1.2, 28
+    whole = _ResizedImage(image, 64, budget=10**6)
+    parts = _ResizedImage(image, 64, budget=0)
+    assert parts.whole is None
+    turned = _turned_crop(whole, left, top, size, angle, scale)
+    assert largest_difference(_turned_crop(parts, left, top, size, angle, scale), turned) <= 2
+    # the same turn with the whole image as its input
+    cos, sin, x, y = scale * math.cos(angle), scale * math.sin(angle), left + size / 2, top + size / 2
+    matrix = (cos, -sin, x - (cos - sin) * size / 2, sin, cos, y - (sin + cos) * size / 2)
+    expected = image.transform((size, size), Image.Transform.AFFINE, matrix, resample=BICUBIC)
+    assert largest_difference(turned, expected) <= 1
+
+
+def test_rotation_and_zoom_stay_within_their_limits():
+    gentle = ViewOptions(
+        image_size=28, resize_size=28, horizontal_flip=0, num_views=50, rotation=2, zoom=0.02
+    )
+    image = picture(28, 28)
+    plain = torch.from_numpy(np.asarray(image).transpose(2, 0, 1).astype(int))
+    inside = (TrainingViews(gentle)(image, numpy_generator("gentle")).int() - plain)[:, :, 2:-2, 2:-2].abs()
+    assert 0 < inside.float().mean() < 5
+    assert len({view.numpy().tobytes() for view in inside}) == 50
+    for strong in ({"rotation": 90}, {"zoom": 0.5}):
+        options = ViewOptions(image_size=28, resize_size=28, horizontal_flip=0, num_views=50, **strong)
+        views = TrainingViews(options)(image, numpy_generator("strong")).int()
+        assert (views - plain)[:, :, 2:-2, 2:-2].abs().float().mean() > 10
+
+
+SIZES = [(500, 375), (375, 500), (333, 251), (32, 32), (8, 8), (256, 256), (1000, 50), (7, 140)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("options", [ViewOptions(), SMALL], ids=["default", "small"])
+def test_evaluation_view_is_the_processors(size, options):
+    image = picture(*size)
+    processor = build_image_processor(options)
+    view = EvaluationView(processor)
+    pixels = view(image)
+    assert pixels.dtype == torch.uint8
+    assert pixels.shape == (3, options.image_size, options.image_size)
+    expected = processor(image, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(normalise(pixels, view.mean, view.std), expected, rtol=0, atol=1e-6)
+    # and by hand: resize, central crop
+    grid = np.asarray(image.resize([int(options.resize_size * side / min(size)) for side in size], BICUBIC))
+    top, left = ((side - options.image_size) // 2 for side in grid.shape[:2])
+    crop = grid[top : top + options.image_size, left : left + options.image_size]
+    assert np.array_equal(pixels.permute(1, 2, 0), crop)
+
+
+def test_strips_take_little_memory():
+    strip = picture(3000, 1)
+    tracemalloc.start()
+    pixels = EvaluationView(build_image_processor(ViewOptions()))(strip)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert pixels.shape == (3, 224, 224)
+    assert peak < 40e6  # 590 MB for the whole strip
+    middle = picture(3000, 1).crop((1490, 0, 1510, 1))
+    assert torch.equal(pixels, EvaluationView(build_image_processor(ViewOptions()))(middle))
+    assert TrainingViews(ViewOptions())(strip, numpy_generator("strip")).shape == (2, 3, 224, 224)
+    dot = TrainingViews(ViewOptions())(Image.new("RGB", (1, 1), (9, 8, 7)), numpy_generator("dot"))
+    assert torch.equal(dot, torch.tensor([9, 8, 7]).view(3, 1, 1).expand_as(dot))
+
+
+def test_processor_loads_again_with_equal_pixels(tmp_path):
+    processor = build_image_processor(ViewOptions(), mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    processor.save_pretrained(tmp_path)
+    loaded = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    assert type(loaded) is BitImageProcessorPil
+    image = picture(300, 200)
+    expected = processor(image, return_tensors="pt")["pixel_values"]
+    assert torch.equal(loaded(image, return_tensors="pt")["pixel_values"], expected)
+    view = EvaluationView(loaded)
+    assert (view.mean, view.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    torch.testing.assert_close(normalise(view(image), view.mean, view.std), expected[0], rtol=0, atol=1e-6)
+    assert torch.equal(pickle.loads(pickle.dumps(view))(image), view(image))
+
+
+def test_normalise_by_hand_and_on_any_leading_shape():
+    pixels = torch.tensor([0, 128, 255], dtype=torch.uint8).view(3, 1, 1).expand(2, 4, 3, 5, 5)
+    values = normalise(pixels, (0.5, 0.25, 0.0), (0.5, 0.25, 2.0))
+    assert values.shape == (2, 4, 3, 5, 5)
+    assert values.dtype == torch.float32
+    assert values[1, 3, :, 2, 2].tolist() == pytest.approx([-1, (128 / 255 - 0.25) / 0.25, 0.5], abs=1e-6)
+    assert pixels[0, 0, 1, 0, 0] == 128  # the input is not written to
+    with pytest.raises(ValueError, match=r"Expected uint8 pixels, got torch\.float32"):
+        normalise(values)
+
+
+def test_all_grey_levels_are_normalised_as_the_processor_does():
+    levels = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    image = Image.fromarray(np.stack([levels, levels.T, levels[::-1]], axis=-1))
+    processor = build_image_processor(ViewOptions(image_size=16, resize_size=16))
+    expected = processor(image, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(normalise(EvaluationView(processor)(image)), expected, rtol=0, atol=1e-6)
+
+
+def test_decoded_files_go_straight_in():
+    buffer = io.BytesIO()
+    picture(50, 40).convert("L").save(buffer, "PNG")
+    image = decode_image({"bytes": buffer.getvalue(), "path": None}).image
+    assert TrainingViews(SMALL)(image, numpy_generator("file")).shape == (2, 3, 28, 28)
+    assert EvaluationView(build_image_processor(SMALL))(image).shape == (3, 28, 28)

@@ -1,0 +1,126 @@
+"""Clustering accuracy against all permutations, and Algorithm 1 on features a person can check."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from promptccd.errors import DataError
+from promptccd.evaluation import clustering_accuracy, continual_accuracy, discover_categories
+
+
+def brute_force(y_true: np.ndarray, y_pred: np.ndarray, old: set[int]) -> list[tuple[float, float, float]]:
+    """Accuracies of every best one-to-one map from clusters to categories."""
+    clusters, categories = sorted(set(y_pred)), sorted(set(y_true))
+    slots = categories + [None] * len(clusters)
+    best, results = -1, []
+    for chosen in set(itertools.permutations(slots, len(clusters))):
+        mapping = dict(zip(clusters, chosen, strict=True))
+        right = np.array([mapping[p] == t for p, t in zip(y_pred, y_true, strict=True)])
+        is_old = np.array([t in old for t in y_true])
+        parts = [
+            100 * each.mean() if len(each) else np.nan for each in (right, right[is_old], right[~is_old])
+        ]
+        if right.sum() > best:
+            best, results = right.sum(), []
+        if right.sum() == best:
+            results.append(tuple(parts))
+    return results
+
+
+def test_equals_brute_force_over_all_matchings() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        n, c, k = generator.integers(1, 12), generator.integers(1, 5), generator.integers(1, 5)
+        y_true, y_pred = generator.choice([0, 2, 3, 7], n) % (c + 4), generator.integers(0, k, n) * 5
+        old = {0, 2}
+        found = clustering_accuracy(y_true, y_pred, old)
+        assert any(np.allclose(found, wanted, equal_nan=True) for wanted in brute_force(y_true, y_pred, old))
+
+
+def test_names_of_clusters_do_not_matter() -> None:
+    y_true = ["cat", "cat", "dog", "dog", "owl"]
+    assert clustering_accuracy(y_true, [9, 9, 4, 4, 0], ["cat", "dog"]) == (100.0, 100.0, 100.0)
+    assert clustering_accuracy(y_true, ["x", "x", "x", "x", "y"], ["cat"]).all == pytest.approx(60.0)
+
+
+def test_all_is_the_weighted_mean_of_old_and_new() -> None:
+    generator = np.random.default_rng(1)
+    y_true, y_pred = generator.integers(0, 20, 500), generator.integers(0, 25, 500)
+    score = clustering_accuracy(y_true, y_pred, range(14))
+    share = np.mean(y_true < 14)
+    assert score.all == pytest.approx(share * score.old + (1 - share) * score.new)
+
+
+def test_large_and_sparse_labels() -> None:
+    y_true = np.array([10**12, 10**12, 5, 5])
+    assert clustering_accuracy(y_true, [1, 1, 0, 0], [5]).all == 100.0
+
+
+@pytest.mark.parametrize(
+    ("y_true", "y_pred", "said"),
+    [
+        ([1, 2], [1], "2 and 1"),
+        ([], [], "at least one"),
+        ([1.5, 2.0], [1, 2], "float64"),
+        ([1, 2], [[1, 2]], "shape"),
+    ],
+)
+def test_bad_input_is_named(y_true: list, y_pred: list, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        clustering_accuracy(y_true, y_pred, [1])
+
+
+def oracle(num_categories: int) -> tuple[list[torch.Tensor], list[np.ndarray], list[int]]:
+    """Stages whose features are one-hot by category: 2 known, then one new each."""
+    labels = [np.array([0, 1] * 5), np.array([0, 1, 2] * 4), np.array([0, 2, 3] * 4), np.array([1, 3, 4] * 4)]
+    features = [torch.eye(8)[torch.from_numpy(each)] for each in labels]
+    return features, labels, [2, 3, 4, 5][:num_categories]
+
+
+def test_oracle_features_score_100() -> None:
+    features, labels, counts = oracle(5)
+    score = continual_accuracy(lambda t: features[: t + 1], labels, counts, num_known=2, restarts=5)
+    assert score.average == {"all": 100.0, "old": 100.0, "new": 100.0}
+    assert [row.num_categories for row in score.stages] == [3, 4, 5]
+    assert [row.num_images for row in score.stages] == [12, 12, 12]
+
+
+def test_ids_of_different_stages_never_collide() -> None:
+    features, labels, _ = oracle(5)
+    first = discover_categories(features[1], features[0], labels[0], 3, restarts=3, seed=0)
+    assert set(first.category_ids) == {0, 1, 2}
+    reference = torch.cat(features[:2])
+    settled = np.concatenate([labels[0], first.category_ids])
+    second = discover_categories(features[2], reference, settled, 4, restarts=3, seed=0)
+    assert set(second.category_ids) == {0, 2, 3}
+    assert second.prototype_ids == [0, 1, 2, 3]
+    torch.testing.assert_close(second.prototypes, torch.eye(8)[:4])
+
+
+def test_discovered_ids_have_no_gaps_and_largest_comes_first() -> None:
+    labels = np.array([0] * 5)
+    features = torch.eye(8)[torch.tensor([0, 0, 3, 3, 3, 3, 5])]
+    found = discover_categories(features, torch.eye(8)[torch.zeros(5).long()], labels, 3, restarts=3, seed=0)
+    assert found.category_ids.tolist() == [0, 0, 1, 1, 1, 1, 2]
+
+
+def test_without_accumulation_only_labels_are_the_reference() -> None:
+    """A category found at stage 1 draws stage 2 to its id only where predicted labels accumulate."""
+    features, labels, counts = oracle(5)
+    with_them = continual_accuracy(lambda t: features[: t + 1], labels, counts, num_known=2, restarts=3)
+    without = continual_accuracy(
+        lambda t: features[: t + 1], labels, counts, num_known=2, restarts=3, accumulate=False
+    )
+    assert (with_them.protocol, without.protocol) == ("cacc", "gcd")
+    assert without.average["all"] == 100.0
+    assert [row.num_categories for row in without.stages] == [3, 4, 4]
+
+
+def test_missing_kind_is_null_in_json() -> None:
+    features, labels, counts = oracle(5)
+    labels = [labels[0], np.array([2] * 12), labels[2], labels[3]]
+    features = [features[0], torch.eye(8)[torch.full((12,), 2)], *features[2:]]
+    score = continual_accuracy(lambda t: features[: t + 1], labels[:2], counts[:2], num_known=2, restarts=2)
+    assert score.to_dict()["stages"][0]["old"] is None

@@ -1,0 +1,269 @@
+"""The model: sizes, what learns, prompts, and the way through disk."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModel,
+    Dinov2Config,
+    Dinov2Model,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
+    ViTConfig,
+    ViTModel,
+)
+
+from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
+from promptccd.models.backbones import blocks_of, class_token, embed
+from promptccd.models.projection_head import ProjectionHead
+from tests.conftest import TINY_HEAD
+
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "patch_size": 8,
+    "image_size": 32,
+}
+BACKBONES = {
+    "dinov2": lambda: Dinov2Model(Dinov2Config(**SMALL, layerscale_value=0.7)),
+    "registers": lambda: Dinov2WithRegistersModel(Dinov2WithRegistersConfig(**SMALL, num_register_tokens=3)),
+    "vit": lambda: ViTModel(ViTConfig(**SMALL, intermediate_size=64), add_pooling_layer=False),
+    "swiglu": lambda: Dinov2Model(Dinov2Config(**SMALL, use_swiglu_ffn=True)),
+}
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_class_token_equals_the_unmodified_forward(kind: str) -> None:
+    torch.manual_seed(0)
+    backbone = BACKBONES[kind]().eval()
+    pixels = torch.randn(3, 3, 32, 32)
+    expected = backbone(pixels).last_hidden_state[:, 0]
+    torch.testing.assert_close(class_token(backbone, embed(backbone, pixels)), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_gradients_equal_those_of_the_unmodified_forward(kind: str) -> None:
+    torch.manual_seed(0)
+    backbone = BACKBONES[kind]().eval()
+    pixels, target = torch.randn(3, 3, 32, 32), torch.randn(3, 32)
+    last = blocks_of(backbone)[-1]
+    wanted = torch.autograd.grad(
+        (backbone(pixels).last_hidden_state[:, 0] * target).sum(), list(last.parameters())
+    )
+    tokens = embed(backbone, pixels).detach()
+    got = torch.autograd.grad((class_token(backbone, tokens) * target).sum(), list(last.parameters()))
+    for one, other in zip(wanted, got, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_only_the_last_block_and_the_head_learn(model: PromptCCDModel) -> None:
+    learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert learning
+    assert all(name.startswith(("backbone.encoder.layer.1.", "head.")) for name in learning)
+
+
+@pytest.mark.parametrize(
+    ("config", "block"),
+    [(ViTConfig(patch_size=16), 7_087_872), (Dinov2Config(patch_size=14), 7_089_408)],
+    ids=["dino", "dinov2"],
+)
+def test_learnable_parameters_of_the_paper(config: ViTConfig | Dinov2Config, block: int) -> None:
+    with torch.device("meta"):
+        model = PromptCCDModel(PromptCCDConfig(vision_config=config))
+    counts = {"backbone": 0, "head": 0}
+    for name, parameter in model.named_parameters():
+        counts[name.split(".")[0]] += parameter.numel() if parameter.requires_grad else 0
+    assert counts == {"backbone": block, "head": 23_073_024}
+
+
+def test_mixture_has_the_papers_parameter_count() -> None:
+    with torch.device("meta"):
+        mixture = PromptCCDModel(PromptCCDConfig(num_components=100)).mixture
+    assert sum(buffer.numel() for buffer in mixture.buffers()) == 1537 * 100
+
+
+def test_frozen_prefix_builds_no_graph(model: PromptCCDModel) -> None:
+    model.load_mixture(torch.randn(4, 32), torch.ones(4, 32), torch.zeros(4))
+    grown = []
+    hook = blocks_of(model.backbone)[0].register_forward_hook(
+        lambda *args: grown.append(args[-1].requires_grad)
+    )
+    model.train()
+    output = model(torch.randn(2, 3, 16, 16), prompted=True, project=True)
+    hook.remove()
+    assert grown == [False, False]  # query pass and prompted pass
+    assert output.bottleneck.requires_grad
+
+
+def test_prompts_enter_behind_the_class_token(model: PromptCCDModel) -> None:
+    """Inserting by hand the means the mixture ranks highest gives the same features."""
+    generator = torch.Generator().manual_seed(1)
+    means = F.normalize(torch.randn(6, 32, generator=generator), dim=1)
+    model.load_mixture(means, torch.full((6, 32), 0.1), torch.zeros(6))
+    model.config.prompts_per_image = 2
+    pixels = torch.randn(3, 3, 16, 16, generator=generator)
+    output = model(pixels, prompted=True)
+
+    plain = F.normalize(model.backbone(pixels).last_hidden_state[:, 0], dim=-1)
+    nearest = torch.cdist(plain, means).topk(2, largest=False).indices  # equal weights and variances
+    assert torch.equal(output.components, nearest)
+    tokens = model.backbone.embeddings(pixels)
+    prompts = means[nearest] + model.backbone.embeddings.position_embeddings[:, :1]
+    hidden = torch.cat([tokens[:, :1], prompts, tokens[:, 1:]], dim=1)
+    hidden = model.backbone.layernorm(model.backbone.encoder(hidden).last_hidden_state)
+    torch.testing.assert_close(output.features, hidden[:, 0], rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(output.features, model(pixels, prompted=False).features)
+
+
+def test_unprompted_forward_is_the_plain_backbone(model: PromptCCDModel) -> None:
+    pixels = torch.randn(2, 3, 16, 16)
+    model.load_mixture(torch.randn(4, 32), torch.ones(4, 32), torch.zeros(4))
+    expected = model.backbone(pixels).last_hidden_state[:, 0]
+    torch.testing.assert_close(model(pixels).features, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [6, 300])
+def test_similarities_through_the_gram_matrix_are_exact(rows: int) -> None:
+    """Both ways of `similarities`, values and gradients, in float64 against the definition."""
+    torch.manual_seed(0)
+    head = ProjectionHead(8, 12, 16, 500)
+    head.reset_parameters(torch.Generator().manual_seed(0), std=0.5)
+    bottleneck = F.normalize(torch.randn(rows, 16), dim=-1).requires_grad_()
+    upstream = torch.randn(rows, rows)
+
+    outputs = bottleneck @ F.normalize(head.last_weight, dim=-1).T
+    unit = outputs / outputs.norm(dim=-1, keepdim=True)
+    expected = unit @ unit.T
+    wanted = torch.autograd.grad((expected * upstream).sum(), [bottleneck, head.last_weight])
+    result = head.similarities(bottleneck)
+    got = torch.autograd.grad((result * upstream).sum(), [bottleneck, head.last_weight])
+
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+    for one, other in zip(wanted, got, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max()))
+
+
+@pytest.fixture
+def finished(model: PromptCCDModel, tmp_path: Path) -> Path:
+    """A finished checkpoint with a mixture and prototypes."""
+    generator = torch.Generator().manual_seed(5)
+    model.load_mixture(
+        torch.randn(7, 32, generator=generator),
+        torch.rand(7, 32, generator=generator) + 0.1,
+        torch.randn(7, generator=generator),
+    )
+    model.set_categories(torch.randn(3, 32, generator=generator), [0, 1, 5], ["a", "b", "discovered 5"])
+    model.save_pretrained(tmp_path / "finished")
+    return tmp_path / "finished"
+
+
+def test_checkpoint_survives_bit_for_bit(model: PromptCCDModel, finished: Path) -> None:
+    again = PromptCCDModel.from_pretrained(finished)
+    before, after = model.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    for name in before:
+        assert torch.equal(before[name], after[name]), name
+    pixels = torch.randn(4, 3, 16, 16)
+    one, other = (each(pixels, prompted=True, project=True) for each in (model, again))
+    assert torch.equal(one.features, other.features)
+    assert torch.equal(one.bottleneck, other.bottleneck)
+    assert {n for n, p in again.named_parameters() if p.requires_grad} == {
+        n for n, p in model.named_parameters() if p.requires_grad
+    }
+
+
+def test_auto_model_finds_the_class_in_a_new_process(finished: Path) -> None:
+    code = (
+        "import promptccd, sys; from transformers import AutoModel;"
+        "print(type(AutoModel.from_pretrained(sys.argv[1])).__name__)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(finished)], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "PromptCCDModel"
+
+
+def rewrite(folder: Path, change: str) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    if change == "missing":
+        del tensors["head.last_weight"]
+    elif change == "unexpected":
+        tensors["stranger"] = torch.zeros(3)
+    elif change == "backbone":
+        del tensors[next(name for name in tensors if "layer.0" in name)]
+    else:
+        tensors["mixture.means"] = torch.zeros(9, 32)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("missing", "head.last_weight"),
+        ("unexpected", "stranger"),
+        ("backbone", "layer.0"),
+        ("size", "mixture.means"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_refused_by_name(finished: Path, change: str, named: str) -> None:
+    rewrite(finished, change)
+    with pytest.raises(ValueError, match=named):
+        PromptCCDModel.from_pretrained(finished)
+
+
+def test_a_bare_backbone_that_is_not_whole_is_refused(backbone_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(backbone_folder, tmp_path / "broken")
+    tensors = load_file(tmp_path / "broken" / "model.safetensors")
+    del tensors[next(name for name in tensors if "layer.0" in name)]
+    save_file(tensors, tmp_path / "broken" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"layer\.0"):
+        PromptCCDModel.from_pretrained(tmp_path / "broken", **TINY_HEAD)
+
+
+def test_a_checkpoint_of_another_kind_is_refused(finished: Path) -> None:
+    with pytest.raises(ValueError, match="promptccd-gcd"):
+        GCDModel.from_pretrained(finished)
+
+
+def test_a_foreign_backbone_is_refused_before_it_is_built() -> None:
+    with pytest.raises(Exception, match="dinov2"):
+        PromptCCDConfig(vision_config={"model_type": "clip_vision_model"})
+
+
+def test_saved_configuration_names_no_folder(finished: Path, tmp_path: Path) -> None:
+    again = AutoModel.from_pretrained(finished)
+    again.save_pretrained(tmp_path / "again")
+    assert str(tmp_path) not in json.dumps(json.loads((tmp_path / "again" / "config.json").read_text()))
+
+
+def test_assign_takes_the_nearest_prototype(model: PromptCCDModel) -> None:
+    prototypes = F.normalize(torch.randn(4, 32), dim=1) * 0.8
+    model.set_categories(prototypes, [0, 1, 2, 9], list("abcd"))
+    features = torch.randn(50, 32) * 7
+    found = model.assign(features)
+    distances = torch.cdist(F.normalize(features, dim=1), prototypes).square()
+    ids = torch.tensor([0, 1, 2, 9])[distances.argmin(1)]
+    assert torch.equal(found.category_ids, ids)
+    torch.testing.assert_close(found.distances, distances.min(1).values)
+    assert ((found.confidences >= 0.25) & (found.confidences <= 1)).all()
+
+
+def test_assign_without_prototypes_says_what_to_do(model: PromptCCDModel) -> None:
+    with pytest.raises(ValueError, match="finish a stage"):
+        model.assign(torch.zeros(1, 32))
+
+
+def test_gcd_is_the_model_without_prompts(backbone_folder: Path) -> None:
+    model = GCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    pixels = torch.randn(2, 3, 16, 16)
+    expected = model.backbone(pixels).last_hidden_state[:, 0]
+    torch.testing.assert_close(model(pixels, prompted=True).features, expected, rtol=1e-5, atol=1e-5)
+    assert model.mixture is None
