@@ -160,30 +160,38 @@ def test_mistakes_end_in_one_line(
     assert "Traceback" not in err
 
 
-def test_more_categories_than_images_is_one_line(recipe_values: Values, tmp_path: Path, capsys) -> None:
-    """K > N: a stage with fewer images than the mixture has components, and no replay to make up for it."""
-    coloured_images(8, 2).save_to_disk(str(tmp_path / "few"))
+@pytest.mark.parametrize(
+    ("per_category", "block", "replay", "said"),
+    [
+        (4, [6, 1, 1], 0, "num_components <= number of samples (4), got 7"),
+        (1, [6, 1, 1], 50, None),
+    ],
+    ids=["mixture", "enough with replay"],
+)
+def test_more_categories_than_images(
+    recipe_values: Values,
+    tmp_path: Path,
+    capsys,
+    per_category: int,
+    block: list,
+    replay: int,
+    said: str | None,
+) -> None:
+    """K > N: stage 1 holds the new category alone, so only replay gives the mixture points enough."""
+    coloured_images(8, per_category).save_to_disk(str(tmp_path / "few"))
     recipe_values["data"] = {
         "dataset": str(tmp_path / "few"),
-        "class_blocks": [2, 6],
-        "cuts": [[0.5, 1.0], [1.0]],
+        "class_blocks": block,
+        "cuts": [[1.0, 0.0, 1.0], [1.0, 1.0], [1.0]],
     }
-    recipe_values["training"]["replay_samples"] = 0
+    recipe_values["training"]["replay_samples"] = replay
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(recipe_values))
-    assert run(capsys, "train", "--config", path)[0] == 0  # 14 images for 8 components: just enough
-    coloured_images(20, 2).save_to_disk(str(tmp_path / "fewer"))
-    recipe_values["data"] |= {
-        "dataset": str(tmp_path / "fewer"),
-        "class_blocks": [18, 2],
-        "cuts": [[0.5, 1.0], [1.0]],
-    }
-    recipe_values["training"]["output_dir"] = str(tmp_path / "fewer-run")
-    recipe_values["data"]["cuts"] = [[0.99, 1.0], [1.0]]
-    path.write_text(json.dumps(recipe_values))
     code, _, err = run(capsys, "train", "--config", path)
-    if code:
-        assert "Traceback" not in err
+    assert "Traceback" not in err
+    assert code == (2 if said else 0)
+    assert said is None or said in err
+    assert (tmp_path / "run" / "stage0" / "model.safetensors").exists()  # nothing is lost
 
 
 def test_command_line_beats_file_beats_default(recipe: Path) -> None:

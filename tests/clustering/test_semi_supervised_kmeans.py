@@ -6,7 +6,7 @@ import torch
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 
-from promptccd.clustering import SemiSupervisedKMeans
+from promptccd.clustering import SemiSupervisedKMeans, kmeans_restarts
 from promptccd.clustering import semi_supervised_kmeans as module
 
 
@@ -135,16 +135,16 @@ def test_empty_cluster_keeps_its_centre():
 
 @pytest.mark.parametrize("width_per_move", [0, 1000])  # rows through the Gram matrix, rows through products
 def test_cluster_that_empties_stays_and_can_fill_again(monkeypatch, width_per_move):
-    monkeypatch.setattr(module, "WIDTH_PER_MOVE", width_per_move)
+    monkeypatch.setattr(kmeans_restarts, "WIDTH_PER_MOVE", width_per_move)
     points = torch.from_numpy(blobs([6], width=4)[0])
     nothing = torch.empty(0, dtype=torch.int64)
-    problem = module._prepare(points, points[:0], nothing, 0, 2, use_gram=True)
-    restarts = module._start(problem, torch.tensor([0]), torch.rand(1, 2, 3, dtype=torch.float64))
+    problem = kmeans_restarts.prepare(points, points[:0], nothing, 0, 2, use_gram=True)
+    restarts = kmeans_restarts.start(problem, torch.tensor([0]), torch.rand(1, 2, 3, dtype=torch.float64))
 
     def move_to(labels):
         restarts.affinity[0, 0] = torch.where(torch.tensor(labels) == 0, 1.0, -1.0)
         restarts.affinity[0, 1] = -restarts.affinity[0, 0]
-        module._update(problem, restarts, module._assign(restarts))
+        kmeans_restarts.update(problem, restarts, kmeans_restarts.assign(restarts))
         return restarts.centres[0].clone()
 
     before = move_to([0, 0, 0, 0, 1, 1])
@@ -165,7 +165,9 @@ def fit_all(data, **parameters):
 @pytest.mark.parametrize("width_per_move", [0, 20])
 def test_gram_form_equals_product_form(monkeypatch, seed, width_per_move):
     data = mixed(seed=seed, spread=1.5)
-    monkeypatch.setattr(module, "WIDTH_PER_MOVE", width_per_move)  # 0: every row goes through the Gram matrix
+    monkeypatch.setattr(
+        kmeans_restarts, "WIDTH_PER_MOVE", width_per_move
+    )  # 0: every row goes through the Gram matrix
     with_gram = fit_all(data)
     monkeypatch.setattr(module, "MAX_GRAM_POINTS", 0)
     without = fit_all(data)

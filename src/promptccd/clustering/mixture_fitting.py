@@ -11,7 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features, sum_rows
+from promptccd.clustering.kmeans_restarts import sum_rows
+from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
+from promptccd.errors import DataError
 
 SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
 KMEANS_RESTARTS, KMEANS_ITERATIONS = 4, 10  # several short runs beat one long one: EM goes on from the best
@@ -65,13 +67,13 @@ def fit_gaussian_mixture(
         The parameters, on the device and in the dtype of the features.
 
     Raises:
-        ValueError: fewer points than components, NaN or infinite features, or an unknown covariance type.
+        DataError: fewer points than components, NaN or infinite features, or an unknown covariance type.
     """
     if covariance_type not in ("diag", "spherical"):
-        raise ValueError(f"Expected covariance_type 'diag' or 'spherical', got {covariance_type!r}.")
+        raise DataError(f"Expected covariance_type 'diag' or 'spherical', got {covariance_type!r}.")
     features = as_features(features, "features")
     if not 1 <= num_components <= len(features):
-        raise ValueError(
+        raise DataError(
             f"Expected 1 <= num_components <= number of samples ({len(features)}), got {num_components}: "
             "ask for fewer components or give more images."
         )

@@ -1,16 +1,11 @@
 """k-means in which labelled points are held to their category.
 
-Letters: N unlabelled points, L labelled points, D width, K clusters, R restarts that run side by side.
-
-Two facts make a hundred restarts cheap. Labelled points never move, so they enter through their class sums
-alone. And ||x - c||^2 = ||x||^2 - 2 (x.c - ||c||^2 / 2): the bracket, called *affinity* here, ranks the
-centres of a point, comes from one matrix product, and changes only for clusters whose members changed.
+Letters: N unlabelled points, L labelled points, D width, K clusters, R restarts.
 """
 
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +13,16 @@ import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
-from torch.nn import functional
+
+from promptccd.clustering.kmeans_restarts import (
+    POINTS_PER_BLOCK,
+    Problem,
+    Solution,
+    prepare,
+    run_lloyd,
+    start,
+)
+from promptccd.errors import DataError
 
 Array = Tensor | npt.NDArray[Any]
 
@@ -26,9 +30,6 @@ MAX_GRAM_POINTS = 16_384  # the (N, N) Gram matrix is 1 GB of float32 there
 POINTS_PER_ROW = 4  # the Gram matrix saves a few times K affinity rows per restart, and costs N rows itself
 MAX_BATCH_RESTARTS = 25
 MAX_BATCH_ELEMENTS = 2**22  # affinities (R, K, N) held at once: 16 MB in float32 stay in a CPU's cache
-ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time
-POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time
-WIDTH_PER_MOVE = 20  # a sum over Gram rows is cheaper than a matrix product for fewer than D / 20 moves
 
 
 class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
@@ -86,7 +87,7 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
             labels: ``(L,)`` integers >= 0, gaps allowed.
 
         Raises:
-            ValueError: shapes or labels do not fit together, a feature is NaN or infinite, or a parameter is
+            DataError: shapes or labels do not fit together, a feature is NaN or infinite, or a parameter is
                 out of range, above all more clusters than points.
         """
         points = as_features(features_unlabelled, "features_unlabelled")
@@ -94,7 +95,7 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
         num_clusters = self._check_parameters(len(points), len(class_ids))
 
         use_gram = len(points) <= min(MAX_GRAM_POINTS, POINTS_PER_ROW * self.n_init * num_clusters)
-        problem = _prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram)
+        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram)
         best = min(self._solutions(problem), key=lambda solution: (solution.inertia, solution.restart))
 
         # Once more from scratch in float64, so that labels, centres and inertia belong together.
@@ -123,11 +124,11 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
         """The number of clusters to use."""
         for name in ("n_clusters", "n_init", "max_iter"):
             if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} >= 1, got {getattr(self, name)}.")
+                raise DataError(f"Expected {name} >= 1, got {getattr(self, name)}.")
         most = num_classes + num_points
         if self.n_clusters > most:
             given = "number of samples" if not num_classes else "labelled categories + unlabelled samples"
-            raise ValueError(
+            raise DataError(
                 f"Expected n_clusters <= {given} ({most}), got {self.n_clusters}: "
                 "ask for fewer clusters or give more images."
             )
@@ -139,7 +140,7 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
             )
         return max(self.n_clusters, num_classes)
 
-    def _solutions(self, problem: "_Problem") -> Iterator["_Solution"]:
+    def _solutions(self, problem: Problem) -> Iterator[Solution]:
         """The best restart of every batch."""
         num_clusters, num_points = len(problem.class_sums), len(problem.points)
         num_new = num_clusters - problem.num_classes
@@ -151,272 +152,8 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
 
         size = max(1, min(MAX_BATCH_RESTARTS, MAX_BATCH_ELEMENTS // max(1, num_clusters * num_points)))
         for ids in torch.arange(num_restarts).split(size):
-            restarts = _start(problem, ids.to(problem.points.device), draws[ids].to(problem.points.device))
-            yield _run(problem, restarts, self.max_iter, self.tol)
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """What all restarts share. Points are centred: float32 cancels far from the origin."""
-
-    points: Tensor  # (N, D) unlabelled
-    squares: Tensor  # (N,) float64, ||x||^2
-    gram: Tensor | None  # (N, N), inner products of `points`
-    class_sums: Tensor  # (K, D) float64, sums of labelled points, zero for new clusters
-    class_counts: Tensor  # (K,) float64
-    class_squares: Tensor  # () float64, sum of ||x||^2 over the labelled points
-    origin: Tensor  # (D,) float64, the mean that was taken off
-    num_classes: int
-
-    def labelled_inertia(self, centres: Tensor) -> Tensor:
-        """Squared distances of the labelled points to their own centre: ``(..., K, D)`` to ``(...,)``."""
-        products = (self.class_sums * centres).sum((-2, -1))
-        return self.class_squares - 2 * products + (self.class_counts * centres.square().sum(-1)).sum(-1)
-
-    def affinities(self, centres: Tensor) -> Tensor:
-        """x.c - ||c||^2 / 2 of every point: ``(M, D)`` float64 to ``(M, N)``."""
-        dtype = self.points.dtype
-        offsets = (-0.5 * centres.square().sum(1, keepdim=True)).to(dtype)
-        return torch.addmm(offsets, centres.to(dtype), self.points.T)
-
-    def affinities_to_points(self, indices: Tensor) -> Tensor:
-        """The same with centres placed on points: ``(M,)`` to ``(M, N)``."""
-        if self.gram is None:
-            return self.affinities(self.points[indices].double())
-        return self.gram[indices].sub_(0.5 * self.squares[indices, None].to(self.points.dtype))
-
-
-@dataclass
-class _Restarts:
-    """State of the R restarts that still run."""
-
-    ids: Tensor  # (R,)
-    affinity: Tensor  # (R, K, N)
-    centres: Tensor  # (R, K, D) float64
-    sums: Tensor  # (R, K, D) float64, over labelled and unlabelled members
-    counts: Tensor  # (R, K) float64, likewise
-    labels: Tensor  # (R, N), -1 before the first assignment
-
-    def keep(self, running: Tensor) -> "_Restarts":
-        """The restarts where ``running`` ``(R,)``, moved to the front of the same memory."""
-        count = int(running.sum())
-        holes = (~running[:count]).nonzero().flatten()
-        movers = count + running[count:].nonzero().flatten()
-        for values in vars(self).values():
-            values[holes] = values[movers]
-        return _Restarts(**{name: values[:count] for name, values in vars(self).items()})
-
-
-@dataclass(frozen=True)
-class _Moves:
-    """Points that entered (+1) or left (-1) clusters, grouped by cluster row r * K + k."""
-
-    rows: Tensor  # (M,) rows whose members changed
-    sizes: Tensor  # (M,) how many entries of `points` and `signs` belong to each
-    points: Tensor  # (P,)
-    signs: Tensor  # (P,)
-
-    def sum_of(self, table: Tensor) -> Tensor:
-        """Signed sums of rows of ``table`` ``(N, W)``: ``(M, W)``."""
-        return sum_rows(table, self.points, self.signs, self.sizes)
-
-    def of_rows(self, mask: Tensor) -> "_Moves":
-        """The part that belongs to the rows where ``mask`` ``(M,)``."""
-        entries = mask.repeat_interleave(self.sizes)
-        return _Moves(self.rows[mask], self.sizes[mask], self.points[entries], self.signs[entries])
-
-
-@dataclass(frozen=True)
-class _Solution:
-    inertia: float
-    restart: int
-    num_iterations: int
-    centres: Tensor  # (K, D) float64, centred
-
-
-def _prepare(
-    points: Tensor, labelled: Tensor, classes: Tensor, num_classes: int, num_clusters: int, use_gram: bool
-) -> _Problem:
-    """One pass over the labelled points; afterwards their sums are all that is needed."""
-    sums = points.new_zeros(num_clusters, points.shape[1], dtype=torch.float64)
-    counts = torch.bincount(classes, minlength=num_clusters).double()
-    squares = sums.new_zeros(())
-    for block, block_classes in zip(
-        labelled.split(POINTS_PER_BLOCK), classes.split(POINTS_PER_BLOCK), strict=True
-    ):
-        sums.index_add_(0, block_classes, block.double())
-        squares += block.double().square().sum()
-
-    origin = (sums.sum(0) + points.sum(0, dtype=torch.float64)) / (len(points) + len(labelled))
-    origin = origin.to(points.dtype).double()  # exactly what is taken off the points
-    centred = points - origin.to(points.dtype)
-    squares = squares - 2 * origin @ sums.sum(0) + len(labelled) * origin.square().sum()
-    return _Problem(
-        points=centred,
-        squares=torch.cat([block.double().square().sum(1) for block in centred.split(POINTS_PER_BLOCK)]),
-        gram=centred @ centred.T if use_gram else None,
-        class_sums=sums - counts[:, None] * origin,
-        class_counts=counts,
-        class_squares=squares,
-        origin=origin,
-        num_classes=num_classes,
-    )
-
-
-def _start(problem: _Problem, ids: Tensor, draws: Tensor) -> _Restarts:
-    """Class means, then greedy k-means++: of a few points drawn by squared distance, the most useful one.
-
-    Args:
-        problem: what the restarts share.
-        ids: ``(R,)``.
-        draws: ``(R, new clusters, trials)`` float64, uniform in [0, 1).
-    """
-    (num_restarts, num_new, trials), (num_points, width) = draws.shape, problem.points.shape
-    num_classes = problem.num_classes
-    means = problem.class_sums[:num_classes] / problem.class_counts[:num_classes, None]
-    affinity = problem.points.new_empty(num_restarts, num_classes + num_new, num_points)
-    affinity[:, :num_classes] = problem.affinities(means)
-    centres = means.new_empty(num_restarts, num_classes + num_new, width)
-    centres[:, :num_classes] = means
-
-    best = affinity[0, :num_classes].amax(0) if num_classes else affinity.new_full((num_points,), -math.inf)
-    best = best.expand(num_restarts, num_points)  # to the nearest centre so far
-    for new in range(num_new):
-        first = num_classes + new == 0  # there is no distance yet: all points are equally likely
-        weights = torch.ones_like(best) if first else problem.squares.sub(best, alpha=2).clamp_(min=0)
-        cumulated = weights.double().cumsum(1)
-        drawn = torch.searchsorted(cumulated, draws[:, new] * cumulated[:, -1:], right=True)
-        drawn.clamp_(max=num_points - 1)  # if all points lie on centres
-        improved = problem.affinities_to_points(drawn.flatten()).view(num_restarts, trials, num_points)
-        after = torch.maximum(best[:, None], improved)
-        winner = after.sum(2, dtype=torch.float64).argmax(1)[:, None]
-        restart = torch.arange(num_restarts, device=winner.device)[:, None]
-        best = after[restart, winner][:, 0]
-        affinity[:, num_classes + new] = improved[restart, winner][:, 0]
-        centres[:, num_classes + new] = problem.points[drawn.gather(1, winner)[:, 0]]
-
-    return _Restarts(
-        ids=ids,
-        affinity=affinity,
-        centres=centres,
-        sums=problem.class_sums.repeat(num_restarts, 1, 1),
-        counts=problem.class_counts.repeat(num_restarts, 1),
-        labels=torch.full((num_restarts, num_points), -1, device=ids.device),
-    )
-
-
-def _run(problem: _Problem, restarts: _Restarts, max_iter: int, tol: float) -> _Solution:
-    """Lloyd's iterations until every restart has converged; the best of them."""
-    solutions = []
-    for iteration in range(1, max_iter + 1):
-        shift = _update(problem, restarts, _assign(restarts))
-        done = (shift.square() < tol) | (shift == 0) | (iteration == max_iter)
-        if not done.any():
-            continue
-        centres = restarts.centres[done]
-        inertia = problem.squares.sum() - 2 * restarts.affinity[done].amax(1).sum(1, dtype=torch.float64)
-        inertia += problem.labelled_inertia(centres)
-        winner = int(inertia.argmin())
-        solutions.append(
-            _Solution(
-                float(inertia[winner]), int(restarts.ids[done][winner]), iteration, centres[winner].clone()
-            )
-        )
-        restarts = restarts.keep(~done)
-        if not len(restarts.ids):
-            break
-    return min(solutions, key=lambda solution: (solution.inertia, solution.restart))
-
-
-def _assign(restarts: _Restarts) -> _Moves:
-    """Every unlabelled point to its nearest centre, and what that changes."""
-    num_clusters = restarts.affinity.shape[1]
-    own = restarts.affinity.gather(1, restarts.labels.clamp(min=0)[:, None])[:, 0]
-    unsettled = (restarts.affinity.amax(1) > own) | (restarts.labels < 0)
-    restart, point = unsettled.nonzero().unbind(1)
-    # amax alone is far quicker than max with indices, and soon few points need an index
-    new, old = restarts.affinity[restart, :, point].argmax(1), restarts.labels[restart, point]
-    restarts.labels[restart, point] = new
-
-    had = old >= 0
-    entered, left = restart * num_clusters + new, (restart * num_clusters + old)[had]
-    rows, order = torch.cat([entered, left]).sort(stable=True)
-    rows, sizes = rows.unique_consecutive(return_counts=True)
-    signs = restarts.affinity.new_ones(len(order))
-    signs[len(entered) :] = -1
-    return _Moves(rows, sizes, torch.cat([point, point[had]])[order], signs[order])
-
-
-def _update(problem: _Problem, restarts: _Restarts, moves: _Moves) -> Tensor:
-    """Centres to the means of their members; an empty cluster keeps its centre.
-
-    Returns:
-        ``(R,)`` sum over clusters of the distance their centre went.
-    """
-    counts, sums, centres = (
-        values.flatten(0, 1) for values in (restarts.counts, restarts.sums, restarts.centres)
-    )
-    before = counts[moves.rows]
-    counts[moves.rows] += moves.sum_of(torch.ones_like(problem.points[:, :1]))[:, 0]
-    sums[moves.rows] += moves.sum_of(problem.points)
-
-    live = counts[moves.rows] > 0
-    moves, before = moves.of_rows(live), before[live]
-    old, new = centres[moves.rows], sums[moves.rows] / counts[moves.rows, None]
-    centres[moves.rows] = new
-    _refresh(problem, restarts, moves, old, before)
-
-    shift = torch.zeros_like(counts)
-    shift[moves.rows] = (new - old).norm(dim=1)
-    return shift.view_as(restarts.counts).sum(1)
-
-
-def _refresh(problem: _Problem, restarts: _Restarts, moves: _Moves, old: Tensor, before: Tensor) -> None:
-    """Affinities to the centres that moved, in place: each row by whichever way is cheaper.
-
-    Where few members changed and the Gram matrix is at hand, the products of the members' sum with all points
-    are corrected by the Gram rows of those few. Otherwise they are taken anew.
-
-    Args:
-        problem: what the restarts share.
-        restarts: with centres and counts after the moves.
-        moves: what changed.
-        old: ``(M, D)`` centres of ``moves.rows`` before.
-        before: ``(M,)`` member counts before.
-    """
-    affinity, centres = restarts.affinity.flatten(0, 1), restarts.centres.flatten(0, 1)
-    few = moves.sizes * WIDTH_PER_MOVE <= problem.points.shape[1]
-    if problem.gram is None:
-        few = torch.zeros_like(few)
-    for rows in moves.rows[~few].split(ROWS_PER_PRODUCT):
-        affinity[rows] = problem.affinities(centres[rows])
-
-    corrected, old, before = moves.of_rows(few), old[few], before[few]
-    if problem.gram is not None and len(corrected.rows):
-        rows, dtype = corrected.rows, affinity.dtype
-        after = restarts.counts.flatten()[rows]
-        offset = before / after * old.square().sum(1) / 2 - centres[rows].square().sum(1) / 2
-        change = corrected.sum_of(problem.gram) / after[:, None].to(dtype)
-        change += offset[:, None].to(dtype)
-        affinity[rows] = torch.addcmul(change, affinity[rows], (before / after)[:, None].to(dtype))
-
-
-def sum_rows(table: Tensor, points: Tensor, weights: Tensor, sizes: Tensor) -> Tensor:
-    """Weighted sums of groups of rows; group i takes the next ``sizes[i]`` of ``points`` and ``weights``.
-
-    Args:
-        table: ``(N, W)``.
-        points: ``(P,)`` rows of the table.
-        weights: ``(P,)``.
-        sizes: ``(M,)``, summing to P.
-
-    Returns:
-        ``(M, W)``. Deterministic on every device, which a scattered sum on CUDA is not.
-    """
-    if not len(sizes):
-        return table.new_empty(0, table.shape[1])
-    starts = sizes.cumsum(0) - sizes
-    return functional.embedding_bag(points, table, starts, mode="sum", per_sample_weights=weights)
+            restarts = start(problem, ids.to(problem.points.device), draws[ids].to(problem.points.device))
+            yield run_lloyd(problem, restarts, self.max_iter, self.tol)
 
 
 def _read_labelled(
@@ -427,20 +164,20 @@ def _read_labelled(
         given, absent = (
             ("labels", "features_labelled") if features is None else ("features_labelled", "labels")
         )
-        raise ValueError(f"Expected features_labelled and labels together, got {given} without {absent}.")
+        raise DataError(f"Expected features_labelled and labels together, got {given} without {absent}.")
     if features is None or labels is None:
         none = torch.empty(0, dtype=torch.int64, device=points.device)
         return points[:0], none, none
     labelled = as_features(features, "features_labelled").to(points)
     ids = torch.as_tensor(labels, device=points.device)
     if labelled.shape[1] != points.shape[1]:
-        raise ValueError(f"Expected labelled features of width {points.shape[1]}, got {labelled.shape[1]}.")
+        raise DataError(f"Expected labelled features of width {points.shape[1]}, got {labelled.shape[1]}.")
     if ids.shape != labelled.shape[:1]:
-        raise ValueError(
+        raise DataError(
             f"Expected one label per labelled feature ({len(labelled)}), got shape {tuple(ids.shape)}."
         )
     if ids.is_floating_point() or (ids < 0).any():
-        raise ValueError(
+        raise DataError(
             "Expected labels to be integers >= 0: leave unlabelled points in features_unlabelled."
         )
     class_ids, classes = ids.long().unique(return_inverse=True)
@@ -474,16 +211,16 @@ def as_features(values: Array, name: str) -> Tensor:
     """Features as a floating tensor ``(N, D)``, sharing memory where possible.
 
     Raises:
-        ValueError: not two-dimensional, or a row holds NaN or infinity.
+        DataError: not two-dimensional, or a row holds NaN or infinity.
     """
     if not isinstance(values, Tensor):
         values = torch.from_numpy(np.require(values, requirements=["C", "W"]))
     values = values.detach() if values.dtype in (torch.float32, torch.float64) else values.float()
     if values.ndim != 2:
-        raise ValueError(f"Expected {name} of shape (N, D), got {tuple(values.shape)}.")
+        raise DataError(f"Expected {name} of shape (N, D), got {tuple(values.shape)}.")
     bad = (~values.isfinite().all(1)).nonzero()
     if len(bad):
-        raise ValueError(
+        raise DataError(
             f"Expected finite features, got NaN or infinity in row {int(bad[0])} of {name} "
             f"({len(bad)} such rows): leave these rows out or look at what produced them."
         )

@@ -1,6 +1,5 @@
 """Features of whole stages, without a gradient, in the order of the stage."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,7 +38,6 @@ def extract_features(
     progress: Progress,
     label: str,
     prompted: bool | None = None,
-    check: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """L2-normalised [CLS] features of a stage under the deterministic view.
 
@@ -53,10 +51,9 @@ def extract_features(
         device: where to compute; the result stays there.
         batch_size: images per forward.
         num_workers: loader processes.
-        progress: wraps the batches in a progress bar.
+        progress: wraps the batches in a progress bar; may raise to leave early.
         label: name of the bar.
         prompted: whether prompts act; `None` means as at test.
-        check: called between batches; raises to leave early.
 
     Returns:
         ``(N, D)`` float32.
@@ -75,7 +72,6 @@ def extract_features(
     )
     parts = [torch.zeros(0, model.config.vision_config.hidden_size, device=device)]
     for pixels in progress(loader, len(loader), label):
-        check()
         pixel_values = normalise(pixels.to(device, non_blocking=True), view.mean, view.std)
         features = model(pixel_values, prompted=prompted).features
         parts.append(F.normalize(features.float(), dim=-1))

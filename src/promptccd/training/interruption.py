@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once; both can be resumed."""
 
 import signal
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from accelerate import Accelerator
 
 from promptccd.errors import InterruptedRunError
+from promptccd.training.progress import progress_bar
 
 
 class StopRequest:
@@ -43,14 +45,16 @@ class StopRequest:
         self.received = max(self.received, int(accelerator.gather(flag.reshape(1)).max()))
         return bool(self.received)
 
-    def check(self) -> None:
-        """Leave between two batches of work that is not saved halfway.
+    def progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
+        """A progress bar over work that is not saved halfway; it ends where a signal was received.
 
         Raises:
             InterruptedRunError: a signal was received.
         """
-        if self.received:
-            raise self.error("stopped; the last saved state is whole")
+        for item in progress_bar(items, total, label):
+            if self.received:
+                raise self.error("stopped; the last saved state is whole")
+            yield item
 
     def error(self, what: str) -> InterruptedRunError:
         """The exception that ends the run with the exit code of the signal."""

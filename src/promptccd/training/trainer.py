@@ -20,7 +20,7 @@ from promptccd.training.arguments import TrainingArguments
 from promptccd.training.batches import PositionSampler, epoch_order, steps_per_epoch, training_loader
 from promptccd.training.features import extract_features
 from promptccd.training.interruption import StopRequest
-from promptccd.training.progress import EpochProgress, progress_bar
+from promptccd.training.progress import EpochProgress
 from promptccd.training.step import Batch, ContrastiveWeights, training_loss
 
 
@@ -202,10 +202,9 @@ class StageTrainer:
             device=self.accelerator.device,
             batch_size=self.arguments.feature_batch_size,
             num_workers=self.arguments.num_workers,
-            progress=progress_bar,
+            progress=self.stop.progress,
             label=f"stage {self.stage}: features for the mixture",
             prompted=False,
-            check=self.stop.check if self.accelerator.num_processes == 1 else lambda: None,
         )
         if self.replay is not None:
             features = torch.cat([features, self.replay.to(features)])

@@ -1,0 +1,121 @@
+"""Recompute a run's numbers from its saved stages, and the baselines on the same split."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from promptccd.data.stage_images import StageImages
+from promptccd.data.stages import StageStream
+from promptccd.data.views import EvaluationView
+from promptccd.evaluation import ContinualScore, continual_accuracy
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.runs.models import VARIANTS, backbone_of, evaluation_view, initial_model
+from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.stage_checkpoint import load_view
+from promptccd.runs.train_run import stage_stream
+from promptccd.training.features import extract_features
+from promptccd.training.progress import progress_bar
+
+logger = logging.getLogger(__name__)
+
+
+class RunEvaluation:
+    """The saved stages of a run beside the data they were trained on.
+
+    Args:
+        path: folder of the run.
+        dataset: where the data lies now, if not where the run recorded it.
+        num_workers: loader processes.
+        device: where to compute.
+
+    Raises:
+        PromptCCDError: the folder is no run, a stage is damaged, or the data gives another split.
+    """
+
+    def __init__(
+        self, path: str, dataset: str | None = None, num_workers: int = 0, device: str | None = None
+    ):
+        self.run = RunDirectory(path)
+        self.recipe = self.run.recipe
+        if dataset is not None:
+            self.recipe.data = replace(self.recipe.data, dataset=dataset)
+        self.num_stages = self.run.stages_on_disk()
+        self.stages: StageStream = stage_stream(self.recipe.data, self.recipe.training.seed)
+        self.run.require_split(self.stages)
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.num_workers = num_workers
+        self.images = [
+            StageImages.read(stage, num_workers, progress_bar) for stage in self.stages[: self.num_stages]
+        ]
+
+    def evaluate(self, protocol: str = "cacc") -> ContinualScore:
+        """Score every finished stage from its checkpoint alone.
+
+        Args:
+            protocol: ``"cacc"`` (predicted labels accumulate) or ``"gcd"`` (labelled images only).
+        """
+        return self._score(self._features_of_stage, protocol == "cacc")
+
+    def raw_pixels(self) -> ContinualScore:
+        """The same clustering on the pixels themselves, as the evaluation view shows them."""
+        features = [self._pixels(images) for images in self.images]
+        return self._score(lambda stage: features[: stage + 1])
+
+    def frozen_backbone(self) -> ContinualScore:
+        """The same clustering on the backbone the run started from, before any stage."""
+        model = initial_model(self.recipe, backbone_of(self.recipe, self.run)).to(self.device)
+        features = self._features(model, evaluation_view(self.recipe), self.images, prompted=False)
+        return self._score(lambda stage: features[: stage + 1])
+
+    def _score(
+        self, features_of: Callable[[int], Sequence[Tensor]], accumulate: bool = True
+    ) -> ContinualScore:
+        return continual_accuracy(
+            features_of,
+            [self._labels(images) for images in self.images],
+            [images.stage.num_categories for images in self.images],
+            num_known=self.stages.num_known,
+            restarts=self.recipe.training.kmeans_restarts,
+            seed=self.recipe.training.seed,
+            accumulate=accumulate,
+        )
+
+    def _features_of_stage(self, stage: int) -> list[Tensor]:
+        folder = self.run.stage(stage)
+        model = VARIANTS[self.recipe.model.variant].from_pretrained(folder).to(self.device)
+        return self._features(model, load_view(folder), self.images[: stage + 1])
+
+    def _features(
+        self,
+        model: CategoryDiscoveryModel,
+        view: EvaluationView,
+        images: Sequence[StageImages],
+        prompted: bool | None = None,
+    ) -> list[Tensor]:
+        return [
+            extract_features(
+                model,
+                each,
+                view,
+                device=self.device,
+                batch_size=self.recipe.training.feature_batch_size,
+                num_workers=self.num_workers,
+                progress=progress_bar,
+                label=f"features of stage {each.stage.index}",
+                prompted=prompted,
+            )
+            for each in images
+        ]
+
+    def _pixels(self, images: StageImages) -> Tensor:
+        view = evaluation_view(self.recipe)
+        rows = torch.stack([view(images[index]).flatten() for index in range(len(images))])
+        return F.normalize(rows.float(), dim=-1).to(self.device)
+
+    def _labels(self, images: StageImages) -> np.ndarray:
+        return self.stages.evaluation_labels(images.stage)[images.positions]

@@ -1,0 +1,146 @@
+"""Assign the images of a folder to the categories of a checkpoint, from the checkpoint alone."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModel
+
+from promptccd.data.images import Status, decode_image
+from promptccd.data.views import EvaluationView, normalise
+from promptccd.errors import DataError, RunError
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.runs.stage_checkpoint import load_view
+from promptccd.training.checkpoints import CHECKSUMS, problems_of
+from promptccd.training.progress import progress_bar
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One image and the category it was assigned to.
+
+    Attributes:
+        file: path inside the folder.
+        category: category id.
+        name: its name.
+        known: whether it was labelled at stage 0.
+        confidence: in 0..1.
+        distance: squared distance of the unit feature to the category's prototype.
+        note: what a person should know about how the file was read; empty for most.
+    """
+
+    file: str
+    category: int
+    name: str
+    known: bool
+    confidence: float
+    distance: float
+    note: str
+
+
+@dataclass(frozen=True)
+class FolderPredictions:
+    """Predictions and the files that got none; together they are all files of the folder.
+
+    Attributes:
+        predictions: one per readable image, by path.
+        skipped: reason by path.
+    """
+
+    predictions: list[Prediction]
+    skipped: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {"predictions": [asdict(item) for item in self.predictions], "skipped": self.skipped}
+
+
+def load_model(path: str | Path) -> CategoryDiscoveryModel:
+    """Load a finished stage of any variant.
+
+    Raises:
+        RunError: the folder is damaged, or holds no model of ours.
+    """
+    folder = Path(path)
+    if (folder / CHECKSUMS).exists() and (problems := problems_of(folder)):
+        raise RunError(
+            f"{folder} is damaged: {'; '.join(problems)}. Copy it again, or train the stage again."
+        )
+    try:
+        model = AutoModel.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise RunError(f"Cannot load a model from {str(path)!r}: {str(error).splitlines()[0]}") from error
+    if not isinstance(model, CategoryDiscoveryModel) or not len(model.prototypes):
+        raise RunError(
+            f"{str(path)!r} holds a {type(model).__name__} without categories. Give a stage that training finished, "
+            "for example runs/promptccd-digits/stage3."
+        )
+    return model
+
+
+@torch.no_grad()
+def predict_folder(
+    model: CategoryDiscoveryModel, path: str | Path, folder: str | Path, *, batch_size: int = 64
+) -> FolderPredictions:
+    """Assign every image below a folder.
+
+    Args:
+        model: a finished stage, on its device.
+        path: where it was loaded from; its image processor lies there.
+        folder: searched with all its sub-folders, in the order of names.
+        batch_size: images per forward.
+
+    Raises:
+        DataError: there is no such folder, or no file in it.
+    """
+    root = Path(folder)
+    files = sorted(_files_below(root)) if root.is_dir() else []
+    if not files:
+        raise DataError(f"No files to predict in {str(folder)!r}: give a folder of images.")
+    view = load_view(path)
+    readable: list[tuple[str, str]] = []
+    skipped: dict[str, str] = {}
+    waiting: list[torch.Tensor] = []
+    predictions: list[Prediction] = []
+    for name in progress_bar(files, len(files), "predicting"):
+        decoded = decode_image(root / name)
+        if decoded.image is None:
+            skipped[name] = decoded.verdict.note
+            continue
+        readable.append((name, decoded.verdict.note if decoded.verdict.status is Status.NOTED else ""))
+        waiting.append(view(decoded.image))
+        if len(waiting) == batch_size:
+            predictions += _assigned(model, torch.stack(waiting), view, readable[len(predictions) :])
+            waiting = []
+    if waiting:
+        predictions += _assigned(model, torch.stack(waiting), view, readable[len(predictions) :])
+    return FolderPredictions(predictions, skipped)
+
+
+def _assigned(
+    model: CategoryDiscoveryModel, pixels: torch.Tensor, view: EvaluationView, files: list[tuple[str, str]]
+) -> list[Prediction]:
+    features = model(normalise(pixels.to(model.device), view.mean, view.std)).features
+    found = model.assign(features)
+    names = dict(zip(model.config.category_ids, model.config.category_names, strict=True))
+    return [
+        Prediction(
+            file, category, names[category], category < model.config.num_known, confidence, distance, note
+        )
+        for (file, note), category, confidence, distance in zip(
+            files,
+            found.category_ids.tolist(),
+            found.confidences.tolist(),
+            found.distances.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _files_below(root: Path) -> Iterator[str]:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            yield os.path.relpath(os.path.join(folder, name), root)

@@ -1,0 +1,263 @@
+"""The folder of a run: who may write to it, what it was made with, and how far it got."""
+
+import fcntl
+import getpass
+import json
+import os
+import platform
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from promptccd.data.stages import StageStream
+from promptccd.errors import RunError, SplitMismatchError
+from promptccd.evaluation import ContinualScore
+from promptccd.training.arguments import Recipe
+from promptccd.training.checkpoints import (
+    problems_of,
+    remove_leftovers,
+    trusted,
+    write_directory,
+    write_file,
+    write_json,
+)
+from promptccd.training.trainer import TrainingState
+
+KEPT_STATES = 2
+# Fields that may change between two sittings of one run without changing a byte of its stages.
+FREE_FIELDS = {
+    "data": {"dataset"},  # the same data in another place; the split's fingerprint decides
+    "training": {"output_dir", "num_workers", "save_steps", "report_to"},
+}
+_FOLDERS = (("data", "dataset"), ("model", "backbone"))
+_PACKAGES = ("promptccd", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
+
+
+class RunDirectory:
+    """Paths and records of one run.
+
+    Layout: ``stage0 ... stageT`` (one checkpoint each), ``backbone`` (if it was pretrained here), ``resume``
+    (states inside a stage), ``split.json``, ``manifest.json``, ``images.json``, ``results.json``.
+
+    Args:
+        path: the folder; `prepare` creates it.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self._lock: int | None = None
+
+    def stage(self, index: int) -> Path:
+        """Folder of a stage's checkpoint."""
+        return self.path / f"stage{index}"
+
+    @property
+    def backbone(self) -> Path:
+        """Folder of the backbone that was pretrained for this run."""
+        return self.path / "backbone"
+
+    @property
+    def results(self) -> ContinualScore | None:
+        """Content of ``results.json``, `None` before the first scored stage."""
+        values = self._read("results.json")
+        return None if values is None else ContinualScore.from_dict(values)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Content of ``manifest.json``.
+
+        Raises:
+            RunError: this is no run directory.
+        """
+        manifest = self._read("manifest.json")
+        if manifest is None:
+            raise RunError(
+                f"{self.path} is not a run: it has no manifest.json. Give the --output_dir of a training."
+            )
+        return manifest
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the run, its folders found again from where the run lies now."""
+        values = self.manifest["recipe"]
+        for section, key in _FOLDERS:
+            value = values[section][key]
+            if value is not None and (self.path / value).exists():
+                values[section][key] = str(self.path / value)
+        return Recipe.from_dict(values)
+
+    def lock(self) -> None:
+        """Keep every other process from writing here until this one ends.
+
+        Raises:
+            RunError: another process is at it; its id is named.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(descriptor, 32).decode() or "unknown"
+            os.close(descriptor)
+            raise RunError(
+                f"Process {owner} is writing to {self.path}. Wait for it, stop it, or give another --output_dir."
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        self._lock = descriptor  # held open: the operating system releases it however this process ends
+
+    def unlock(self) -> None:
+        """Let others write again."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def prepare(self, recipe: Recipe, stages: StageStream) -> None:
+        """Record what the run is made with, or make sure that a run to go on with was made with the same.
+
+        Raises:
+            SplitMismatchError: the images or the split differ; both fingerprints are named.
+            RunError: another setting differs; the settings are named.
+        """
+        remove_leftovers(self.path)
+        before = self._read("manifest.json")
+        if before is not None:
+            stages.require_fingerprint(before["split_fingerprint"], f"The run in {self.path}")
+            _require_same(before["recipe"], _portable(recipe, self.path), self.path)
+        else:
+            write_file(self.path / "split.json", json.dumps(stages.split.to_dict()))
+            self.update_manifest(
+                {
+                    "split_fingerprint": stages.split.fingerprint,
+                    "data_fingerprint": stages.split.data_fingerprint,
+                    "seed": recipe.training.seed,
+                    "recipe": _portable(recipe, self.path),
+                    "versions": {name: version(name) for name in _PACKAGES},
+                    "python": platform.python_version(),
+                    "machine": platform.machine(),
+                    "threads": torch.get_num_threads(),
+                    "seconds": {},
+                }
+            )
+
+    def require_split(self, stages: StageStream) -> None:
+        """Refuse to evaluate on another split than the run was trained on.
+
+        Raises:
+            SplitMismatchError: naming both fingerprints.
+        """
+        stages.require_fingerprint(self.manifest["split_fingerprint"], f"The run in {self.path}")
+        recorded = (self._read("split.json") or {}).get("fingerprint")
+        if recorded != stages.split.fingerprint:
+            raise SplitMismatchError(
+                f"split.json of {self.path} records split {recorded}, its manifest {stages.split.fingerprint}: "
+                "one of them was changed. Restore it, or train again in a new output_dir."
+            )
+
+    def stages_on_disk(self) -> int:
+        """Number of stage folders from 0 on, every one of them checked.
+
+        Raises:
+            RunError: a stage folder is damaged, or there is none.
+        """
+        done = 0
+        while self.stage(done).exists():
+            problems = problems_of(self.stage(done))
+            if problems:
+                raise RunError(
+                    f"{self.stage(done)} is damaged: {'; '.join(problems)}. Run the training command again: it "
+                    "goes on from the last whole stage."
+                )
+            done += 1
+        if done == 0:
+            raise RunError(f"{self.path} holds no finished stage yet. Let the training finish a stage first.")
+        return done
+
+    def save_state(self, stage: int, state: TrainingState, seconds: float) -> None:
+        """Write a resumable state; older ones go only after it is in place."""
+        folder = self.path / "resume"
+        folder.mkdir(exist_ok=True)
+        target = folder / f"stage{stage}-epoch{state.epoch:06d}-step{state.step:08d}"
+
+        def fill(staging: Path) -> None:
+            save_file(state.tensors, staging / "tensors.safetensors")
+            position = {"stage": stage, "epoch": state.epoch, "step": state.step, "seconds": seconds}
+            write_json(staging / "position.json", position)
+
+        if not target.exists():
+            write_directory(target, fill)
+        for old in self._states(stage)[KEPT_STATES:]:
+            shutil.rmtree(old)
+
+    def load_state(self, stage: int) -> tuple[TrainingState, float] | None:
+        """Newest whole state inside a stage, with the seconds spent so far; `None` to begin the stage."""
+        remove_leftovers(self.path / "resume")
+        for folder in self._states(stage):
+            if trusted(folder):
+                position = json.loads((folder / "position.json").read_text(encoding="utf-8"))
+                tensors = load_file(folder / "tensors.safetensors")
+                return TrainingState(position["epoch"], position["step"], tensors), position["seconds"]
+        return None
+
+    def forget_states(self) -> None:
+        """Delete the states inside a stage once its checkpoint is in place."""
+        shutil.rmtree(self.path / "resume", ignore_errors=True)
+
+    def assignments(self, stage: int) -> dict[str, list[int]]:
+        """Sample ids and the category ids assigned to them at a stage."""
+        return json.loads((self.stage(stage) / "assignments.json").read_text(encoding="utf-8"))
+
+    def update_manifest(self, values: dict[str, Any]) -> None:
+        """Merge values into ``manifest.json``, dictionaries one level deep."""
+        manifest = self._read("manifest.json") or {}
+        for key, value in values.items():
+            manifest[key] = {**manifest.get(key, {}), **value} if isinstance(value, dict) else value
+        self.write("manifest.json", manifest)
+
+    def write(self, name: str, value: Any) -> None:
+        """Replace a JSON record of the run atomically."""
+        write_file(self.path / name, json.dumps(value, indent=1) + "\n")
+
+    def _states(self, stage: int) -> list[Path]:
+        return sorted((self.path / "resume").glob(f"stage{stage}-*"), reverse=True)
+
+    def _read(self, name: str) -> Any:
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise RunError(
+                f"{name} in {self.path} is not JSON any more: {error}. Restore it from a copy."
+            ) from error
+
+
+def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
+    """The recipe with local folders written relative to the run: no absolute path, no name of a person."""
+    values = recipe.to_dict()
+    for section, key in _FOLDERS:
+        value = values[section][key]
+        if value is not None and Path(value).expanduser().exists():
+            relative = Path(os.path.relpath(Path(value).expanduser(), run))
+            names_somebody = {Path.home().name, getpass.getuser()} & set(relative.parts)
+            values[section][key] = relative.name if names_somebody else str(relative)
+    values["training"]["output_dir"] = run.name
+    return values
+
+
+def _require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    changed = [
+        f"{section}.{key} was {before.get(section, {}).get(key)!r}, is {value!r}"
+        for section, fields in now.items()
+        for key, value in fields.items()
+        if key not in FREE_FIELDS.get(section, ()) and before.get(section, {}).get(key) != value
+    ]
+    if changed:
+        raise RunError(
+            f"The run in {path} was made with other settings: {'; '.join(changed)}. Use those again, or give a new "
+            "--output_dir."
+        )

@@ -1,0 +1,254 @@
+"""A whole run: every stage trained, discovered, scored and saved; or taken up where it was left."""
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import Tensor
+
+from promptccd.data.randomness import torch_generator
+from promptccd.data.stage_images import StageImages
+from promptccd.data.stages import LabelledStage, Stage, StageStream
+from promptccd.data.views import TrainingViews
+from promptccd.errors import ConfigurationError
+from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, StageScore
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.runs.models import VARIANTS, backbone_of, ensure_backbone, evaluation_view, initial_model
+from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.stage_checkpoint import save_stage
+from promptccd.training.arguments import DataArguments, Recipe
+from promptccd.training.checkpoints import trusted
+from promptccd.training.features import extract_features
+from promptccd.training.interruption import StopRequest
+from promptccd.training.trainer import StageTrainer, TrainingState
+
+logger = logging.getLogger(__name__)
+
+
+def stage_stream(data: DataArguments, seed: int) -> StageStream:
+    """The stages a recipe describes."""
+    return StageStream.from_dataset(
+        data.dataset,
+        class_blocks=data.class_blocks,
+        cuts=data.cuts,
+        seed=seed,
+        split=data.split,
+        image_column=data.image_column,
+        label_column=data.label_column,
+    )
+
+
+def train_run(recipe: Recipe, accelerator: Accelerator | None = None) -> ContinualScore:
+    """Train all stages of a recipe into ``recipe.training.output_dir``; a run that was begun goes on.
+
+    Args:
+        recipe: what to train on, what and how.
+        accelerator: for a caller who has one; else one is made as the recipe says.
+
+    Returns:
+        The table, also in ``results.json``.
+
+    Raises:
+        PromptCCDError: with a message that says what, why and what to do; what was saved stays.
+    """
+    arguments = recipe.training
+    accelerator = accelerator or Accelerator(
+        cpu=not torch.cuda.is_available(),  # without it, processes that torchrun starts on CPUs stay strangers
+        mixed_precision=arguments.mixed_precision,
+        log_with=None if arguments.report_to == "none" else arguments.report_to,
+        project_dir=str(Path(arguments.output_dir) / "logs"),
+        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+    )
+    stages = stage_stream(recipe.data, arguments.seed)
+    run = RunDirectory(arguments.output_dir)
+    with StopRequest() as stop:
+        try:
+            if accelerator.is_main_process:
+                run.lock()
+                run.prepare(recipe, stages)
+            accelerator.wait_for_everyone()
+            return _Run(recipe, stages, run, accelerator, stop).train()
+        finally:
+            run.unlock()
+
+
+class _Run:
+    def __init__(
+        self,
+        recipe: Recipe,
+        stages: StageStream,
+        run: RunDirectory,
+        accelerator: Accelerator,
+        stop: StopRequest,
+    ):
+        self.recipe, self.stages, self.run = recipe, stages, run
+        self.accelerator, self.stop = accelerator, stop
+        self.view = evaluation_view(recipe)
+        self.images: list[StageImages] = []
+
+    def train(self) -> ContinualScore:
+        finished = self._finished_stages()
+        if finished:
+            logger.info("Finished already in %s: stages %s.", self.run.path, ", ".join(map(str, finished)))
+        self._start_trackers()
+        for stage in self.stages:
+            if stage.index in finished:
+                self._read(stage)
+            else:
+                self._train_stage(stage)
+        self.accelerator.end_training()
+        return self._table()
+
+    def _train_stage(self, stage: Stage) -> None:
+        started = time.monotonic()
+        images = self._read(stage)
+        model = self._model_before(stage.index)
+        replay = self._replay(model, stage.index)
+        labels = (
+            torch.from_numpy(stage.labels[images.positions]) if isinstance(stage, LabelledStage) else None
+        )
+        resumed = self.run.load_state(stage.index)
+        before = resumed[1] if resumed else 0.0
+        if resumed:
+            logger.info(
+                "Stage %d goes on at epoch %d, step %d.", stage.index, resumed[0].epoch, resumed[0].step
+            )
+
+        def save(state: TrainingState) -> None:
+            if self.accelerator.is_main_process:
+                self.run.save_state(stage.index, state, before + time.monotonic() - started)
+            self.accelerator.wait_for_everyone()
+
+        trainer = StageTrainer(
+            model,
+            images,
+            labels,
+            replay,
+            arguments=self.recipe.training,
+            views=TrainingViews(self.recipe.views),
+            evaluation_view=self.view,
+            accelerator=self.accelerator,
+            stop=self.stop,
+            save=save,
+        )
+        trainer.train(resumed[0] if resumed else None)
+        self._finish_stage(stage, model)
+        if self.accelerator.is_main_process:
+            seconds = round(before + time.monotonic() - started, 1)
+            self.run.update_manifest({"seconds": {f"stage{stage.index}": seconds}})
+            self.run.forget_states()
+        self.accelerator.wait_for_everyone()
+
+    def _finish_stage(self, stage: Stage, model: CategoryDiscoveryModel) -> None:
+        """Discover, score and save."""
+        model.config.stage, model.config.num_known = stage.index, self.stages.num_known
+        features = [self._features(model, images) for images in self.images]
+        protocol = self._protocol(stage.index)
+        score: StageScore | None = None
+        if isinstance(stage, LabelledStage):
+            ids = protocol.assigned[0]
+            means = torch.stack(
+                [features[0][torch.from_numpy(ids == known)].mean(0) for known in np.unique(ids)]
+            )
+            found = Discovery(ids, means, np.unique(ids).tolist())
+        else:
+            found = protocol.discover(features, stage.num_categories)
+            score = protocol.score(found, self._true_ids(stage))
+        model.set_categories(found.prototypes, found.prototype_ids, self._names(found.prototype_ids))
+        if not self.accelerator.is_main_process:
+            return
+        if score is not None:
+            others = [row for row in self._table().stages if row.stage != score.stage]
+            table = sorted([*others, score], key=lambda row: row.stage)
+            self.run.write("results.json", ContinualScore("cacc", table).to_dict())
+        self.run.write("images.json", [images.report.to_dict() for images in self.images])
+        save_stage(
+            self.run.stage(stage.index),
+            model,
+            self.view,
+            name=self.run.path.name,
+            fingerprint=self.stages.split.fingerprint,
+            sample_ids=self.images[stage.index].sample_ids,
+            category_ids=found.category_ids,
+            score=score,
+        )
+
+    def _model_before(self, stage: int) -> CategoryDiscoveryModel:
+        if stage == 0:
+            if self.accelerator.is_main_process:
+                ensure_backbone(
+                    self.recipe, self.run, self.images[0], self.accelerator.device, self.stop.progress
+                )
+            self.accelerator.wait_for_everyone()
+            model = initial_model(self.recipe, backbone_of(self.recipe, self.run))
+        else:
+            model = VARIANTS[self.recipe.model.variant].from_pretrained(self.run.stage(stage - 1))
+        return model.to(self.accelerator.device)
+
+    def _replay(self, model: CategoryDiscoveryModel, stage: int) -> Tensor | None:
+        count = self.recipe.training.replay_samples
+        if stage == 0 or model.mixture is None or count == 0:
+            return None
+        return model.mixture.sample(count, torch_generator("replay", self.recipe.training.seed, stage))
+
+    def _protocol(self, stage: int) -> ContinualAccuracy:
+        """The protocol as earlier stages left it."""
+        training = self.recipe.training
+        known = self.stages.labelled.labels[self.images[0].positions]
+        protocol = ContinualAccuracy(
+            known, self.stages.num_known, restarts=training.kmeans_restarts, seed=training.seed
+        )
+        for earlier in range(1, stage):
+            protocol.assigned.append(np.asarray(self.run.assignments(earlier)["category_ids"]))
+        return protocol
+
+    def _features(self, model: CategoryDiscoveryModel, images: StageImages) -> Tensor:
+        return extract_features(
+            model,
+            images,
+            self.view,
+            device=self.accelerator.device,
+            batch_size=self.recipe.training.feature_batch_size,
+            num_workers=self.recipe.training.num_workers,
+            progress=self.stop.progress,
+            label=f"features of stage {images.stage.index}",
+        )
+
+    def _read(self, stage: Stage) -> StageImages:
+        self.images.append(StageImages.read(stage, self.recipe.training.num_workers, self.stop.progress))
+        return self.images[-1]
+
+    def _true_ids(self, stage: Stage) -> np.ndarray:
+        return self.stages.evaluation_labels(stage)[self.images[stage.index].positions]
+
+    def _names(self, ids: list[int]) -> list[str]:
+        known = self.stages.labelled.category_names
+        return [known[item] if item < len(known) else f"discovered {item}" for item in ids]
+
+    def _table(self) -> ContinualScore:
+        """The rows scored so far."""
+        return self.run.results or ContinualScore("cacc", [])
+
+    def _start_trackers(self) -> None:
+        wanted = self.recipe.training.report_to
+        if wanted == "none":
+            return
+        self.accelerator.init_trackers("promptccd")
+        if self.accelerator.is_main_process and not self.accelerator.trackers:  # accelerate only warns
+            raise ConfigurationError(
+                f"--report_to {wanted} needs a package that is missing: pip install {wanted}."
+            )
+
+    def _finished_stages(self) -> list[int]:
+        """Stages whose checkpoints are whole, as the main process finds them."""
+        whole = torch.zeros(len(self.stages), dtype=torch.int64, device=self.accelerator.device)
+        if self.accelerator.is_main_process:
+            for stage in self.stages:
+                whole[stage.index] = trusted(self.run.stage(stage.index))
+        if self.accelerator.num_processes > 1:
+            torch.distributed.broadcast(whole, 0)
+        return whole.nonzero().flatten().tolist()

@@ -1,0 +1,214 @@
+"""Crash-safe and bit-exact: however a run is interrupted, its stages end up the same bytes."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from promptccd.errors import DivergedError, RunError, SplitMismatchError
+from promptccd.runs import RunDirectory, train_run
+from promptccd.training.arguments import Recipe
+
+Values = dict[str, dict]
+
+
+def stage_hashes(run: Path, num_stages: int = 4) -> list[str]:
+    return [
+        hashlib.sha256((run / f"stage{stage}" / "model.safetensors").read_bytes()).hexdigest()
+        for stage in range(num_stages)
+    ]
+
+
+def run_process(command: list[str]) -> subprocess.CompletedProcess:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def train_alone(values: Values, folder: Path, name: str, **training) -> Path:
+    """Train in a new process; returns the run."""
+    values = {**values, "training": {**values["training"], **training, "output_dir": str(folder / name)}}
+    recipe = folder / f"{name}.json"  # JSON is YAML
+    recipe.write_text(json.dumps(values))
+    result = run_process([sys.executable, "-m", "promptccd.cli.main", "train", "--config", str(recipe)])
+    assert result.returncode == 0, result.stderr
+    return folder / name
+
+
+@pytest.fixture
+def reference(recipe_values: Values, tmp_path: Path) -> list[str]:
+    """Bytes of an uninterrupted run."""
+    return stage_hashes(train_alone(recipe_values, tmp_path, "reference"))
+
+
+@pytest.mark.timeout(600)
+def test_fifty_kills_change_no_byte(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
+    values = {
+        **recipe_values,
+        "training": {**recipe_values["training"], "output_dir": str(tmp_path / "killed")},
+    }
+    values["training"]["save_steps"] = 1
+    recipe = tmp_path / "killed.json"
+    recipe.write_text(json.dumps(values))
+    victim = Path(__file__).with_name("victim.py")
+    result = run_process([sys.executable, str(victim), str(recipe), "50", "7"])
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    print(f"kills: {report}")
+    assert report["kills"] == 50
+    assert report["status"] == 0
+    assert report["inside_a_save"] >= 5, report
+    for number in range(report["runs"]):
+        assert stage_hashes(tmp_path / f"killed-{number}") == reference
+
+
+def test_loader_workers_change_no_byte(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
+    assert stage_hashes(train_alone(recipe_values, tmp_path, "workers", num_workers=2)) == reference
+
+
+def test_another_seed_changes_the_bytes(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
+    assert stage_hashes(train_alone(recipe_values, tmp_path, "seeded", seed=2)) != reference
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_signal_saves_and_the_same_command_goes_on(
+    recipe_values: Values, tmp_path: Path, reference: list[str], number: signal.Signals
+) -> None:
+    values = {
+        **recipe_values,
+        "training": {**recipe_values["training"], "output_dir": str(tmp_path / "stopped")},
+    }
+    values["training"]["save_steps"] = 10_000
+    recipe = tmp_path / "stopped.json"
+    recipe.write_text(json.dumps(values))
+    command = [sys.executable, "-m", "promptccd.cli.main", "train", "--config", str(recipe)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "stage 1: epoch 1" in line:
+            process.send_signal(number)
+            break
+    errors = process.stderr.read()
+    assert process.wait() == 128 + number
+    assert "Run the same command again" in errors
+    assert "Traceback" not in errors
+    result = run_process(command)
+    assert result.returncode == 0
+    assert "goes on at epoch" in result.stderr
+    assert stage_hashes(tmp_path / "stopped") == reference
+
+
+def test_a_damaged_stage_is_named_and_trained_again(recipe_values: Values, tmp_path: Path, caplog) -> None:
+    train_run(Recipe.from_dict(recipe_values))
+    run = tmp_path / "run"
+    before = stage_hashes(run)
+    weights = run / "stage2" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-7])
+    train_run(Recipe.from_dict(recipe_values))
+    assert "Refused stage2: model.safetensors was altered or cut short" in caplog.text
+    assert stage_hashes(run) == before  # stage 3 was whole and was left alone
+    assert (run / ".refused-stage2").exists()
+
+
+def test_a_finished_run_is_not_trained_again(recipe_values: Values, tmp_path: Path) -> None:
+    first = train_run(Recipe.from_dict(recipe_values))
+    stamp = (tmp_path / "run" / "stage3" / "model.safetensors").stat().st_mtime_ns
+    assert train_run(Recipe.from_dict(recipe_values)).to_dict() == first.to_dict()
+    assert (tmp_path / "run" / "stage3" / "model.safetensors").stat().st_mtime_ns == stamp
+
+
+def changed(values: Values, section: str, **fields) -> Recipe:
+    return Recipe.from_dict({**values, section: {**values.get(section, {}), **fields}})
+
+
+def test_another_split_or_setting_is_refused(recipe_values: Values, tmp_path: Path) -> None:
+    train_run(Recipe.from_dict(recipe_values))
+    before = stage_hashes(tmp_path / "run")
+    with pytest.raises(SplitMismatchError) as error:
+        train_run(changed(recipe_values, "data", class_blocks=[1, 2, 1, 1]))
+    recorded = json.loads((tmp_path / "run" / "split.json").read_text())["fingerprint"]
+    assert recorded in str(error.value)
+    assert str(error.value).count("split ") == 2
+    with pytest.raises(RunError, match=r"training.epochs was 3, is 4"):
+        train_run(changed(recipe_values, "training", epochs=4))
+    assert stage_hashes(tmp_path / "run") == before
+
+
+def test_two_trainings_cannot_share_a_folder(recipe_values: Values, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.lock()
+    with pytest.raises(RunError, match=f"Process {os.getpid()} is writing"):
+        train_run(Recipe.from_dict(recipe_values))
+    run.unlock()
+
+
+def test_a_loss_that_is_no_number_stops_the_run(recipe_values: Values, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="Lower --learning_rate"):
+        train_run(changed(recipe_values, "training", learning_rate=1e30))
+    assert not (tmp_path / "run" / "stage0").exists()
+
+
+def test_labels_of_unlabelled_stages_never_reach_training(
+    recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shuffled truth gives the same weights: only the scores change."""
+    from promptccd.data import StageStream
+
+    train_run(Recipe.from_dict(recipe_values))
+    honest = stage_hashes(tmp_path / "run")
+    original = StageStream.evaluation_labels
+    monkeypatch.setattr(StageStream, "evaluation_labels", lambda self, stage: original(self, stage)[::-1] * 0)
+    train_run(changed(recipe_values, "training", output_dir=str(tmp_path / "poisoned")))
+    assert stage_hashes(tmp_path / "poisoned") == honest
+
+
+def test_global_random_states_do_not_matter(recipe_values: Values, tmp_path: Path) -> None:
+    import random
+
+    import numpy as np
+    import torch
+
+    for number in (1, 2):
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(number)
+        train_run(changed(recipe_values, "training", output_dir=str(tmp_path / f"run{number}")))
+    assert stage_hashes(tmp_path / "run1") == stage_hashes(tmp_path / "run2")
+
+
+def test_waiting_time_is_measured(recipe_values: Values, tmp_path: Path) -> None:
+    started = time.monotonic()
+    train_run(Recipe.from_dict(recipe_values))
+    seconds = RunDirectory(tmp_path / "run").manifest["seconds"]
+    assert set(seconds) == {"stage0", "stage1", "stage2", "stage3"}
+    assert 0 < sum(seconds.values()) <= time.monotonic() - started + 1
+
+
+def test_bf16_trains_and_predicts_in_float32(recipe_values: Values, tmp_path: Path) -> None:
+    from promptccd.runs import load_model
+
+    score = train_run(changed(recipe_values, "training", mixed_precision="bf16"))
+    assert len(score.stages) == 3
+    weights = load_model(tmp_path / "run" / "stage3").state_dict()
+    assert {str(value.dtype) for value in weights.values()} == {"torch.float32"}
+
+
+def test_the_model_without_prompts_trains_by_the_same_loop(recipe_values: Values, tmp_path: Path) -> None:
+    from promptccd import GCDModel
+    from promptccd.runs import load_model
+
+    score = train_run(changed(recipe_values, "model", variant="promptccd-gcd"))
+    assert len(score.stages) == 3
+    assert type(load_model(tmp_path / "run" / "stage3")) is GCDModel
+
+
+def test_a_tracker_hears_of_every_epoch(recipe_values: Values, tmp_path: Path) -> None:
+    train_run(changed(recipe_values, "training", report_to="tensorboard"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(next((tmp_path / "run" / "logs").rglob("events*")).parent))
+    events.Reload()
+    assert len(events.Scalars("stage1/loss")) == 3
