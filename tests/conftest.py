@@ -39,6 +39,14 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets-cache")
 
 
+@pytest.fixture(autouse=True)
+def fresh_accelerator() -> None:
+    """Accelerate keeps one state per process; a test may want another precision than the last one."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
 @pytest.fixture(scope="session")
 def backbone_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bare DINOv2 checkpoint in the published format, with seeded random weights."""

@@ -92,6 +92,8 @@ class Moves:
 
 @dataclass(frozen=True)
 class Solution:
+    """The best of the restarts that converged together."""
+
     inertia: float
     restart: int
     num_iterations: int
