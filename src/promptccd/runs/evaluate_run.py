@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.data.stage_images import StageImages
@@ -62,8 +61,17 @@ class RunEvaluation:
         return self._score(self._features_of_stage, protocol == "cacc")
 
     def raw_pixels(self) -> ContinualScore:
-        """The same clustering on the pixels themselves, as the evaluation view shows them."""
-        features = [self._pixels(images) for images in self.images]
+        """The same clustering on pixels in 0..1: as they are where all images have one size, else as viewed.
+
+        All pixels are held in memory; this baseline is meant for small images.
+        """
+        sizes = {images[index].size for images in self.images for index in range(len(images))}
+        view = evaluation_view(self.recipe)
+        show = (lambda image: torch.from_numpy(np.array(image))) if len(sizes) == 1 else view
+        features = [
+            torch.stack([show(images[index]).flatten() for index in range(len(images))]).to(self.device) / 255
+            for images in self.images
+        ]
         return self._score(lambda stage: features[: stage + 1])
 
     def frozen_backbone(self) -> ContinualScore:
@@ -111,11 +119,6 @@ class RunEvaluation:
             )
             for each in images
         ]
-
-    def _pixels(self, images: StageImages) -> Tensor:
-        view = evaluation_view(self.recipe)
-        rows = torch.stack([view(images[index]).flatten() for index in range(len(images))])
-        return F.normalize(rows.float(), dim=-1).to(self.device)
 
     def _labels(self, images: StageImages) -> np.ndarray:
         return self.stages.evaluation_labels(images.stage)[images.positions]
