@@ -101,7 +101,7 @@ def split_command(options: argparse.Namespace) -> None:
 
 
 def evaluate_command(options: argparse.Namespace) -> None:
-    """``promptccd evaluate``."""
+    """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     scores: dict[str, list[ContinualScore]] = {}
     for path in options.runs:
         evaluation = RunEvaluation(path, options.dataset, options.num_workers)
@@ -110,13 +110,14 @@ def evaluate_command(options: argparse.Namespace) -> None:
         if options.baselines:
             scores.setdefault("frozen backbone", []).append(evaluation.frozen_backbone())
             scores.setdefault("raw pixels", []).append(evaluation.raw_pixels())
-        if not options.json and (len(options.runs) == 1 or not options.baselines):
-            print(f"{path} ({options.protocol})\n{score_table(score)}\n")
-    plain: dict[str, Any] = {name: [each.to_dict() for each in many] for name, many in scores.items()}
-    only = next(iter(plain.values()))[0]
-    single = len(options.runs) == 1 and not options.baselines
-    comparison = "" if single else comparison_table(scores)
-    _show(options, only if single else plain, lambda: comparison)
+        if not options.json:
+            print(f"{path} ({options.protocol})\n{score_table(score)}\n", flush=True)
+    compared = len(options.runs) > 1 or options.baselines
+    if options.json:
+        plain = {name: [each.to_dict() for each in many] for name, many in scores.items()}
+        print(json.dumps(plain if compared else score.to_dict(), indent=1))
+    elif compared:
+        print(comparison_table(scores))
     if options.next_steps:
         print(NEXT_STEPS.format(run=options.runs[0]))
 

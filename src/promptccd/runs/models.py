@@ -1,6 +1,7 @@
 """From a recipe to the model that stage 0 starts with."""
 
 import dataclasses
+import logging
 from pathlib import Path
 
 import torch
@@ -15,6 +16,8 @@ from promptccd.runs.run_directory import RunDirectory
 from promptccd.training.arguments import Recipe
 from promptccd.training.checkpoints import trusted, write_directory
 from promptccd.training.pretraining import pretrain_backbone
+
+logger = logging.getLogger(__name__)
 
 VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {
     model.config_class.model_type: model for model in (PromptCCDModel, GCDModel)
@@ -72,6 +75,7 @@ def ensure_backbone(
             f"model.backbone_config {recipe.model.backbone_config} makes no Dinov2Config: "
             f"{' '.join(str(error).split())}"
         ) from error
+    logger.info("Pretraining a small backbone without labels on the %d images of stage 0.", len(images))
     view = evaluation_view(recipe)
     pixels = torch.stack([view(images[index]) for index in range(len(images))])
     backbone = pretrain_backbone(

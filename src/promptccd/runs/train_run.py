@@ -111,7 +111,8 @@ class _Run:
         labels = (
             torch.from_numpy(stage.labels[images.positions]) if isinstance(stage, LabelledStage) else None
         )
-        resumed = self.run.load_state(stage.index)
+        with self.accelerator.main_process_first():  # it is the one that moves damaged states aside
+            resumed = self.run.load_state(stage.index)
         before = resumed[1] if resumed else 0.0
         if resumed:
             logger.info(
