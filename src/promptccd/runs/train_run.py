@@ -94,6 +94,8 @@ class _Run:
         finished = self._finished_stages()
         if finished:
             logger.info("Finished already in %s: stages %s.", self.run.path, ", ".join(map(str, finished)))
+        if len(finished) == len(self.stages):
+            return self._table()
         self._start_trackers()
         for stage in self.stages:
             if stage.index in finished:

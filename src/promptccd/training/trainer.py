@@ -85,7 +85,7 @@ class StageTrainer:
             DivergedError: the loss is no longer a number.
             InterruptedRunError: a signal was received; the state was saved first.
         """
-        epoch, step = (resumed.epoch, resumed.step) if resumed else (0, 0)
+        first_epoch, first_step = (resumed.epoch, resumed.step) if resumed else (0, 0)
         optimizer = torch.optim.SGD(
             [parameter for parameter in self.model.parameters() if parameter.requires_grad],
             lr=self.arguments.learning_rate,
@@ -96,14 +96,14 @@ class StageTrainer:
             restore(self.model, optimizer, resumed.tensors)
         wrapped, optimizer = self.accelerator.prepare(self.model, optimizer)
         self.model.train()
-        batches = iter(self._loader((epoch, step)))
-        bars = EpochProgress(self.stage, self.arguments.epochs, epoch, self.steps)
+        batches = iter(self._loader((first_epoch, first_step)))
+        bars = EpochProgress(self.stage, self.arguments.epochs, first_epoch, self.steps)
         try:
-            for epoch in range(epoch, self.arguments.epochs):  # noqa: B020 - goes on where it was
+            for epoch in range(first_epoch, self.arguments.epochs):
+                step = first_step if epoch == first_epoch else 0
                 if step == 0 and epoch % self.arguments.refit_every == 0:
                     self._refit(epoch)
                 self._run_epoch(wrapped, optimizer, batches, epoch, step, bars)
-                step = 0
         finally:
             bars.close()
             self.accelerator.free_memory()
