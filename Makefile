@@ -4,6 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUNS   ?= runs
 
+# Two threads that wait by spinning take a tiny model ten times as long on a machine that is busy otherwise.
+export OMP_WAIT_POLICY ?= PASSIVE
+
 .PHONY: demo demo-seeds test lint format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table

@@ -212,3 +212,12 @@ def test_a_tracker_hears_of_every_epoch(recipe_values: Values, tmp_path: Path) -
     events = EventAccumulator(str(next((tmp_path / "run" / "logs").rglob("events*")).parent))
     events.Reload()
     assert len(events.Scalars("stage1/loss")) == 3
+
+
+def test_the_discovery_learning_rate_acts_from_stage_1_on(recipe_values: Values, tmp_path: Path) -> None:
+    for name, rate in (("same", None), ("own", 0.001)):
+        folder = str(tmp_path / name)
+        train_run(changed(recipe_values, "training", output_dir=folder, discovery_learning_rate=rate))
+    same, own = stage_hashes(tmp_path / "same"), stage_hashes(tmp_path / "own")
+    assert same[0] == own[0]
+    assert same[1] != own[1]

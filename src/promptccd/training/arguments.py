@@ -85,7 +85,8 @@ class TrainingArguments:
         epochs: epochs per stage.
         batch_size: images per step over all processes; each enters as two views.
         learning_rate: at the start of every stage; follows a cosine per epoch.
-        final_learning_rate: at the end of every stage.
+        discovery_learning_rate: the same for unlabelled stages; none means `learning_rate`, as in the paper.
+        final_learning_rate_factor: share of the learning rate that is left at the end of a stage.
         momentum: of SGD.
         weight_decay: on all that learns.
         temperature_unsupervised: tau_u of InfoNCE.
@@ -107,7 +108,8 @@ class TrainingArguments:
     epochs: int = 200
     batch_size: int = 128
     learning_rate: float = 0.1
-    final_learning_rate: float = 1e-4
+    discovery_learning_rate: float | None = None
+    final_learning_rate_factor: float = 1e-3
     momentum: float = 0.9
     weight_decay: float = 5e-5
     temperature_unsupervised: float = 1.0

@@ -74,6 +74,8 @@ class StageTrainer:
         self.accelerator, self.stop, self.save = accelerator, stop, save
         self.stage = images.stage.index
         self.steps = steps_per_epoch(len(images), arguments.batch_size)
+        discovery = arguments.discovery_learning_rate
+        self.learning_rate = arguments.learning_rate if labels is not None or discovery is None else discovery
         self.weights = ContrastiveWeights(
             arguments.temperature_unsupervised, arguments.temperature_supervised, arguments.supervised_weight
         )
@@ -88,7 +90,7 @@ class StageTrainer:
         first_epoch, first_step = (resumed.epoch, resumed.step) if resumed else (0, 0)
         optimizer = torch.optim.SGD(
             [parameter for parameter in self.model.parameters() if parameter.requires_grad],
-            lr=self.arguments.learning_rate,
+            lr=self.learning_rate,
             momentum=self.arguments.momentum,
             weight_decay=self.arguments.weight_decay,
         )
@@ -132,7 +134,7 @@ class StageTrainer:
         bars: EpochProgress,
     ) -> None:
         rate = cosine_rate(
-            epoch, self.arguments.epochs, self.arguments.learning_rate, self.arguments.final_learning_rate
+            epoch, self.arguments.epochs, self.learning_rate, self.arguments.final_learning_rate_factor
         )
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -187,7 +189,7 @@ class StageTrainer:
         if not math.isfinite(value):
             raise DivergedError(
                 f"The training diverged at stage {self.stage}, epoch {epoch}: its sums became {value}. The last saved "
-                f"state is whole. Lower --learning_rate (now {self.arguments.learning_rate}), in a new --output_dir."
+                f"state is whole. Lower --learning_rate (now {self.learning_rate}), in a new --output_dir."
             )
         return value
 
@@ -221,9 +223,9 @@ class StageTrainer:
         self.model.load_mixture(*parameters)
 
 
-def cosine_rate(epoch: int, epochs: int, first: float, last: float) -> float:
-    """Learning rate of an epoch: a cosine from `first` down to `last`, which epoch number `epochs` would reach."""
-    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+def cosine_rate(epoch: int, epochs: int, first: float, factor: float) -> float:
+    """Learning rate of an epoch: a cosine from `first` to `factor * first`, which epoch number `epochs` would reach."""
+    return first * (factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs)))
 
 
 def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
