@@ -89,7 +89,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
-        if "stage 1: epoch 1" in line:
+        if "stage 0: epoch 3/3" in line:
             process.send_signal(number)
             break
     errors = process.stderr.read()

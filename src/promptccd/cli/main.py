@@ -16,10 +16,13 @@ from promptccd.evaluation import ContinualScore
 from promptccd.runs import RunEvaluation, load_model, predict_folder, stage_stream, train_run
 
 NEXT_STEPS = """
-That was a tiny backbone on 8 x 8 digits. On real images:
-  promptccd train --config hub_configs/promptccd-cifar100.yaml              facebook/dinov2-base, CIFAR-100 from the Hub
-  promptccd train --config hub_configs/promptccd-cifar100.yaml --dataset <Hub id or folder> --class_blocks 70 10 10 10
-  promptccd predict {run}/stage3 <folder of images>            assign your own images to what was found
+That was a tiny backbone on 8 x 8 digits. What to do next:
+  promptccd predict {run}/stage3 FOLDER
+      assign your own images to what was found
+  promptccd train --config hub_configs/promptccd-cifar100.yaml
+      facebook/dinov2-base on CIFAR-100 from the Hub; wants a GPU
+  promptccd train --config hub_configs/promptccd-cifar100.yaml --dataset DATA --class_blocks 70 10 10 10
+      the same on your data: a Hub id, or a folder with one sub-folder of images per category
 """
 
 

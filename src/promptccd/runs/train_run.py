@@ -168,6 +168,10 @@ class _Run:
             others = [row for row in self._table().stages if row.stage != score.stage]
             table = sorted([*others, score], key=lambda row: row.stage)
             self.run.write("results.json", ContinualScore("cacc", table).to_dict())
+            logger.info(
+                "stage %d: All %.1f, Old %.1f, New %.1f over %d images; %d categories so far",
+                score.stage, score.all, score.old, score.new, score.num_images, score.num_categories,
+            )  # fmt: skip
         self.run.write("images.json", [images.report.to_dict() for images in self.images])
         save_stage(
             self.run.stage(stage.index),

@@ -9,6 +9,8 @@ from huggingface_hub.utils import tqdm
 
 logger = logging.getLogger(__name__)
 
+SECONDS_BETWEEN_LINES = 10.0
+
 
 def progress_bar(items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
     """Iterate under a bar; silent where stderr is no terminal or ``HF_HUB_DISABLE_PROGRESS_BARS`` is set."""
@@ -18,7 +20,7 @@ def progress_bar(items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
 class EpochProgress:
     """A bar over the epochs of a stage and, inside it, one over the steps of the epoch.
 
-    Off a terminal it logs about ten lines per stage instead.
+    Off a terminal it logs a line every few seconds instead.
 
     Args:
         stage: index of the stage.
@@ -29,7 +31,7 @@ class EpochProgress:
 
     def __init__(self, stage: int, epochs: int, first_epoch: int, steps: int):
         self._stage, self._epochs, self._first = stage, epochs, first_epoch
-        self._started = time.monotonic()
+        self._started = self._logged = time.monotonic()
         self._outer = tqdm(
             total=epochs, initial=first_epoch, desc=f"stage {stage}", unit="epoch", position=0, disable=None
         )
@@ -48,9 +50,10 @@ class EpochProgress:
         """An epoch is done; `loss` is its mean."""
         self._outer.set_postfix(loss=f"{loss:.3f}")
         self._outer.update()
-        done = epoch + 1
-        if self._outer.disable and (done == self._epochs or done % max(1, self._epochs // 10) == 0):
-            per_epoch = (time.monotonic() - self._started) / (done - self._first)
+        done, now = epoch + 1, time.monotonic()
+        if self._outer.disable and (done == self._epochs or now - self._logged >= SECONDS_BETWEEN_LINES):
+            self._logged = now
+            per_epoch = (now - self._started) / (done - self._first)
             logger.info(
                 "stage %d: epoch %d/%d, loss %.3f, %.2f s per epoch, %.0f s left",
                 self._stage, done, self._epochs, loss, per_epoch, per_epoch * (self._epochs - done),
