@@ -5,7 +5,6 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.conftest import TINY_BACKBONE
 from torch import Tensor
 from transformers import Dinov2Config
 
@@ -14,6 +13,7 @@ from promptccd.data.images import decode_image
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import ConfigurationError
 from promptccd.training.pretraining import PretrainingOptions, pretrain_backbone
+from tests.conftest import TINY_BACKBONE
 
 CONFIG = Dinov2Config(**TINY_BACKBONE)
 
