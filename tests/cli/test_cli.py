@@ -286,6 +286,9 @@ def test_damaged_checkpoints_are_one_line(recipe: Path, tmp_path: Path, pictures
     assert "0" * 64 in err
     code, _, err = run(capsys, "predict", tmp_path, pictures)
     assert code == 2
+    code, _, err = run(capsys, "predict", tmp_path / "run" / "stage9", pictures)
+    assert code == 2
+    assert "holds: stage0, stage1, stage2, stage3" in err
 
 
 def recipe_dataset(recipe: Path) -> str:

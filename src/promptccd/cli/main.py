@@ -15,6 +15,8 @@ from promptccd.errors import PromptCCDError
 from promptccd.evaluation import ContinualScore
 from promptccd.runs import RunEvaluation, load_model, predict_folder, stage_stream, train_run
 
+logger = logging.getLogger(__name__)
+
 NEXT_STEPS = """
 That was a tiny backbone on 8 x 8 digits. What to do next:
   promptccd predict {run}/stage3 FOLDER
@@ -138,6 +140,8 @@ def predict_command(options: argparse.Namespace) -> None:
         return "\n".join(rows)
 
     _show(options, found.to_dict(), lines)
+    counted = len(found.predictions), len(found.skipped)
+    logger.info("%d files: %d assigned, %d skipped.", sum(counted), *counted)
 
 
 def _command(
@@ -155,7 +159,7 @@ def _show(options: argparse.Namespace, value: Any, text: Callable[[], str]) -> N
 
 
 def _quieten_libraries() -> None:
-    for name in ("transformers", "datasets", "httpx", "httpx2", "fsspec"):
+    for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
     transformers_logging.disable_progress_bar()
 

@@ -65,6 +65,8 @@ def load_model(path: str | Path) -> CategoryDiscoveryModel:
         RunError: the folder is damaged, or holds no model of ours.
     """
     folder = Path(path)
+    if not folder.exists() and folder.parent != Path() and folder.parent.exists():  # no Hub id, then
+        raise RunError(f"No folder {str(path)!r}. {folder.parent.name} holds: {_contents(folder.parent)}.")
     if (folder / CHECKSUMS).exists() and (problems := problems_of(folder)):
         raise RunError(
             f"{folder} is damaged: {'; '.join(problems)}. Copy it again, or train the stage again."
@@ -138,6 +140,11 @@ def _assigned(
             strict=True,
         )
     ]
+
+
+def _contents(folder: Path) -> str:
+    names = sorted(item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
+    return ", ".join(names) or "no folders"
 
 
 def _files_below(root: Path) -> Iterator[str]:
