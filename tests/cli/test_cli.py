@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +124,18 @@ def test_predictions_are_those_of_training_for_every_image(
     _, out, _ = run(capsys, "predict", tmp_path / "run" / "stage3", folder, "--json")
     found = [item["category"] for item in json.loads(out)["predictions"]]
     assert found == assigned["category_ids"]
+
+    argv = [
+        sys.executable,
+        "-m",
+        "promptccd.cli.main",
+        "predict",
+        str(tmp_path / "run" / "stage3"),
+        str(folder),
+        "--json",
+    ]
+    elsewhere = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert json.loads(elsewhere.stdout) == json.loads(out)  # confidences and distances too, to the last digit
 
 
 @pytest.mark.parametrize(
@@ -297,9 +311,6 @@ def recipe_dataset(recipe: Path) -> str:
 
 def test_reading_a_checkpoint_unpickles_nothing(recipe: Path, tmp_path: Path, capsys) -> None:
     """An audit hook sees every class a pickle asks for; loading and predicting ask for none."""
-    import subprocess
-    import sys
-
     run(capsys, "train", "--config", recipe, "--epochs", "1")
     code = (
         "import sys; import promptccd.runs as r; asked = [];"
