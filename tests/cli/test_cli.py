@@ -233,6 +233,39 @@ def test_command_line_beats_file_beats_default(recipe: Path) -> None:
     assert parsed.training.learning_rate == 1e-3
 
 
+@pytest.mark.parametrize(
+    ("given", "section", "name", "value"),
+    [
+        (["--mixed_precision", "no"], "training", "mixed_precision", "no"),
+        (["--report_to", "none"], "training", "report_to", "none"),
+        (["--backbone", "none"], "model", "backbone", None),
+        (["--label_column", "5"], "data", "label_column", "5"),
+        (["--prompts_at_test", "true"], "model", "prompts_at_test", True),
+        (["--discovery_learning_rate", "1e-3"], "training", "discovery_learning_rate", 1e-3),
+        (["--cuts", "[0.5, 1.0]", "[1.0]"], "data", "cuts", [[0.5, 1.0], [1.0]]),
+        (["--cuts", "none"], "data", "cuts", None),
+        (["--pretraining.epochs", "3"], "pretraining", "epochs", 3),
+    ],
+    ids=lambda value: str(value),
+)
+def test_words_and_numbers_of_the_command_line(given: list, section: str, name: str, value: object) -> None:
+    from promptccd.cli.main import build_parser
+    from promptccd.cli.recipe_options import recipe_from
+
+    parsed = recipe_from(build_parser().parse_args(["train", *given]))
+    assert getattr(getattr(parsed, section), name) == value
+
+
+def test_no_in_a_file_is_a_word(tmp_path: Path) -> None:
+    from promptccd.training.arguments import Recipe
+
+    path = tmp_path / "r.yaml"
+    path.write_text("training: {mixed_precision: no}\nmodel: {prompts_at_test: True}\n")
+    recipe = Recipe.from_yaml(path)
+    assert recipe.training.mixed_precision == "no"
+    assert recipe.model.prompts_at_test is True
+
+
 def test_yaml_numbers_without_a_dot_are_numbers(tmp_path: Path) -> None:
     from promptccd.training.arguments import Recipe
 

@@ -3,8 +3,10 @@
 import argparse
 import inspect
 import re
+import types
+import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from promptccd.training.arguments import Recipe, describe_type, field_types, parse_value, section_types
 
@@ -43,10 +45,16 @@ def recipe_from(options: argparse.Namespace) -> Recipe:
 
 
 def _value(given: str | list[str], hint: Any) -> Any:
-    if isinstance(given, list):
-        values = [parse_value(item) for item in given]
-        return values[0] if len(values) == 1 and isinstance(values[0], list | None) else values
-    return given if hint is str else parse_value(given)
+    """The value an option means, given the type of its field."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    words = given if isinstance(given, list) else [given]
+    if type(None) in options and [word.lower() for word in words] in (["none"], ["null"]):
+        return None
+    if isinstance(given, list):  # either one YAML list, or its items one by one
+        values = [parse_value(word) for word in words]
+        return values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    is_word = str in options or typing.get_origin(hint) is Literal  # a column may be called 5
+    return given if is_word else parse_value(given)
 
 
 def _field_docs(kind: Any) -> Mapping[str, str]:

@@ -235,9 +235,17 @@ def describe_type(hint: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which ``1e-4`` is a number; YAML 1.1 reads it as a string."""
+    """Safe YAML 1.2 where 1.1 surprises: ``1e-4`` is a number, and ``no`` is a word, not false."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the name and the shape are PyYAML's
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(
