@@ -315,6 +315,25 @@ def test_unreadable_images_are_left_out_and_reported(recipe_values: Values, tmp_
     assert [row["num_images"] for row in results["stages"]] == [report["used"] for report in reports[1:]]
 
 
+def test_a_data_set_that_is_mostly_unreadable_stops_with_the_reasons(
+    recipe_values: Values, tmp_path: Path, capsys
+) -> None:
+    folder = tmp_path / "pictures"
+    for row, record in enumerate(coloured_images(5, 30)):
+        kind = folder / f"category {record['label']}"
+        kind.mkdir(parents=True, exist_ok=True)
+        record["image"].save(kind / f"{row:03d}.png")
+        if row % 3:
+            (kind / f"{row:03d}.png").write_bytes(b"<html>not found</html>")
+    recipe_values["data"]["dataset"] = str(folder)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(recipe_values))
+    code, _, err = run(capsys, "train", "--config", path)
+    assert code == 2
+    assert "images of stage 0 cannot be read" in err
+    assert "starts like HTML" in err
+
+
 def test_damaged_checkpoints_are_one_line(recipe: Path, tmp_path: Path, pictures: Path, capsys) -> None:
     run(capsys, "train", "--config", recipe, "--epochs", "1")
     stage = tmp_path / "run" / "stage3"
