@@ -221,3 +221,26 @@ def test_the_discovery_learning_rate_acts_from_stage_1_on(recipe_values: Values,
     same, own = stage_hashes(tmp_path / "same"), stage_hashes(tmp_path / "own")
     assert same[0] == own[0]
     assert same[1] != own[1]
+
+
+def test_a_damaged_state_is_named_and_the_one_before_is_taken(tmp_path: Path, caplog) -> None:
+    import torch
+
+    from promptccd.training import TrainingState
+
+    run = RunDirectory(tmp_path)
+    for step in (1, 2, 3):
+        run.save_state(
+            1, TrainingState(0, step, {"model.weight": torch.full((3,), float(step))}), seconds=step
+        )
+    assert (
+        len(list((tmp_path / "resume").iterdir())) == 2
+    )  # the third one is in place before the first one goes
+    newest = tmp_path / "resume" / "stage1-epoch000000-step00000003" / "tensors.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    loaded = run.load_state(1)
+    assert loaded is not None
+    assert (loaded[0].step, loaded[1]) == (2, 2)
+    assert loaded[0].tensors["model.weight"].tolist() == [2.0, 2.0, 2.0]
+    assert "tensors.safetensors was altered or cut short" in caplog.text
+    assert run.load_state(2) is None
