@@ -244,3 +244,25 @@ def test_a_damaged_state_is_named_and_the_one_before_is_taken(tmp_path: Path, ca
     assert loaded[0].tensors["model.weight"].tolist() == [2.0, 2.0, 2.0]
     assert "tensors.safetensors was altered or cut short" in caplog.text
     assert run.load_state(2) is None
+
+
+def test_what_a_manifest_says_of_folders(
+    recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relative where that is harmless, the last part alone where it would name somebody, a name for what has one."""
+    from promptccd.runs.run_directory import _portable
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()  # shadows nothing: the built-in data set goes by this name
+    (tmp_path / "alice" / "images").mkdir(parents=True)
+    for variable in ("USER", "LOGNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "alice"))
+    for given, recorded in (
+        ("digits", "digits"),
+        ("uoft-cs/cifar100", "uoft-cs/cifar100"),
+        (str(tmp_path / "digits"), "../digits"),
+        (str(tmp_path / "alice" / "images"), "images"),
+    ):
+        values = _portable(changed(recipe_values, "data", dataset=given), tmp_path / "run")
+        assert values["data"]["dataset"] == recorded

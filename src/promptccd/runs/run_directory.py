@@ -1,7 +1,6 @@
 """The folder of a run: who may write to it, what it was made with, and how far it got."""
 
 import fcntl
-import getpass
 import json
 import os
 import platform
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import StageStream
 from promptccd.errors import RunError, SplitMismatchError
 from promptccd.evaluation import ContinualScore
@@ -239,12 +239,13 @@ class RunDirectory:
 def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
     """The recipe with local folders written relative to the run: no absolute path, no name of a person."""
     values = recipe.to_dict()
+    # Not getpass.getuser: it fails for a user id without a name, which containers like to run under.
+    somebody = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
     for section, key in _FOLDERS:
         value = values[section][key]
-        if value is not None and Path(value).expanduser().exists():
-            relative = Path(os.path.relpath(Path(value).expanduser(), run))
-            names_somebody = {Path.home().name, getpass.getuser()} & set(relative.parts)
-            values[section][key] = relative.name if names_somebody else str(relative)
+        if value is not None and value not in BUILT_IN and os.path.exists(os.path.expanduser(value)):
+            relative = Path(os.path.relpath(os.path.expanduser(value), run))
+            values[section][key] = relative.name if somebody & set(relative.parts) else str(relative)
     values["training"]["output_dir"] = run.name
     return values
 
