@@ -119,7 +119,7 @@ def split_by_category(
     own, keyed by (seed, category), so that adding a category moves no image of another.
 
     Args:
-        labels: category id of every image, shape ``(N,)``, ints in ``0..C-1``.
+        labels: category id of every image, shape ``(N,)``, ints in ``0..C-1``; -1 for an image no stage gets.
         categories: the C category names.
         class_blocks: block sizes; they must sum to C.
         cuts: see `PAPER_CUTS`, which `None` stands for.
@@ -146,7 +146,7 @@ def split_by_category(
         if len(ids) == 0:
             raise DataError(
                 f"Stage {stage} has no image: class_blocks {list(blocks)} and the cuts leave it none of the "
-                f"{len(labels)} images. Give more images per category, or other class_blocks or cuts."
+                f"{np.count_nonzero(labels >= 0)} images. Give more images per category, or other class_blocks or cuts."
             )
     counts = tuple(
         StageCount(

@@ -14,6 +14,7 @@ from datasets import Dataset, Image
 
 from promptccd.data.images import decode_image
 from promptccd.data.loading import image_column_of, label_column_of, load_images, read_categories
+from promptccd.data.selection import CategoryName, select_rows
 from promptccd.data.splits import CategorySplit, StageCount, split_by_category
 from promptccd.errors import DataError, SplitMismatchError
 
@@ -70,7 +71,7 @@ class StageStream(Sequence[Stage]):
     Args:
         stages: the stages, in order.
         split: where every sample id went.
-        labels: category id of every row of the source, kept behind `evaluation_labels`.
+        labels: category id of every row of the source, -1 for one that is not used; kept behind `evaluation_labels`.
     """
 
     def __init__(self, stages: Sequence[Stage], split: CategorySplit, labels: np.ndarray):
@@ -89,6 +90,10 @@ class StageStream(Sequence[Stage]):
         split: str = "train",
         image_column: str | None = None,
         label_column: str | None = None,
+        class_order: Sequence[CategoryName] | None = None,
+        num_classes: int | None = None,
+        images_per_class: int | None = None,
+        held_out: float = 0.0,
     ) -> "StageStream":
         """Cut any data set with an image and a label column into stages.
 
@@ -101,6 +106,11 @@ class StageStream(Sequence[Stage]):
             split: split of the data set; an inductive stream is cut from ``"test"`` by the same rule.
             image_column: name of the image column; found by itself where there is only one.
             label_column: name of the label column; found by itself where there is only one class-label column.
+            class_order: all category names in the order of their ids, a name of several spellings as a tuple of
+                them; `None` is the data set's own order.
+            num_classes: number of categories to use, from the first; `None` for all.
+            images_per_class: number of images to use of every category, from the first; `None` for all.
+            held_out: share of every category's images that no stage gets; the same images whatever the seed.
 
         Raises:
             DataError: the data set cannot be loaded or cut; the message says why and what to do.
@@ -110,7 +120,13 @@ class StageStream(Sequence[Stage]):
             raise DataError(f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}.")
         image_column = image_column_of(table, image_column)
         label_column = label_column_of(table, label_column)
-        labels, categories = read_categories(table, label_column)
+        labels, categories = select_rows(
+            *read_categories(table, label_column),
+            class_order=class_order,
+            num_classes=num_classes,
+            images_per_class=images_per_class,
+            held_out=held_out,
+        )
         images = table.select_columns([image_column]).cast_column(image_column, Image(decode=False))
         images = images.rename_column(image_column, "image") if image_column != "image" else images
         cut = split_by_category(
@@ -148,7 +164,7 @@ class StageStream(Sequence[Stage]):
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Names of all categories of the data set; position is category id."""
+        """Names of all categories in use; position is category id."""
         return self.split.categories
 
     @property

@@ -1,0 +1,219 @@
+"""The facts of the paper's data sets, and the rules that pick rows of one."""
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, Image
+
+from promptccd.data import StageStream
+from promptccd.data.benchmarks import BENCHMARKS, BenchmarkName
+from promptccd.data.selection import select_rows
+from promptccd.errors import DataError
+from promptccd.runs import stage_stream
+from promptccd.training.arguments import DataArguments, Recipe
+from tests.conftest import coloured_images
+
+# The paper's table of data sets: categories, those labelled at first, new ones per stage, parts with background.
+PAPER = {
+    "cifar100": (100, 70, 10, 6),
+    "imagenet100": (100, 70, 10, 7),
+    "tinyimagenet": (200, 140, 20, 6),
+    "cub": (200, 140, 20, 8),
+    "aircraft": (100, 70, 10, 10),
+    "cars": (196, 130, 22, 9),
+    "caltech101": (101, 71, 10, 7),
+}
+
+
+def test_the_table_is_the_papers() -> None:
+    assert tuple(BENCHMARKS) == get_args(BenchmarkName) == ("digits", *PAPER)
+    for name, (classes, known, step, parts) in PAPER.items():
+        benchmark = BENCHMARKS[name]
+        assert benchmark.class_blocks == (known, step, step, step), name
+        assert sum(benchmark.class_blocks) == classes, name
+        assert benchmark.num_parts == parts, name
+        assert benchmark.num_classes in (None, classes), name
+    assert BENCHMARKS["digits"].num_parts is None
+
+
+def test_tinyimagenet_has_the_order_of_its_own_list() -> None:
+    order = BENCHMARKS["tinyimagenet"].class_order
+    shipped = [names[0] for names in order]
+    assert shipped[:3] == ["n02124075", "n04067472", "n04540053"]
+    assert len(set(shipped)) == 200
+    assert all(name[0] == "n" and len(name) == 9 and name[1:].isdigit() for names in order for name in names)
+    on_the_hub = [names[-1] for names in order]
+    assert len(set(on_the_hub)) == 200
+    assert sum(ours != theirs for ours, theirs in zip(shipped, on_the_hub, strict=True)) == 18
+    assert [name for name, benchmark in BENCHMARKS.items() if benchmark.class_order] == ["tinyimagenet"]
+
+
+def table(per_category: list[int], names: list[str]) -> Dataset:
+    """Rows of shuffled categories; the pixels of row r are all r, up to 255."""
+    labels = np.random.default_rng(5).permutation(np.repeat(np.arange(len(names)), per_category))
+    pixels = [np.full((4, 4, 3), row % 256, np.uint8) for row in range(len(labels))]
+    features = Features({"image": Image(), "label": ClassLabel(names=names)})
+    return Dataset.from_dict({"image": pixels, "label": labels.tolist()}, features=features)
+
+
+def test_rules_against_brute_force() -> None:
+    names = ["ant", "bee", "cat", "dog", "elk"]
+    data = table([30, 41, 37, 33, 29], names)
+    order = ["dog", "ant", "elk", "cat", "bee"]
+    labels, used = select_rows(
+        np.asarray(data["label"]), names, class_order=order, num_classes=4, images_per_class=20, held_out=0.2
+    )
+    without, _ = select_rows(np.asarray(data["label"]), names, held_out=0.2)
+    assert used == ("dog", "ant", "elk", "cat")
+    expected = [-1] * len(data)
+    taken = dict.fromkeys(used, 0)
+    for row, label in enumerate(data["label"]):
+        name = names[label]
+        if name in taken and taken[name] < 20 and without[row] != -1:
+            expected[row] = used.index(name)
+            taken[name] += 1
+    assert labels.tolist() == expected
+    for label, count in enumerate([30, 41, 37, 33, 29]):
+        assert np.sum(without == label) == count - int(count * 0.2)
+    assert all(new in (-1, old) for new, old in zip(without, data["label"], strict=True))
+
+
+def test_held_out_rows_are_the_same_whatever_else_is_asked() -> None:
+    names = ["ant", "bee", "cat"]
+    labels = np.asarray(table([30, 30, 30], names)["label"])
+    alone, _ = select_rows(labels, names, held_out=0.3)
+    reordered, _ = select_rows(labels, names, class_order=["cat", "bee", "ant"], held_out=0.3)
+    fewer, _ = select_rows(labels, names, num_classes=2, images_per_class=10, held_out=0.3)
+    assert np.array_equal(alone == -1, reordered == -1)
+    assert not np.any((fewer != -1) & (alone == -1))
+
+
+def test_a_stream_of_selected_rows_keeps_the_rows_of_the_source() -> None:
+    names = ["ant", "bee", "cat", "dog", "elk"]
+    data = table([40] * 5, names)
+    order = ["elk", "dog", "cat", "bee", "ant"]
+    rules = {"class_order": order, "num_classes": 4, "images_per_class": 30, "held_out": 0.1}
+    streams = [
+        StageStream.from_dataset(data, class_blocks=[1, 1, 1, 1], seed=seed, **rules) for seed in (1, 2)
+    ]
+    labels, _ = select_rows(np.asarray(data["label"]), names, **rules)
+    for stages in streams:
+        assert stages.categories == ("elk", "dog", "cat", "bee")
+        assert stages.labelled.category_names == ("elk",)
+        together = np.concatenate([stage.sample_ids for stage in stages])
+        assert sorted(together.tolist()) == np.flatnonzero(labels != -1).tolist()
+        assert len(together) == 4 * 30
+        assert [count.classes for count in stages.counts] == [1, 2, 3, 4]
+        assert [count.images for count in stages.counts] == [len(stage) for stage in stages]
+        for stage in stages:
+            truth = stages.evaluation_labels(stage)
+            source = data.select(stage.sample_ids)["label"]
+            assert [order[item] for item in truth] == [names[item] for item in source]
+            pixel = [np.asarray(data[int(row)]["image"])[0, 0, 0] for row in stage.sample_ids[:3]]
+            assert pixel == stage.sample_ids[:3].tolist()
+    assert streams[0].split.fingerprint != streams[1].split.fingerprint
+    assert streams[0].split.data_fingerprint == streams[1].split.data_fingerprint
+    whole = StageStream.from_dataset(data, class_blocks=[2, 1, 1, 1])
+    assert whole.split.data_fingerprint != streams[0].split.data_fingerprint
+
+
+def test_no_rule_changes_no_fingerprint() -> None:
+    """The number was recorded before there were rules."""
+    stages = StageStream.from_dataset(coloured_images(5, 30), class_blocks=[2, 1, 1, 1], seed=3)
+    assert stages.split.fingerprint.startswith("3a3cbc83b7963fcc")
+
+
+def test_a_name_may_have_several_spellings() -> None:
+    labels = np.array([0, 1, 1, 0])
+    for names in (["new", "b"], ["old", "b"]):
+        selected, used = select_rows(labels, names, class_order=["b", ("old", "new")])
+        assert selected.tolist() == [1, 0, 0, 1]
+        assert used == ("b", "old")
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"class_order": ["ant", "bee"]}, "it has besides cat .1."),
+        ({"class_order": ["cat", "yak", "bee", "ant"]}, "names 4 .* it lacks yak .1."),
+        ({"class_order": list("vwxyz")}, "it lacks v, w, x ... .5.; it has besides ant, bee, cat .3."),
+        ({"class_order": ["ant", "bee", "cat", "ant"]}, "the order repeats ant"),
+        ({"class_order": [("ant", "bee"), "cat"]}, "two spellings of one name"),
+        ({"num_classes": 4}, "num_classes in 1..3.* got 4"),
+        ({"num_classes": 0}, "num_classes in 1..3.* got 0"),
+        ({"images_per_class": 0}, "images_per_class >= 1, got 0"),
+        ({"held_out": 1.0}, "held_out < 1, got 1.0"),
+    ],
+)
+def test_rules_that_do_not_fit_say_why(rules: dict, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        select_rows(np.array([0, 1, 2, 0, 1, 2]), ["ant", "bee", "cat"], **rules)
+
+
+def test_nothing_named_is_the_digits() -> None:
+    resolved = Recipe().data.resolved
+    assert resolved == BENCHMARKS["digits"]
+    assert resolved.class_blocks == (7, 1, 1, 1)
+
+
+def test_what_is_given_wins_over_the_benchmark() -> None:
+    assert DataArguments(benchmark="cub").resolved == BENCHMARKS["cub"]
+    given = DataArguments(
+        benchmark="tinyimagenet",
+        dataset="elsewhere",
+        split="valid",
+        image_column="picture",
+        class_blocks=[80, 40, 40, 40],
+        images_per_class=7,
+    ).resolved
+    assert (given.dataset, given.split, given.image_column) == ("elsewhere", "valid", "picture")
+    assert (given.label_column, given.class_blocks, given.images_per_class) == ("label", (80, 40, 40, 40), 7)
+    assert given.class_order == BENCHMARKS["tinyimagenet"].class_order
+    fewer = DataArguments(benchmark="tinyimagenet", num_classes=10, class_blocks=[7, 1, 1, 1]).resolved
+    assert (fewer.num_classes, fewer.class_list) == (10, BENCHMARKS["tinyimagenet"].class_list)
+
+
+@pytest.mark.parametrize("name", ["imagenet100", "tinyimagenet", "caltech101"])
+def test_blocks_of_another_sum_mean_other_data(name: str) -> None:
+    other = DataArguments(benchmark=name, dataset="mine", class_blocks=[2, 1, 1, 1]).resolved
+    assert (other.class_order, other.num_classes, other.images_per_class) == (None, None, None)
+    assert other.held_out == 0.0
+
+
+def test_columns_of_the_benchmark_count_where_the_data_has_them(tmp_path: Path) -> None:
+    images = coloured_images(5, 20)
+    coarse = images.add_column("coarse_label", [0] * len(images)).cast_column(
+        "coarse_label", ClassLabel(names=["thing"])
+    )
+    coarse.rename_columns({"image": "img", "label": "fine_label"}).save_to_disk(str(tmp_path / "same"))
+    images.rename_columns({"image": "picture", "label": "kind"}).save_to_disk(str(tmp_path / "other"))
+    blocks = [2, 1, 1, 1]
+    expected = StageStream.from_dataset(images, class_blocks=blocks).split.fingerprint
+    for folder in ("same", "other"):
+        data = DataArguments(benchmark="cifar100", dataset=str(tmp_path / folder), class_blocks=blocks)
+        assert stage_stream(data, 1).split.fingerprint == expected, folder
+    wrong = DataArguments(
+        benchmark="cifar100", dataset=str(tmp_path / "other"), class_blocks=blocks, label_column="fine_label"
+    )
+    with pytest.raises(DataError, match="No label column 'fine_label'"):
+        stage_stream(wrong, 1)
+
+
+def test_rules_of_a_recipe_reach_the_stages(tmp_path: Path) -> None:
+    coloured_images(6, 20).save_to_disk(str(tmp_path / "images"))
+    data = DataArguments(
+        dataset=str(tmp_path / "images"), num_classes=5, images_per_class=15, class_blocks=[2, 1, 1, 1]
+    )
+    stages = stage_stream(data, 1)
+    assert len(stages.categories) == 5
+    assert sum(len(stage) for stage in stages) == 5 * 15
+
+
+def test_a_local_copy_is_held_to_the_rules_of_the_benchmark(tmp_path: Path) -> None:
+    """Without class_blocks of its own, a folder is taken for a copy: a fifth of every category is held out."""
+    names = [f"kind {number:03d}" for number in range(101)]
+    table([10] * 101, names).save_to_disk(str(tmp_path / "copy"))
+    stages = stage_stream(DataArguments(benchmark="caltech101", dataset=str(tmp_path / "copy")), 1)
+    assert sum(len(stage) for stage in stages) == 101 * 8
