@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from promptccd.clustering import SemiSupervisedKMeans, mixture_fitting
+from promptccd.clustering import SemiSupervisedKMeans, mixture_fitting, mixture_steps
 
 Result = TypeVar("Result")
 REGULARISATION = 1e-3
@@ -136,11 +136,11 @@ def expectation_maximisation(
     unlabelled, labelled, _ = clustered_features(size)
     points = torch.cat([unlabelled, labelled])[: size.mixture_points]
     points -= points.mean(0)
-    data = mixture_fitting._prepare(points, covariance_type)
-    start = mixture_fitting._start(data, size.old + size.new, REGULARISATION, seed=0)
+    data = mixture_steps.COVARIANCES[covariance_type](points)
+    start = mixture_fitting.start(data, size.old + size.new, REGULARISATION, seed=0)
     ours_seconds, ours = timed(
-        lambda: mixture_fitting._iterate(
-            mixture_fitting._prepare(points, covariance_type), start, iterations, 0.0, REGULARISATION
+        lambda: mixture_fitting.iterate(
+            mixture_steps.COVARIANCES[covariance_type](points), start, iterations, 0.0, REGULARISATION
         )
     )
     precisions = (1 / start.variances).float().numpy()

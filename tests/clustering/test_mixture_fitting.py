@@ -8,9 +8,10 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
-from promptccd.clustering import mixture_fitting as module
+from promptccd.clustering import mixture_steps as module
+from promptccd.models.gaussian_mixture import GaussianMixture as MixturePrompts
 
-COVARIANCES = ["diag", "spherical"]
+COVARIANCES = ["diag", "spherical", "full"]
 
 
 def blobs(num_groups=5, per_group=80, width=6, spread=0.5, seed=0, dtype=torch.float64):
@@ -28,9 +29,10 @@ def log_joint(points, mixture):
     for mean, variance, log_weight in zip(
         mixture.means.double(), mixture.variances.double(), mixture.log_weights.double(), strict=True
     ):
-        variance = variance.expand(points.shape[1])
-        terms = (points.double() - mean) ** 2 / variance + variance.log() + math.log(2 * math.pi)
-        columns.append(log_weight - 0.5 * terms.sum(1))
+        width = points.shape[1]
+        covariance = variance if variance.ndim == 2 else torch.diag(variance.expand(width))
+        normal = torch.distributions.MultivariateNormal(mean, covariance)
+        columns.append(log_weight + normal.log_prob(points.double()))
     return torch.stack(columns, dim=1)
 
 
@@ -69,9 +71,13 @@ def test_separated_groups_are_recovered(covariance_type):
         members = points[groups == group]
         component = int(found[groups == group][0])
         torch.testing.assert_close(mixture.means[component], members.mean(0), atol=1e-6, rtol=0)
-        expected = members.var(0, correction=0)
-        expected = expected if covariance_type == "diag" else expected.mean(0, keepdim=True)
-        torch.testing.assert_close(mixture.variances[component], expected + 1e-6, atol=1e-6, rtol=0)
+        covariance = members.T.cov(correction=0) + 1e-6 * torch.eye(6)
+        expected = {
+            "full": covariance,
+            "diag": covariance.diagonal(),
+            "spherical": covariance.diagonal().mean(0, keepdim=True),
+        }[covariance_type]
+        torch.testing.assert_close(mixture.variances[component], expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCES)
@@ -85,7 +91,7 @@ def test_as_likely_as_scikit_learn_finds(covariance_type, width, dtype):
     assert ours.log_likelihood == pytest.approx(theirs.score(points.double().numpy()), abs=1e-3)
 
 
-@pytest.mark.parametrize("covariance_type", COVARIANCES)
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical"])
 def test_sparse_and_dense_m_step_agree(monkeypatch, covariance_type):
     points, _ = blobs(spread=1.0)
     fits = []
@@ -97,6 +103,21 @@ def test_sparse_and_dense_m_step_agree(monkeypatch, covariance_type):
     torch.testing.assert_close(fits[0].means, fits[1].means, atol=1e-5, rtol=0)
     torch.testing.assert_close(fits[0].variances, fits[1].variances, atol=1e-5, rtol=0)
     assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, abs=1e-6)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_the_models_mixture_ranks_and_samples_as_fitted(covariance_type):
+    points, _ = blobs(spread=0.5, per_group=300)
+    fitted = fit_gaussian_mixture(points, 5, covariance_type=covariance_type, seed=0)
+    prompts = MixturePrompts(0, 6, covariance_type)
+    prompts.load(fitted.means, fitted.variances, fitted.log_weights)
+    torch.testing.assert_close(
+        prompts.log_joint(points.float()), log_joint(points, fitted).float(), rtol=1e-4, atol=1e-3
+    )
+    drawn = prompts.sample(4000, torch.Generator().manual_seed(0)).double().unflatten(0, (5, 4000))
+    for component, variances in zip(drawn, fitted.variances, strict=True):
+        expected = variances if variances.ndim == 2 else torch.diag(variances.expand(6))
+        torch.testing.assert_close(component.T.cov(), expected, atol=0.05, rtol=0)
 
 
 def test_tolerance_is_relative_to_the_log_likelihood():
@@ -120,8 +141,12 @@ def test_regularisation_is_added_once_to_each_variance(covariance_type):
     # On one component without spread the variance is the regularisation, not D times it.
     points = torch.full((10, 32), 0.5)
     mixture = fit_gaussian_mixture(points, 1, covariance_type=covariance_type, regularisation=0.02, seed=0)
-    assert mixture.variances.shape == (1, 32 if covariance_type == "diag" else 1)
-    torch.testing.assert_close(mixture.variances, torch.full_like(mixture.variances, 0.02))
+    expected = {
+        "diag": torch.full((32,), 0.02),
+        "spherical": torch.tensor([0.02]),
+        "full": 0.02 * torch.eye(32),
+    }
+    torch.testing.assert_close(mixture.variances[0], expected[covariance_type])
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCES)
@@ -134,7 +159,9 @@ def test_component_without_points_keeps_its_place(covariance_type):
     assert math.isfinite(mixture.log_likelihood)
     weights = mixture.log_weights.exp().sort().values
     torch.testing.assert_close(weights, torch.tensor([0.0, 0.5, 0.5]), atol=1e-5, rtol=0)
-    assert (mixture.variances > 0).all()
+    assert (
+        torch.linalg.eigvalsh(mixture.variances) > 0 if covariance_type == "full" else mixture.variances > 0
+    ).all()
     # Near its k-means centre, which is one of the points; an empty sum would put it halfway between them.
     assert torch.cdist(mixture.means, points).amin(1).max() < 0.1
 
@@ -161,8 +188,8 @@ def test_errors_say_what_and_where():
         fit_gaussian_mixture(points, 9, seed=0)
     with pytest.raises(ValueError, match="got 0"):
         fit_gaussian_mixture(points, 0, seed=0)
-    with pytest.raises(ValueError, match="'diag' or 'spherical', got 'full'"):
-        fit_gaussian_mixture(points, 2, covariance_type="full", seed=0)
+    with pytest.raises(ValueError, match="diag or spherical or full, got 'tied'"):
+        fit_gaussian_mixture(points, 2, covariance_type="tied", seed=0)
     points[2, 0] = np.nan
     with pytest.raises(ValueError, match="NaN or infinity in row 2 of features"):
         fit_gaussian_mixture(points, 2, seed=0)

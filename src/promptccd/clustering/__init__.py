@@ -1,6 +1,20 @@
 """Features in, groups out: clustering and mixture fitting on tensors, without images or files."""
 
+from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
 from promptccd.clustering.mixture_fitting import MixtureParameters, fit_gaussian_mixture
+from promptccd.clustering.part_labels import PartLabels, fit_part_labels, sample_for_part_labels
 from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans
+from promptccd.clustering.split_merge import SplitMergeResult, split_and_merge
 
-__all__ = ["MixtureParameters", "SemiSupervisedKMeans", "fit_gaussian_mixture"]
+__all__ = [
+    "CountEstimate",
+    "MixtureParameters",
+    "PartLabels",
+    "SemiSupervisedKMeans",
+    "SplitMergeResult",
+    "estimate_by_split_merge",
+    "fit_gaussian_mixture",
+    "fit_part_labels",
+    "sample_for_part_labels",
+    "split_and_merge",
+]

@@ -1,0 +1,155 @@
+"""A number of categories that was estimated, always with the range that it could as well have been."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from promptccd.clustering.marginal_likelihood import (
+    NormalInverseWishart,
+    log_hastings_merge,
+    log_hastings_split,
+    log_marginal_likelihood,
+)
+from promptccd.clustering.semi_supervised_kmeans import as_features
+from promptccd.clustering.split_merge import disjoint, halve, nearest_pairs, split_and_merge
+from promptccd.data.randomness import torch_generator
+from promptccd.errors import DataError
+
+LOSS_PER_VALUE = 0.01  # nats per feature value of the points regrouped, a factor of 0.99 in likelihood
+SPLIT_MERGE_MARGIN = "1 % of likelihood per feature value of the points regrouped"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CountEstimate:
+    """An estimated number of categories.
+
+    Attributes:
+        count: the estimate.
+        low: least count whose score is within the margin of the estimate's.
+        high: greatest such count.
+        method: how it was estimated, in a few words.
+        margin: what ``low`` to ``high`` is within, in a few words.
+
+    Raises:
+        DataError: not 1 <= low <= count <= high.
+    """
+
+    count: int
+    low: int
+    high: int
+    method: str
+    margin: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.low <= self.count <= self.high:
+            raise DataError(
+                f"Expected 1 <= low <= count <= high, got {self.low}, {self.count} and {self.high}: "
+                "the range of an estimated count must hold the count."
+            )
+
+    @classmethod
+    def known(cls, count: int) -> "CountEstimate":
+        """A count that is given with the data, so that nothing was estimated."""
+        return cls(count, count, count, "known", "nothing: given with the data")
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the count was estimated and not given."""
+        return self.method != "known"
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """``(low, high)``."""
+        return self.low, self.high
+
+    def __str__(self) -> str:
+        if not self.is_estimate:
+            return str(self.count)
+        return f"{self.count} ({self.low} to {self.high}, within {self.margin})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "CountEstimate":
+        """The inverse of `to_dict`.
+
+        Raises:
+            DataError: a key is missing or unknown.
+        """
+        expected = {field.name for field in fields(cls)}
+        if set(values) != expected:
+            raise DataError(
+                f"Expected the keys {sorted(expected)} of an estimated count, got {sorted(values)}: "
+                "write it with to_dict of this version."
+            )
+        return cls(**values)
+
+
+def estimate_by_split_merge(
+    features: Tensor, start: int, *, known: int, seed: int, prior: NormalInverseWishart | None = None
+) -> tuple[CountEstimate, Tensor]:
+    """Estimate the number of categories by splitting and merging clusters of the features.
+
+    The range is found from the final clusters: downwards by merging the cheapest disjoint pairs of nearest
+    clusters, upwards by splitting the cheapest clusters, for as long as all the log posterior lost so far is at
+    most 0.01 nats per feature value of the points in the clusters touched.
+
+    Args:
+        features: ``(N, D)``, L2-normalised.
+        start: number of clusters to begin with.
+        known: number of categories known already; a lower estimate is raised to it, with a warning.
+        seed: of every random choice.
+        prior: of every cluster; None is the paper's.
+
+    Returns:
+        The estimate, and ``(N,)`` int64 labels ``0, 1, ...`` of the final clusters: fewer than the count where
+        this was raised.
+
+    Raises:
+        DataError: NaN or infinite features, or not 1 <= start <= N.
+    """
+    prior = prior or NormalInverseWishart()
+    points = as_features(features, "features")
+    result = split_and_merge(points, start, prior=prior, seed=seed)
+    merges, splits = _affordable_moves(points, result.labels, prior, seed)
+    count, low, high = result.count, result.count - merges, result.count + splits
+    if count < known:
+        logger.warning(
+            "Split and merge estimates %d categories but %d are known already: using %d.", count, known, known
+        )
+    count, low, high = (max(known, value) for value in (count, low, high))
+    return CountEstimate(count, low, high, "split and merge", SPLIT_MERGE_MARGIN), result.labels
+
+
+@torch.no_grad()
+def _affordable_moves(
+    points: Tensor, labels: Tensor, prior: NormalInverseWishart, seed: int
+) -> tuple[int, int]:
+    """Merges and splits that the final clusters can take within the margin."""
+    num_clusters = int(labels.max()) + 1
+    sizes = labels.bincount(minlength=num_clusters).double()
+    log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
+
+    pairs = nearest_pairs(points, labels, torch.arange(num_clusters, device=labels.device))
+    gains, involved = log_hastings_merge(points, labels, pairs, log_marginals, prior), sizes[pairs].sum(1)
+    rows = disjoint(pairs, gains / involved)
+    merges = _affordable(gains[rows], involved[rows], points.shape[1])
+
+    halves = halve(points, labels, num_clusters, torch_generator("split and merge, range", seed))
+    gains = log_hastings_split(points, labels, halves, log_marginals, prior)
+    order = (gains / sizes).argsort(descending=True, stable=True)
+    return merges, _affordable(gains[order], sizes[order], points.shape[1])
+
+
+def _affordable(gains: Tensor, involved: Tensor, width: int) -> int:
+    """How many moves, cheapest per point first, lose no more in total than the points they involve allow."""
+    within = -gains.cumsum(0) <= LOSS_PER_VALUE * width * involved.cumsum(0)
+    return int(within.long().cumprod(0).sum())

@@ -1,0 +1,209 @@
+"""How many clusters there are, by splitting and merging under a normal-inverse-Wishart prior.
+
+Letters: N points, D width, K clusters, P pairs of clusters, R restarts.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from promptccd.clustering.kmeans_restarts import sum_rows
+from promptccd.clustering.marginal_likelihood import (
+    MIN_HALF,
+    NormalInverseWishart,
+    PointSets,
+    log_hastings_merge,
+    log_hastings_split,
+    log_marginal_likelihood,
+    log_posterior,
+)
+from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
+from promptccd.data.randomness import seed_of, torch_generator
+from promptccd.errors import DataError
+
+START_RESTARTS, START_ITERATIONS = 2, 30  # of the k-means that everything begins with
+HALVING_RESTARTS, HALVING_ITERATIONS = 6, 20
+LLOYD_ITERATIONS = 3  # after the moves of a sweep
+
+
+@dataclass(frozen=True)
+class SplitMergeResult:
+    """Where splitting and merging ended.
+
+    Attributes:
+        labels: ``(N,)`` int64, ``0..count-1``, each with at least one point.
+        count: number of clusters.
+        log_posterior: sum over clusters of log Gamma(N_k) + log h_k, in nats: the log probability of the
+            partition and the features, up to a constant.
+        num_sweeps: sweeps made.
+        converged: whether the last sweep changed nothing.
+    """
+
+    labels: Tensor
+    count: int
+    log_posterior: float
+    num_sweeps: int
+    converged: bool
+
+
+@torch.no_grad()
+def split_and_merge(
+    features: Tensor,
+    start: int,
+    *,
+    prior: NormalInverseWishart | None = None,
+    max_sweeps: int = 30,
+    seed: int,
+) -> SplitMergeResult:
+    """Split and merge clusters until a sweep changes nothing (the paper's PromptCCD-U; after GPC).
+
+    A cluster that is split is replaced by its halves and a merged pair by its union; the released code keeps
+    the old ones beside the new, so that its count can only grow. Accepted with probability min(1, H).
+
+    The count depends on the prior as much as on the data. In 768 dimensions the paper's prior holds isotropic
+    clusters of about 30 to 80 points together: smaller ones merge, larger ones split, and features whose
+    variance lies in few directions all merge. A prior matched to the spread within clusters, nu = 20 D and
+    psi = nu times that variance per dimension, minds sizes far less, but merges strongly overlapping clusters.
+
+    Args:
+        features: ``(N, D)``, L2-normalised.
+        start: number of k-means clusters to begin with, best a guess of the right size.
+        prior: of every cluster; None is the paper's.
+        max_sweeps: most sweeps.
+        seed: sweep i draws from a generator keyed by (seed, i).
+
+    Raises:
+        DataError: NaN or infinite features, or not 1 <= start <= N.
+    """
+    points = as_features(features, "features")
+    if not 1 <= start <= len(points):
+        raise DataError(
+            f"Expected 1 <= start <= number of features ({len(points)}), got {start}: "
+            "begin with the number of categories known so far, or give more images."
+        )
+    prior = prior or NormalInverseWishart()
+    kmeans_seed = seed_of("split and merge, start", seed)
+    kmeans = SemiSupervisedKMeans(start, START_RESTARTS, START_ITERATIONS, random_state=kmeans_seed)
+    labels = torch.as_tensor(kmeans.fit(points).labels_).unique(return_inverse=True)[1]
+    changed, sweep = True, 0
+    while changed and sweep < max_sweeps:
+        labels, changed = _sweep(points, labels, prior, torch_generator("split and merge", seed, sweep))
+        sweep += 1
+    count = int(labels.max()) + 1
+    return SplitMergeResult(labels, count, log_posterior(points, labels, prior), sweep, not changed)
+
+
+def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor) -> Tensor:
+    """Each of the clusters ``(M,)`` with the nearest other of them, no pair twice: ``(P, 2)``."""
+    if len(clusters) < 2:
+        return clusters.new_empty(0, 2)
+    centres = cluster_means(points, labels, int(labels.max()) + 1)[clusters]
+    distances = torch.cdist(centres, centres).fill_diagonal_(math.inf)
+    return torch.stack([clusters, clusters[distances.argmin(1)]], dim=1).sort(1).values.unique(dim=0)
+
+
+def disjoint(pairs: Tensor, scores: Tensor) -> list[int]:
+    """Rows of pairs ``(P, 2)`` that share no cluster, taken from the highest score downwards."""
+    taken: set[int] = set()
+    chosen = []
+    ends = pairs.tolist()
+    for row in scores.argsort(descending=True, stable=True).tolist():
+        if taken.isdisjoint(ends[row]):
+            taken.update(ends[row])
+            chosen.append(row)
+    return chosen
+
+
+def cluster_means(points: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
+    """``(K, D)`` in the dtype of the points; zero for a cluster without points."""
+    sizes = labels.bincount(minlength=num_clusters)
+    weights = (1 / sizes.clamp(min=1)).to(points)[labels]
+    order = labels.argsort(stable=True)
+    return sum_rows(points, order, weights[order], sizes)
+
+
+def halve(points: Tensor, labels: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
+    """2-means inside every cluster at once: ``(N,)`` bool, the half a point would go to.
+
+    The best of several restarts; one that leaves a half too few points loses to any that does not.
+    """
+    sets = PointSets.from_labels(points, labels, num_clusters)
+    draws = torch.rand(num_clusters, HALVING_RESTARTS, 2, generator=generator).to(points.device)
+    halves = torch.zeros(len(points), dtype=torch.bool, device=points.device)
+    for ids, rows, present in sets.batches():
+        halves[rows[present]] = _two_means(points[rows], present, draws[ids])[present]
+    return halves
+
+
+def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
+    """Points ``(S, n, D)`` with padding where not present ``(S, n)``: ``(S, n)`` bool.
+
+    About the mean of a set the sums of its two halves are s and -s, so s alone says where the border lies.
+    """
+    sizes = present.sum(1)[:, None]
+    real = present[..., None].to(points)
+    points = (points - (points * real).sum(1, keepdim=True) / sizes[..., None]).mul_(real)
+    squares = points.square().sum(2)
+
+    def rows(indices: Tensor) -> Tensor:
+        return points.gather(1, indices[..., None].expand(-1, -1, points.shape[2]))
+
+    first = rows((draws[..., 0] * sizes).long().clamp_(max=sizes - 1))  # (S, R, D)
+    distances = squares[:, None] - 2 * first @ points.mT + first.square().sum(2, keepdim=True)
+    mass = (distances.clamp_(min=0) * present[:, None]).cumsum(2)  # k-means++: far points are likely
+    drawn = (mass < draws[..., 1:].to(mass) * mass[..., -1:]).sum(2).clamp_(max=sizes - 1)
+    direction = rows(drawn) - first
+    border = 0.5 * (direction * (first + rows(drawn))).sum(2)
+    side = torch.zeros_like(mass, dtype=torch.bool)
+    for _ in range(HALVING_ITERATIONS):
+        before, side = side, (direction @ points.mT > border[..., None]) & present[:, None]
+        direction = side.to(points) @ points  # (S, R, D), the s above
+        ones = side.sum(2).clamp(min=1)
+        zeros = (sizes - ones).clamp(min=1)
+        border = 0.5 * direction.square().sum(2) * (1 / ones - 1 / zeros)
+        if torch.equal(before, side):
+            break
+    smaller = torch.minimum(side.sum(2), sizes - side.sum(2))
+    gain = direction.square().sum(2) * (1 / ones + 1 / zeros)  # what the split takes off the inertia
+    best = gain.where(smaller >= MIN_HALF, -1 / (1 + gain)).argmax(1)
+    return side[torch.arange(len(side), device=side.device), best]
+
+
+def _sweep(
+    points: Tensor, labels: Tensor, prior: NormalInverseWishart, generator: torch.Generator
+) -> tuple[Tensor, bool]:
+    """Propose every split, then merges of clusters not split; the new labels and whether anything changed."""
+    num_clusters = int(labels.max()) + 1
+    log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
+    halves = halve(points, labels, num_clusters, generator)
+    log_split = log_hastings_split(points, labels, halves, log_marginals, prior)
+    split = _accepted(log_split, generator)
+
+    pairs = nearest_pairs(points, labels, (~split).nonzero()[:, 0])
+    log_merge = log_hastings_merge(points, labels, pairs, log_marginals, prior)
+    accepted = _accepted(log_merge, generator)
+    merged = pairs[accepted][disjoint(pairs[accepted], log_merge[accepted])]
+
+    target = torch.arange(num_clusters, device=labels.device)
+    target[merged[:, 1]] = merged[:, 0]
+    labels = target[labels] + num_clusters * (split[labels] & halves)
+    if not (split.any() or len(merged)):
+        return labels, False
+    return _reassigned(points, labels), True
+
+
+def _accepted(log_ratios: Tensor, generator: torch.Generator) -> Tensor:
+    """True with probability min(1, H)."""
+    draws = torch.rand(len(log_ratios), generator=generator, dtype=torch.float64)
+    return draws.log().to(log_ratios.device) < log_ratios
+
+
+def _reassigned(points: Tensor, labels: Tensor) -> Tensor:
+    """Labels after a few iterations of Lloyd, without gaps; clusters that lose all points are gone."""
+    for _ in range(LLOYD_ITERATIONS):
+        labels = labels.unique(return_inverse=True)[1]
+        centres = cluster_means(points, labels, int(labels.max()) + 1)
+        labels = torch.addmm(-0.5 * centres.square().sum(1), points, centres.T).argmax(1)
+    return labels.unique(return_inverse=True)[1]

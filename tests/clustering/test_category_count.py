@@ -1,0 +1,77 @@
+import json
+import logging
+
+import pytest
+import torch
+
+from promptccd.clustering import category_count as module
+from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
+from promptccd.errors import DataError
+
+from .test_split_merge import blobs
+
+TEN = [30, 32, 35, 38, 40, 42, 45, 48, 52, 60]
+
+
+def test_reads_as_a_range_and_never_as_a_bare_number():
+    estimate = CountEstimate(84, 80, 88, "k-means", "1 point of labelled accuracy")
+    assert str(estimate) == "84 (80 to 88, within 1 point of labelled accuracy)"
+    assert estimate.range == (80, 88)
+
+
+def test_survives_json():
+    estimate = CountEstimate(84, 80, 88, "k-means", "1 point of labelled accuracy")
+    assert CountEstimate.from_dict(json.loads(json.dumps(estimate.to_dict()))) == estimate
+    with pytest.raises(DataError, match="Expected the keys"):
+        CountEstimate.from_dict({"count": 84})
+
+
+def test_a_known_count_is_its_own_range():
+    assert CountEstimate.known(7).range == (7, 7)
+
+
+@pytest.mark.parametrize(("low", "high"), [(85, 90), (80, 83), (0, 84)])
+def test_the_range_holds_the_count(low, high):
+    with pytest.raises(DataError, match="1 <= low <= count <= high"):
+        CountEstimate(84 if low else 0, low, high, "k-means", "1 point")
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
+def test_estimate_of_a_mixture_is_an_ordered_range(spread):
+    points, _ = blobs(TEN, spread=spread)
+    estimate, labels = estimate_by_split_merge(points, 8, known=1, seed=0)
+    assert 1 <= estimate.low <= estimate.count <= estimate.high
+    assert estimate.count == len(labels.unique())
+    assert estimate.margin in str(estimate)
+
+
+def test_separated_categories_are_counted():
+    points, _ = blobs(TEN, spread=0.8)
+    estimate, labels = estimate_by_split_merge(points, 7, known=5, seed=0)
+    assert estimate.low <= 10 <= estimate.high
+    assert torch.equal(labels, estimate_by_split_merge(points, 7, known=5, seed=0)[1])
+
+
+def test_never_below_the_known_count(caplog):
+    points, _ = blobs([30, 30], width=64)
+    with caplog.at_level(logging.WARNING):
+        estimate, labels = estimate_by_split_merge(points, 2, known=9, seed=0)
+    assert estimate.count == estimate.low == 9 <= estimate.high
+    found = len(labels.unique())
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Split and merge estimates {found} categories but 9 are known already: using 9."
+    ]
+
+
+def test_moves_are_taken_while_their_total_loss_is_affordable():
+    # A width of 100 allows 1 nat per point.
+    gains, involved = torch.tensor([2.0, -11.0, -12.0, -20.0]), torch.full((4,), 10.0)
+    assert module._affordable(gains, involved, 100) == 3
+    assert module._affordable(-involved - 1, involved, 100) == 0
+    assert module._affordable(gains[:0], involved[:0], 100) == 0
+    assert module._affordable(torch.tensor([-torch.inf]), torch.tensor([3.0]), 100) == 0
+
+
+def test_bad_features_are_refused():
+    with pytest.raises(DataError, match="row 1 of features"):
+        estimate_by_split_merge(torch.tensor([[1.0], [torch.inf]]), 1, known=1, seed=0)

@@ -1,0 +1,225 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from promptccd.clustering import marginal_likelihood
+from promptccd.clustering import split_merge as module
+from promptccd.clustering.marginal_likelihood import (
+    NormalInverseWishart,
+    log_hastings_merge,
+    log_hastings_split,
+    log_marginal_likelihood,
+)
+from promptccd.clustering.split_merge import split_and_merge
+from promptccd.errors import ConfigurationError, DataError
+
+
+def blobs(sizes, width=768, spread=1.0, seed=0):
+    """Unit vectors around random directions, shuffled: points `(N, D)` and their group `(N,)`."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    groups = groups[torch.randperm(len(groups), generator=generator)]
+    centres = torch.randn(len(sizes), width, generator=generator)
+    points = centres[groups] + spread * torch.randn(len(groups), width, generator=generator)
+    return torch.nn.functional.normalize(points, dim=1), groups
+
+
+def direct(points, prior, mean):
+    """Log h of one cluster, term by term as it is written down."""
+    points = points.double().numpy()
+    size, width = points.shape
+    nu_0 = width + 1 if prior.nu is None else prior.nu
+    kappa, nu = prior.kappa + size, nu_0 + size
+    centre = points.mean(0)
+    scale = prior.psi * np.eye(width) + (points - centre).T @ (points - centre)
+    scale += prior.kappa * size / kappa * np.outer(centre - mean, centre - mean)
+
+    def log_gamma(value):
+        terms = [math.lgamma(value + (1 - j) / 2) for j in range(1, width + 1)]
+        return width * (width - 1) / 4 * math.log(math.pi) + math.fsum(terms)
+
+    return (
+        -size * width / 2 * math.log(math.pi)
+        + log_gamma(nu / 2)
+        - log_gamma(nu_0 / 2)
+        + nu_0 / 2 * width * math.log(prior.psi)
+        - nu / 2 * np.linalg.slogdet(scale)[1]
+        + width / 2 * (math.log(prior.kappa) - math.log(kappa))
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "sizes", "prior"),
+    [
+        (768, [2, 30, 37, 120], NormalInverseWishart()),
+        (768, [6, 31], NormalInverseWishart(kappa=2.0, psi=0.3, nu=900.5)),
+        (24, [7, 23, 24, 25, 200], NormalInverseWishart()),
+    ],
+)
+def test_log_marginal_is_the_direct_formula(width, sizes, prior):
+    points, groups = blobs(sizes, width)
+    mean = points.double().mean(0).numpy()
+    ours = log_marginal_likelihood(points, groups, len(sizes), prior)
+    expected = [direct(points[groups == group], prior, mean) for group in range(len(sizes))]
+    assert ours.dtype == torch.float64
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+def test_a_given_prior_mean_is_used():
+    points, groups = blobs([9, 40], width=20)
+    mean = torch.linspace(-1, 1, 20)
+    prior = NormalInverseWishart(mean, kappa=0.5)
+    expected = [direct(points[groups == group], prior, mean.double().numpy()) for group in range(2)]
+    np.testing.assert_allclose(log_marginal_likelihood(points, groups, 2, prior), expected, rtol=1e-6)
+
+
+def test_batches_and_empty_clusters_change_nothing(monkeypatch):
+    points, groups = blobs([8, 30, 9, 31, 10], width=64)
+    at_once = log_marginal_likelihood(points, groups, 5, NormalInverseWishart())
+    monkeypatch.setattr(marginal_likelihood, "MAX_BATCH_ELEMENTS", 1)
+    alone = log_marginal_likelihood(points, 2 * groups, 11, NormalInverseWishart())
+    torch.testing.assert_close(alone[0:10:2], at_once, rtol=1e-12, atol=0)
+    assert (alone[1::2] == 0).all() and alone[10] == 0
+
+
+def test_hastings_ratios_are_differences_of_the_log_posterior():
+    points, groups = blobs([20, 25, 30], width=64)
+    prior = NormalInverseWishart()
+    halves = torch.arange(len(points)) % 2 == 0
+    marginals = log_marginal_likelihood(points, groups, 3, prior)
+    before = module.log_posterior(points, groups, prior)
+    for cluster, ratio in enumerate(log_hastings_split(points, groups, halves, marginals, prior)):
+        split = groups.where(~((groups == cluster) & halves), 3)
+        assert ratio == pytest.approx(module.log_posterior(points, split, prior) - before, abs=1e-6)
+    pairs = torch.tensor([[0, 1], [1, 2]])
+    for pair, ratio in zip(pairs, log_hastings_merge(points, groups, pairs, marginals, prior), strict=True):
+        merged = groups.where(groups != pair[1], pair[0]).unique(return_inverse=True)[1]
+        assert ratio == pytest.approx(module.log_posterior(points, merged, prior) - before, abs=1e-6)
+
+
+def test_a_half_of_five_points_is_no_split():
+    points, _ = blobs([11], width=32)
+    prior, labels = NormalInverseWishart(), torch.zeros(11, dtype=torch.int64)
+    marginals = log_marginal_likelihood(points, labels, 1, prior)
+    assert log_hastings_split(points, labels, torch.arange(11) < 5, marginals, prior) == -math.inf
+
+
+def test_halves_are_the_two_blobs_of_every_cluster():
+    points, groups = blobs([6, 30, 20, 20, 41, 12], width=64, spread=0.5)
+    halves = module.halve(points, groups // 2, 3, torch.Generator().manual_seed(0))
+    sides = torch.stack([halves[groups == group].float().mean() for group in range(6)])
+    assert sorted(sides[0:2].tolist()) == sorted(sides[2:4].tolist()) == sorted(sides[4:6].tolist()) == [0, 1]
+
+
+def sweep(points, labels):
+    return module._sweep(points, labels, NormalInverseWishart(), torch.Generator().manual_seed(0))
+
+
+def same_groups(labels, groups):
+    return len(torch.stack([labels, groups]).unique(dim=1)[0]) == len(labels.unique()) == len(groups.unique())
+
+
+def test_two_blobs_in_one_cluster_split_and_the_parent_is_gone():
+    points, groups = blobs([40, 40, 40])
+    labels, changed = sweep(points, groups.clamp(max=1))
+    assert changed
+    assert same_groups(labels, groups)
+    assert labels.unique().tolist() == [0, 1, 2]
+
+
+def test_two_halves_of_one_blob_merge_and_the_pair_is_gone():
+    points, groups = blobs([40, 40, 40])
+    first = (groups == 2) & (torch.arange(120) % 2 == 0)
+    labels, changed = sweep(points, groups + first)
+    assert changed
+    assert same_groups(labels, groups)
+    assert labels.unique().tolist() == [0, 1, 2]
+
+
+def test_a_sweep_that_changes_nothing_says_so():
+    points, groups = blobs([40, 40, 40])
+    labels, changed = sweep(points, groups)
+    assert not changed
+    assert torch.equal(labels, groups)
+
+
+def test_merged_pairs_are_disjoint_and_the_most_probable_come_first():
+    pairs = torch.tensor([[0, 1], [1, 2], [2, 3], [4, 5]])
+    assert module.disjoint(pairs, torch.tensor([3.0, 5.0, 4.0, 1.0])) == [1, 3]
+
+
+def test_nearest_pairs_name_each_pair_once_and_only_the_clusters_asked_for():
+    points = torch.tensor([[0.0], [1.0], [1.1], [5.0], [7.0]])
+    pairs = module.nearest_pairs(points, torch.arange(5), torch.tensor([0, 1, 3, 4]))
+    assert pairs.tolist() == [[0, 1], [3, 4]]
+
+
+SIZES = [30, 31, 33, 34, 36, 37, 39, 41, 42, 44, 45, 46, 48, 50, 51, 53, 55, 56, 58, 60]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("start", [10, 40])
+def test_finds_the_count_of_separated_mixtures_from_half_and_twice(seed, start):
+    points, _ = blobs(SIZES, spread=0.8, seed=seed)
+    result = split_and_merge(points, start, seed=seed)
+    assert abs(result.count - 20) <= 1  # 5 %
+    assert result.converged
+    assert result.count == len(result.labels.unique()) == int(result.labels.max()) + 1
+    assert result.log_posterior == module.log_posterior(points, result.labels, NormalInverseWishart())
+
+
+@pytest.mark.parametrize("start", [10, 40])
+@pytest.mark.parametrize("seed", range(2))
+def test_finds_the_count_of_moderately_unequal_sizes(seed, start):
+    points, _ = blobs([30] * 10 + [70] * 10, spread=0.8, seed=seed)
+    assert abs(split_and_merge(points, start, seed=seed).count - 20) <= 1
+
+
+@pytest.mark.parametrize("start", [10, 40])
+def test_finds_the_count_of_very_unequal_sizes_under_a_matched_prior(start):
+    points, groups = blobs([15] * 5 + [40] * 10 + [150] * 5, spread=0.6)
+    within = (points - module.cluster_means(points, groups, 20)[groups]).var()
+    matched = NormalInverseWishart(nu=20 * 768, psi=20 * 768 * float(within))
+    assert abs(split_and_merge(points, start, prior=matched, seed=0).count - 20) <= 1
+
+
+def test_the_papers_prior_has_a_size_of_its_own():
+    # Not what one would wish for, but what the formula says: small groups merge, a large one splits.
+    points, groups = blobs([15, 15, 50, 150])
+    prior = NormalInverseWishart()
+    marginals = log_marginal_likelihood(points, groups, 4, prior)
+    halves = module.halve(points, groups, 4, torch.Generator().manual_seed(0))
+    splits = log_hastings_split(points, groups, halves, marginals, prior)
+    assert (splits[:3] < 0).all() and splits[3] > 0
+    assert log_hastings_merge(points, groups, torch.tensor([[0, 1]]), marginals, prior) > 0
+
+
+def test_the_same_seed_gives_the_same_result():
+    points, _ = blobs([20] * 6, width=64)
+    first, second = (split_and_merge(points, 9, seed=3) for _ in range(2))
+    assert torch.equal(first.labels, second.labels)
+    assert first.log_posterior == second.log_posterior
+
+
+def test_double_precision_and_duplicates_and_single_points_are_fine():
+    points = torch.cat([torch.eye(16), torch.eye(16)[:1].expand(20, 16)]).double()
+    for start in (1, 16, 36):
+        result = split_and_merge(points, start, seed=0, max_sweeps=3)
+        assert len(result.labels) == 36
+        assert math.isfinite(result.log_posterior)
+
+
+def test_bad_input_is_one_clear_line():
+    points, _ = blobs([10, 10], width=8)
+    for start in (0, 21):
+        with pytest.raises(DataError, match=rf"1 <= start <= number of features \(20\), got {start}: "):
+            split_and_merge(points, start, seed=0)
+    points[3, 2] = math.nan
+    with pytest.raises(DataError, match="NaN or infinity in row 3 of features"):
+        split_and_merge(points, 2, seed=0)
+    with pytest.raises(ConfigurationError, match=r"psi > 0, got -1"):
+        NormalInverseWishart(psi=-1)
+    with pytest.raises(ConfigurationError, match="nu > 7"):
+        split_and_merge(points[:3], 2, prior=NormalInverseWishart(nu=7), seed=0)
