@@ -39,7 +39,7 @@ def full_graph_features(model: PromptCCDModel, pixels: Tensor) -> Tensor:
     backbone = model.backbone
     with torch.no_grad():
         query = F.normalize(backbone(pixels).last_hidden_state[:, 0].float(), dim=-1)
-        prompts = model.mixture.means[model.mixture.top_components(query, 5)]
+        prompts = model.mixture.means[model.mixture.log_joint(query).topk(5).indices]
     tokens = backbone.embeddings(pixels)
     hidden = torch.cat([tokens[:, :1], prompts + class_position(backbone), tokens[:, 1:]], dim=1)
     return backbone.layernorm(backbone.encoder(hidden).last_hidden_state)[:, 0]

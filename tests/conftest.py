@@ -108,7 +108,7 @@ def recipe_values(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> 
     return {
         "data": {"dataset": str(image_folder), "class_blocks": [2, 1, 1, 1]},
         "views": {"image_size": 16, "resize_size": 18},
-        "model": {"backbone": str(backbone_folder), "prompts_per_image": 2, **TINY_HEAD},
+        "model": {"backbone": str(backbone_folder), **TINY_HEAD},
         "training": {
             "output_dir": str(tmp_path / "run"),
             "epochs": 3,

@@ -63,7 +63,15 @@ def test_train_evaluate_predict(recipe: Path, tmp_path: Path, pictures: Path, ca
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["protocol"] == "cacc"
     assert [row["stage"] for row in results["stages"]] == [1, 2, 3]
-    assert set(results["stages"][0]) == {"stage", "all", "old", "new", "num_categories", "num_images"}
+    assert set(results["stages"][0]) == {
+        "stage",
+        "all",
+        "old",
+        "new",
+        "num_categories",
+        "num_images",
+        "count_range",
+    }
     for part in ("all", "old", "new"):
         mean = np.mean([row[part] for row in results["stages"]])
         assert results["average"][part] == pytest.approx(mean, abs=1e-3)

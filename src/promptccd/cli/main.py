@@ -3,17 +3,34 @@
 import argparse
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
 from promptccd.cli.recipe_options import add_recipe_options, recipe_from
-from promptccd.cli.tables import comparison_table, count_table, score_table
+from promptccd.cli.tables import (
+    comparison_table,
+    count_table,
+    explanation_table,
+    parameter_table,
+    score_table,
+)
 from promptccd.errors import PromptCCDError
 from promptccd.evaluation import ContinualScore
-from promptccd.runs import RunEvaluation, load_model, predict_folder, stage_stream, train_run
+from promptccd.runs import (
+    RunEvaluation,
+    count_parameters,
+    explain_image,
+    load_model,
+    load_view,
+    predict_folder,
+    stage_stream,
+    train_run,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +96,22 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--num_workers", type=int, default=0, help="loader processes")
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
 
+    parameters = _command(
+        commands, "parameters", parameters_command, "count what a recipe's model learns, part by part"
+    )
+    parameters.add_argument("config", metavar="RECIPE", help="a YAML file, see hub_configs/")
+    add_recipe_options(parameters)
+
+    explain = _command(
+        commands,
+        "explain",
+        explain_command,
+        "show what a stage looked at in an image, and which prompts acted",
+    )
+    explain.add_argument("model", metavar="MODEL", help="folder or Hub id of a finished stage")
+    explain.add_argument("image", metavar="IMAGE", help="an image file")
+    explain.add_argument("--out", metavar="DIR", required=True, help="folder for the arrays and the overlay")
+
     predict = _command(
         commands, "predict", predict_command, "assign the images of a folder to a stage's categories"
     )
@@ -108,15 +141,20 @@ def split_command(options: argparse.Namespace) -> None:
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     scores: dict[str, list[ContinualScore]] = {}
+    baselines: dict[str, list[ContinualScore]] = {}
     for path in options.runs:
         evaluation = RunEvaluation(path, options.dataset, options.num_workers)
         score = evaluation.evaluate(options.protocol)
-        scores.setdefault(evaluation.recipe.model.variant, []).append(score)
+        scores.setdefault(_without_seed(evaluation.run.path.resolve().name), []).append(score)
         if options.baselines:
-            scores.setdefault("frozen backbone", []).append(evaluation.frozen_backbone())
-            scores.setdefault("raw pixels", []).append(evaluation.raw_pixels())
+            baselines.setdefault("frozen backbone", []).append(evaluation.frozen_backbone())
+            baselines.setdefault("raw pixels", []).append(evaluation.raw_pixels())
         if not options.json:
             print(f"{path} ({options.protocol})\n{score_table(score)}\n", flush=True)
+            routing = evaluation.part_routing()
+            if routing is not None:
+                print(f"part routing, percent of patches\n{score_table(routing, 'parts')}\n", flush=True)
+    scores |= baselines
     compared = len(options.runs) > 1 or options.baselines
     if options.json:
         plain = {name: [each.to_dict() for each in many] for name, many in scores.items()}
@@ -125,6 +163,21 @@ def evaluate_command(options: argparse.Namespace) -> None:
         print(comparison_table(scores))
     if options.next_steps:
         print(NEXT_STEPS.format(run=options.runs[0]))
+
+
+def parameters_command(options: argparse.Namespace) -> None:
+    """``promptccd parameters``."""
+    counts = count_parameters(recipe_from(options))
+    _show(options, [asdict(count) for count in counts], lambda: parameter_table(counts))
+
+
+def explain_command(options: argparse.Namespace) -> None:
+    """``promptccd explain``."""
+    model = load_model(options.model)
+    explanation = explain_image(model, load_view(options.model), options.image)
+    paths = explanation.save(options.out)
+    _show(options, explanation.to_dict(), lambda: explanation_table(explanation.to_dict()))
+    logger.info("Written: %s", ", ".join(str(path) for path in paths))
 
 
 def predict_command(options: argparse.Namespace) -> None:
@@ -156,6 +209,11 @@ def _command(
 
 def _show(options: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
     print(json.dumps(value, indent=1) if options.json else text())
+
+
+def _without_seed(name: str) -> str:
+    """Name of a run without ``-seed7``: runs that differ in their seed are averaged."""
+    return re.sub(r"-seed\d+$", "", name)
 
 
 def _quieten_libraries() -> None:

@@ -3,12 +3,18 @@
 import argparse
 import inspect
 import re
-import types
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from promptccd.training.arguments import Recipe, describe_type, field_types, parse_value, section_types
+from promptccd.training.arguments import (
+    Recipe,
+    alternatives,
+    describe_type,
+    field_types,
+    parse_value,
+    section_types,
+)
 
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +52,15 @@ def recipe_from(options: argparse.Namespace) -> Recipe:
 
 def _value(given: str | list[str], hint: Any) -> Any:
     """The value an option means, given the type of its field."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options = alternatives(hint)
     words = given if isinstance(given, list) else [given]
     if type(None) in options and [word.lower() for word in words] in (["none"], ["null"]):
         return None
     if isinstance(given, list):  # either one YAML list, or its items one by one
         values = [parse_value(word) for word in words]
         return values[0] if len(values) == 1 and isinstance(values[0], list) else values
-    is_word = str in options or typing.get_origin(hint) is Literal  # a column may be called 5
+    choices = any(typing.get_origin(option) is Literal for option in options)
+    is_word = str in options or (choices and int not in options)  # a column may be called 5
     return given if is_word else parse_value(given)
 
 

@@ -1,33 +1,67 @@
 """What the command line prints: plain tables that fit a terminal and a copy into a text."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from promptccd.data.splits import StageCount
-from promptccd.evaluation import ContinualScore
+from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.runs import ParameterCount
 
 
-def score_table(score: ContinualScore) -> str:
-    """All/Old/New per stage and their average, in percent."""
+def score_table(score: ContinualScore, counted: str = "categories") -> str:
+    """All/Old/New per stage and their average, in percent; an estimated count with its range."""
     rows = [
-        [f"stage {row.stage}", row.num_images, row.num_categories, row.all, row.old, row.new]
-        for row in score.stages
+        [f"stage {row.stage}", row.num_images, _count(row), row.all, row.old, row.new] for row in score.stages
     ]
     average = score.average
     rows.append(["average", "", "", average["all"], average["old"], average["new"]])
-    return table(["", "images", "categories", "All", "Old", "New"], rows)
+    return table(["", "images", counted, "All", "Old", "New"], rows)
 
 
 def comparison_table(scores: Mapping[str, Sequence[ContinualScore]]) -> str:
-    """Average All/Old/New by name, the mean over runs where there are several."""
+    """Average All/Old/New by name; over several runs their mean and standard deviation (n - 1)."""
     runs = max(len(each) for each in scores.values())
     rows = [
-        [name, *(sum(score.average[part] for score in each) / len(each) for part in ("all", "old", "new"))]
+        [name, *(_spread([score.average[part] for score in each]) for part in ("all", "old", "new"))]
         for name, each in scores.items()
     ]
-    return table(
-        ["average over stages" + (f", mean of {runs} runs" if runs > 1 else ""), "All", "Old", "New"], rows
-    )
+    several = f", mean ± std of {runs} runs" if runs > 1 else ""
+    return table(["average over stages" + several, "All", "Old", "New"], rows)
+
+
+def parameter_table(counts: Sequence[ParameterCount]) -> str:
+    """What learns at the first and at the last stage, and the sums."""
+    rows = [[count.part, f"{count.labelled:,}", f"{count.unlabelled:,}"] for count in counts]
+    sums = [sum(getattr(count, name) for count in counts) for name in ("labelled", "unlabelled")]
+    rows.append(["together", *(f"{value:,} ({value / 1e6:.1f}M)" for value in sums)])
+    return table(["learnt values", "stage 0", "last stage"], rows)
+
+
+def explanation_table(explanation: Mapping[str, Any], most: int = 10) -> str:
+    """The category and the prompts that acted most."""
+    lines = [f"{explanation['name']}, confidence {explanation['confidence']:.3f}"]
+    if "patches_per_part" in explanation:
+        parts = explanation["patches_per_part"].items()
+        lines.append("patches per part: " + ", ".join(f"{part}: {size}" for part, size in parts))
+    if "prompts" in explanation:
+        rows = [
+            [str(row["prompt"]), row["times"], row["best_score"]] for row in explanation["prompts"][:most]
+        ]
+        lines.append(table(["prompt", "times", "best score"], rows, places=2))
+    return "\n".join(lines)
+
+
+def _count(row: StageScore) -> str:
+    if row.count_range is None:
+        return str(row.num_categories)
+    return f"{row.num_categories} ({row.count_range[0]}-{row.count_range[1]})"
+
+
+def _spread(values: Sequence[float]) -> float | str:
+    if len(values) == 1:
+        return values[0]
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
 
 
 def count_table(counts: Sequence[StageCount]) -> str:
@@ -36,9 +70,9 @@ def count_table(counts: Sequence[StageCount]) -> str:
     return table(["", "images", "categories", "Old share"], rows)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Left-aligned first column, right-aligned others; floats with one place."""
-    cells = [[f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]], places: int = 1) -> str:
+    """Left-aligned first column, right-aligned others; floats with so many places."""
+    cells = [[f"{cell:.{places}f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [list(header), *cells]) for column in range(len(header))]
     lines = [
         "  ".join(

@@ -9,6 +9,8 @@ from promptccd.evaluation.continual import (
     continual_accuracy,
     discover_categories,
 )
+from promptccd.evaluation.count_by_accuracy import estimate_by_accuracy
+from promptccd.evaluation.part_routing import score_part_routing
 
 __all__ = [
     "ClusteringAccuracy",
@@ -19,4 +21,6 @@ __all__ = [
     "clustering_accuracy",
     "continual_accuracy",
     "discover_categories",
+    "estimate_by_accuracy",
+    "score_part_routing",
 ]

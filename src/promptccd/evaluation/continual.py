@@ -31,7 +31,17 @@ class Discovery:
 
 @dataclass(frozen=True)
 class StageScore:
-    """One row of the table, accuracies in percent."""
+    """One row of the table, accuracies in percent.
+
+    Attributes:
+        stage: index of the stage.
+        all: over all images of the stage.
+        old: over those of initially labelled categories.
+        new: over the others.
+        num_categories: categories known after the stage, ids that were given.
+        num_images: images of the stage.
+        count_range: lowest and highest plausible number where it was estimated, else `None`.
+    """
 
     stage: int
     all: float
@@ -39,6 +49,7 @@ class StageScore:
     new: float
     num_categories: int
     num_images: int
+    count_range: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,9 @@ class ContinualScore:
             {name: math.nan if value is None else value for name, value in row.items()}
             for row in values["stages"]
         ]
+        for row in rows:
+            limits = row.pop("count_range", math.nan)
+            row["count_range"] = tuple(limits) if isinstance(limits, list) else None
         return cls(values["protocol"], [StageScore(**row) for row in rows])
 
 
@@ -206,7 +220,9 @@ def continual_accuracy(
     return ContinualScore("cacc" if accumulate else "gcd", scores)
 
 
-def _plain(value: float | int) -> float | int | None:
-    if isinstance(value, int):
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    if value is None or isinstance(value, int):
         return value
     return None if math.isnan(value) else round(value, 4)

@@ -52,24 +52,71 @@ def embed(backbone: PreTrainedModel, pixel_values: Tensor) -> Tensor:
     return backbone.embeddings(pixel_values)
 
 
-def class_token(backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """The [CLS] feature of tokens that enter block 0, after the final norm.
+def patch_count(backbone: PreTrainedModel, tokens: Tensor) -> int:
+    """Number of patch tokens among ``(B, T, D)`` tokens as `embed` gives them; they stand last."""
+    return tokens.shape[1] - 1 - getattr(backbone.config, "num_register_tokens", 0)
 
-    The prefix builds a graph only if the tokens themselves need a gradient, as learnt prompts do; frozen
-    tokens cross it without one.
+
+def run_prefix(backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """Tokens that enter the last block, from those that enter block 0: ``(B, T, D)`` both.
+
+    A graph is built only if the tokens themselves need a gradient, as learnt prompts do; frozen tokens cross
+    the frozen blocks without one.
+    """
+    with torch.set_grad_enabled(torch.is_grad_enabled() and tokens.requires_grad):
+        for block in blocks_of(backbone)[:-1]:
+            tokens = block(tokens)
+    return tokens
+
+
+def class_row(backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module | None = None) -> Tensor:
+    """The [CLS] feature after the final norm, of tokens that enter the last block: ``(B, D)``.
 
     Args:
         backbone: one of the three supported ones, in eval mode.
-        tokens: ``(B, L, D)``.
+        entering: ``(B, T, D)`` from `run_prefix`.
+        last_block: another last block over the same prefix: a pretrained copy, or a teacher's.
+    """
+    block = blocks_of(backbone)[-1] if last_block is None else last_block
+    return backbone.layernorm(run_block(block, entering, rows=1)[:, 0])
+
+
+def class_token(backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """The [CLS] feature of tokens that enter block 0, after the final norm.
+
+    Args:
+        backbone: one of the three supported ones, in eval mode.
+        tokens: ``(B, T, D)``.
 
     Returns:
         Features ``(B, D)``, equal to ``backbone(...).last_hidden_state[:, 0]`` of an unmodified forward.
     """
-    *prefix, last = blocks_of(backbone)
-    with torch.set_grad_enabled(torch.is_grad_enabled() and tokens.requires_grad):
-        for block in prefix:
-            tokens = block(tokens)
-    return backbone.layernorm(_last_block_class_row(last, tokens))
+    return class_row(backbone, run_prefix(backbone, tokens))
+
+
+def patch_features(backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module) -> Tensor:
+    """Patch features ``(B, L, D)`` after the final norm, of tokens that enter the given last block."""
+    patches = patch_count(backbone, entering)
+    return backbone.layernorm(run_block(last_block, entering)[:, -patches:])
+
+
+def class_attention(block: Any, tokens: Tensor, num_patches: int) -> Tensor:
+    """How [CLS] attends to the patches, per head, without the other rows of the attention.
+
+    Args:
+        block: the block whose attention is read.
+        tokens: ``(B, T, D)``, what enters it.
+        num_patches: L; patches stand last.
+
+    Returns:
+        ``(B, L, H)``: soft-max over all T tokens, of which the patch columns are returned.
+    """
+    attention = block.attention
+    normed = _norms(block)[0](tokens)
+    query = _heads(attention, attention.q_proj(normed[:, :1]))
+    key = _heads(attention, attention.k_proj(normed))
+    weights = torch.softmax((query @ key.transpose(-1, -2) * attention.scaling).float(), dim=-1)
+    return weights[:, :, 0, -num_patches:].transpose(1, 2)
 
 
 def class_position(backbone: PreTrainedModel) -> Tensor:
@@ -77,25 +124,62 @@ def class_position(backbone: PreTrainedModel) -> Tensor:
     return backbone.embeddings.position_embeddings[:, :1]
 
 
-def _last_block_class_row(block: Any, tokens: Tensor) -> Tensor:
-    """What a pre-norm block returns for token 0, computed for token 0 only: ``(B, L, D)`` to ``(B, D)``."""
+def run_block(
+    block: Any, tokens: Tensor, rows: int | None = None, prefix: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
+    """A pre-norm block, of which only the first rows are computed, or whose attention sees more than its tokens.
+
+    Args:
+        block: a block of any of the three backbones.
+        tokens: ``(B, T, D)``.
+        rows: how many tokens to compute, from the first on; all if `None`.
+        prefix: keys and values ``(B, S, D)`` each that every query also attends to (prefix tuning).
+
+    Returns:
+        ``(B, rows or T, D)``.
+    """
     is_vit = hasattr(block, "layernorm_before")
-    norm_before, norm_after = (
-        (block.layernorm_before, block.layernorm_after) if is_vit else (block.norm1, block.norm2)
-    )
     scale_attention = nn.Identity() if is_vit else block.layer_scale1
     scale_mlp = nn.Identity() if is_vit else block.layer_scale2
-
+    norm_before, norm_after = _norms(block)
     attention = block.attention
+
     normed = norm_before(tokens)
-    batch = len(tokens)
-    heads = (batch, -1, attention.num_attention_heads, attention.head_dim)
-    query = attention.q_proj(normed[:, :1]).view(heads).transpose(1, 2)
-    key = attention.k_proj(normed).view(heads).transpose(1, 2)
-    value = attention.v_proj(normed).view(heads).transpose(1, 2)
-    mixed = F.scaled_dot_product_attention(query, key, value, scale=attention.scaling)
-    row = tokens[:, 0] + scale_attention(attention.o_proj(mixed.transpose(1, 2).reshape(batch, -1)))
-    return row + scale_mlp(block.mlp(norm_after(row)))
+    key, value = attention.k_proj(normed), attention.v_proj(normed)
+    if prefix is not None:
+        key = torch.cat([prefix[0].to(key.dtype), key], dim=1)
+        value = torch.cat([prefix[1].to(value.dtype), value], dim=1)
+    mixed = F.scaled_dot_product_attention(
+        _heads(attention, attention.q_proj(normed[:, :rows])),
+        _heads(attention, key),
+        _heads(attention, value),
+        scale=attention.scaling,
+    )
+    out = tokens[:, :rows] + scale_attention(attention.o_proj(mixed.transpose(1, 2).flatten(2)))
+    return out + scale_mlp(block.mlp(norm_after(out)))
 
 
-__all__ = ["blocks_of", "build_backbone", "class_position", "class_token", "embed"]
+def _norms(block: Any) -> tuple[nn.Module, nn.Module]:
+    if hasattr(block, "layernorm_before"):
+        return block.layernorm_before, block.layernorm_after
+    return block.norm1, block.norm2
+
+
+def _heads(attention: Any, rows: Tensor) -> Tensor:
+    """``(B, T, D)`` to ``(B, H, T, D / H)``."""
+    return rows.unflatten(-1, (attention.num_attention_heads, attention.head_dim)).transpose(1, 2)
+
+
+__all__ = [
+    "blocks_of",
+    "build_backbone",
+    "class_attention",
+    "class_position",
+    "class_row",
+    "class_token",
+    "embed",
+    "patch_count",
+    "patch_features",
+    "run_block",
+    "run_prefix",
+]

@@ -24,6 +24,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         num_known: number of categories that were labelled at stage 0.
         category_ids: id of every prototype, in row order; ids are never reused.
         category_names: a name for every prototype, in row order.
+        count_estimate: how the number of categories was estimated, with its range; none where it was known.
         confidence_temperature: scale, in squared distance between unit features, of the soft-max over
             prototypes that `assign` reports as confidence.
     """
@@ -39,6 +40,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     num_known: int = 0
     category_ids: list[int] = field(default_factory=list)
     category_names: list[str] = field(default_factory=list)
+    count_estimate: dict[str, Any] | None = None
     confidence_temperature: float = 0.1
     initializer_range: float = 0.02
 
@@ -74,8 +76,10 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
     Attributes:
         num_components: K, the number of mixture components; 0 until the first fit. Sizes the buffers.
-        covariance_type: ``"diag"`` (the paper's parameter count) or ``"spherical"`` (the released default).
+        covariance_type: ``"diag"`` (the paper's parameter count), ``"spherical"`` (the released default) or
+            ``"full"``.
         prompts_per_image: how many of the likeliest components prompt an image (top-k, 5 in the paper).
+        random_prompts: prompt with arbitrary components instead (an ablation of the paper).
         prompts_at_test: whether prompts also act on the features that are clustered and predicted from.
             Paper and released code differ on it (the code uses none), so it is a switch.
     """
@@ -83,8 +87,9 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     model_type = "promptccd"
 
     num_components: int = 0
-    covariance_type: Literal["diag", "spherical"] = "diag"
+    covariance_type: Literal["diag", "spherical", "full"] = "diag"
     prompts_per_image: int = 5
+    random_prompts: bool = False
     prompts_at_test: bool = False
 
     def validate_mixture(self) -> None:
@@ -96,4 +101,87 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
             )
 
 
-__all__ = ["BACKBONE_TYPES", "CategoryDiscoveryConfig", "GCDConfig", "PromptCCDConfig"]
+@strict
+class FixedPoolConfig(CategoryDiscoveryConfig):
+    """PromptCCD-B: a fixed pool of learnt prompts, chosen per image by key.
+
+    Attributes:
+        pool: how prompts enter: ``"l2p"``, as tokens behind [CLS], or ``"dualprompt"``, as keys and values of the
+            attention of the first blocks.
+        pool_size: M, number of prompts that are chosen from.
+        prompt_length: tokens of one prompt.
+        prompts_per_image: how many prompts an image gets (top-k).
+        cos_weight: weight of the term that pulls chosen keys towards the query (0.1 in the released
+            configurations; the paper's equation has 1).
+    """
+
+    model_type = "promptccd-b"
+
+    pool: Literal["l2p", "dualprompt"] = "l2p"
+    pool_size: int = 10
+    prompt_length: int = 5
+    prompts_per_image: int = 5
+    cos_weight: float = 0.1
+
+    def validate_pool(self) -> None:
+        """Sizes that a pool can have."""
+        _require_pool(self.pool_size, self.prompt_length, self.prompts_per_image, "prompts_per_image")
+
+
+@strict
+class PromptCCDPPConfig(CategoryDiscoveryConfig):
+    """PromptCCD++: one prompt pool per object part, and a router that sends every patch to its part.
+
+    Attributes:
+        num_parts: P, background included.
+        pool_size: M, prompts per part.
+        prompt_length: tokens of one prompt; a patch is modulated by their mean.
+        prompts_per_patch: how many prompts of its part a patch gets (top-k).
+        random_prompts: take arbitrary prompts of the part instead (an ablation of the paper).
+        router_hidden_size: width of the hidden layer of the router's MLP; none means five sixths of the
+            backbone's, 640 for ViT-B, which gives the paper's 14.7 million parameters.
+        router_fusion: whether the router sees [CLS] attention and contextualises patches (ablations c and d).
+        router_queries: whether part queries add to its logits (ablations b and d).
+        cos_weight: weight of the term that pulls chosen keys towards their patches.
+        route_weight: lambda_route, weight of the part labels at stage 0.
+        distill_weight: lambda_dist, weight of both distillation terms at later stages.
+    """
+
+    model_type = "promptccd-pp"
+
+    num_parts: int = 8
+    pool_size: int = 20
+    prompt_length: int = 10
+    prompts_per_patch: int = 2
+    random_prompts: bool = False
+    router_hidden_size: int | None = None
+    router_fusion: bool = True
+    router_queries: bool = True
+    cos_weight: float = 1.0
+    route_weight: float = 0.1
+    distill_weight: float = 0.2
+
+    def validate_parts(self) -> None:
+        """Sizes that part pools can have."""
+        if self.num_parts < 2:
+            raise ValueError(
+                f"Expected num_parts >= 2 (background and an object part), got {self.num_parts}."
+            )
+        _require_pool(self.pool_size, self.prompt_length, self.prompts_per_patch, "prompts_per_patch")
+
+
+def _require_pool(size: int, length: int, top_k: int, name: str) -> None:
+    if size < 1 or length < 1:
+        raise ValueError(f"Expected pool_size >= 1 and prompt_length >= 1, got {size} and {length}.")
+    if not 1 <= top_k <= size:
+        raise ValueError(f"Expected 1 <= {name} <= pool_size ({size}), got {top_k}.")
+
+
+__all__ = [
+    "BACKBONE_TYPES",
+    "CategoryDiscoveryConfig",
+    "FixedPoolConfig",
+    "GCDConfig",
+    "PromptCCDConfig",
+    "PromptCCDPPConfig",
+]

@@ -16,11 +16,11 @@ class GaussianMixture(nn.Module):
     Args:
         num_components: K; 0 before the first fit.
         width: D.
-        covariance_type: ``"diag"`` or ``"spherical"``.
+        covariance_type: ``"diag"``, ``"spherical"`` or ``"full"``.
 
     Attributes:
         means: ``(K, D)``.
-        variances: ``(K, D)`` for diagonal, ``(K, 1)`` for spherical covariance.
+        variances: ``(K, D)`` for diagonal, ``(K, 1)`` for spherical, ``(K, D, D)`` for full covariance.
         log_weights: ``(K,)``, log of the mixing weights.
     """
 
@@ -28,12 +28,14 @@ class GaussianMixture(nn.Module):
     variances: Tensor
     log_weights: Tensor
 
-    def __init__(self, num_components: int, width: int, covariance_type: Literal["diag", "spherical"]):
+    def __init__(
+        self, num_components: int, width: int, covariance_type: Literal["diag", "spherical", "full"]
+    ):
         super().__init__()
         self.covariance_type = covariance_type
-        spread = {"diag": width, "spherical": 1}[covariance_type]
+        shape = {"diag": (width,), "spherical": (1,), "full": (width, width)}[covariance_type]
         self.register_buffer("means", torch.zeros(num_components, width))
-        self.register_buffer("variances", torch.ones(num_components, spread))
+        self.register_buffer("variances", torch.ones(num_components, *shape))
         self.register_buffer("log_weights", torch.zeros(num_components))
 
     @property
@@ -61,6 +63,8 @@ class GaussianMixture(nn.Module):
             ``(N, K)``.
         """
         width = features.shape[1]
+        if self.variances.ndim == 3:
+            return self._log_joint_full(features)
         variances = self.variances.expand(-1, width)
         precisions = 1 / variances
         quadratic = (
@@ -71,13 +75,13 @@ class GaussianMixture(nn.Module):
         log_det = variances.log().sum(1)
         return self.log_weights - 0.5 * (quadratic + log_det + width * math.log(2 * math.pi))
 
-    def top_components(self, features: Tensor, k: int) -> Tensor:
-        """Indices of the k likeliest components of every feature, best first: ``(N, D)`` to ``(N, k)``.
-
-        The paper ranks by log-likelihood and so do we, weights included. The released code ranks posteriors
-        in float32, which in 768 dimensions are one-hot, so that its second to fifth picks are arbitrary.
-        """
-        return self.log_joint(features).topk(min(k, self.num_components), dim=1).indices
+    def _log_joint_full(self, features: Tensor) -> Tensor:
+        """The same for full covariance, through Cholesky factors."""
+        factors = torch.linalg.cholesky(self.variances.float())
+        centred = (features[None] - self.means[:, None]).float().transpose(1, 2)  # (K, D, N)
+        quadratic = torch.linalg.solve_triangular(factors, centred, upper=False).square().sum(1).T
+        log_det = 2 * factors.diagonal(dim1=1, dim2=2).log().sum(1)
+        return self.log_weights - 0.5 * (quadratic + log_det + features.shape[1] * math.log(2 * math.pi))
 
     def sample(self, per_component: int, generator: torch.Generator) -> Tensor:
         """Replay: features drawn from every component, ``(K * S, D)``, grouped by component, on the CPU.
@@ -90,7 +94,11 @@ class GaussianMixture(nn.Module):
         """
         means, variances = self.means.float().cpu(), self.variances.float().cpu()
         noise = torch.randn(self.num_components, per_component, means.shape[1], generator=generator)
-        return (means[:, None] + variances[:, None].sqrt() * noise).flatten(0, 1)
+        if variances.ndim == 3:
+            noise = noise @ torch.linalg.cholesky(variances).transpose(1, 2)
+        else:
+            noise = variances[:, None].sqrt() * noise
+        return (means[:, None] + noise).flatten(0, 1)
 
 
 __all__ = ["GaussianMixture"]

@@ -1,7 +1,8 @@
 """What every model of the family is: a DINO backbone, a projection head, and prototypes of its categories."""
 
+import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,23 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from .backbones import blocks_of, build_backbone, class_token, embed
+from .backbones import (
+    blocks_of,
+    build_backbone,
+    class_attention,
+    class_token,
+    embed,
+    patch_count,
+    patch_features,
+    run_prefix,
+)
 from .configuration_promptccd import BACKBONE_TYPES, CategoryDiscoveryConfig
 from .gaussian_mixture import GaussianMixture
+from .part_labeller import PartLabeller
+from .part_pools import PartPools
+from .part_router import PartRouter
 from .projection_head import ProjectionHead
+from .prompt_pools import PromptPool
 
 # A bare backbone may carry the heads it was published with; none of ours is among them.
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
@@ -30,12 +44,16 @@ class CategoryDiscoveryOutput(ModelOutput):
     Attributes:
         features: ``(B, D)``, [CLS] after the final norm, as it comes; clustering normalises it.
         bottleneck: ``(B, d)``, L2-normalised input of the head's last layer; only if it was asked for.
-        components: ``(B, P)``, mixture components that prompted each image, best first; `None` unprompted.
+        components: ``(B, P)``, which components or prompts acted on each image, best first (``(B, L, k)`` by patch
+            in PromptCCD++); `None` unprompted.
+        scores: how well each fits, shaped likewise: cosine with the key of a learnt prompt, log of weight times
+            density of a mixture component.
     """
 
     features: Tensor | None = None
     bottleneck: Tensor | None = None
     components: Tensor | None = None
+    scores: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -56,9 +74,10 @@ class Assignment:
 class CategoryDiscoveryModel(PreTrainedModel):
     """Base of the family; without a prompt of its own it is the GCD model.
 
-    A variant overrides `forward` (how prompts enter), `auxiliary_losses` (what they add to the loss) and
-    `prompt_parameters` (what of them learns by gradient), or sets `mixture`, which training then refits. The
-    training loop knows nothing else about variants.
+    A variant overrides `forward` (how prompts enter), `auxiliary_losses` (what they add to the loss),
+    `prompt_parameters` (what of them learns by gradient), `reset_prompts` (how they start) and `begin_discovery`
+    (what an unlabelled stage needs of the labelled one), or sets `mixture` or `part_labeller`, which training then
+    fits. The training loop knows nothing else about variants.
 
     The backbone stays in eval mode and frozen but for its last block; the final norm is frozen too.
     """
@@ -83,6 +102,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             config.projection_output_size,
         )
         self.mixture: GaussianMixture | None = None
+        self.part_labeller: PartLabeller | None = None
         self.register_buffer("prototypes", torch.zeros(len(config.category_ids), vision.hidden_size))
 
     @torch.no_grad()
@@ -90,6 +110,17 @@ class CategoryDiscoveryModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, ProjectionHead):
             init.trunc_normal_(module.last_weight, std=self.config.initializer_range)
+        elif isinstance(module, PromptPool):
+            for parameter in module.parameters():
+                init.uniform_(parameter, -1, 1)
+        elif isinstance(module, PartPools):
+            init.uniform_(module.keys, -1, 1)
+            init.uniform_(module.values, -0.02, 0.02)
+        elif isinstance(module, PartRouter) and module.part_queries is not None:
+            init.trunc_normal_(module.part_queries, std=self.config.initializer_range)
+        elif isinstance(module, PartLabeller):
+            for name, buffer in module.named_buffers():
+                (init.ones_ if name == "projection_scale" else init.zeros_)(buffer)
         elif isinstance(module, GaussianMixture):
             init.zeros_(module.means)
             init.ones_(module.variances)
@@ -138,6 +169,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
             )
         _require_whole(info, is_bare, str(pretrained_model_name_or_path))
+        if is_bare:
+            model.adopt_backbone()
         model.freeze()
         return (model, info) if output_loading_info else model
 
@@ -152,6 +185,38 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def prompt_parameters(self) -> list[nn.Parameter]:
         """Parameters of the prompts that learn by gradient; none here."""
         return []
+
+    def reset_prompts(self, generator: torch.Generator) -> None:
+        """Draw learnt prompts anew from a CPU generator; none here."""
+
+    def begin_discovery(self, first_stage: Callable[[], "CategoryDiscoveryModel"]) -> None:
+        """Prepare for training on an unlabelled stage; nothing to do here.
+
+        Args:
+            first_stage: loads the model as stage 0 left it.
+        """
+
+    def keep_pretrained_block(self) -> None:
+        """Keep the last block a second time, as it was pretrained, for queries and part labels."""
+        self.pretrained_block = copy.deepcopy(blocks_of(self.backbone)[-1])
+
+    @torch.no_grad()
+    def attention_row(self, pixel_values: Tensor) -> Tensor:
+        """How [CLS] of the plain forward attends to the patches in the last block, ``(B, L, H)``."""
+        tokens = self.embed(pixel_values)
+        entering = run_prefix(self.backbone, tokens)
+        return class_attention(blocks_of(self.backbone)[-1], entering, patch_count(self.backbone, tokens))
+
+    @torch.no_grad()
+    def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:
+        """Patch features ``(B, L, D)`` of the frozen pretrained backbone; only where its last block is kept."""
+        entering = run_prefix(self.backbone, self.embed(pixel_values))
+        return patch_features(self.backbone, entering, self.pretrained_block)
+
+    def adopt_backbone(self) -> None:
+        """Take over a backbone that was just loaded or drawn into what is derived from it."""
+        if hasattr(self, "pretrained_block"):
+            self.pretrained_block.load_state_dict(blocks_of(self.backbone)[-1].state_dict())
 
     def train(self, mode: bool = True) -> "CategoryDiscoveryModel":
         """Set the mode of everything but the backbone, whose dropout would only blur the features."""
@@ -177,13 +242,23 @@ class CategoryDiscoveryModel(PreTrainedModel):
             return embed(self.backbone, pixel_values)
 
     def _output(
-        self, features: Tensor, project: bool, components: Tensor | None = None
+        self,
+        features: Tensor,
+        project: bool,
+        components: Tensor | None = None,
+        scores: Tensor | None = None,
     ) -> CategoryDiscoveryOutput:
         bottleneck = self.head(features) if project else None
-        return CategoryDiscoveryOutput(features=features, bottleneck=bottleneck, components=components)
+        return CategoryDiscoveryOutput(
+            features=features, bottleneck=bottleneck, components=components, scores=scores
+        )
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
-        """Weighted terms that prompts add to the contrastive loss, by name; none here."""
+        """Weighted terms that prompts add to the contrastive loss, by name; none here.
+
+        One value per view, ``(B,)``, from the output of a training forward: the caller takes the mean over all
+        processes.
+        """
         return {}
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:

@@ -4,10 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backbones import class_position, class_token
+from .backbones import class_token
 from .configuration_promptccd import PromptCCDConfig
 from .gaussian_mixture import GaussianMixture
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from .prompt_pools import arbitrary_scores, insert_prompts
 
 
 class PromptCCDModel(CategoryDiscoveryModel):
@@ -52,14 +53,21 @@ class PromptCCDModel(CategoryDiscoveryModel):
             return self._output(class_token(self.backbone, tokens), project)
         with torch.no_grad():
             query = F.normalize(class_token(self.backbone, tokens).float(), dim=-1)
-            components = self.mixture.top_components(query, self.config.prompts_per_image)
-            tokens = self._insert_prompts(tokens, self.mixture.means[components])
-        return self._output(class_token(self.backbone, tokens), project, components)
+            log_joint = self.mixture.log_joint(query)
+            components = self._ranking(query, log_joint)
+            tokens = insert_prompts(self.backbone, tokens, self.mixture.means[components])
+        scores = log_joint.gather(1, components)
+        return self._output(class_token(self.backbone, tokens), project, components, scores)
 
-    def _insert_prompts(self, tokens: Tensor, prompts: Tensor) -> Tensor:
-        """Put ``(B, P, D)`` prompts behind [CLS]; each takes the position of [CLS], as the released code does."""
-        placed = prompts.to(tokens.dtype) + class_position(self.backbone).to(tokens.dtype)
-        return torch.cat([tokens[:, :1], placed, tokens[:, 1:]], dim=1)
+    def _ranking(self, query: Tensor, log_joint: Tensor) -> Tensor:
+        """Components ``(B, P)`` that prompt each image: the likeliest ones, or arbitrary ones (an ablation).
+
+        The paper ranks by log-likelihood and so do we, weights included. The released code ranks posteriors
+        in float32, which in 768 dimensions are one-hot, so that its second to fifth picks are arbitrary.
+        """
+        count = self.mixture.num_components
+        ranked_by = arbitrary_scores(query, count) if self.config.random_prompts else log_joint
+        return ranked_by.topk(min(self.config.prompts_per_image, count), dim=1).indices
 
     def load_mixture(self, means: Tensor, variances: Tensor, log_weights: Tensor) -> None:
         """Take over a fitted mixture of any number of components; the configuration follows."""

@@ -1,8 +1,23 @@
 """What a run leaves: trained, scored and saved stages, and how they are used again."""
 
 from promptccd.runs.evaluate_run import RunEvaluation
+from promptccd.runs.explanation import Explanation, explain_image
+from promptccd.runs.parameters import ParameterCount, count_parameters
 from promptccd.runs.prediction import load_model, predict_folder
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.stage_checkpoint import load_view
 from promptccd.runs.train_run import stage_stream, train_run
 
-__all__ = ["RunDirectory", "RunEvaluation", "load_model", "predict_folder", "stage_stream", "train_run"]
+__all__ = [
+    "Explanation",
+    "ParameterCount",
+    "RunDirectory",
+    "RunEvaluation",
+    "count_parameters",
+    "explain_image",
+    "load_model",
+    "load_view",
+    "predict_folder",
+    "stage_stream",
+    "train_run",
+]

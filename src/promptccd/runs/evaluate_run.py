@@ -11,13 +11,13 @@ from torch import Tensor
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
-from promptccd.evaluation import ContinualScore, continual_accuracy
+from promptccd.evaluation import ContinualScore, continual_accuracy, score_part_routing
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.models import VARIANTS, backbone_of, evaluation_view, initial_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import load_view
 from promptccd.runs.train_run import stage_stream
-from promptccd.training.features import extract_features
+from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ class RunEvaluation:
     ):
         self.run = RunDirectory(path)
         self.recipe = self.run.recipe
+        self.variant = VARIANTS[self.recipe.model.variant]
         if dataset is not None:
             self.recipe.data = replace(self.recipe.data, dataset=dataset)
         self.num_stages = self.run.stages_on_disk()
@@ -59,6 +60,25 @@ class RunEvaluation:
             protocol: ``"cacc"`` (predicted labels accumulate) or ``"gcd"`` (labelled images only).
         """
         return self._score(self._features_of_stage, protocol == "cacc")
+
+    def part_routing(self) -> ContinualScore | None:
+        """How well patches of unlabelled stages are routed to their parts; `None` for models without parts."""
+        rows = []
+        for images in self.images[1:]:
+            stage = images.stage.index
+            model = self.variant.from_pretrained(self.run.stage(stage)).to(self.device).eval()
+            if model.part_labeller is None:
+                return None
+            view = load_view(self.run.stage(stage))
+            share = routing_agreement(
+                model, images, view, self.recipe.training.feature_batch_size, self.num_workers
+            )
+            rows.append(
+                score_part_routing(
+                    stage, share, self._labels(images), self.stages.num_known, model.part_labeller.num_parts
+                )
+            )
+        return ContinualScore("part routing", rows) if rows else None
 
     def raw_pixels(self) -> ContinualScore:
         """The same clustering on pixels in 0..1: as they are where all images have one size, else as viewed.
@@ -86,7 +106,7 @@ class RunEvaluation:
         return continual_accuracy(
             features_of,
             [self._labels(images) for images in self.images],
-            [images.stage.num_categories for images in self.images],
+            [self._num_categories(images) for images in self.images],
             num_known=self.stages.num_known,
             restarts=self.recipe.training.kmeans_restarts,
             seed=self.recipe.training.seed,
@@ -95,7 +115,7 @@ class RunEvaluation:
 
     def _features_of_stage(self, stage: int) -> list[Tensor]:
         folder = self.run.stage(stage)
-        model = VARIANTS[self.recipe.model.variant].from_pretrained(folder).to(self.device)
+        model = self.variant.from_pretrained(folder).to(self.device)
         return self._features(model, load_view(folder), self.images[: stage + 1])
 
     def _features(
@@ -119,6 +139,12 @@ class RunEvaluation:
             )
             for each in images
         ]
+
+    def _num_categories(self, images: StageImages) -> int:
+        """K_t as the run grouped the stage: given, or the estimate its checkpoint records."""
+        config = self.variant.config_class.from_pretrained(self.run.stage(images.stage.index))
+        estimate = config.count_estimate
+        return images.stage.num_categories if estimate is None else int(estimate["count"])
 
     def _labels(self, images: StageImages) -> np.ndarray:
         return self.stages.evaluation_labels(images.stage)[images.positions]

@@ -3,15 +3,25 @@
 import dataclasses
 import logging
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import Dinov2Config
 
+from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import Progress, StageImages
-from promptccd.data.views import EvaluationView, build_image_processor
+from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError
-from promptccd.models import CategoryDiscoveryModel, GCDModel, PromptCCDModel
+from promptccd.models import (
+    CategoryDiscoveryModel,
+    FixedPoolModel,
+    GCDModel,
+    PromptCCDModel,
+    PromptCCDPPModel,
+)
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.training.arguments import Recipe
 from promptccd.training.checkpoints import trusted, write_directory
@@ -20,7 +30,8 @@ from promptccd.training.pretraining import pretrain_backbone
 logger = logging.getLogger(__name__)
 
 VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {
-    model.config_class.model_type: model for model in (PromptCCDModel, GCDModel)
+    model.config_class.model_type: model
+    for model in (PromptCCDModel, GCDModel, FixedPoolModel, PromptCCDPPModel)
 }
 
 
@@ -29,27 +40,88 @@ def evaluation_view(recipe: Recipe) -> EvaluationView:
     return EvaluationView(build_image_processor(recipe.views))
 
 
+def model_options(recipe: Recipe) -> dict[str, Any]:
+    """Fields of the variant's configuration that a recipe sets; the others keep the variant's default.
+
+    Raises:
+        ConfigurationError: a field is set that the variant does not have.
+    """
+    own = VARIANTS[recipe.model.variant].config_class.__dataclass_fields__
+    given = {key: value for key, value in dataclasses.asdict(recipe.model).items() if value is not None}
+    foreign = sorted(given.keys() - own.keys() - {"variant", "backbone", "backbone_config"})
+    if foreign:
+        raise ConfigurationError(
+            f"{recipe.model.variant} has no {', '.join(foreign)}: leave it out, or choose another --variant."
+        )
+    if "num_parts" in own:
+        wanted = given.pop("num_parts", recipe.data.resolved.num_parts)
+        if wanted not in ("auto", None):  # auto: chosen when stage 0 has been seen
+            given["num_parts"] = wanted
+    return {key: value for key, value in given.items() if key in own}
+
+
 def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryModel:
-    """A model with a pretrained backbone and a head drawn for the seed of the run.
+    """A model with a pretrained backbone, and a head and prompts drawn for the seed of the run.
 
     Args:
         recipe: names the variant, its sizes and the seed.
         backbone: Hub id or folder of a bare backbone.
 
     Raises:
-        ConfigurationError: there is no such backbone.
+        ConfigurationError: there is no such backbone, or the variant's sizes do not fit together.
     """
-    variant = VARIANTS[recipe.model.variant]
-    known = variant.config_class.__dataclass_fields__
-    options = {key: value for key, value in dataclasses.asdict(recipe.model).items() if key in known}
     try:
-        model = variant.from_pretrained(backbone, dtype=torch.float32, **options)
+        model = VARIANTS[recipe.model.variant].from_pretrained(
+            backbone, dtype=torch.float32, **model_options(recipe)
+        )
     except OSError as error:
         raise ConfigurationError(
             f"Cannot load the backbone {str(backbone)!r}: {str(error).splitlines()[0]} Give --backbone a folder or a "
             "Hub id you can reach, such as facebook/dinov2-base."
         ) from error
+    except StrictDataclassError as error:
+        raise ConfigurationError(f"{recipe.model.variant}: {error.__cause__ or error}") from error
     model.head.reset_parameters(torch_generator("head", recipe.training.seed))
+    model.reset_prompts(torch_generator("prompts", recipe.training.seed))
+    return model
+
+
+def stage_zero_model(
+    recipe: Recipe, backbone: str | Path, images: StageImages, category_ids: np.ndarray, device: torch.device
+) -> CategoryDiscoveryModel:
+    """The model stage 0 starts with; one that learns parts is shown what they are.
+
+    Args:
+        recipe: names the variant, its sizes and the seed.
+        backbone: Hub id or folder of a bare backbone.
+        images: readable images of stage 0.
+        category_ids: their labels.
+        device: where to put the model.
+
+    Raises:
+        PromptCCDError: as `initial_model`, or no parts can be told apart.
+    """
+    model = initial_model(recipe, backbone).to(device)
+    if model.part_labeller is None:
+        return model
+    side = recipe.views.image_size // model.config.vision_config.patch_size
+    wanted: Any = "auto" if recipe.model.num_parts == "auto" else model.config.num_parts
+    sample = sample_for_part_labels(category_ids.tolist(), side * side, seed=recipe.training.seed)
+    view = evaluation_view(recipe)
+    pixels = torch.stack([view(images[index]) for index in sample])
+    features = [
+        model.pretrained_patch_features(normalise(batch.to(device), view.mean, view.std))
+        for batch in pixels.split(recipe.training.feature_batch_size)
+    ]
+    labels = fit_part_labels(torch.cat(features), (side, side), wanted, seed=recipe.training.seed)
+    if labels.num_parts != model.config.num_parts:
+        sized = dataclasses.replace(
+            recipe, model=dataclasses.replace(recipe.model, num_parts=labels.num_parts)
+        )
+        model = initial_model(sized, backbone).to(device)
+        logger.info("%d parts, background included, separate best.", labels.num_parts)
+    assert model.part_labeller is not None
+    model.part_labeller.load(labels)
     return model
 
 

@@ -33,6 +33,7 @@ FREE_FIELDS = {
     "data": {"dataset"},  # the same data in another place; the split's fingerprint decides
     "training": {"output_dir", "num_workers", "save_steps", "report_to"},
 }
+_FACTS = ("dataset", "split", "num_classes", "images_per_class")
 _FOLDERS = (("data", "dataset"), ("model", "backbone"))
 _PACKAGES = ("promptccd", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
 
@@ -237,8 +238,14 @@ class RunDirectory:
 
 
 def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
-    """The recipe with local folders written relative to the run: no absolute path, no name of a person."""
+    """The recipe with the benchmark's facts written out, for a record must not change when the table does.
+
+    Local folders are written relative to the run: no absolute path, no name of a person.
+    """
     values = recipe.to_dict()
+    facts = recipe.data.resolved
+    values["data"] |= {name: getattr(facts, name) for name in _FACTS}
+    values["data"]["class_blocks"] = list(facts.class_blocks)
     # Not getpass.getuser: it fails for a user id without a name, which containers like to run under.
     somebody = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
     for section, key in _FOLDERS:

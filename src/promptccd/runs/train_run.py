@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor
 
+from promptccd.clustering import CountEstimate
+from promptccd.data.loading import load_images
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
@@ -17,7 +20,8 @@ from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, StageScore
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs.models import VARIANTS, backbone_of, ensure_backbone, evaluation_view, initial_model
+from promptccd.runs.category_counts import COUNTS
+from promptccd.runs.models import VARIANTS, backbone_of, ensure_backbone, evaluation_view, stage_zero_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import save_stage
 from promptccd.training.arguments import DataArguments, Recipe
@@ -31,14 +35,24 @@ logger = logging.getLogger(__name__)
 
 def stage_stream(data: DataArguments, seed: int) -> StageStream:
     """The stages a recipe describes."""
+    facts = data.resolved
+    table = load_images(facts.dataset, facts.split)
+
+    def column(given: str | None, usual: str | None) -> str | None:
+        """The benchmark's column counts where the data has it; one that was asked for has to be there."""
+        return usual if given is None and usual in table.column_names else given
+
     return StageStream.from_dataset(
-        data.dataset,
-        class_blocks=data.class_blocks,
+        table,
+        class_blocks=facts.class_blocks,
         cuts=data.cuts,
         seed=seed,
-        split=data.split,
-        image_column=data.image_column,
-        label_column=data.label_column,
+        image_column=column(data.image_column, facts.image_column),
+        label_column=column(data.label_column, facts.label_column),
+        class_order=facts.class_order,
+        num_classes=facts.num_classes,
+        images_per_class=facts.images_per_class,
+        held_out=facts.held_out,
     )
 
 
@@ -89,6 +103,7 @@ class _Run:
         self.accelerator, self.stop = accelerator, stop
         self.view = evaluation_view(recipe)
         self.images: list[StageImages] = []
+        self._counts = COUNTS[recipe.training.category_count](recipe.training)
 
     def train(self) -> ContinualScore:
         finished = self._finished_stages()
@@ -109,6 +124,11 @@ class _Run:
         started = time.monotonic()
         images = self._read(stage)
         model = self._model_before(stage.index)
+        count = self._counts.before_training(
+            stage,
+            lambda: [self._features(model, each) for each in self.images],
+            self._protocol(stage.index).assigned,
+        )
         replay = self._replay(model, stage.index)
         labels = (
             torch.from_numpy(stage.labels[images.positions]) if isinstance(stage, LabelledStage) else None
@@ -131,6 +151,7 @@ class _Run:
             images,
             labels,
             replay,
+            None if count is None else count.count,
             arguments=self.recipe.training,
             views=TrainingViews(self.recipe.views),
             evaluation_view=self.view,
@@ -139,14 +160,14 @@ class _Run:
             save=save,
         )
         trainer.train(resumed[0] if resumed else None)
-        self._finish_stage(stage, model)
+        self._finish_stage(stage, model, count)
         if self.accelerator.is_main_process:
             seconds = round(before + time.monotonic() - started, 1)
             self.run.update_manifest({"seconds": {f"stage{stage.index}": seconds}})
             self.run.forget_states()
         self.accelerator.wait_for_everyone()
 
-    def _finish_stage(self, stage: Stage, model: CategoryDiscoveryModel) -> None:
+    def _finish_stage(self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None) -> None:
         """Discover, score and save."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
         features = [self._features(model, images) for images in self.images]
@@ -159,8 +180,12 @@ class _Run:
             )
             found = Discovery(ids, means, np.unique(ids).tolist())
         else:
-            found = protocol.discover(features, stage.num_categories)
+            count = count or self._counts.after_training(stage, features, protocol.assigned)
+            found = protocol.discover(features, count.count)
             score = protocol.score(found, self._true_ids(stage))
+            if count.is_estimate:
+                score = replace(score, count_range=count.range)
+                model.config.count_estimate = count.to_dict()
         model.set_categories(found.prototypes, found.prototype_ids, self._names(found.prototype_ids))
         if not self.accelerator.is_main_process:
             return
@@ -169,8 +194,8 @@ class _Run:
             table = sorted([*others, score], key=lambda row: row.stage)
             self.run.write("results.json", ContinualScore("cacc", table).to_dict())
             logger.info(
-                "stage %d: All %.1f, Old %.1f, New %.1f over %d images; %d categories so far",
-                score.stage, score.all, score.old, score.new, score.num_images, score.num_categories,
+                "stage %d: All %.1f, Old %.1f, New %.1f over %d images; categories so far: %s",
+                score.stage, score.all, score.old, score.new, score.num_images, count,
             )  # fmt: skip
         self.run.write("images.json", [images.report.to_dict() for images in self.images])
         save_stage(
@@ -191,10 +216,17 @@ class _Run:
                     self.recipe, self.run, self.images[0], self.accelerator.device, self.stop.progress
                 )
             self.accelerator.wait_for_everyone()
-            model = initial_model(self.recipe, backbone_of(self.recipe, self.run))
-        else:
-            model = VARIANTS[self.recipe.model.variant].from_pretrained(self.run.stage(stage - 1))
-        return model.to(self.accelerator.device)
+            return stage_zero_model(
+                self.recipe,
+                backbone_of(self.recipe, self.run),
+                self.images[0],
+                self.stages.labelled.labels[self.images[0].positions],
+                self.accelerator.device,
+            )
+        variant = VARIANTS[self.recipe.model.variant]
+        model = variant.from_pretrained(self.run.stage(stage - 1)).to(self.accelerator.device)
+        model.begin_discovery(lambda: variant.from_pretrained(self.run.stage(0)))
+        return model
 
     def _replay(self, model: CategoryDiscoveryModel, stage: int) -> Tensor | None:
         count = self.recipe.training.replay_samples

@@ -18,6 +18,7 @@ import yaml
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
+from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
 from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.training.pretraining import PretrainingOptions
@@ -26,32 +27,57 @@ from promptccd.training.pretraining import PretrainingOptions
 @strict
 @dataclass(kw_only=True)
 class DataArguments:
-    """Which images, and how they are cut into stages.
+    """Which images, and how they are cut into stages; what is none is as the benchmark says.
+
+    Class blocks that do not add up to the benchmark's categories mean other data: of the benchmark, its columns
+    are then used where the data has them, but not its order of categories, nor what it leaves out.
 
     Attributes:
+        benchmark: data set of the paper that the other fields default to; none means ``digits``.
         dataset: Hub id, local folder, or ``digits``.
         split: split of the data set that the stages are cut from.
-        image_column: name of the image column; found by itself where there is only one.
-        label_column: name of the label column; found by itself where there is only one class label.
+        image_column: name of the image column; found by itself where the benchmark's is not there.
+        label_column: name of the label column; found by itself where the benchmark's is not there.
         class_blocks: categories labelled at stage 0, then new ones per stage; must sum to all categories.
         cuts: per class block, the share of the remainder each stage takes; none means the paper's table.
+        num_classes: use this many categories, from the first.
+        images_per_class: use this many images of every category, from the first.
     """
 
-    dataset: str = "digits"
-    split: str = "train"
+    benchmark: BenchmarkName | None = None
+    dataset: str | None = None
+    split: str | None = None
     image_column: str | None = None
     label_column: str | None = None
-    class_blocks: list[int] = field(default_factory=lambda: [7, 1, 1, 1])
+    class_blocks: list[int] | None = None
     cuts: list[list[float]] | None = None
+    num_classes: int | None = None
+    images_per_class: int | None = None
+
+    @property
+    def resolved(self) -> Benchmark:
+        """What holds: the benchmark, with what is given here laid over it."""
+        facts = BENCHMARKS[self.benchmark or "digits"]
+        expected = self.num_classes or sum(facts.class_blocks)
+        if self.class_blocks is not None and sum(self.class_blocks) != expected:
+            facts = dataclasses.replace(
+                facts, class_list=None, num_classes=None, images_per_class=None, held_out=0.0
+            )
+        names = {item.name for item in dataclasses.fields(facts)} & set(vars(self))
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.class_blocks is not None:
+            given["class_blocks"] = tuple(self.class_blocks)
+        return dataclasses.replace(facts, **given)
 
 
 @strict
 @dataclass(kw_only=True)
 class ModelArguments:
-    """What is trained.
+    """What is trained; of the fields after the head's, each variant takes its own, and none means its default.
 
     Attributes:
-        variant: the prompts: ``promptccd`` (Gaussian mixture) or ``promptccd-gcd`` (none).
+        variant: the prompts: ``promptccd`` (Gaussian mixture), ``promptccd-b`` (fixed pool), ``promptccd-pp``
+            (parts) or ``promptccd-gcd`` (none).
         backbone: Hub id or folder of a pretrained DINO backbone; none means one of `backbone_config` is
             pretrained here, without labels, on the images of stage 0.
         backbone_config: fields of a `Dinov2Config`, for a backbone that is pretrained here.
@@ -59,19 +85,44 @@ class ModelArguments:
         projection_bottleneck_size: width of its L2-normalised bottleneck.
         projection_output_size: number of its outputs.
         covariance_type: covariance of the mixture's components.
-        prompts_per_image: components that prompt an image (top-k).
-        prompts_at_test: whether prompts act on the features that are clustered.
+        prompts_per_image: mixture components or pool prompts that an image gets (top-k).
+        random_prompts: take arbitrary prompts instead of the nearest (an ablation).
+        prompts_at_test: whether mixture prompts act on the features that are clustered.
+        pool: the fixed pool of ``promptccd-b``: ``l2p`` or ``dualprompt``.
+        pool_size: prompts in a pool; per part in ``promptccd-pp``.
+        prompt_length: tokens of a prompt.
+        prompts_per_patch: prompts of its part that a patch gets (top-k).
+        cos_weight: weight of the term that pulls chosen keys towards their queries.
+        num_parts: object parts, background included; ``auto`` chooses by separation and balance; none means the
+            benchmark's, or 8.
+        route_weight: lambda_route, weight of the part labels at stage 0.
+        distill_weight: lambda_dist, weight of the distillation at later stages.
+        router_fusion: whether the router sees [CLS] attention and contextualises patches.
+        router_queries: whether part queries add to its logits.
+        router_hidden_size: hidden width of the router's MLP.
     """
 
-    variant: Literal["promptccd", "promptccd-gcd"] = "promptccd"
+    variant: Literal["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"] = "promptccd"
     backbone: str | None = "facebook/dinov2-base"
     backbone_config: dict[str, Any] = field(default_factory=dict)
     projection_hidden_size: int = 2048
     projection_bottleneck_size: int = 256
     projection_output_size: int = 65536
-    covariance_type: Literal["diag", "spherical"] = "diag"
-    prompts_per_image: int = 5
-    prompts_at_test: bool = False
+    covariance_type: Literal["diag", "spherical", "full"] | None = None
+    prompts_per_image: int | None = None
+    random_prompts: bool | None = None
+    prompts_at_test: bool | None = None
+    pool: Literal["l2p", "dualprompt"] | None = None
+    pool_size: int | None = None
+    prompt_length: int | None = None
+    prompts_per_patch: int | None = None
+    cos_weight: float | None = None
+    num_parts: int | Literal["auto"] | None = None
+    route_weight: float | None = None
+    distill_weight: float | None = None
+    router_fusion: bool | None = None
+    router_queries: bool | None = None
+    router_hidden_size: int | None = None
 
 
 @strict
@@ -93,9 +144,11 @@ class TrainingArguments:
         temperature_supervised: tau_s of the supervised contrastive loss.
         supervised_weight: share of the supervised loss at stage 0, in 0..1.
         refit_every: epochs between fits of the mixture, the first at epoch 0.
-        prompt_warmup_epochs: first epoch in which prompts act.
+        prompt_warmup_epochs: first epoch in which mixture prompts act; learnt ones act from the first.
         replay_samples: features drawn per component of the last stage's mixture for every fit.
         kmeans_restarts: restarts of semi-supervised k-means.
+        category_count: how a stage gets its number of categories: ``known``, from the data set; ``split_merge``, by
+            splitting and merging clusters (PromptCCD-U); ``kmeans``, by the accuracy of k-means on labelled images.
         mixed_precision: ``no`` or ``bf16``.
         num_workers: loader processes; any number gives the same bytes.
         feature_batch_size: images per forward where no gradient is needed.
@@ -119,6 +172,7 @@ class TrainingArguments:
     prompt_warmup_epochs: int = 30
     replay_samples: int = 100
     kmeans_restarts: int = 100
+    category_count: Literal["known", "split_merge", "kmeans"] = "known"
     mixed_precision: Literal["no", "bf16"] = "no"
     num_workers: int = 0
     feature_batch_size: int = 256
@@ -223,12 +277,18 @@ def parse_value(text: str) -> Any:
         return text
 
 
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types a hint allows: the members of a union, or the hint itself."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
 def describe_type(hint: Any) -> str:
     """A type in words a person would use: ``int``, ``no | bf16``, ``list[float] or none``."""
     if typing.get_origin(hint) is Literal:
         return " | ".join(str(choice) for choice in typing.get_args(hint))
-    if isinstance(hint, types.UnionType):
-        return " or ".join(describe_type(part) for part in typing.get_args(hint))
+    if len(alternatives(hint)) > 1:
+        return " or ".join(describe_type(part) for part in alternatives(hint))
     if hint is type(None):
         return "none"
     return str(hint).replace("typing.", "") if typing.get_origin(hint) else hint.__name__
@@ -282,7 +342,7 @@ def _require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]
 
 def _with_floats(value: Any, hint: Any) -> Any:
     """Whole numbers become floats where floats are wanted, inside lists too."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options = alternatives(hint)
     if isinstance(value, int) and not isinstance(value, bool) and float in options:
         return float(value)
     for option in options:

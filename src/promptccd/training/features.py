@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.distributed import shard_bounds
+from promptccd.training.progress import progress_bar
 
 
 class _EvaluationImages(Dataset):
@@ -77,6 +79,34 @@ def extract_features(
         parts.append(F.normalize(features.float(), dim=-1))
     model.train(was_training)
     return _finite(_gathered(torch.cat(parts), [high - low for low, high in bounds]), images)
+
+
+@torch.no_grad()
+def routing_agreement(
+    model: CategoryDiscoveryModel,
+    images: StageImages,
+    view: EvaluationView,
+    batch_size: int,
+    num_workers: int,
+) -> np.ndarray:
+    """Share of patches of every image that are routed to the part they are labelled with, ``(N,)``.
+
+    Args:
+        model: one with parts, on its device, in eval mode.
+        images: readable images of a stage.
+        view: the deterministic view.
+        batch_size: images per forward.
+        num_workers: loader processes.
+    """
+    assert model.part_labeller is not None
+    shares = []
+    loader = DataLoader(_EvaluationImages(images, view), batch_size=batch_size, num_workers=num_workers)
+    for pixels in progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}"):
+        pixel_values = normalise(pixels.to(model.device), view.mean, view.std)
+        routed = model(pixel_values, prompted=True).part_logits.argmax(dim=-1)
+        labels = model.part_labeller(model.pretrained_patch_features(pixel_values))
+        shares.append((routed == labels).float().mean(dim=1).cpu())
+    return torch.cat(shares).numpy()
 
 
 def _gathered(rows: Tensor, sizes: list[int]) -> Tensor:

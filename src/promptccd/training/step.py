@@ -69,7 +69,7 @@ def training_loss(
             similarities, batch.labels, weights.temperature_supervised
         )
         loss = torch.lerp(loss, parts["supervised"], weights.supervised_weight)
-    parts.update(unwrapped.auxiliary_losses(output))
-    for name in parts.keys() - {"info_nce", "supervised"}:
+    for name, values in unwrapped.auxiliary_losses(output).items():
+        parts[name] = gather_rows(values.float().unflatten(0, views.shape[:2]), batch.num_rows).mean()
         loss = loss + parts[name]
     return {"loss": loss, **parts}

@@ -1,5 +1,6 @@
 """One stage of training: refit the mixture, step through the epochs, save on the way."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from promptccd.clustering import fit_gaussian_mixture
+from promptccd.clustering import estimate_by_split_merge, fit_gaussian_mixture
 from promptccd.data.randomness import seed_of
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, normalise
@@ -22,6 +23,8 @@ from promptccd.training.features import extract_features
 from promptccd.training.interruption import StopRequest
 from promptccd.training.progress import EpochProgress
 from promptccd.training.step import Batch, ContrastiveWeights, training_loss
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class StageTrainer:
         images: readable images of the stage.
         labels: category ids of those images, ``(N,)``; `None` at unlabelled stages.
         replay: features drawn from the last stage's mixture, ``(K * S, D)``; `None` at stage 0.
+        num_categories: K_t; `None` to let every fit of the mixture estimate it by splitting and merging.
         arguments: how to train.
         views: training views.
         evaluation_view: deterministic view, for the fits of the mixture.
@@ -61,6 +65,7 @@ class StageTrainer:
         images: StageImages,
         labels: Tensor | None,
         replay: Tensor | None,
+        num_categories: int | None,
         *,
         arguments: TrainingArguments,
         views: TrainingViews,
@@ -70,6 +75,7 @@ class StageTrainer:
         save: Callable[[TrainingState], None],
     ):
         self.model, self.images, self.labels, self.replay = model, images, labels, replay
+        self.num_categories = num_categories
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
         self.accelerator, self.stop, self.save = accelerator, stop, save
         self.stage = images.stage.index
@@ -138,7 +144,7 @@ class StageTrainer:
         )
         for group in optimizer.param_groups:
             group["lr"] = rate
-        prompted = epoch >= self.arguments.prompt_warmup_epochs
+        prompted = self.model.mixture is None or epoch >= self.arguments.prompt_warmup_epochs
         order = epoch_order(len(self.images), self.arguments.seed, self.stage, epoch)
         bars.begin_epoch(first_step)
         total = torch.zeros(
@@ -212,7 +218,7 @@ class StageTrainer:
             features = torch.cat([features, self.replay.to(features)])
         fitted = fit_gaussian_mixture(
             features,
-            self.images.stage.num_categories,
+            self._num_components(features, epoch),
             covariance_type=self.model.mixture.covariance_type,
             seed=seed_of("mixture", self.arguments.seed, self.stage, epoch),
         )
@@ -221,6 +227,19 @@ class StageTrainer:
             for tensor in parameters:
                 dist.broadcast(tensor, 0)
         self.model.load_mixture(*parameters)
+
+    def _num_components(self, features: Tensor, epoch: int) -> int:
+        """K_t, or an estimate of it that starts from the categories known so far (paper, PromptCCD-U)."""
+        if self.num_categories is not None:
+            return self.num_categories
+        known = len(self.model.config.category_ids)
+        seed = seed_of("count", self.arguments.seed, self.stage, epoch)
+        estimate, _ = estimate_by_split_merge(features, known, known=known, seed=seed)
+        count = torch.tensor(estimate.count, device=features.device)
+        if self.accelerator.num_processes > 1:
+            dist.broadcast(count, 0)
+        logger.info("stage %d, epoch %d: %s components", self.stage, epoch, estimate)
+        return int(count)
 
 
 def cosine_rate(epoch: int, epochs: int, first: float, factor: float) -> float:

@@ -1,0 +1,191 @@
+"""A PromptCCD++ training step at an unlabelled stage on a ViT-B/14 at 224 px, against two plainer ways to do it.
+
+Three ways to the same loss and gradients: everything in the graph; the straightforward step in which frozen
+parameters need no gradient (student and teacher each run the unmodified backbone twice, once for attention); and
+ours, which runs the frozen prefix of the query once for both and computes [CLS] alone in the last block. Work is
+counted by torch's own counter, in units of one block's forward of one image. Weights are random, which changes no
+cost.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Dinov2Config
+
+from benchmarks.bench_step import seconds
+from promptccd import PromptCCDPPConfig, PromptCCDPPModel
+from promptccd.models.backbones import blocks_of, embed, patch_count
+from promptccd.models.modeling_promptccd_pp import PartPromptOutput, Teacher
+from promptccd.models.part_pools import PartPools, modulate
+from promptccd.models.part_router import Routing
+from promptccd.training.losses import info_nce_loss
+
+
+def build(depth: int = 12) -> PromptCCDPPModel:
+    """The paper's sizes at stage 1, the last block a step away from its teacher's; the head is small."""
+    vision = Dinov2Config(image_size=518, patch_size=14, num_hidden_layers=depth, layerscale_value=0.5)
+    config = PromptCCDPPConfig(vision_config=vision, projection_output_size=2048)
+    config.stage = 0
+    model = PromptCCDPPModel(config)
+    first = PromptCCDPPModel(config)
+    first.load_state_dict(model.state_dict())
+    model.begin_discovery(lambda: first)
+    with torch.no_grad():
+        for parameter in blocks_of(model.backbone)[-1].parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return model.train()
+
+
+def our_output(model: PromptCCDPPModel, pixels: Tensor) -> PartPromptOutput:
+    """The step as training takes it."""
+    output = model(pixels, project=True)
+    assert isinstance(output, PartPromptOutput)
+    return output
+
+
+def plain_output(model: PromptCCDPPModel, pixels: Tensor) -> PartPromptOutput:
+    """The same by the book: whole forwards of the unmodified backbone, once for attention and once for features."""
+    teacher = model._teacher
+    assert teacher is not None
+    routing, features, cosines, _ = _whole_forward(model, pixels, model.pools, None)
+    output = PartPromptOutput(
+        features=features,
+        bottleneck=model.head(features),
+        scores=cosines,
+        part_logits=routing.logits,
+    )
+    with torch.no_grad():
+        routing, features, _, _ = _whole_forward(model, pixels, teacher.pools, teacher)
+        output.teacher_bottleneck = teacher.head(features)
+        output.teacher_shares = routing.mean_probabilities
+    return output
+
+
+def _whole_forward(
+    model: PromptCCDPPModel, pixels: Tensor, pools: PartPools, teacher: Teacher | None
+) -> tuple[Routing, Tensor, Tensor, Tensor]:
+    backbone = model.backbone
+    blocks = [*blocks_of(backbone)[:-1], teacher.last_block if teacher else blocks_of(backbone)[-1]]
+    tokens = embed(backbone, pixels)
+    patches = patch_count(backbone, tokens)
+    hidden = tokens
+    for block in blocks[:-1]:
+        hidden = block(hidden)
+    hidden = hidden.detach()  # the anchor reaches the last block alone
+    attention = _full_attention(blocks[-1], hidden)[:, :, 0, -patches:].transpose(1, 2)
+    with torch.no_grad():
+        blocks[-1](hidden)  # an unmodified forward does not stop at the attention
+    routing = model.router(tokens[:, -patches:], attention)
+    selection = pools.select(routing.contextual, routing.parts)
+    hidden = modulate(tokens, pools.bias(selection.indices))
+    for block in blocks:
+        hidden = block(hidden)
+    return routing, backbone.layernorm(hidden)[:, 0], selection.cosines, hidden
+
+
+def _full_attention(block: torch.nn.Module, hidden: Tensor) -> Tensor:
+    attention = block.attention
+    normed = block.norm1(hidden)
+    query, key = (
+        projection(normed).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+        for projection in (attention.q_proj, attention.k_proj)
+    )
+    return torch.softmax(query @ key.transpose(-1, -2) * attention.scaling, dim=-1)
+
+
+def loss_of(model: PromptCCDPPModel, output: PartPromptOutput) -> Tensor:
+    """The loss of an unlabelled stage."""
+    assert output.bottleneck is not None
+    loss = info_nce_loss(model.head.similarities(output.bottleneck.float()))
+    return loss + sum(value.mean() for value in model.auxiliary_losses(output).values())
+
+
+def gradients(
+    model: PromptCCDPPModel, output_of: Callable, pixels: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss and gradients of the parameters that learn at an unlabelled stage."""
+    model.zero_grad(set_to_none=True)
+    loss = loss_of(model, output_of(model, pixels))
+    loss.backward()
+    return loss.detach(), {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+        and not name.endswith("k_proj.bias")  # soft-max is blind to it: its gradient is rounding alone
+        and name.startswith(
+            ("pools.", "head.", f"backbone.encoder.layer.{len(blocks_of(model.backbone)) - 1}.")
+        )
+    }
+
+
+def block_forwards(
+    model: PromptCCDPPModel, output_of: Callable, pixels: Tensor, anchored: bool = True
+) -> float:
+    """Work of forward and backward per image, in forwards of one block; head and contrastive loss left out.
+
+    The anchor's gradient crosses the two layers of the frozen router; `anchored` says whether to count it.
+    """
+    with FlopCounterMode(display=False) as unit, torch.no_grad():
+        blocks_of(model.backbone)[0](embed(model.backbone, pixels))
+    with FlopCounterMode(display=False) as embedding, torch.no_grad():
+        embed(model.backbone, pixels)
+    with FlopCounterMode(display=False) as whole:
+        output = output_of(model, pixels)
+        losses = model.auxiliary_losses(output)
+        loss = output.features.sum() + losses["cos"].sum()
+        (loss + losses["anchor"].sum() if anchored else loss).backward()
+    model.zero_grad(set_to_none=True)
+    block = unit.get_total_flops() - embedding.get_total_flops()
+    return whole.get_total_flops() / block
+
+
+def measure(images: int, repeats: int, depth: int = 12) -> dict[str, tuple[float, float, float]]:
+    """Seconds per image and block-forwards per image of the three ways, printed beside each other."""
+    torch.manual_seed(0)
+    model = build(depth)
+    pixels = torch.randn(images, 3, 224, 224)
+    wanted_loss, wanted = gradients(model, plain_output, pixels)
+    loss, got = gradients(model, our_output, pixels)
+    apart = max(float((got[name] - value).norm() / value.norm()) for name, value in wanted.items())
+    print(
+        f"PromptCCD++ step at t > 0, ViT-B/14, 224 px, {images} views, {torch.get_num_threads()} threads, "
+        f"medians of {repeats}; loss {float(loss):.6f} and {float(wanted_loss):.6f}, largest relative "
+        f"difference of a gradient {apart:.1e}"
+    )
+    print(f"{'':28}{'s/view':>8}{'ratio':>8}{'block-forwards':>16}{'without anchor':>16}")
+    rows: dict[str, tuple[float, float, float]] = {}
+    for name, output_of, learns_all, bf16 in (
+        ("everything in the graph", plain_output, True, False),
+        ("straightforward", plain_output, False, False),
+        ("ours", our_output, False, False),
+        ("ours, bf16 autocast", our_output, False, True),
+    ):
+        model.requires_grad_(True) if learns_all else model.freeze()
+
+        def step(output_of: Callable = output_of, bf16: bool = bf16) -> Tensor:
+            model.zero_grad(set_to_none=True)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+                return loss_of(model, output_of(model, pixels))
+
+        work = [block_forwards(model, output_of, pixels, anchored) for anchored in (True, False)]
+        rows[name] = (seconds(step, repeats) / images, *work)
+    base = rows["straightforward"][0]
+    for name, (time_, *work) in rows.items():
+        print(f"{name:28}{time_:8.2f}{time_ / base:8.2f}{work[0]:16.1f}{work[1]:16.1f}")
+    return rows
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args(argv)
+    measure(options.images, options.repeats)
+
+
+if __name__ == "__main__":
+    main()

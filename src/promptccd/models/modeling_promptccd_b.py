@@ -1,0 +1,63 @@
+"""PromptCCD-B: a fixed pool of learnt prompts, L2P or DualPrompt, chosen by the pretrained [CLS]."""
+
+import torch
+from torch import Tensor
+
+from .backbones import class_row, class_token, run_prefix
+from .configuration_promptccd import FixedPoolConfig
+from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from .prompt_pools import POOLS, PromptPool
+
+
+class FixedPoolModel(CategoryDiscoveryModel):
+    """Category discovery with a fixed prompt pool (paper, "PromptCCD-B").
+
+    The query is [CLS] of the frozen pretrained backbone. (The released code asks a second model with random
+    prompts of its own.) It shares all blocks but the last with the model that learns, so only that block is kept
+    twice. Prompts act at test too.
+
+    Example:
+        >>> model = FixedPoolModel.from_pretrained("facebook/dinov2-base", pool="dualprompt")
+    """
+
+    config: FixedPoolConfig
+
+    def __init__(self, config: FixedPoolConfig):
+        super().__init__(config)
+        self.keep_pretrained_block()
+        self.pool: PromptPool = POOLS[config.pool](
+            self.backbone, config.pool_size, config.prompt_length, config.prompts_per_image
+        )
+        self.post_init()
+        self.adopt_backbone()
+        self.freeze()
+
+    def prompt_parameters(self) -> list[torch.nn.Parameter]:
+        """Keys and prompts of the pool."""
+        return list(self.pool.parameters())
+
+    def reset_prompts(self, generator: torch.Generator) -> None:
+        """Draw the pool anew."""
+        self.pool.reset_parameters(generator)
+
+    def forward(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features of images; see the base class. `prompted=None` means prompted."""
+        tokens = self.embed(pixel_values)
+        if prompted is False:
+            return self._output(class_token(self.backbone, tokens), project)
+        with torch.no_grad():
+            query = class_row(self.backbone, run_prefix(self.backbone, tokens), self.pretrained_block)
+        selection = self.pool.select(query)
+        features = self.pool(self.backbone, tokens, selection.indices)
+        return self._output(features, project, components=selection.indices, scores=selection.cosines)
+
+    def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
+        """The pull of chosen keys towards the query, sum over prompts of 1 - cosine (paper, Eq. 8)."""
+        if output.scores is None:
+            return {}
+        return {"cos": self.config.cos_weight * (1 - output.scores).sum(dim=-1)}
+
+
+__all__ = ["FixedPoolModel"]

@@ -1,0 +1,204 @@
+"""PromptCCD++: part-level prompt pools that modulate patches, and a router that knows the parts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .backbones import (
+    blocks_of,
+    class_attention,
+    class_row,
+    class_token,
+    patch_count,
+    patch_features,
+    run_prefix,
+)
+from .configuration_promptccd import PromptCCDPPConfig
+from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from .part_labeller import PartLabeller
+from .part_pools import PartPools, modulate
+from .part_router import PartRouter, Routing
+from .projection_head import ProjectionHead
+from .prompt_pools import Selection
+
+
+@dataclass
+class PartPromptOutput(CategoryDiscoveryOutput):
+    """What a prompted forward of PromptCCD++ returns.
+
+    Attributes:
+        part_logits: ``(B, L, P)``, routing logits of every patch.
+        part_labels: ``(B, L)``, pseudo part labels of this very view; only while the router learns.
+        teacher_bottleneck: ``(B, d)``, the teacher's; only at unlabelled stages of training.
+        teacher_shares: ``(B, P)``, the teacher's mean routing probabilities.
+    """
+
+    part_logits: Tensor | None = None
+    part_labels: Tensor | None = None
+    teacher_bottleneck: Tensor | None = None
+    teacher_shares: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The frozen model of stage 0, as far as it differs from later ones.
+
+    Its prefix and its router are the student's own: both are frozen.
+    """
+
+    last_block: nn.Module
+    pools: PartPools
+    head: ProjectionHead
+
+
+class PromptCCDPPModel(CategoryDiscoveryModel):
+    """Category discovery with part-level prompting (PLP; paper, "PromptCCD++").
+
+    A prompted forward first runs the frozen prefix plainly and without a graph, for the [CLS] attention of the last
+    block. The router sends every patch to a part with it, and the prompts of that part scale the patch.
+    The router learns from pseudo part labels at stage 0 and is frozen afterwards.
+
+    Example:
+        >>> model = PromptCCDPPModel.from_pretrained("facebook/dinov2-base", num_parts=8)
+    """
+
+    config: PromptCCDPPConfig
+    part_labeller: PartLabeller
+
+    def __init__(self, config: PromptCCDPPConfig):
+        super().__init__(config)
+        vision = config.vision_config
+        width = vision.hidden_size
+        self.keep_pretrained_block()
+        self.part_labeller = PartLabeller(config.num_parts, width)
+        self.router = PartRouter(
+            width,
+            vision.num_attention_heads,
+            config.num_parts,
+            config.router_hidden_size,
+            config.router_fusion,
+            config.router_queries,
+        )
+        self.pools = PartPools(
+            config.num_parts,
+            config.pool_size,
+            config.prompt_length,
+            width,
+            config.prompts_per_patch,
+            config.random_prompts,
+        )
+        self._teacher: Teacher | None = None
+        self.post_init()
+        self.adopt_backbone()
+        self.freeze()
+
+    def prompt_parameters(self) -> list[nn.Parameter]:
+        """The pools, and the router until stage 0 is done."""
+        learning: list[nn.Module] = [self.pools] if self._router_is_done else [self.pools, self.router]
+        return [parameter for module in learning for parameter in module.parameters()]
+
+    def reset_prompts(self, generator: torch.Generator) -> None:
+        """Draw pools and router anew."""
+        self.pools.reset_parameters(generator)
+        self.router.reset_parameters(generator, self.config.initializer_range)
+
+    def begin_discovery(self, first_stage: Callable[[], CategoryDiscoveryModel]) -> None:
+        """Take the model of stage 0 as the teacher of an unlabelled stage."""
+        if self.config.distill_weight == 0:
+            return
+        first = first_stage()
+        assert isinstance(first, PromptCCDPPModel)
+        first.requires_grad_(False)
+        self._teacher = Teacher(
+            blocks_of(first.backbone)[-1].to(self.device),
+            first.pools.to(self.device),
+            first.head.to(self.device),
+        )
+
+    def forward(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features of images; see the base class. `prompted=None` means prompted: the paper's features are.
+
+        Only a training forward (`project`) computes what the losses alone need.
+        """
+        tokens = self.embed(pixel_values)
+        if prompted is False:
+            return self._output(class_token(self.backbone, tokens), project)
+        with torch.no_grad():
+            entering = run_prefix(self.backbone, tokens)  # shared by attention, labels and teacher
+        routing = self._route(tokens, entering, project)
+        selection = self.pools.select(routing.contextual, routing.parts)
+        features = class_token(self.backbone, modulate(tokens, self.pools.bias(selection.indices)))
+        output = PartPromptOutput(
+            features=features,
+            bottleneck=self.head(features) if project else None,
+            components=selection.indices,
+            scores=selection.cosines,
+            part_logits=routing.logits,
+        )
+        if project:
+            self._add_targets(output, tokens, entering)
+        return output
+
+    def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
+        """What part prompts add to the loss of every view (paper, Eqs. 8 and 14 to 16).
+
+        ``cos``: sum over a patch's prompts of 1 - cosine, mean over patches. ``route``: cross-entropy against the part
+        labels, stage 0 only. ``distill`` and ``anchor``: distance to the teacher's embedding, and divergence
+        between the shares of parts, later stages only.
+        """
+        if not isinstance(output, PartPromptOutput) or output.scores is None or output.part_logits is None:
+            return {}
+        losses = {"cos": self.config.cos_weight * (1 - output.scores).sum(dim=-1).mean(dim=-1)}
+        if output.part_labels is not None:
+            route = F.cross_entropy(output.part_logits.transpose(1, 2), output.part_labels, reduction="none")
+            losses["route"] = self.config.route_weight * route.mean(dim=-1)
+        if output.teacher_bottleneck is not None and output.teacher_shares is not None:
+            assert self._teacher is not None and output.bottleneck is not None
+            ours = self.head.outputs(output.bottleneck)
+            with torch.no_grad():
+                theirs = self._teacher.head.outputs(output.teacher_bottleneck)
+            shares = output.part_logits.softmax(dim=-1).mean(dim=1)
+            divergence = (shares * (shares.log() - output.teacher_shares.log())).sum(dim=-1)
+            losses["distill"] = self.config.distill_weight * (ours - theirs).square().sum(dim=-1)
+            losses["anchor"] = self.config.distill_weight * divergence
+        return losses
+
+    @property
+    def _router_is_done(self) -> bool:
+        return self.config.stage is not None
+
+    def _route(self, tokens: Tensor, entering: Tensor, training: bool) -> Routing:
+        """Route by the attention of the last block that learns.
+
+        Only the anchor lets a gradient through the attention. It is the one loss of a later stage that reads the
+        logits, so there the attention stays attached; at stage 0 it must not move with the part labels.
+        """
+        anchored = training and self._teacher is not None
+        patches = patch_count(self.backbone, tokens)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and anchored):
+            attention = class_attention(blocks_of(self.backbone)[-1], entering, patches)
+        return self.router(tokens[:, -patches:], attention)
+
+    @torch.no_grad()
+    def _add_targets(self, output: PartPromptOutput, tokens: Tensor, entering: Tensor) -> None:
+        """Part labels while the router learns, the teacher's view of things afterwards."""
+        if not self._router_is_done:
+            output.part_labels = self.part_labeller(
+                patch_features(self.backbone, entering, self.pretrained_block)
+            )
+        elif self._teacher is not None:
+            teacher, patches = self._teacher, patch_count(self.backbone, tokens)
+            attention = class_attention(teacher.last_block, entering, patches)
+            routing = self.router(tokens[:, -patches:], attention)
+            chosen: Selection = teacher.pools.select(routing.contextual, routing.parts)
+            modulated = run_prefix(self.backbone, modulate(tokens, teacher.pools.bias(chosen.indices)))
+            output.teacher_bottleneck = teacher.head(class_row(self.backbone, modulated, teacher.last_block))
+            output.teacher_shares = routing.mean_probabilities
+
+
+__all__ = ["PartPromptOutput", "PromptCCDPPModel", "Teacher"]

@@ -1,0 +1,151 @@
+"""Fixed pools of learnt prompts: how one is chosen by key, and the two ways it enters a backbone.
+
+Letters: B images, M prompts, P chosen ones, S tokens per prompt, D width.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .backbones import blocks_of, class_position, class_token, run_block
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Prompts chosen for queries, best first.
+
+    Attributes:
+        indices: ``(..., k)`` int64.
+        cosines: ``(..., k)``, between the query and the chosen keys; gradients reach the keys alone.
+    """
+
+    indices: Tensor
+    cosines: Tensor
+
+
+def insert_prompts(backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor) -> Tensor:
+    """Put ``(B, P, D)`` prompts behind [CLS]; each takes the position of [CLS], as the released code does."""
+    placed = prompts.to(tokens.dtype) + class_position(backbone).to(tokens.dtype)
+    return torch.cat([tokens[:, :1], placed, tokens[:, 1:]], dim=1)
+
+
+def arbitrary_scores(features: Tensor, count: int) -> Tensor:
+    """Scores that rank `count` choices without regard to what they are: ``(..., D)`` to ``(..., count)``.
+
+    The ablation "random-k" draws prompts at random. These scores hash the feature, so the same view always gets
+    the same prompts: in training, when a run is resumed, and when a checkpoint predicts.
+    """
+    generator = torch.Generator().manual_seed(count)
+    directions = torch.randn(features.shape[-1], count, generator=generator).to(features)
+    return torch.sin(1e4 * (features @ directions))
+
+
+class PromptPool(nn.Module):
+    """Keys, and the choice of prompts by cosine similarity with a query.
+
+    Args:
+        size: M.
+        width: D.
+        per_image: P.
+    """
+
+    def __init__(self, size: int, width: int, per_image: int):
+        super().__init__()
+        self.per_image = per_image
+        self.keys = nn.Parameter(torch.empty(size, width))
+
+    def select(self, query: Tensor) -> Selection:
+        """The P prompts whose keys are most alike to each query, ``(B, D)``.
+
+        Chosen per image. (The released code takes the majority of a batch on most data sets, so that a
+        feature depends on what else stands in the batch.)
+        """
+        cosines = F.normalize(query.float(), dim=-1) @ F.normalize(self.keys.float(), dim=-1).T
+        best = cosines.topk(self.per_image, dim=-1)
+        return Selection(best.indices, best.values)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Keys and prompts uniform in -1..1, as in L2P and DualPrompt."""
+        for parameter in self.parameters():
+            drawn = torch.empty(parameter.shape).uniform_(-1, 1, generator=generator)
+            parameter.data.copy_(drawn)
+
+
+class L2PPool(PromptPool):
+    """Learning to prompt (L2P): prompts are tokens behind [CLS]; 46,080 parameters at the paper's sizes.
+
+    Args:
+        backbone: whose tokens they join.
+        size: M.
+        length: S.
+        per_image: P.
+    """
+
+    def __init__(self, backbone: PreTrainedModel, size: int, length: int, per_image: int):
+        width = backbone.config.hidden_size
+        super().__init__(size, width, per_image)
+        self.prompts = nn.Parameter(torch.empty(size, length, width))
+
+    def forward(self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor) -> Tensor:
+        """[CLS] features ``(B, D)`` of tokens entering block 0 with the chosen prompts ``(B, P)`` in place."""
+        return class_token(backbone, insert_prompts(backbone, tokens, self.prompts[indices].flatten(1, 2)))
+
+
+class DualPromptPool(PromptPool):
+    """DualPrompt: prompts are keys and values of attention (prefix tuning); 253,440 parameters at ViT-B.
+
+    The first two blocks get one general prompt, the next three the expert prompts chosen for the image, of which
+    half are keys and half are values of the block's attention; queries are unchanged. (The port that the released
+    code builds on mixes these axes up in a reshape, and at later stages trains nothing at all; ours does not.)
+    A backbone of fewer blocks gets what fits.
+
+    Args:
+        backbone: whose blocks they prompt.
+        size: M, expert prompts.
+        length: S of both kinds.
+        per_image: P.
+    """
+
+    def __init__(self, backbone: PreTrainedModel, size: int, length: int, per_image: int):
+        width, depth = backbone.config.hidden_size, len(blocks_of(backbone))
+        super().__init__(size, width, per_image)
+        self.first_expert = min(2, depth - 1)
+        num_experts = min(3, depth - self.first_expert)
+        self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))
+        self.experts = nn.Parameter(torch.empty(num_experts, 2, size, length, width))
+
+    def forward(self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor) -> Tensor:
+        """[CLS] features ``(B, D)`` of tokens entering block 0, the chosen experts ``(B, P)`` at their blocks."""
+        blocks = blocks_of(backbone)
+        for number, block in enumerate(blocks):
+            last = number == len(blocks) - 1
+            tokens = run_block(block, tokens, 1 if last else None, self._prefix(number, indices))
+        return backbone.layernorm(tokens[:, 0])
+
+    def _prefix(self, block: int, indices: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Keys and values ``(B, ., D)`` that a block's attention gets in addition."""
+        if block < self.first_expert:
+            key, value = self.general[block].unsqueeze(1).expand(-1, len(indices), -1, -1)
+            return key, value
+        if block < self.first_expert + len(self.experts):
+            key, value = self.experts[block - self.first_expert][:, indices].flatten(2, 3)
+            return key, value
+        return None
+
+
+POOLS: dict[str, Any] = {"l2p": L2PPool, "dualprompt": DualPromptPool}
+
+
+__all__ = [
+    "POOLS",
+    "DualPromptPool",
+    "L2PPool",
+    "PromptPool",
+    "Selection",
+    "arbitrary_scores",
+    "insert_prompts",
+]

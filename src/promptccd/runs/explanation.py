@@ -1,0 +1,154 @@
+"""Why an image went where it went: what the model looked at, the parts it saw and the prompts that acted."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from promptccd.data.images import decode_image
+from promptccd.data.views import EvaluationView, normalise
+from promptccd.errors import DataError
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.training.checkpoints import write_json
+
+SHOWN_SIDE = 336  # pixels of each panel of the overlay
+PALETTE = (  # part 0, the background, stays as it is
+    (0, 0, 0), (230, 97, 1), (94, 60, 153), (26, 150, 65), (215, 48, 39), (44, 123, 182), (255, 217, 47),
+    (231, 138, 195), (102, 194, 165), (166, 118, 29), (153, 153, 153), (1, 102, 94),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One image under one model.
+
+    Attributes:
+        pixels: the view the model saw, ``(S, S, 3)`` uint8.
+        category: id of the category it was assigned to.
+        name: that category's name.
+        confidence: in 0..1.
+        attention: how [CLS] attends to each patch, per head, ``(H, h, w)``; each head sums to at most 1.
+        parts: part of each patch, ``(h, w)``; `None` for models without parts.
+        prompts: indices of the components or prompts that acted, ``(P,)``, or per patch ``(h, w, k)``; `None`
+            without prompts.
+        scores: how well each fits, shaped likewise.
+    """
+
+    pixels: np.ndarray
+    category: int
+    name: str
+    confidence: float
+    attention: np.ndarray
+    parts: np.ndarray | None
+    prompts: np.ndarray | None
+    scores: np.ndarray | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a person reads, as JSON types; the arrays go into a file of their own."""
+        values: dict[str, Any] = {"category": self.category, "name": self.name, "confidence": self.confidence}
+        if self.prompts is not None and self.scores is not None:
+            indices, first = np.unique(self.prompts, return_index=True)
+            best = np.asarray([self.scores[self.prompts == index].max() for index in indices])
+            counts = np.asarray([(self.prompts == index).sum() for index in indices])
+            order = np.lexsort((first, -best, -counts))
+            values["prompts"] = [
+                {"prompt": int(indices[row]), "times": int(counts[row]), "best_score": float(best[row])}
+                for row in order
+            ]
+        if self.parts is not None:
+            parts, sizes = np.unique(self.parts, return_counts=True)
+            values["patches_per_part"] = dict(zip(map(str, parts.tolist()), sizes.tolist(), strict=True))
+        return values
+
+    def overlay(self) -> Image.Image:
+        """The view, the view under the attention and, if there are parts, the view under the part map."""
+        side = (SHOWN_SIDE, SHOWN_SIDE)
+        view = Image.fromarray(self.pixels).resize(side, Image.Resampling.BICUBIC)
+        heat = self.attention.mean(axis=0)
+        heat = (heat - heat.min()) / max(float(heat.max() - heat.min()), 1e-12)
+        mask = Image.fromarray((200 * heat).astype(np.uint8)).resize(side, Image.Resampling.BICUBIC)
+        panels = [
+            view,
+            Image.composite(Image.new("RGB", side, (255, 60, 0)), view.convert("L").convert("RGB"), mask),
+        ]
+        if self.parts is not None:
+            colours = np.asarray(
+                [PALETTE[part % len(PALETTE)] for part in self.parts.flatten().tolist()], np.uint8
+            )
+            parts = Image.fromarray(colours.reshape(*self.parts.shape, 3)).resize(
+                side, Image.Resampling.NEAREST
+            )
+            shown = Image.fromarray((140 * (self.parts > 0)).astype(np.uint8)).resize(
+                side, Image.Resampling.NEAREST
+            )
+            panels.append(Image.composite(parts, view, shown))
+        sheet = Image.new("RGB", (SHOWN_SIDE * len(panels), SHOWN_SIDE))
+        for position, panel in enumerate(panels):
+            sheet.paste(panel, (SHOWN_SIDE * position, 0))
+        return sheet
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write ``explanation.json``, ``arrays.npz`` and ``overlay.png``; returns their paths."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        paths = [target / name for name in ("explanation.json", "arrays.npz", "overlay.png")]
+        write_json(paths[0], self.to_dict())
+        arrays = {
+            "attention": self.attention,
+            "parts": self.parts,
+            "prompts": self.prompts,
+            "scores": self.scores,
+        }
+        kept: dict[str, Any] = {name: values for name, values in arrays.items() if values is not None}
+        np.savez(paths[1], **kept)
+        self.overlay().save(paths[2])
+        return paths
+
+
+@torch.no_grad()
+def explain_image(model: CategoryDiscoveryModel, view: EvaluationView, image: str | Path) -> Explanation:
+    """What a finished stage makes of one image.
+
+    Prompts are shown as they act when asked for, also where the checkpoint clusters without them.
+
+    Args:
+        model: a finished stage, on its device, in eval mode.
+        view: its deterministic view.
+        image: path of an image file.
+
+    Raises:
+        DataError: the file is no image that can be read.
+    """
+    decoded = decode_image(Path(image))
+    if decoded.image is None:
+        raise DataError(f"Cannot read {str(image)!r}: {decoded.verdict.note}. Give another image file.")
+    pixels = view(decoded.image)
+    pixel_values = normalise(pixels[None].to(model.device), view.mean, view.std)
+    found = model.assign(model(pixel_values).features)
+    acted = model(pixel_values, prompted=True)
+    attention = model.attention_row(pixel_values)[0].float().cpu()
+    patch = model.config.vision_config.patch_size
+    grid = (pixels.shape[1] // patch, pixels.shape[2] // patch)
+    category = int(found.category_ids[0])
+    names = dict(zip(model.config.category_ids, model.config.category_names, strict=True))
+
+    def per_patch(values: torch.Tensor | None) -> np.ndarray | None:
+        if values is None:
+            return None
+        rows = values[0].float().cpu() if values.is_floating_point() else values[0].cpu()
+        return (rows.unflatten(0, grid) if rows.ndim == 2 else rows).numpy()
+
+    logits = getattr(acted, "part_logits", None)
+    return Explanation(
+        pixels=pixels.permute(1, 2, 0).numpy(),
+        category=category,
+        name=names[category],
+        confidence=float(found.confidences[0]),
+        attention=attention.T.unflatten(1, grid).numpy(),
+        parts=None if logits is None else logits[0].argmax(dim=-1).unflatten(0, grid).cpu().numpy(),
+        prompts=per_patch(acted.components),
+        scores=per_patch(acted.scores),
+    )

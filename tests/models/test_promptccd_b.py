@@ -1,0 +1,155 @@
+"""PromptCCD-B: how fixed pools enter the backbone, what is chosen, and what it costs to learn."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import Dinov2Config, Dinov2Model
+
+from promptccd import FixedPoolConfig, FixedPoolModel
+from promptccd.data.randomness import torch_generator
+from tests.conftest import TINY_HEAD
+
+PIXELS = (3, 3, 16, 16)
+
+
+@pytest.fixture(params=["l2p", "dualprompt"])
+def pool_model(request: pytest.FixtureRequest, backbone_folder: Path) -> FixedPoolModel:
+    model = FixedPoolModel.from_pretrained(
+        backbone_folder, pool=request.param, prompts_per_image=2, pool_size=6, prompt_length=3, **TINY_HEAD
+    )
+    model.head.reset_parameters(torch_generator("test"))
+    model.reset_prompts(torch_generator("test prompts"))
+    return model
+
+
+@pytest.mark.parametrize(("pool", "count"), [("l2p", 46_080), ("dualprompt", 253_440)])
+def test_pool_has_the_papers_parameter_count(pool: str, count: int) -> None:
+    with torch.device("meta"):
+        model = FixedPoolModel(FixedPoolConfig(vision_config=Dinov2Config(patch_size=14), pool=pool))
+    assert sum(parameter.numel() for parameter in model.prompt_parameters()) == count
+
+
+def test_the_query_is_the_frozen_pretrained_class_token(pool_model: FixedPoolModel) -> None:
+    """Training the last block moves features, never the choice of prompts."""
+    pixels = torch.randn(PIXELS)
+    before = pool_model(pixels)
+    query = F.normalize(pool_model.backbone(pixels).last_hidden_state[:, 0], dim=-1)
+    cosines = query @ F.normalize(pool_model.pool.keys, dim=-1).T
+    assert torch.equal(before.components, cosines.topk(2).indices)
+    torch.testing.assert_close(before.scores, cosines.topk(2).values, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        for parameter in pool_model.backbone.encoder.layer[-1].parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    after = pool_model(pixels)
+    assert torch.equal(before.components, after.components)
+    assert torch.equal(before.scores, after.scores)
+    assert not torch.allclose(before.features, after.features)
+
+
+def test_choice_does_not_depend_on_the_batch(pool_model: FixedPoolModel) -> None:
+    pixels = torch.randn(5, *PIXELS[1:])
+    together, alone = pool_model(pixels), pool_model(pixels[3:4])
+    assert torch.equal(together.components[3:4], alone.components)
+    torch.testing.assert_close(together.features[3:4], alone.features, rtol=1e-5, atol=1e-5)
+
+
+def test_l2p_prompts_stand_behind_the_class_token(backbone_folder: Path) -> None:
+    model = FixedPoolModel.from_pretrained(
+        backbone_folder, prompts_per_image=2, pool_size=4, prompt_length=3, **TINY_HEAD
+    )
+    pixels = torch.randn(PIXELS)
+    output = model(pixels)
+    tokens = model.backbone.embeddings(pixels)
+    prompts = model.pool.prompts[output.components].flatten(1, 2)
+    prompts = prompts + model.backbone.embeddings.position_embeddings[:, :1]
+    hidden = torch.cat([tokens[:, :1], prompts, tokens[:, 1:]], dim=1)
+    assert hidden.shape[1] == 1 + 6 + 4
+    hidden = model.backbone.layernorm(model.backbone.encoder(hidden).last_hidden_state)
+    torch.testing.assert_close(output.features, hidden[:, 0], rtol=1e-5, atol=1e-5)
+
+
+def test_dualprompt_extends_keys_and_values_but_not_queries(backbone_folder: Path) -> None:
+    """Every block written out by hand, with the soft-max over own tokens and prefix."""
+    model = FixedPoolModel.from_pretrained(
+        backbone_folder, pool="dualprompt", prompts_per_image=2, pool_size=4, prompt_length=3, **TINY_HEAD
+    )
+    pixels = torch.randn(PIXELS)
+    output = model(pixels)
+    pool, tokens = model.pool, model.backbone.embeddings(pixels)
+    assert tuple(pool.general.shape) == (1, 2, 3, 32)  # two blocks: one general, one expert
+    assert tuple(pool.experts.shape) == (1, 2, 4, 3, 32)
+    for number, block in enumerate(model.backbone.encoder.layer):
+        rows = []
+        for image in range(len(pixels)):
+            x = block.norm1(tokens[image])
+            if number == 0:
+                more_keys, more_values = pool.general[0]
+            else:
+                chosen = output.components[image]
+                more_keys, more_values = (pool.experts[0, part, chosen].reshape(-1, 32) for part in (0, 1))
+            heads = []
+            attention = block.attention
+            query, key, value = attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
+            key, value = torch.cat([more_keys, key]), torch.cat([more_values, value])
+            for head in range(4):
+                part = slice(8 * head, 8 * head + 8)
+                weights = torch.softmax(query[:, part] @ key[:, part].T / 8**0.5, dim=-1)
+                heads.append(weights @ value[:, part])
+            rows.append(attention.o_proj(torch.cat(heads, dim=-1)))
+        tokens = tokens + block.layer_scale1(torch.stack(rows))
+        tokens = tokens + block.layer_scale2(block.mlp(block.norm2(tokens)))
+    expected = model.backbone.layernorm(tokens)[:, 0]
+    torch.testing.assert_close(output.features, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_prompts_and_keys_learn_and_the_prefix_does_not(pool_model: FixedPoolModel) -> None:
+    pool_model.train()
+    output = pool_model(torch.randn(PIXELS), project=True)
+    losses = pool_model.auxiliary_losses(output)
+    expected = 0.1 * (1 - output.scores).sum(1)
+    assert torch.equal(losses["cos"], expected)
+    (output.bottleneck.square().sum() + output.features.sum() + losses["cos"].sum()).backward()
+    for parameter in pool_model.prompt_parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().sum() > 0
+    for name, parameter in pool_model.named_parameters():
+        if name.startswith(("backbone.encoder.layer.0.", "pretrained_block.", "backbone.embeddings.")):
+            assert parameter.grad is None, name
+
+
+def test_without_prompts_it_is_the_plain_backbone(pool_model: FixedPoolModel) -> None:
+    pixels = torch.randn(PIXELS)
+    expected = pool_model.backbone(pixels).last_hidden_state[:, 0]
+    torch.testing.assert_close(pool_model(pixels, prompted=False).features, expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(pool_model(pixels).features, expected)
+
+
+def test_checkpoint_survives_bit_for_bit(pool_model: FixedPoolModel, tmp_path: Path) -> None:
+    with torch.no_grad():  # the last block and its pretrained copy must not be taken for one another
+        pool_model.backbone.encoder.layer[-1].mlp.fc1.weight.add_(1.0)
+    pool_model.save_pretrained(tmp_path)
+    again = FixedPoolModel.from_pretrained(tmp_path)
+    before, after = pool_model.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    pixels = torch.randn(PIXELS)
+    assert torch.equal(pool_model(pixels).features, again(pixels).features)
+
+
+def test_too_many_prompts_are_refused_in_one_line(backbone_folder: Path) -> None:
+    with pytest.raises(Exception, match=r"prompts_per_image <= pool_size \(4\), got 5"):
+        FixedPoolModel.from_pretrained(backbone_folder, pool_size=4, **TINY_HEAD)
+
+
+def test_bare_backbone_fills_the_pretrained_copy(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    backbone = Dinov2Model(
+        Dinov2Config(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, image_size=16, patch_size=8)
+    )
+    backbone.save_pretrained(tmp_path)
+    model = FixedPoolModel.from_pretrained(tmp_path, **TINY_HEAD)
+    wanted = backbone.encoder.layer[-1].state_dict()
+    got = model.pretrained_block.state_dict()
+    assert all(torch.equal(wanted[name], got[name]) for name in wanted)

@@ -1,0 +1,284 @@
+"""PromptCCD++: what part-level prompting must be identical to, who learns when, and from what."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import Dinov2Config
+
+from promptccd import PromptCCDPPConfig, PromptCCDPPModel
+from promptccd.data.randomness import torch_generator
+from promptccd.models.backbones import class_attention, embed, run_prefix
+from promptccd.models.modeling_promptccd_pp import PartPromptOutput
+from promptccd.models.part_pools import PartPools, modulate
+from promptccd.models.part_router import PartRouter
+from tests.conftest import TINY_HEAD
+
+PIXELS = (3, 3, 32, 32)  # 16 patches of the tiny backbone
+SIZES = {"num_parts": 3, "pool_size": 5, "prompt_length": 2, "prompts_per_patch": 2}
+
+
+def build(folder: Path, **options: object) -> PromptCCDPPModel:
+    model = PromptCCDPPModel.from_pretrained(folder, **{**SIZES, **TINY_HEAD, **options})
+    model.head.reset_parameters(torch_generator("test"))
+    model.reset_prompts(torch_generator("test prompts"))
+    with torch.no_grad():  # far enough from nothing to be seen
+        model.pools.values.mul_(20)
+        for layer in (model.router.mlp[0], model.router.mlp[2]):
+            layer.weight.mul_(20)
+    labeller = model.part_labeller
+    generator = torch_generator("labeller")
+    labeller.object_direction.copy_(F.normalize(torch.randn(32, generator=generator), dim=0))
+    labeller.object_range.copy_(torch.tensor([-3.0, 3.0]))
+    labeller.projection.copy_(torch.randn(32, 3, generator=generator))
+    labeller.centres.copy_(torch.randn(3, 3, generator=generator))
+    return model.train()
+
+
+@pytest.fixture
+def first(backbone_folder: Path) -> PromptCCDPPModel:
+    """The model at stage 0."""
+    return build(backbone_folder)
+
+
+@pytest.fixture
+def later(backbone_folder: Path, first: PromptCCDPPModel, tmp_path: Path) -> PromptCCDPPModel:
+    """The model at stage 1, its last block a step away from its teacher's."""
+    first.config.stage = 0
+    first.save_pretrained(tmp_path / "stage0")
+    model = PromptCCDPPModel.from_pretrained(tmp_path / "stage0").train()
+    model.begin_discovery(lambda: PromptCCDPPModel.from_pretrained(tmp_path / "stage0"))
+    with torch.no_grad():
+        for parameter in model.backbone.encoder.layer[-1].parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch_generator("step")))
+    return model
+
+
+def test_parameter_counts_of_the_paper() -> None:
+    with torch.device("meta"):
+        model = PromptCCDPPModel(PromptCCDPPConfig(vision_config=Dinov2Config(patch_size=14)))
+    assert sum(parameter.numel() for parameter in model.pools.parameters()) == 8 * 168_960
+    assert sum(parameter.numel() for parameter in model.router.parameters()) == 14_690_720
+    counted = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    assert counted == 46_204_832  # stage 0; the paper says 46.3M from rounded parts
+    model.config.stage = 0
+    model.freeze()
+    counted = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    assert counted == 31_514_112  # later stages
+
+
+@pytest.mark.parametrize(("parts", "count"), [(6, 14_687_902), (10, 14_693_538)])
+def test_router_size_depends_on_the_number_of_parts(parts: int, count: int) -> None:
+    with torch.device("meta"):
+        router = PartRouter(768, 12, parts)
+    assert sum(parameter.numel() for parameter in router.parameters()) == count
+
+
+def test_without_values_it_is_the_plain_vit_bit_for_bit(first: PromptCCDPPModel) -> None:
+    with torch.no_grad():
+        first.pools.values.zero_()
+    pixels = torch.randn(PIXELS)
+    assert torch.equal(first(pixels).features, first(pixels, prompted=False).features)
+    expected = first.backbone(pixels).last_hidden_state[:, 0]
+    torch.testing.assert_close(first(pixels).features, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("arbitrary", [False, True])
+def test_retrieval_equals_a_loop_over_patches(arbitrary: bool) -> None:
+    generator = torch_generator("pools")
+    pools = PartPools(4, 6, 3, 8, 2, arbitrary)
+    pools.reset_parameters(generator)
+    tokens = torch.randn(2, 10, 8, generator=generator)
+    contextual = torch.randn(2, 9, 8, generator=generator)
+    parts = torch.randint(4, (2, 9), generator=generator)
+    selection = pools.select(contextual, parts)
+    result = modulate(tokens, pools.bias(selection.indices))
+    assert torch.equal(result[:, 0], tokens[:, 0])  # [CLS] is left alone
+    for image in range(2):
+        for patch in range(9):
+            part = int(parts[image, patch])
+            cosines = F.cosine_similarity(contextual[image, patch][None], pools.keys[part], dim=1)
+            if arbitrary:
+                best = selection.indices[image, patch] - 6 * part
+                assert ((best >= 0) & (best < 6)).all()
+            else:
+                best = cosines.topk(2).indices
+                assert torch.equal(selection.indices[image, patch], 6 * part + best)
+            torch.testing.assert_close(selection.cosines[image, patch], cosines[best])
+            bias = torch.stack([pools.values[part, m, s] for m in best.tolist() for s in range(3)]).mean(0)
+            torch.testing.assert_close(result[image, patch + 1], tokens[image, patch + 1] * (1 + bias))
+
+
+def test_arbitrary_prompts_are_the_same_for_the_same_view() -> None:
+    pools = PartPools(2, 20, 3, 8, 2, arbitrary=True)
+    pools.reset_parameters(torch_generator("pools"))
+    contextual, parts = torch.randn(2, 50, 8), torch.zeros(2, 50, dtype=torch.int64)
+    first = pools.select(contextual, parts).indices
+    assert torch.equal(first, pools.select(contextual, parts).indices)
+    assert first.unique().numel() == 20  # all are drawn somewhere
+
+
+def test_class_attention_is_the_row_of_the_full_attention(first: PromptCCDPPModel) -> None:
+    pixels = torch.randn(PIXELS)
+    block = first.backbone.encoder.layer[-1]
+    entering = run_prefix(first.backbone, embed(first.backbone, pixels))
+    normed = block.norm1(entering)
+    query, key = (
+        projection(normed).unflatten(-1, (4, 8)).transpose(1, 2)
+        for projection in (block.attention.q_proj, block.attention.k_proj)
+    )
+    full = torch.softmax(query @ key.transpose(-1, -2) / 8**0.5, dim=-1)
+    expected = full[:, :, 0, 1:].transpose(1, 2)
+    torch.testing.assert_close(class_attention(block, entering, 16), expected, rtol=1e-5, atol=1e-6)
+
+
+def losses_of(
+    model: PromptCCDPPModel, pixels: torch.Tensor
+) -> tuple[PartPromptOutput, dict[str, torch.Tensor]]:
+    output = model(pixels, project=True)
+    return output, model.auxiliary_losses(output)
+
+
+def test_losses_of_stage_0(first: PromptCCDPPModel) -> None:
+    output, losses = losses_of(first, torch.randn(PIXELS))
+    assert set(losses) == {"cos", "route"}
+    cos = torch.stack([(1 - output.scores[image]).sum(1).mean() for image in range(3)])
+    torch.testing.assert_close(losses["cos"], cos)
+    route = [F.cross_entropy(output.part_logits[image], output.part_labels[image]) for image in range(3)]
+    torch.testing.assert_close(losses["route"], 0.1 * torch.stack(route))
+    assert output.part_labels.unique().numel() > 1
+
+
+def test_losses_of_later_stages(later: PromptCCDPPModel) -> None:
+    output, losses = losses_of(later, torch.randn(PIXELS))
+    assert set(losses) == {"cos", "distill", "anchor"}
+    ours = later.head.outputs(output.bottleneck)
+    theirs = later._teacher.head.outputs(output.teacher_bottleneck)
+    torch.testing.assert_close(losses["distill"], 0.2 * (ours - theirs).square().sum(1))
+    shares = output.part_logits.softmax(-1).mean(1)
+    divergence = F.kl_div(output.teacher_shares.log(), shares, reduction="none").sum(1)
+    torch.testing.assert_close(losses["anchor"], 0.2 * divergence)
+    assert (losses["anchor"] > 0).all()
+    assert (losses["distill"] > 0).all()
+
+
+def test_the_teacher_is_the_model_of_stage_0(first: PromptCCDPPModel, later: PromptCCDPPModel) -> None:
+    pixels = torch.randn(PIXELS)
+    wanted = first(pixels, project=True)
+    output, _ = losses_of(later, pixels)
+    torch.testing.assert_close(output.teacher_bottleneck, wanted.bottleneck, rtol=1e-5, atol=1e-6)
+    shares = wanted.part_logits.softmax(-1).mean(1)
+    torch.testing.assert_close(output.teacher_shares, shares, rtol=1e-5, atol=1e-6)
+    assert not any("teacher" in name for name in later.state_dict())
+
+
+def test_at_the_first_step_of_a_stage_student_and_teacher_agree(later: PromptCCDPPModel) -> None:
+    later.backbone.encoder.layer[-1].load_state_dict(later._teacher.last_block.state_dict())
+    _, losses = losses_of(later, torch.randn(PIXELS))
+    assert losses["anchor"].abs().max() < 1e-6
+    assert losses["distill"].abs().max() < 1e-6
+
+
+def gradients(model: PromptCCDPPModel, loss: torch.Tensor) -> dict[str, torch.Tensor | None]:
+    model.zero_grad(set_to_none=True)
+    loss.sum().backward(retain_graph=True)
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def reached(found: dict[str, torch.Tensor | None]) -> set[str]:
+    return {name for name, value in found.items() if value is not None and value.abs().sum() > 0}
+
+
+def test_who_learns_from_what_at_stage_0(first: PromptCCDPPModel) -> None:
+    output, losses = losses_of(first, torch.randn(PIXELS))
+    assert reached(gradients(first, losses["cos"])) == {"pools.keys"}
+    assert reached(gradients(first, losses["route"])) == {
+        name for name, _ in first.named_parameters() if name.startswith("router.")
+    }
+    contrastive = reached(gradients(first, output.bottleneck.sum(1)))
+    assert "pools.values" in contrastive
+    assert any(name.startswith("backbone.encoder.layer.1.") for name in contrastive)
+    assert not any(
+        name.startswith(("router.", "backbone.encoder.layer.0.", "pretrained")) for name in contrastive
+    )
+
+
+def test_who_learns_from_what_later(later: PromptCCDPPModel) -> None:
+    output, losses = losses_of(later, torch.randn(PIXELS))
+    anchor = reached(gradients(later, losses["anchor"]))
+    assert anchor
+    allowed = tuple(
+        f"backbone.encoder.layer.1.{part}" for part in ("norm1", "attention.q_proj", "attention.k_proj")
+    )
+    assert all(name.startswith(allowed) for name in anchor), anchor  # through alpha and nothing else
+    assert reached(gradients(later, losses["cos"])) == {"pools.keys"}
+    total = sum(losses.values()) + output.bottleneck.sum(1)
+    found = gradients(later, total)
+    for name, value in found.items():
+        if name.startswith("router.") or "layer.0." in name or name.startswith("pretrained_block."):
+            assert value is None, name
+    assert {"pools.keys", "pools.values"} <= reached(found)
+    for part in (later._teacher.last_block, later._teacher.pools, later._teacher.head):
+        assert all(parameter.grad is None for parameter in part.parameters())
+
+
+def test_without_distillation_there_is_no_teacher(backbone_folder: Path) -> None:
+    model = build(backbone_folder, distill_weight=0.0)
+    model.config.stage = 0
+    model.freeze()
+    model.begin_discovery(lambda: pytest.fail("the first stage is not needed"))
+    _, losses = losses_of(model, torch.randn(PIXELS))
+    assert set(losses) == {"cos"}
+
+
+@pytest.mark.parametrize("fusion", [False, True])
+@pytest.mark.parametrize("queries", [False, True])
+def test_router_ablations(backbone_folder: Path, fusion: bool, queries: bool, tmp_path: Path) -> None:
+    """Rows a to d of the paper's table: what is off has no parameters, and every checkpoint comes back."""
+    model = build(backbone_folder, router_fusion=fusion, router_queries=queries)
+    names = {name.split(".")[0] for name, _ in model.router.named_parameters()}
+    assert ("encoder" in names, "attention_projection" in names) == (fusion, fusion)
+    assert ("part_queries" in names) == queries
+    pixels = torch.randn(PIXELS)
+    model.save_pretrained(tmp_path)
+    again = PromptCCDPPModel.from_pretrained(tmp_path)
+    assert torch.equal(model(pixels).features, again(pixels).features)
+    if not fusion:
+        patches = model.backbone.embeddings(pixels)[:, 1:]
+        expected = model.router.norm(patches)
+        routing = model.router(patches, torch.zeros(3, 16, 4))
+        torch.testing.assert_close(routing.contextual, expected)
+
+
+def test_checkpoint_survives_bit_for_bit(later: PromptCCDPPModel, tmp_path: Path) -> None:
+    later.config.stage = 1
+    later.save_pretrained(tmp_path / "stage1")
+    again = PromptCCDPPModel.from_pretrained(tmp_path / "stage1")
+    before, after = later.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    learning = {name for name, parameter in again.named_parameters() if parameter.requires_grad}
+    assert not any(name.startswith("router.") for name in learning)
+    pixels = torch.randn(PIXELS)
+    assert torch.equal(later(pixels).features, again(pixels).features)
+
+
+def test_prompts_act_at_test(first: PromptCCDPPModel) -> None:
+    pixels = torch.randn(PIXELS)
+    first.eval()
+    assert torch.equal(first(pixels).features, first(pixels, prompted=True).features)
+    assert not torch.allclose(first(pixels).features, first(pixels, prompted=False).features)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_parts": 1}, "num_parts >= 2"),
+        ({"prompts_per_patch": 6}, r"prompts_per_patch <= pool_size \(5\), got 6"),
+        ({"prompt_length": 0}, "prompt_length >= 1"),
+    ],
+)
+def test_impossible_sizes_are_refused(backbone_folder: Path, options: dict[str, int], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        build(backbone_folder, **options)

@@ -1,0 +1,65 @@
+"""The recipes that come along: every one is whole, and its name says what it trains."""
+
+from pathlib import Path
+
+import pytest
+
+from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.runs.run_directory import _portable, _require_same
+from promptccd.training.arguments import Recipe
+
+FOLDER = Path(__file__).parents[2] / "hub_configs"
+
+# What a name begins with, and the fields that make it so.
+METHODS = {
+    "promptccd-gcd": {"variant": "promptccd-gcd"},
+    "promptccd-b-l2p": {"variant": "promptccd-b", "pool": "l2p", "batch_size": 64},
+    "promptccd-b-dp": {"variant": "promptccd-b", "pool": "dualprompt", "batch_size": 64},
+    "promptccd": {"variant": "promptccd", "category_count": "known"},
+    "promptccd-u": {"variant": "promptccd", "category_count": "split_merge", "epochs": 100, "refit_every": 5},
+    "promptccd-pp": {"variant": "promptccd-pp", "num_parts": None},
+}
+
+
+def recipe_files() -> list[Path]:
+    """All recipes, by name."""
+    return sorted(FOLDER.glob("*.yaml"))
+
+
+def test_every_method_has_a_recipe_for_every_data_set() -> None:
+    stems = {path.stem for path in recipe_files()}
+    assert stems >= {f"{method}-{data}" for method in METHODS for data in BENCHMARKS if data != "digits"}
+
+
+@pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
+def test_a_recipe_is_what_its_name_says(path: Path) -> None:
+    recipe = Recipe.from_yaml(path)
+    method, _, data = path.stem.rpartition("-")
+    assert recipe.training.output_dir == f"runs/{path.stem}"
+    assert recipe.data.resolved == BENCHMARKS[data]
+    if data != "digits":
+        for name, value in METHODS[method].items():
+            section = recipe.model if hasattr(recipe.model, name) else recipe.training
+            assert getattr(section, name) == value, name
+        assert recipe.training.learning_rate == (0.05 if path.stem == "promptccd-cub" else 0.1)
+
+
+@pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
+def test_a_run_records_the_facts_of_its_benchmark(path: Path, tmp_path: Path) -> None:
+    """So that a later table of benchmarks changes no earlier run."""
+    recipe = Recipe.from_yaml(path)
+    recorded = _portable(recipe, tmp_path)
+    facts = recipe.data.resolved
+    assert recorded["data"]["dataset"] == facts.dataset
+    assert recorded["data"]["class_blocks"] == list(facts.class_blocks)
+    again = Recipe.from_dict(recorded)
+    assert again.data.resolved == facts
+    assert _portable(again, tmp_path) == recorded
+
+
+def test_a_run_from_before_there_were_benchmarks_goes_on(tmp_path: Path) -> None:
+    now = _portable(Recipe(), tmp_path)
+    before = {**now, "data": {**now["data"]}}
+    for name in ("benchmark", "num_classes", "images_per_class"):
+        del before["data"][name]
+    _require_same(before, now, tmp_path)
