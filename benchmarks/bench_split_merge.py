@@ -56,7 +56,9 @@ def problem(num_clusters: int, size: int, width: int = 768, seed: int = 0) -> Pr
         points,
         labels,
         halve(points, labels, num_clusters, generator),
-        nearest_pairs(points, labels, torch.arange(num_clusters)),
+        nearest_pairs(
+            points, labels, torch.arange(num_clusters), torch.zeros(num_clusters, dtype=torch.bool)
+        ),
         num_clusters,
         NormalInverseWishart(points.mean(0)),
     )

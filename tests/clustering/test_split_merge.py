@@ -114,7 +114,9 @@ def test_halves_are_the_two_blobs_of_every_cluster():
 
 
 def sweep(points, labels):
-    return module._sweep(points, labels, NormalInverseWishart(), torch.Generator().manual_seed(0))
+    nothing_settled = torch.full_like(labels, -1)
+    generator = torch.Generator().manual_seed(0)
+    return module._sweep(points, labels, nothing_settled, NormalInverseWishart(), generator)
 
 
 def same_groups(labels, groups):
@@ -152,8 +154,16 @@ def test_merged_pairs_are_disjoint_and_the_most_probable_come_first():
 
 def test_nearest_pairs_name_each_pair_once_and_only_the_clusters_asked_for():
     points = torch.tensor([[0.0], [1.0], [1.1], [5.0], [7.0]])
-    pairs = module.nearest_pairs(points, torch.arange(5), torch.tensor([0, 1, 3, 4]))
-    assert pairs.tolist() == [[0, 1], [3, 4]]
+    asked, nothing_held = torch.tensor([0, 1, 3, 4]), torch.zeros(5, dtype=torch.bool)
+    assert module.nearest_pairs(points, torch.arange(5), asked, nothing_held).tolist() == [[0, 1], [3, 4]]
+    held = torch.tensor([True, True, False, False, False])  # 0 and 1 are settled categories: 3 is next to 1
+    assert module.nearest_pairs(points, torch.arange(5), asked, held).tolist() == [[0, 3], [1, 3], [3, 4]]
+
+
+def test_settled_features_follow_the_majority_of_their_category():
+    halves = torch.tensor([True, True, False, False, True, False])
+    anchors = torch.tensor([7, 7, 7, 2, -1, -1])
+    assert module.together(halves, anchors).tolist() == [True, True, True, False, True, False]
 
 
 SIZES = [30, 31, 33, 34, 36, 37, 39, 41, 42, 44, 45, 46, 48, 50, 51, 53, 55, 56, 58, 60]

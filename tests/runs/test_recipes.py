@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.runs import load_model, train_run
 from promptccd.runs.run_directory import _portable, _require_same
 from promptccd.training.arguments import Recipe
+from tests.conftest import TINY_HEAD, coloured_images
 
 FOLDER = Path(__file__).parents[2] / "hub_configs"
 
@@ -63,3 +65,39 @@ def test_a_run_from_before_there_were_benchmarks_goes_on(tmp_path: Path) -> None
     for name in ("benchmark", "num_classes", "images_per_class"):
         del before["data"][name]
     _require_same(before, now, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five categories of small pictures under the column names of every benchmark."""
+    folder = tmp_path_factory.mktemp("pictures")
+    table = coloured_images(5, 30, size=32)
+    table.save_to_disk(str(folder / "image"))
+    table.rename_columns({"image": "img", "label": "fine_label"}).save_to_disk(str(folder / "img"))
+    return folder
+
+
+@pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
+def test_a_recipe_trains(path: Path, pictures: Path, backbone_folder: Path, tmp_path: Path) -> None:
+    """Two steps of every stage, small: what the recipe says about the method is left as it stands."""
+    columns = Recipe.from_yaml(path).data.resolved.image_column or "image"
+    small = {
+        "data": {"dataset": str(pictures / columns), "class_blocks": [2, 1, 1, 1]},
+        "views": {"image_size": 32, "resize_size": 36},
+        "model": {"backbone": str(backbone_folder), **TINY_HEAD},
+        "training": {
+            "output_dir": str(tmp_path / "run"),
+            "epochs": 1,
+            "batch_size": 26,
+            "kmeans_restarts": 2,
+            "replay_samples": 10,
+            "prompt_warmup_epochs": 0,
+            "num_workers": 0,
+        },
+    }
+    score = train_run(Recipe.from_yaml(path, small))
+    assert [row.stage for row in score.stages] == [1, 2, 3]
+    assert all(0 <= row.all <= 100 for row in score.stages)
+    model = load_model(tmp_path / "run" / "stage3")
+    assert model.config.stage == 3
+    assert model.prototypes.isfinite().all()

@@ -15,7 +15,14 @@ from promptccd.clustering.marginal_likelihood import (
     log_marginal_likelihood,
 )
 from promptccd.clustering.semi_supervised_kmeans import as_features
-from promptccd.clustering.split_merge import disjoint, halve, nearest_pairs, split_and_merge
+from promptccd.clustering.split_merge import (
+    disjoint,
+    halve,
+    holders,
+    nearest_pairs,
+    split_and_merge,
+    together,
+)
 from promptccd.data.randomness import torch_generator
 from promptccd.errors import DataError
 
@@ -94,8 +101,13 @@ class CountEstimate:
 
 
 def estimate_by_split_merge(
-    features: Tensor, start: int, *, known: int, seed: int, prior: NormalInverseWishart | None = None
-) -> tuple[CountEstimate, Tensor]:
+    features: Tensor,
+    start: int,
+    *,
+    settled: Tensor | None = None,
+    seed: int,
+    prior: NormalInverseWishart | None = None,
+) -> CountEstimate:
     """Estimate the number of categories by splitting and merging clusters of the features.
 
     The range is found from the final clusters: downwards by merging the cheapest disjoint pairs of nearest
@@ -105,46 +117,41 @@ def estimate_by_split_merge(
     Args:
         features: ``(N, D)``, L2-normalised.
         start: number of clusters to begin with.
-        known: number of categories known already; a lower estimate is raised to it, with a warning.
+        settled: ``(N,)``, known categories, -1 elsewhere, as `split_and_merge` takes them; neither estimate nor
+            range goes below their number.
         seed: of every random choice.
         prior: of every cluster; None is the paper's.
-
-    Returns:
-        The estimate, and ``(N,)`` int64 labels ``0, 1, ...`` of the final clusters: fewer than the count where
-        this was raised.
 
     Raises:
         DataError: NaN or infinite features, or not 1 <= start <= N.
     """
     prior = prior or NormalInverseWishart()
     points = as_features(features, "features")
-    result = split_and_merge(points, start, prior=prior, seed=seed)
-    merges, splits = _affordable_moves(points, result.labels, prior, seed)
-    count, low, high = result.count, result.count - merges, result.count + splits
-    if count < known:
-        logger.warning(
-            "Split and merge estimates %d categories but %d are known already: using %d.", count, known, known
-        )
-    count, low, high = (max(known, value) for value in (count, low, high))
-    return CountEstimate(count, low, high, "split and merge", SPLIT_MERGE_MARGIN), result.labels
+    result = split_and_merge(points, start, settled=settled, prior=prior, seed=seed)
+    anchors = torch.full((len(points),), -1) if settled is None else settled
+    merges, splits = _affordable_moves(points, result.labels, anchors.to(points.device), prior, seed)
+    return CountEstimate(
+        result.count, result.count - merges, result.count + splits, "split and merge", SPLIT_MERGE_MARGIN
+    )
 
 
 @torch.no_grad()
 def _affordable_moves(
-    points: Tensor, labels: Tensor, prior: NormalInverseWishart, seed: int
+    points: Tensor, labels: Tensor, anchors: Tensor, prior: NormalInverseWishart, seed: int
 ) -> tuple[int, int]:
     """Merges and splits that the final clusters can take within the margin."""
     num_clusters = int(labels.max()) + 1
     sizes = labels.bincount(minlength=num_clusters).double()
     log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
 
-    pairs = nearest_pairs(points, labels, torch.arange(num_clusters, device=labels.device))
+    every = torch.arange(num_clusters, device=labels.device)
+    pairs = nearest_pairs(points, labels, every, holders(labels, anchors))
     gains, involved = log_hastings_merge(points, labels, pairs, log_marginals, prior), sizes[pairs].sum(1)
     rows = disjoint(pairs, gains / involved)
     merges = _affordable(gains[rows], involved[rows], points.shape[1])
 
     halves = halve(points, labels, num_clusters, torch_generator("split and merge, range", seed))
-    gains = log_hastings_split(points, labels, halves, log_marginals, prior)
+    gains = log_hastings_split(points, labels, together(halves, anchors), log_marginals, prior)
     order = (gains / sizes).argsort(descending=True, stable=True)
     return merges, _affordable(gains[order], sizes[order], points.shape[1])
 

@@ -53,6 +53,7 @@ def split_and_merge(
     features: Tensor,
     start: int,
     *,
+    settled: Tensor | None = None,
     prior: NormalInverseWishart | None = None,
     max_sweeps: int = 30,
     seed: int,
@@ -69,7 +70,10 @@ def split_and_merge(
 
     Args:
         features: ``(N, D)``, L2-normalised.
-        start: number of k-means clusters to begin with, best a guess of the right size.
+        start: number of k-means clusters to begin with, best a guess of the right size; raised to the number of
+            settled categories.
+        settled: ``(N,)`` int64, the category of features it is known of (replay samples know their component), -1
+            for the others; `None` if none is known. Those of one category stay together, those of two apart.
         prior: of every cluster; None is the paper's.
         max_sweeps: most sweeps.
         seed: sweep i draws from a generator keyed by (seed, i).
@@ -84,24 +88,52 @@ def split_and_merge(
             "begin with the number of categories known so far, or give more images."
         )
     prior = prior or NormalInverseWishart()
-    kmeans_seed = seed_of("split and merge, start", seed)
-    kmeans = SemiSupervisedKMeans(start, START_RESTARTS, START_ITERATIONS, random_state=kmeans_seed)
-    labels = torch.as_tensor(kmeans.fit(points).labels_).unique(return_inverse=True)[1]
+    anchors = torch.full((len(points),), -1) if settled is None else settled
+    anchors = anchors.to(points.device)
+    labels = _start(points, anchors, start, seed_of("split and merge, start", seed))
     changed, sweep = True, 0
     while changed and sweep < max_sweeps:
-        labels, changed = _sweep(points, labels, prior, torch_generator("split and merge", seed, sweep))
+        generator = torch_generator("split and merge", seed, sweep)
+        labels, changed = _sweep(points, labels, anchors, prior, generator)
         sweep += 1
     count = int(labels.max()) + 1
     return SplitMergeResult(labels, count, log_posterior(points, labels, prior), sweep, not changed)
 
 
-def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor) -> Tensor:
-    """Each of the clusters ``(M,)`` with the nearest other of them, no pair twice: ``(P, 2)``."""
+def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
+    """Clusters of k-means, settled categories first: ``(N,)``, without gaps."""
+    free = anchors < 0
+    known = len(anchors[~free].unique())
+    kmeans = SemiSupervisedKMeans(max(start, known), START_RESTARTS, START_ITERATIONS, random_state=seed)
+    labels = anchors.clone()
+    if known:
+        kmeans.fit(points[free], points[~free], anchors[~free])
+    else:
+        kmeans.fit(points)
+    labels[free] = torch.as_tensor(kmeans.labels_)
+    return labels.unique(return_inverse=True)[1]
+
+
+def holders(labels: Tensor, anchors: Tensor) -> Tensor:
+    """Which clusters hold a settled category, ``(K,)`` bool."""
+    held = torch.zeros(int(labels.max()) + 1, dtype=torch.bool, device=labels.device)
+    held[labels[anchors >= 0]] = True
+    return held
+
+
+def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, held: Tensor) -> Tensor:
+    """Each of the clusters ``(M,)`` with the nearest other of them, no pair twice: ``(P, 2)``.
+
+    No pair of two that each hold a settled category, ``held`` ``(K,)``.
+    """
     if len(clusters) < 2:
         return clusters.new_empty(0, 2)
     centres = cluster_means(points, labels, int(labels.max()) + 1)[clusters]
     distances = torch.cdist(centres, centres).fill_diagonal_(math.inf)
-    return torch.stack([clusters, clusters[distances.argmin(1)]], dim=1).sort(1).values.unique(dim=0)
+    distances[held[clusters][:, None] & held[clusters]] = math.inf
+    nearest, partner = distances.min(1)
+    pairs = torch.stack([clusters, clusters[partner]], dim=1)[nearest.isfinite()]
+    return pairs.sort(1).values.unique(dim=0)
 
 
 def disjoint(pairs: Tensor, scores: Tensor) -> list[int]:
@@ -172,16 +204,20 @@ def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
 
 
 def _sweep(
-    points: Tensor, labels: Tensor, prior: NormalInverseWishart, generator: torch.Generator
+    points: Tensor,
+    labels: Tensor,
+    anchors: Tensor,
+    prior: NormalInverseWishart,
+    generator: torch.Generator,
 ) -> tuple[Tensor, bool]:
     """Propose every split, then merges of clusters not split; the new labels and whether anything changed."""
     num_clusters = int(labels.max()) + 1
     log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
-    halves = halve(points, labels, num_clusters, generator)
+    halves = together(halve(points, labels, num_clusters, generator), anchors)
     log_split = log_hastings_split(points, labels, halves, log_marginals, prior)
     split = _accepted(log_split, generator)
 
-    pairs = nearest_pairs(points, labels, (~split).nonzero()[:, 0])
+    pairs = nearest_pairs(points, labels, (~split).nonzero()[:, 0], holders(labels, anchors))
     log_merge = log_hastings_merge(points, labels, pairs, log_marginals, prior)
     accepted = _accepted(log_merge, generator)
     merged = pairs[accepted][disjoint(pairs[accepted], log_merge[accepted])]
@@ -191,7 +227,19 @@ def _sweep(
     labels = target[labels] + num_clusters * (split[labels] & halves)
     if not (split.any() or len(merged)):
         return labels, False
-    return _reassigned(points, labels), True
+    return _reassigned(points, labels, anchors), True
+
+
+def together(halves: Tensor, anchors: Tensor) -> Tensor:
+    """Halves ``(N,)`` bool with all features of a settled category on the side of most of them."""
+    known = anchors >= 0
+    if not known.any():
+        return halves
+    categories = anchors[known]
+    votes = torch.bincount(categories, weights=2.0 * halves[known] - 1)
+    halves = halves.clone()
+    halves[known] = votes[categories] > 0
+    return halves
 
 
 def _accepted(log_ratios: Tensor, generator: torch.Generator) -> Tensor:
@@ -200,10 +248,11 @@ def _accepted(log_ratios: Tensor, generator: torch.Generator) -> Tensor:
     return draws.log().to(log_ratios.device) < log_ratios
 
 
-def _reassigned(points: Tensor, labels: Tensor) -> Tensor:
+def _reassigned(points: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
     """Labels after a few iterations of Lloyd, without gaps; clusters that lose all points are gone."""
+    free = anchors < 0
     for _ in range(LLOYD_ITERATIONS):
         labels = labels.unique(return_inverse=True)[1]
         centres = cluster_means(points, labels, int(labels.max()) + 1)
-        labels = torch.addmm(-0.5 * centres.square().sum(1), points, centres.T).argmax(1)
+        labels[free] = torch.addmm(-0.5 * centres.square().sum(1), points[free], centres.T).argmax(1)
     return labels.unique(return_inverse=True)[1]

@@ -82,14 +82,16 @@ class SplitMergeCount(KnownCount):
         """See the base class."""
         *reference, unlabelled = features
         ids = np.concatenate(assigned)
-        seed = self.arguments.seed
-        chosen = _some_of_each(ids, max(1, self.arguments.replay_samples), seed, stage.index)
-        settled = torch.cat(reference)[torch.from_numpy(chosen).to(unlabelled.device)]
-        known = len(np.unique(ids))
-        estimate, _ = estimate_by_split_merge(
-            torch.cat([unlabelled, settled]), known, known=known, seed=seed_of("count", seed, stage.index)
+        arguments = self.arguments
+        chosen = _some_of_each(ids, max(1, arguments.replay_samples), arguments.seed, stage.index)
+        kept = torch.cat(reference)[torch.from_numpy(chosen).to(unlabelled.device)]
+        settled = np.concatenate([np.full(len(unlabelled), -1), ids[chosen]])
+        return estimate_by_split_merge(
+            torch.cat([unlabelled, kept]),
+            len(np.unique(ids)),
+            settled=torch.from_numpy(settled),
+            seed=seed_of("count", arguments.seed, stage.index),
         )
-        return estimate
 
 
 COUNTS: dict[str, type[KnownCount]] = {

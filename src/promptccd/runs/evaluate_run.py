@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from promptccd.clustering import CountEstimate
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
@@ -59,7 +60,9 @@ class RunEvaluation:
         Args:
             protocol: ``"cacc"`` (predicted labels accumulate) or ``"gcd"`` (labelled images only).
         """
-        return self._score(self._features_of_stage, protocol == "cacc")
+        score = self._score(self._features_of_stage, protocol == "cacc")
+        rows = [replace(row, count_range=self._estimate(row.stage)[1]) for row in score.stages]
+        return ContinualScore(score.protocol, rows)
 
     def part_routing(self) -> ContinualScore | None:
         """How well patches of unlabelled stages are routed to their parts; `None` for models without parts."""
@@ -142,9 +145,15 @@ class RunEvaluation:
 
     def _num_categories(self, images: StageImages) -> int:
         """K_t as the run grouped the stage: given, or the estimate its checkpoint records."""
-        config = self.variant.config_class.from_pretrained(self.run.stage(images.stage.index))
-        estimate = config.count_estimate
-        return images.stage.num_categories if estimate is None else int(estimate["count"])
+        return self._estimate(images.stage.index)[0] or images.stage.num_categories
+
+    def _estimate(self, stage: int) -> tuple[int | None, tuple[int, int] | None]:
+        """Count and range that a stage's checkpoint records; `None` where the number was given."""
+        recorded = self.variant.config_class.from_pretrained(self.run.stage(stage)).count_estimate
+        if recorded is None:
+            return None, None
+        estimate = CountEstimate.from_dict(recorded)
+        return estimate.count, estimate.range
 
     def _labels(self, images: StageImages) -> np.ndarray:
         return self.stages.evaluation_labels(images.stage)[images.positions]

@@ -232,9 +232,14 @@ class StageTrainer:
         """K_t, or an estimate of it that starts from the categories known so far (paper, PromptCCD-U)."""
         if self.num_categories is not None:
             return self.num_categories
-        known = len(self.model.config.category_ids)
-        seed = seed_of("count", self.arguments.seed, self.stage, epoch)
-        estimate, _ = estimate_by_split_merge(features, known, known=known, seed=seed)
+        free = torch.full((len(self.images),), -1)
+        components = torch.arange(len(features) - len(free)) // max(1, self.arguments.replay_samples)
+        estimate = estimate_by_split_merge(
+            features,
+            max(1, len(self.model.config.category_ids)),
+            settled=torch.cat([free, components]),
+            seed=seed_of("count", self.arguments.seed, self.stage, epoch),
+        )
         count = torch.tensor(estimate.count, device=features.device)
         if self.accelerator.num_processes > 1:
             dist.broadcast(count, 0)

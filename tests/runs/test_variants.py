@@ -1,0 +1,243 @@
+"""Every variant through the same loop: interrupted anywhere, loaded from any stage, evaluated and explained."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, load_from_disk
+from PIL import Image
+from transformers import AutoModel
+
+from promptccd.cli.main import main
+from promptccd.data.views import normalise
+from promptccd.errors import ConfigurationError, InterruptedRunError
+from promptccd.evaluation import score_part_routing
+from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
+from promptccd.training.arguments import Recipe
+from promptccd.training.interruption import StopRequest
+
+Values = dict[str, dict]
+
+VARIANTS: dict[str, Values] = {
+    "gcd": {"model": {"variant": "promptccd-gcd"}},
+    "l2p": {"model": {"variant": "promptccd-b", "pool": "l2p"}},
+    "dualprompt": {"model": {"variant": "promptccd-b", "pool": "dualprompt"}},
+    "mixture": {"model": {"prompts_at_test": True, "prompts_per_image": 2}},
+    "full covariance": {"model": {"covariance_type": "full", "random_prompts": True}},
+    "split and merge": {"training": {"category_count": "split_merge"}},
+    "k-means count": {"model": {"variant": "promptccd-gcd"}, "training": {"category_count": "kmeans"}},
+    "parts": {"model": {"variant": "promptccd-pp", "num_parts": 3}},
+    "parts, auto": {"model": {"variant": "promptccd-pp", "num_parts": "auto", "random_prompts": True}},
+    "parts, unknown count": {
+        "model": {"variant": "promptccd-pp", "num_parts": 2},
+        "training": {"category_count": "split_merge"},
+    },
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest, recipe_values: Values) -> Values:
+    """A recipe of every variant, in pictures of 16 patches."""
+    return merged(recipe_values, VARIANTS[request.param])
+
+
+def merged(values: Values, changes: Values) -> Values:
+    views = {"views": {"image_size": 32, "resize_size": 36}}
+    for layer in (views, changes):
+        values = {**values, **{section: {**values[section], **part} for section, part in layer.items()}}
+    return values
+
+
+def in_folder(values: Values, folder: Path) -> Recipe:
+    return Recipe.from_dict(merged(values, {"training": {"output_dir": str(folder)}}))
+
+
+def stage_bytes(run: Path) -> list[str]:
+    files = [run / f"stage{stage}" / "model.safetensors" for stage in range(4)]
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+
+
+def test_stages_are_the_same_however_often_a_run_is_interrupted(
+    variant: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train_run(in_folder(variant, tmp_path / "whole"))
+    calls = 0
+
+    def every_fifth(self: StopRequest, accelerator: object) -> bool:
+        nonlocal calls
+        calls += 1
+        return calls % 5 == 0
+
+    monkeypatch.setattr(StopRequest, "agreed", every_fifth)
+    monkeypatch.setattr(StopRequest, "error", lambda self, what: InterruptedRunError(what, 2))
+    interruptions = 0
+    while True:
+        try:
+            again = train_run(in_folder(variant, tmp_path / "interrupted"))
+            break
+        except InterruptedRunError:
+            interruptions += 1
+    assert interruptions > 3
+    assert again.to_dict() == whole.to_dict()
+    assert stage_bytes(tmp_path / "interrupted") == stage_bytes(tmp_path / "whole")
+
+    for stage in range(4):  # growing mixtures and part counts included
+        folder = tmp_path / "whole" / f"stage{stage}"
+        model = AutoModel.from_pretrained(folder)
+        model.save_pretrained(tmp_path / f"again{stage}")
+        copy = tmp_path / f"again{stage}" / "model.safetensors"
+        assert copy.read_bytes() == (folder / "model.safetensors").read_bytes()
+        assert model.config.stage == stage
+    assert RunEvaluation(str(tmp_path / "whole")).evaluate().to_dict()["stages"] == whole.to_dict()["stages"]
+
+
+def test_explanations_of_every_variant(variant: Values, image_folder: Path, tmp_path: Path, capsys) -> None:
+    train_run(in_folder(variant, tmp_path / "run"))
+    stage = tmp_path / "run" / "stage3"
+    picture = tmp_path / "picture.png"
+    load_from_disk(str(image_folder))[0]["image"].save(picture)
+    out = tmp_path / "why"
+    assert main(["explain", str(stage), str(picture), "--out", str(out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    arrays = np.load(out / "arrays.npz")
+    assert arrays["attention"].shape == (4, 4, 4)
+    assert (arrays["attention"].sum(axis=(1, 2)) < 1).all()  # [CLS] also attends to itself
+    assert printed == json.loads((out / "explanation.json").read_text())
+
+    model = load_model(stage)
+    explanation = explain_image(model, load_view(stage), picture)
+    with_parts = model.part_labeller is not None
+    assert explanation.category == printed["category"]
+    assert (explanation.parts is not None) == with_parts
+    assert Image.open(out / "overlay.png").size == (336 * (3 if with_parts else 2), 336)
+    if with_parts:
+        assert explanation.parts.shape == (4, 4)
+        assert sum(printed["patches_per_part"].values()) == 16
+        size = model.config.pool_size
+        assert np.array_equal(explanation.prompts // size, np.repeat(explanation.parts[..., None], 2, axis=2))
+    if explanation.prompts is not None:
+        assert explanation.prompts.shape == explanation.scores.shape
+        assert sum(row["times"] for row in printed["prompts"]) == explanation.prompts.size
+    else:
+        assert model.config.model_type == "promptccd-gcd"
+
+
+def test_part_routing_is_scored_per_image_class() -> None:
+    agreement = np.asarray([1.0, 0.5, 0.25, 0.25])
+    score = score_part_routing(2, agreement, np.asarray([0, 1, 5, 6]), 2, 8)
+    assert (score.all, score.old, score.new) == (50.0, 75.0, 25.0)
+    assert (score.stage, score.num_categories, score.num_images) == (2, 8, 4)
+
+
+def test_part_routing_of_a_run_agrees_with_a_count_by_hand(recipe_values: Values, tmp_path: Path) -> None:
+    values = merged(recipe_values, VARIANTS["parts"])
+    train_run(in_folder(values, tmp_path / "run"))
+    evaluation = RunEvaluation(str(tmp_path / "run"))
+    score = evaluation.part_routing()
+    assert score is not None
+    assert [row.stage for row in score.stages] == [1, 2, 3]
+    stage = tmp_path / "run" / "stage2"
+    model, view = load_model(stage), load_view(stage)
+    images = evaluation.images[2]
+    right = []
+    for index in range(len(images)):
+        pixels = torch.stack([view(images[index])])
+        values_in = normalise(pixels, view.mean, view.std)
+        routed = model(values_in).part_logits.argmax(-1)
+        right.append(
+            float((routed == model.part_labeller(model.pretrained_patch_features(values_in))).float().mean())
+        )
+    assert score.stages[1].all == pytest.approx(100 * np.mean(right), abs=1e-3)
+
+
+def test_an_estimated_count_is_shown_with_its_range(recipe_values: Values, tmp_path: Path, capsys) -> None:
+    values = merged(recipe_values, VARIANTS["k-means count"])
+    score = train_run(in_folder(values, tmp_path / "run"))
+    for row in score.stages:
+        low, high = row.count_range
+        config = load_model(tmp_path / "run" / f"stage{row.stage}").config
+        assert low <= config.count_estimate["count"] <= high
+        assert len(config.category_ids) <= config.count_estimate["count"]
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+    assert f"({score.stages[0].count_range[0]}-{score.stages[0].count_range[1]})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("recipe", "total"),
+    [
+        ("promptccd-gcd-cub", ("30,162,432", "30,162,432")),
+        ("promptccd-cub", ("30,377,612", "30,469,832")),
+        ("promptccd-b-l2p-cub", ("30,208,512", "30,208,512")),
+        ("promptccd-b-dp-cub", ("30,415,872", "30,415,872")),
+        ("promptccd-pp-cub", ("46,204,832", "31,514,112")),
+    ],
+)
+def test_parameter_table_of_a_recipe(recipe: str, total: tuple[str, str], capsys) -> None:
+    path = Path(__file__).parents[2] / "hub_configs" / f"{recipe}.yaml"
+    assert main(["parameters", str(path)]) == 0
+    together = capsys.readouterr().out.splitlines()[-1]
+    assert all(value in together for value in total), together
+
+
+def test_parameters_are_those_of_the_trained_model(recipe_values: Values, tmp_path: Path) -> None:
+    recipe = in_folder(merged(recipe_values, VARIANTS["parts"]), tmp_path / "run")
+    train_run(recipe)
+    counted = {row.part: row.unlabelled for row in count_parameters(recipe)}
+    model = load_model(tmp_path / "run" / "stage3")
+    learning = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    assert sum(counted.values()) == learning
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"variant": "promptccd-pp", "num_parts": 1}}, "num_parts >= 2"),
+        (
+            {"model": {"variant": "promptccd-pp", "pool_size": 3, "prompts_per_patch": 4}},
+            r"prompts_per_patch <= pool_size \(3\), got 4",
+        ),
+        (
+            {"model": {"variant": "promptccd-b", "pool_size": 3}},
+            r"prompts_per_image <= pool_size \(3\), got 5",
+        ),
+        ({"model": {"variant": "promptccd-gcd", "num_parts": 4}}, "promptccd-gcd has no num_parts"),
+        ({"model": {"pool": "vpt"}}, r"expected l2p \| dualprompt or none, got 'vpt'"),
+        ({"training": {"category_count": "guess"}}, r"known \| split_merge \| kmeans, got 'guess'"),
+    ],
+)
+def test_impossible_recipes_end_in_one_line(
+    recipe_values: Values, tmp_path: Path, changes: Values, message: str, capsys
+) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(merged(recipe_values, changes)))
+    assert main(["train", "--config", str(path)]) == 2
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    last = errors.strip().splitlines()[-1]
+    assert re.search(message, last), errors
+
+
+def test_parts_of_featureless_images_are_refused(recipe_values: Values, tmp_path: Path, capsys) -> None:
+    grey = [np.full((32, 32, 3), 120, np.uint8) for _ in range(60)]
+    labels = [index % 5 for index in range(60)]
+    features = load_from_disk(recipe_values["data"]["dataset"]).features
+    plain = Dataset.from_dict({"image": grey, "label": labels}, features=features)
+    plain.save_to_disk(str(tmp_path / "plain"))
+    values = merged(recipe_values, VARIANTS["parts, auto"])
+    values["data"] = {**values["data"], "dataset": str(tmp_path / "plain")}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(values))
+    assert main(["train", "--config", str(path)]) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("promptccd: Expected")
+    assert "num_parts" in last
+
+
+def test_a_field_of_another_variant_is_no_silent_no_op(recipe_values: Values, tmp_path: Path) -> None:
+    values = merged(recipe_values, {"model": {"covariance_type": "full", "pool_size": 4}})
+    with pytest.raises(ConfigurationError, match="promptccd has no pool_size"):
+        train_run(in_folder(values, tmp_path / "run"))
