@@ -58,7 +58,17 @@ def run(command: list[str], recipe: dict, folder: Path, name: str) -> list[dict]
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-?.json"))]
 
 
-def test_two_processes_give_the_losses_of_one(recipe_values: dict, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"variant": "promptccd-b", "pool": "dualprompt"},
+        {"variant": "promptccd-pp", "num_parts": 2},
+    ],
+    ids=["mixture", "dualprompt", "parts"],
+)
+def test_two_processes_give_the_losses_of_one(recipe_values: dict, model: dict, tmp_path: Path) -> None:
+    recipe_values = {**recipe_values, "model": {**recipe_values["model"], **model}}
     (alone,) = run([sys.executable], recipe_values, tmp_path, "alone")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     first, second = run(torchrun, recipe_values, tmp_path, "pair")

@@ -141,20 +141,22 @@ def split_command(options: argparse.Namespace) -> None:
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     scores: dict[str, list[ContinualScore]] = {}
-    baselines: dict[str, list[ContinualScore]] = {}
+    baselines: dict[str, list[ContinualScore]] = {"frozen backbone": [], "raw pixels": []}
+    splits = set()  # runs on the same split share their baselines
     for path in options.runs:
         evaluation = RunEvaluation(path, options.dataset, options.num_workers)
         score = evaluation.evaluate(options.protocol)
         scores.setdefault(_without_seed(evaluation.run.path.resolve().name), []).append(score)
-        if options.baselines:
-            baselines.setdefault("frozen backbone", []).append(evaluation.frozen_backbone())
-            baselines.setdefault("raw pixels", []).append(evaluation.raw_pixels())
+        if options.baselines and evaluation.stages.split.fingerprint not in splits:
+            splits.add(evaluation.stages.split.fingerprint)
+            baselines["frozen backbone"].append(evaluation.frozen_backbone())
+            baselines["raw pixels"].append(evaluation.raw_pixels())
         if not options.json:
             print(f"{path} ({options.protocol})\n{score_table(score)}\n", flush=True)
             routing = evaluation.part_routing()
             if routing is not None:
                 print(f"part routing, percent of patches\n{score_table(routing, 'parts')}\n", flush=True)
-    scores |= baselines
+    scores |= {name: many for name, many in baselines.items() if many}
     compared = len(options.runs) > 1 or options.baselines
     if options.json:
         plain = {name: [each.to_dict() for each in many] for name, many in scores.items()}

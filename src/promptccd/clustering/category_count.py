@@ -1,6 +1,6 @@
 """A number of categories that was estimated, always with the range that it could as well have been."""
 
-import logging
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -26,10 +26,9 @@ from promptccd.clustering.split_merge import (
 from promptccd.data.randomness import torch_generator
 from promptccd.errors import DataError
 
+START_FACTORS = (1.0, 1.25, 1.5, 2.0)
 LOSS_PER_VALUE = 0.01  # nats per feature value of the points regrouped, a factor of 0.99 in likelihood
 SPLIT_MERGE_MARGIN = "1 % of likelihood per feature value of the points regrouped"
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -110,13 +109,16 @@ def estimate_by_split_merge(
 ) -> CountEstimate:
     """Estimate the number of categories by splitting and merging clusters of the features.
 
-    The range is found from the final clusters: downwards by merging the cheapest disjoint pairs of nearest
-    clusters, upwards by splitting the cheapest clusters, for as long as all the log posterior lost so far is at
-    most 0.01 nats per feature value of the points in the clusters touched.
+    The paper starts from the number of known categories. From there alone the search may overlook a small new
+    category that lies in two old ones, so it also starts from more, and the highest log posterior wins.
+
+    The range holds the counts that other starts ended with, and those that merging the cheapest disjoint pairs
+    of nearest clusters or splitting the cheapest clusters leads to, for as long as the log posterior lost is at
+    most 0.01 nats per feature value of the points regrouped.
 
     Args:
         features: ``(N, D)``, L2-normalised.
-        start: number of clusters to begin with.
+        start: number of clusters to begin with; up to twice as many are tried.
         settled: ``(N,)``, known categories, -1 elsewhere, as `split_and_merge` takes them; neither estimate nor
             range goes below their number.
         seed: of every random choice.
@@ -127,12 +129,15 @@ def estimate_by_split_merge(
     """
     prior = prior or NormalInverseWishart()
     points = as_features(features, "features")
-    result = split_and_merge(points, start, settled=settled, prior=prior, seed=seed)
+    starts = sorted({min(math.ceil(factor * start), max(start, len(points))) for factor in START_FACTORS})
+    results = [split_and_merge(points, each, settled=settled, prior=prior, seed=seed) for each in starts]
+    best = max(results, key=lambda result: result.log_posterior)
     anchors = torch.full((len(points),), -1) if settled is None else settled
-    merges, splits = _affordable_moves(points, result.labels, anchors.to(points.device), prior, seed)
-    return CountEstimate(
-        result.count, result.count - merges, result.count + splits, "split and merge", SPLIT_MERGE_MARGIN
-    )
+    merges, splits = _affordable_moves(points, best.labels, anchors.to(points.device), prior, seed)
+    allowed = LOSS_PER_VALUE * points.numel()
+    near = [result.count for result in results if best.log_posterior - result.log_posterior <= allowed]
+    low, high = min(*near, best.count - merges), max(*near, best.count + splits)
+    return CountEstimate(best.count, low, high, "split and merge", SPLIT_MERGE_MARGIN)
 
 
 @torch.no_grad()

@@ -104,13 +104,12 @@ def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
     """Clusters of k-means, settled categories first: ``(N,)``, without gaps."""
     free = anchors < 0
     known = len(anchors[~free].unique())
-    kmeans = SemiSupervisedKMeans(max(start, known), START_RESTARTS, START_ITERATIONS, random_state=seed)
+    count = min(max(start, known), known + int(free.sum()))
     labels = anchors.clone()
-    if known:
-        kmeans.fit(points[free], points[~free], anchors[~free])
-    else:
-        kmeans.fit(points)
-    labels[free] = torch.as_tensor(kmeans.labels_)
+    if free.any():
+        kmeans = SemiSupervisedKMeans(count, START_RESTARTS, START_ITERATIONS, random_state=seed)
+        reference = (points[~free], anchors[~free]) if known else ()
+        labels[free] = torch.as_tensor(kmeans.fit(points[free], *reference).labels_)
     return labels.unique(return_inverse=True)[1]
 
 
