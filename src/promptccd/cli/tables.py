@@ -45,9 +45,7 @@ def explanation_table(explanation: Mapping[str, Any], most: int = 10) -> str:
         parts = explanation["patches_per_part"].items()
         lines.append("patches per part: " + ", ".join(f"{part}: {size}" for part, size in parts))
     if "prompts" in explanation:
-        rows = [
-            [str(row["prompt"]), row["times"], row["best_score"]] for row in explanation["prompts"][:most]
-        ]
+        rows = [[row["prompt"], row["times"], row["best_score"]] for row in explanation["prompts"][:most]]
         lines.append(table(["prompt", "times", "best score"], rows, places=2))
     return "\n".join(lines)
 

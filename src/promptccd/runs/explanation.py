@@ -35,6 +35,7 @@ class Explanation:
         prompts: indices of the components or prompts that acted, ``(P,)``, or per patch ``(h, w, k)``; `None`
             without prompts.
         scores: how well each fits, shaped likewise.
+        prompts_per_part: M, by which an index says part and prompt; `None` for models without parts.
     """
 
     pixels: np.ndarray
@@ -45,6 +46,7 @@ class Explanation:
     parts: np.ndarray | None
     prompts: np.ndarray | None
     scores: np.ndarray | None
+    prompts_per_part: int | None
 
     def to_dict(self) -> dict[str, Any]:
         """What a person reads, as JSON types; the arrays go into a file of their own."""
@@ -55,13 +57,22 @@ class Explanation:
             counts = np.asarray([(self.prompts == index).sum() for index in indices])
             order = np.lexsort((first, -best, -counts))
             values["prompts"] = [
-                {"prompt": int(indices[row]), "times": int(counts[row]), "best_score": float(best[row])}
+                {
+                    "prompt": self._name_of(int(indices[row])),
+                    "times": int(counts[row]),
+                    "best_score": float(best[row]),
+                }
                 for row in order
             ]
         if self.parts is not None:
             parts, sizes = np.unique(self.parts, return_counts=True)
             values["patches_per_part"] = dict(zip(map(str, parts.tolist()), sizes.tolist(), strict=True))
         return values
+
+    def _name_of(self, prompt: int) -> str:
+        if self.prompts_per_part is None:
+            return str(prompt)
+        return f"part {prompt // self.prompts_per_part}, prompt {prompt % self.prompts_per_part}"
 
     def overlay(self) -> Image.Image:
         """The view, the view under the attention and, if there are parts, the view under the part map."""
@@ -151,4 +162,5 @@ def explain_image(model: CategoryDiscoveryModel, view: EvaluationView, image: st
         parts=None if logits is None else logits[0].argmax(dim=-1).unflatten(0, grid).cpu().numpy(),
         prompts=per_patch(acted.components),
         scores=per_patch(acted.scores),
+        prompts_per_part=None if logits is None else model.config.pool_size,
     )
