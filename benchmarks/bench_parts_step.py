@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Dinov2Config
 
 from benchmarks.bench_step import seconds
-from promptccd import PromptCCDPPConfig, PromptCCDPPModel
+from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.models.backbones import blocks_of, embed, patch_count
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput, Teacher
 from promptccd.models.part_pools import PartPools, modulate
@@ -24,13 +24,13 @@ from promptccd.models.part_router import Routing
 from promptccd.training.losses import info_nce_loss
 
 
-def build(depth: int = 12) -> PromptCCDPPModel:
+def build(depth: int = 12) -> PromptCCDPlusPlusModel:
     """The paper's sizes at stage 1, the last block a step away from its teacher's; the head is small."""
     vision = Dinov2Config(image_size=518, patch_size=14, num_hidden_layers=depth, layerscale_value=0.5)
-    config = PromptCCDPPConfig(vision_config=vision, projection_output_size=2048)
+    config = PromptCCDPlusPlusConfig(vision_config=vision, projection_output_size=2048)
     config.stage = 0
-    model = PromptCCDPPModel(config)
-    first = PromptCCDPPModel(config)
+    model = PromptCCDPlusPlusModel(config)
+    first = PromptCCDPlusPlusModel(config)
     first.load_state_dict(model.state_dict())
     model.begin_discovery(lambda: first)
     with torch.no_grad():
@@ -39,14 +39,14 @@ def build(depth: int = 12) -> PromptCCDPPModel:
     return model.train()
 
 
-def our_output(model: PromptCCDPPModel, pixels: Tensor) -> PartPromptOutput:
+def our_output(model: PromptCCDPlusPlusModel, pixels: Tensor) -> PartPromptOutput:
     """The step as training takes it."""
     output = model(pixels, project=True)
     assert isinstance(output, PartPromptOutput)
     return output
 
 
-def plain_output(model: PromptCCDPPModel, pixels: Tensor) -> PartPromptOutput:
+def plain_output(model: PromptCCDPlusPlusModel, pixels: Tensor) -> PartPromptOutput:
     """The same by the book: whole forwards of the unmodified backbone, once for attention and once for features."""
     teacher = model._teacher
     assert teacher is not None
@@ -65,7 +65,7 @@ def plain_output(model: PromptCCDPPModel, pixels: Tensor) -> PartPromptOutput:
 
 
 def _whole_forward(
-    model: PromptCCDPPModel, pixels: Tensor, pools: PartPools, teacher: Teacher | None
+    model: PromptCCDPlusPlusModel, pixels: Tensor, pools: PartPools, teacher: Teacher | None
 ) -> tuple[Routing, Tensor, Tensor, Tensor]:
     backbone = model.backbone
     blocks = [*blocks_of(backbone)[:-1], teacher.last_block if teacher else blocks_of(backbone)[-1]]
@@ -96,7 +96,7 @@ def _full_attention(block: torch.nn.Module, hidden: Tensor) -> Tensor:
     return torch.softmax(query @ key.transpose(-1, -2) * attention.scaling, dim=-1)
 
 
-def loss_of(model: PromptCCDPPModel, output: PartPromptOutput) -> Tensor:
+def loss_of(model: PromptCCDPlusPlusModel, output: PartPromptOutput) -> Tensor:
     """The loss of an unlabelled stage."""
     assert output.bottleneck is not None
     loss = info_nce_loss(model.head.similarities(output.bottleneck.float()))
@@ -104,7 +104,7 @@ def loss_of(model: PromptCCDPPModel, output: PartPromptOutput) -> Tensor:
 
 
 def gradients(
-    model: PromptCCDPPModel, output_of: Callable, pixels: Tensor
+    model: PromptCCDPlusPlusModel, output_of: Callable, pixels: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss and gradients of the parameters that learn at an unlabelled stage."""
     model.zero_grad(set_to_none=True)
@@ -122,7 +122,7 @@ def gradients(
 
 
 def block_forwards(
-    model: PromptCCDPPModel, output_of: Callable, pixels: Tensor, anchored: bool = True
+    model: PromptCCDPlusPlusModel, output_of: Callable, pixels: Tensor, anchored: bool = True
 ) -> float:
     """Work of forward and backward per image, in forwards of one block; head and contrastive loss left out.
 

@@ -3,34 +3,34 @@
 from transformers import AutoConfig, AutoModel
 
 from promptccd.models import (
-    FixedPoolConfig,
-    FixedPoolModel,
     GCDConfig,
     GCDModel,
+    PromptCCDBConfig,
+    PromptCCDBModel,
     PromptCCDConfig,
     PromptCCDModel,
-    PromptCCDPPConfig,
-    PromptCCDPPModel,
+    PromptCCDPlusPlusConfig,
+    PromptCCDPlusPlusModel,
 )
 
 for _config, _model in (
     (PromptCCDConfig, PromptCCDModel),
     (GCDConfig, GCDModel),
-    (FixedPoolConfig, FixedPoolModel),
-    (PromptCCDPPConfig, PromptCCDPPModel),
+    (PromptCCDBConfig, PromptCCDBModel),
+    (PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel),
 ):
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
     AutoModel.register(_config, _model, exist_ok=True)
 
 __version__ = "0.1.0"
 __all__ = [
-    "FixedPoolConfig",
-    "FixedPoolModel",
     "GCDConfig",
     "GCDModel",
+    "PromptCCDBConfig",
+    "PromptCCDBModel",
     "PromptCCDConfig",
     "PromptCCDModel",
-    "PromptCCDPPConfig",
-    "PromptCCDPPModel",
+    "PromptCCDPlusPlusConfig",
+    "PromptCCDPlusPlusModel",
     "__version__",
 ]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from transformers import Dinov2Config, Dinov2Model
 
-from promptccd import FixedPoolConfig, FixedPoolModel
+from promptccd import PromptCCDBConfig, PromptCCDBModel
 from promptccd.data.randomness import torch_generator
 from tests.conftest import TINY_HEAD
 
@@ -15,8 +15,8 @@ PIXELS = (3, 3, 16, 16)
 
 
 @pytest.fixture(params=["l2p", "dualprompt"])
-def pool_model(request: pytest.FixtureRequest, backbone_folder: Path) -> FixedPoolModel:
-    model = FixedPoolModel.from_pretrained(
+def pool_model(request: pytest.FixtureRequest, backbone_folder: Path) -> PromptCCDBModel:
+    model = PromptCCDBModel.from_pretrained(
         backbone_folder, pool=request.param, prompts_per_image=2, pool_size=6, prompt_length=3, **TINY_HEAD
     )
     model.head.reset_parameters(torch_generator("test"))
@@ -27,11 +27,11 @@ def pool_model(request: pytest.FixtureRequest, backbone_folder: Path) -> FixedPo
 @pytest.mark.parametrize(("pool", "count"), [("l2p", 46_080), ("dualprompt", 253_440)])
 def test_pool_has_the_papers_parameter_count(pool: str, count: int) -> None:
     with torch.device("meta"):
-        model = FixedPoolModel(FixedPoolConfig(vision_config=Dinov2Config(patch_size=14), pool=pool))
+        model = PromptCCDBModel(PromptCCDBConfig(vision_config=Dinov2Config(patch_size=14), pool=pool))
     assert sum(parameter.numel() for parameter in model.prompt_parameters()) == count
 
 
-def test_the_query_is_the_frozen_pretrained_class_token(pool_model: FixedPoolModel) -> None:
+def test_the_query_is_the_frozen_pretrained_class_token(pool_model: PromptCCDBModel) -> None:
     """Training the last block moves features, never the choice of prompts."""
     pixels = torch.randn(PIXELS)
     before = pool_model(pixels)
@@ -48,7 +48,7 @@ def test_the_query_is_the_frozen_pretrained_class_token(pool_model: FixedPoolMod
     assert not torch.allclose(before.features, after.features)
 
 
-def test_choice_does_not_depend_on_the_batch(pool_model: FixedPoolModel) -> None:
+def test_choice_does_not_depend_on_the_batch(pool_model: PromptCCDBModel) -> None:
     pixels = torch.randn(5, *PIXELS[1:])
     together, alone = pool_model(pixels), pool_model(pixels[3:4])
     assert torch.equal(together.components[3:4], alone.components)
@@ -56,7 +56,7 @@ def test_choice_does_not_depend_on_the_batch(pool_model: FixedPoolModel) -> None
 
 
 def test_l2p_prompts_stand_behind_the_class_token(backbone_folder: Path) -> None:
-    model = FixedPoolModel.from_pretrained(
+    model = PromptCCDBModel.from_pretrained(
         backbone_folder, prompts_per_image=2, pool_size=4, prompt_length=3, **TINY_HEAD
     )
     pixels = torch.randn(PIXELS)
@@ -72,7 +72,7 @@ def test_l2p_prompts_stand_behind_the_class_token(backbone_folder: Path) -> None
 
 def test_dualprompt_extends_keys_and_values_but_not_queries(backbone_folder: Path) -> None:
     """Every block written out by hand, with the soft-max over own tokens and prefix."""
-    model = FixedPoolModel.from_pretrained(
+    model = PromptCCDBModel.from_pretrained(
         backbone_folder, pool="dualprompt", prompts_per_image=2, pool_size=4, prompt_length=3, **TINY_HEAD
     )
     pixels = torch.randn(PIXELS)
@@ -104,7 +104,7 @@ def test_dualprompt_extends_keys_and_values_but_not_queries(backbone_folder: Pat
     torch.testing.assert_close(output.features, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_prompts_and_keys_learn_and_the_prefix_does_not(pool_model: FixedPoolModel) -> None:
+def test_prompts_and_keys_learn_and_the_prefix_does_not(pool_model: PromptCCDBModel) -> None:
     pool_model.train()
     output = pool_model(torch.randn(PIXELS), project=True)
     losses = pool_model.auxiliary_losses(output)
@@ -119,18 +119,18 @@ def test_prompts_and_keys_learn_and_the_prefix_does_not(pool_model: FixedPoolMod
             assert parameter.grad is None, name
 
 
-def test_without_prompts_it_is_the_plain_backbone(pool_model: FixedPoolModel) -> None:
+def test_without_prompts_it_is_the_plain_backbone(pool_model: PromptCCDBModel) -> None:
     pixels = torch.randn(PIXELS)
     expected = pool_model.backbone(pixels).last_hidden_state[:, 0]
     torch.testing.assert_close(pool_model(pixels, prompted=False).features, expected, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(pool_model(pixels).features, expected)
 
 
-def test_checkpoint_survives_bit_for_bit(pool_model: FixedPoolModel, tmp_path: Path) -> None:
+def test_checkpoint_survives_bit_for_bit(pool_model: PromptCCDBModel, tmp_path: Path) -> None:
     with torch.no_grad():  # the last block and its pretrained copy must not be taken for one another
         pool_model.backbone.encoder.layer[-1].mlp.fc1.weight.add_(1.0)
     pool_model.save_pretrained(tmp_path)
-    again = FixedPoolModel.from_pretrained(tmp_path)
+    again = PromptCCDBModel.from_pretrained(tmp_path)
     before, after = pool_model.state_dict(), again.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -140,7 +140,7 @@ def test_checkpoint_survives_bit_for_bit(pool_model: FixedPoolModel, tmp_path: P
 
 def test_too_many_prompts_are_refused_in_one_line(backbone_folder: Path) -> None:
     with pytest.raises(Exception, match=r"prompts_per_image <= pool_size \(4\), got 5"):
-        FixedPoolModel.from_pretrained(backbone_folder, pool_size=4, **TINY_HEAD)
+        PromptCCDBModel.from_pretrained(backbone_folder, pool_size=4, **TINY_HEAD)
 
 
 def test_bare_backbone_fills_the_pretrained_copy(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_bare_backbone_fills_the_pretrained_copy(tmp_path: Path) -> None:
         Dinov2Config(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, image_size=16, patch_size=8)
     )
     backbone.save_pretrained(tmp_path)
-    model = FixedPoolModel.from_pretrained(tmp_path, **TINY_HEAD)
+    model = PromptCCDBModel.from_pretrained(tmp_path, **TINY_HEAD)
     wanted = backbone.encoder.layer[-1].state_dict()
     got = model.pretrained_block.state_dict()
     assert all(torch.equal(wanted[name], got[name]) for name in wanted)

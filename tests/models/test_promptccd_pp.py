@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from transformers import Dinov2Config
 
-from promptccd import PromptCCDPPConfig, PromptCCDPPModel
+from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.data.randomness import torch_generator
 from promptccd.models.backbones import class_attention, embed, run_prefix
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput
@@ -19,8 +19,8 @@ PIXELS = (3, 3, 32, 32)  # 16 patches of the tiny backbone
 SIZES = {"num_parts": 3, "pool_size": 5, "prompt_length": 2, "prompts_per_patch": 2}
 
 
-def build(folder: Path, **options: object) -> PromptCCDPPModel:
-    model = PromptCCDPPModel.from_pretrained(folder, **{**SIZES, **TINY_HEAD, **options})
+def build(folder: Path, **options: object) -> PromptCCDPlusPlusModel:
+    model = PromptCCDPlusPlusModel.from_pretrained(folder, **{**SIZES, **TINY_HEAD, **options})
     model.head.reset_parameters(torch_generator("test"))
     model.reset_prompts(torch_generator("test prompts"))
     with torch.no_grad():  # far enough from nothing to be seen
@@ -37,18 +37,18 @@ def build(folder: Path, **options: object) -> PromptCCDPPModel:
 
 
 @pytest.fixture
-def first(backbone_folder: Path) -> PromptCCDPPModel:
+def first(backbone_folder: Path) -> PromptCCDPlusPlusModel:
     """The model at stage 0."""
     return build(backbone_folder)
 
 
 @pytest.fixture
-def later(backbone_folder: Path, first: PromptCCDPPModel, tmp_path: Path) -> PromptCCDPPModel:
+def later(backbone_folder: Path, first: PromptCCDPlusPlusModel, tmp_path: Path) -> PromptCCDPlusPlusModel:
     """The model at stage 1, its last block a step away from its teacher's."""
     first.config.stage = 0
     first.save_pretrained(tmp_path / "stage0")
-    model = PromptCCDPPModel.from_pretrained(tmp_path / "stage0").train()
-    model.begin_discovery(lambda: PromptCCDPPModel.from_pretrained(tmp_path / "stage0"))
+    model = PromptCCDPlusPlusModel.from_pretrained(tmp_path / "stage0").train()
+    model.begin_discovery(lambda: PromptCCDPlusPlusModel.from_pretrained(tmp_path / "stage0"))
     with torch.no_grad():
         for parameter in model.backbone.encoder.layer[-1].parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch_generator("step")))
@@ -57,7 +57,7 @@ def later(backbone_folder: Path, first: PromptCCDPPModel, tmp_path: Path) -> Pro
 
 def test_parameter_counts_of_the_paper() -> None:
     with torch.device("meta"):
-        model = PromptCCDPPModel(PromptCCDPPConfig(vision_config=Dinov2Config(patch_size=14)))
+        model = PromptCCDPlusPlusModel(PromptCCDPlusPlusConfig(vision_config=Dinov2Config(patch_size=14)))
     assert sum(parameter.numel() for parameter in model.pools.parameters()) == 8 * 168_960
     assert sum(parameter.numel() for parameter in model.router.parameters()) == 14_690_720
     counted = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -75,7 +75,7 @@ def test_router_size_depends_on_the_number_of_parts(parts: int, count: int) -> N
     assert sum(parameter.numel() for parameter in router.parameters()) == count
 
 
-def test_without_values_it_is_the_plain_vit_bit_for_bit(first: PromptCCDPPModel) -> None:
+def test_without_values_it_is_the_plain_vit_bit_for_bit(first: PromptCCDPlusPlusModel) -> None:
     with torch.no_grad():
         first.pools.values.zero_()
     pixels = torch.randn(PIXELS)
@@ -119,7 +119,7 @@ def test_arbitrary_prompts_are_the_same_for_the_same_view() -> None:
     assert first.unique().numel() == 20  # all are drawn somewhere
 
 
-def test_class_attention_is_the_row_of_the_full_attention(first: PromptCCDPPModel) -> None:
+def test_class_attention_is_the_row_of_the_full_attention(first: PromptCCDPlusPlusModel) -> None:
     pixels = torch.randn(PIXELS)
     block = first.backbone.encoder.layer[-1]
     entering = run_prefix(first.backbone, embed(first.backbone, pixels))
@@ -134,13 +134,13 @@ def test_class_attention_is_the_row_of_the_full_attention(first: PromptCCDPPMode
 
 
 def losses_of(
-    model: PromptCCDPPModel, pixels: torch.Tensor
+    model: PromptCCDPlusPlusModel, pixels: torch.Tensor
 ) -> tuple[PartPromptOutput, dict[str, torch.Tensor]]:
     output = model(pixels, project=True)
     return output, model.auxiliary_losses(output)
 
 
-def test_losses_of_stage_0(first: PromptCCDPPModel) -> None:
+def test_losses_of_stage_0(first: PromptCCDPlusPlusModel) -> None:
     output, losses = losses_of(first, torch.randn(PIXELS))
     assert set(losses) == {"cos", "route"}
     cos = torch.stack([(1 - output.scores[image]).sum(1).mean() for image in range(3)])
@@ -150,7 +150,7 @@ def test_losses_of_stage_0(first: PromptCCDPPModel) -> None:
     assert output.part_labels.unique().numel() > 1
 
 
-def test_losses_of_later_stages(later: PromptCCDPPModel) -> None:
+def test_losses_of_later_stages(later: PromptCCDPlusPlusModel) -> None:
     output, losses = losses_of(later, torch.randn(PIXELS))
     assert set(losses) == {"cos", "distill", "anchor"}
     ours = later.head.outputs(output.bottleneck)
@@ -163,7 +163,9 @@ def test_losses_of_later_stages(later: PromptCCDPPModel) -> None:
     assert (losses["distill"] > 0).all()
 
 
-def test_the_teacher_is_the_model_of_stage_0(first: PromptCCDPPModel, later: PromptCCDPPModel) -> None:
+def test_the_teacher_is_the_model_of_stage_0(
+    first: PromptCCDPlusPlusModel, later: PromptCCDPlusPlusModel
+) -> None:
     pixels = torch.randn(PIXELS)
     wanted = first(pixels, project=True)
     output, _ = losses_of(later, pixels)
@@ -173,14 +175,14 @@ def test_the_teacher_is_the_model_of_stage_0(first: PromptCCDPPModel, later: Pro
     assert not any("teacher" in name for name in later.state_dict())
 
 
-def test_at_the_first_step_of_a_stage_student_and_teacher_agree(later: PromptCCDPPModel) -> None:
+def test_at_the_first_step_of_a_stage_student_and_teacher_agree(later: PromptCCDPlusPlusModel) -> None:
     later.backbone.encoder.layer[-1].load_state_dict(later._teacher.last_block.state_dict())
     _, losses = losses_of(later, torch.randn(PIXELS))
     assert losses["anchor"].abs().max() < 1e-6
     assert losses["distill"].abs().max() < 1e-6
 
 
-def gradients(model: PromptCCDPPModel, loss: torch.Tensor) -> dict[str, torch.Tensor | None]:
+def gradients(model: PromptCCDPlusPlusModel, loss: torch.Tensor) -> dict[str, torch.Tensor | None]:
     model.zero_grad(set_to_none=True)
     loss.sum().backward(retain_graph=True)
     return {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -190,7 +192,7 @@ def reached(found: dict[str, torch.Tensor | None]) -> set[str]:
     return {name for name, value in found.items() if value is not None and value.abs().sum() > 0}
 
 
-def test_who_learns_from_what_at_stage_0(first: PromptCCDPPModel) -> None:
+def test_who_learns_from_what_at_stage_0(first: PromptCCDPlusPlusModel) -> None:
     output, losses = losses_of(first, torch.randn(PIXELS))
     assert reached(gradients(first, losses["cos"])) == {"pools.keys"}
     assert reached(gradients(first, losses["route"])) == {
@@ -204,7 +206,7 @@ def test_who_learns_from_what_at_stage_0(first: PromptCCDPPModel) -> None:
     )
 
 
-def test_who_learns_from_what_later(later: PromptCCDPPModel) -> None:
+def test_who_learns_from_what_later(later: PromptCCDPlusPlusModel) -> None:
     output, losses = losses_of(later, torch.randn(PIXELS))
     anchor = reached(gradients(later, losses["anchor"]))
     assert anchor
@@ -242,7 +244,7 @@ def test_router_ablations(backbone_folder: Path, fusion: bool, queries: bool, tm
     assert ("part_queries" in names) == queries
     pixels = torch.randn(PIXELS)
     model.save_pretrained(tmp_path)
-    again = PromptCCDPPModel.from_pretrained(tmp_path)
+    again = PromptCCDPlusPlusModel.from_pretrained(tmp_path)
     assert torch.equal(model(pixels).features, again(pixels).features)
     if not fusion:
         patches = model.backbone.embeddings(pixels)[:, 1:]
@@ -251,10 +253,10 @@ def test_router_ablations(backbone_folder: Path, fusion: bool, queries: bool, tm
         torch.testing.assert_close(routing.contextual, expected)
 
 
-def test_checkpoint_survives_bit_for_bit(later: PromptCCDPPModel, tmp_path: Path) -> None:
+def test_checkpoint_survives_bit_for_bit(later: PromptCCDPlusPlusModel, tmp_path: Path) -> None:
     later.config.stage = 1
     later.save_pretrained(tmp_path / "stage1")
-    again = PromptCCDPPModel.from_pretrained(tmp_path / "stage1")
+    again = PromptCCDPlusPlusModel.from_pretrained(tmp_path / "stage1")
     before, after = later.state_dict(), again.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -264,7 +266,7 @@ def test_checkpoint_survives_bit_for_bit(later: PromptCCDPPModel, tmp_path: Path
     assert torch.equal(later(pixels).features, again(pixels).features)
 
 
-def test_prompts_act_at_test(first: PromptCCDPPModel) -> None:
+def test_prompts_act_at_test(first: PromptCCDPlusPlusModel) -> None:
     pixels = torch.randn(PIXELS)
     first.eval()
     assert torch.equal(first(pixels).features, first(pixels, prompted=True).features)

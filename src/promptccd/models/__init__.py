@@ -2,28 +2,28 @@
 
 from .configuration_promptccd import (
     CategoryDiscoveryConfig,
-    FixedPoolConfig,
     GCDConfig,
+    PromptCCDBConfig,
     PromptCCDConfig,
-    PromptCCDPPConfig,
+    PromptCCDPlusPlusConfig,
 )
 from .modeling_base import Assignment, CategoryDiscoveryModel, CategoryDiscoveryOutput
 from .modeling_gcd import GCDModel
 from .modeling_promptccd import PromptCCDModel
-from .modeling_promptccd_b import FixedPoolModel
-from .modeling_promptccd_pp import PromptCCDPPModel
+from .modeling_promptccd_b import PromptCCDBModel
+from .modeling_promptccd_pp import PromptCCDPlusPlusModel
 
 __all__ = [
     "Assignment",
     "CategoryDiscoveryConfig",
     "CategoryDiscoveryModel",
     "CategoryDiscoveryOutput",
-    "FixedPoolConfig",
-    "FixedPoolModel",
     "GCDConfig",
     "GCDModel",
+    "PromptCCDBConfig",
+    "PromptCCDBModel",
     "PromptCCDConfig",
     "PromptCCDModel",
-    "PromptCCDPPConfig",
-    "PromptCCDPPModel",
+    "PromptCCDPlusPlusConfig",
+    "PromptCCDPlusPlusModel",
 ]

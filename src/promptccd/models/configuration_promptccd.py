@@ -102,7 +102,7 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
 
 @strict
-class FixedPoolConfig(CategoryDiscoveryConfig):
+class PromptCCDBConfig(CategoryDiscoveryConfig):
     """PromptCCD-B: a fixed pool of learnt prompts, chosen per image by key.
 
     Attributes:
@@ -129,7 +129,7 @@ class FixedPoolConfig(CategoryDiscoveryConfig):
 
 
 @strict
-class PromptCCDPPConfig(CategoryDiscoveryConfig):
+class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
     """PromptCCD++: one prompt pool per object part, and a router that sends every patch to its part.
 
     Attributes:
@@ -180,8 +180,8 @@ def _require_pool(size: int, length: int, top_k: int, name: str) -> None:
 __all__ = [
     "BACKBONE_TYPES",
     "CategoryDiscoveryConfig",
-    "FixedPoolConfig",
     "GCDConfig",
+    "PromptCCDBConfig",
     "PromptCCDConfig",
-    "PromptCCDPPConfig",
+    "PromptCCDPlusPlusConfig",
 ]

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from .backbones import class_row, class_token, run_prefix
-from .configuration_promptccd import FixedPoolConfig
+from .configuration_promptccd import PromptCCDBConfig
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from .prompt_pools import POOLS, PromptPool
 
 
-class FixedPoolModel(CategoryDiscoveryModel):
+class PromptCCDBModel(CategoryDiscoveryModel):
     """Category discovery with a fixed prompt pool (paper, "PromptCCD-B").
 
     The query is [CLS] of the frozen pretrained backbone. (The released code asks a second model with random
@@ -17,12 +17,12 @@ class FixedPoolModel(CategoryDiscoveryModel):
     twice. Prompts act at test too.
 
     Example:
-        >>> model = FixedPoolModel.from_pretrained("facebook/dinov2-base", pool="dualprompt")
+        >>> model = PromptCCDBModel.from_pretrained("facebook/dinov2-base", pool="dualprompt")
     """
 
-    config: FixedPoolConfig
+    config: PromptCCDBConfig
 
-    def __init__(self, config: FixedPoolConfig):
+    def __init__(self, config: PromptCCDBConfig):
         super().__init__(config)
         self.keep_pretrained_block()
         self.pool: PromptPool = POOLS[config.pool](
@@ -60,4 +60,4 @@ class FixedPoolModel(CategoryDiscoveryModel):
         return {"cos": self.config.cos_weight * (1 - output.scores).sum(dim=-1)}
 
 
-__all__ = ["FixedPoolModel"]
+__all__ = ["PromptCCDBModel"]

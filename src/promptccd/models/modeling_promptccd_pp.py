@@ -16,7 +16,7 @@ from .backbones import (
     patch_features,
     run_prefix,
 )
-from .configuration_promptccd import PromptCCDPPConfig
+from .configuration_promptccd import PromptCCDPlusPlusConfig
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from .part_labeller import PartLabeller
 from .part_pools import PartPools, modulate
@@ -54,7 +54,7 @@ class Teacher:
     head: ProjectionHead
 
 
-class PromptCCDPPModel(CategoryDiscoveryModel):
+class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     """Category discovery with part-level prompting (PLP; paper, "PromptCCD++").
 
     A prompted forward first runs the frozen prefix plainly and without a graph, for the [CLS] attention of the last
@@ -62,13 +62,13 @@ class PromptCCDPPModel(CategoryDiscoveryModel):
     The router learns from pseudo part labels at stage 0 and is frozen afterwards.
 
     Example:
-        >>> model = PromptCCDPPModel.from_pretrained("facebook/dinov2-base", num_parts=8)
+        >>> model = PromptCCDPlusPlusModel.from_pretrained("facebook/dinov2-base", num_parts=8)
     """
 
-    config: PromptCCDPPConfig
+    config: PromptCCDPlusPlusConfig
     part_labeller: PartLabeller
 
-    def __init__(self, config: PromptCCDPPConfig):
+    def __init__(self, config: PromptCCDPlusPlusConfig):
         super().__init__(config)
         vision = config.vision_config
         width = vision.hidden_size
@@ -110,7 +110,7 @@ class PromptCCDPPModel(CategoryDiscoveryModel):
         if self.config.distill_weight == 0:
             return
         first = first_stage()
-        assert isinstance(first, PromptCCDPPModel)
+        assert isinstance(first, PromptCCDPlusPlusModel)
         first.requires_grad_(False)
         self._teacher = Teacher(
             blocks_of(first.backbone)[-1].to(self.device),
@@ -201,4 +201,4 @@ class PromptCCDPPModel(CategoryDiscoveryModel):
             output.teacher_shares = routing.mean_probabilities
 
 
-__all__ = ["PartPromptOutput", "PromptCCDPPModel", "Teacher"]
+__all__ = ["PartPromptOutput", "PromptCCDPlusPlusModel", "Teacher"]

@@ -17,10 +17,10 @@ from promptccd.data.views import EvaluationView, build_image_processor, normalis
 from promptccd.errors import ConfigurationError
 from promptccd.models import (
     CategoryDiscoveryModel,
-    FixedPoolModel,
     GCDModel,
+    PromptCCDBModel,
     PromptCCDModel,
-    PromptCCDPPModel,
+    PromptCCDPlusPlusModel,
 )
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.training.arguments import Recipe
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {
     model.config_class.model_type: model
-    for model in (PromptCCDModel, GCDModel, FixedPoolModel, PromptCCDPPModel)
+    for model in (PromptCCDModel, GCDModel, PromptCCDBModel, PromptCCDPlusPlusModel)
 }
 
 
