@@ -20,7 +20,7 @@ from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.models.backbones import blocks_of, embed, patch_count
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput, Teacher
 from promptccd.models.part_pools import PartPools, modulate
-from promptccd.models.part_router import Routing
+from promptccd.models.part_router import Routing, log_shares
 from promptccd.training.losses import info_nce_loss
 
 
@@ -60,7 +60,7 @@ def plain_output(model: PromptCCDPlusPlusModel, pixels: Tensor) -> PartPromptOut
     with torch.no_grad():
         routing, features, _, _ = _whole_forward(model, pixels, teacher.pools, teacher)
         output.teacher_bottleneck = teacher.head(features)
-        output.teacher_shares = routing.mean_probabilities
+        output.teacher_log_shares = log_shares(routing.logits)
     return output
 
 

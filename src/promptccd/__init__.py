@@ -3,6 +3,7 @@
 from transformers import AutoConfig, AutoModel
 
 from promptccd.models import (
+    VARIANTS,
     GCDConfig,
     GCDModel,
     PromptCCDBConfig,
@@ -13,14 +14,9 @@ from promptccd.models import (
     PromptCCDPlusPlusModel,
 )
 
-for _config, _model in (
-    (PromptCCDConfig, PromptCCDModel),
-    (GCDConfig, GCDModel),
-    (PromptCCDBConfig, PromptCCDBModel),
-    (PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel),
-):
-    AutoConfig.register(_config.model_type, _config, exist_ok=True)
-    AutoModel.register(_config, _model, exist_ok=True)
+for _name, _model in VARIANTS.items():
+    AutoConfig.register(_name, _model.config_class, exist_ok=True)
+    AutoModel.register(_model.config_class, _model, exist_ok=True)
 
 __version__ = "0.1.0"
 __all__ = [

@@ -55,6 +55,16 @@ def test_choice_does_not_depend_on_the_batch(pool_model: PromptCCDBModel) -> Non
     torch.testing.assert_close(together.features[3:4], alone.features, rtol=1e-5, atol=1e-5)
 
 
+def test_mixed_precision_does_not_coarsen_the_choice(pool_model: PromptCCDBModel) -> None:
+    generator = torch_generator("alike")
+    with torch.no_grad():
+        pool_model.pool.keys.copy_(1 + 0.02 * torch.randn(6, 32, generator=generator))
+    query = 1 + 0.02 * torch.randn(50, 32, generator=generator)
+    expected = pool_model.pool.select(query)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(pool_model.pool.select(query).indices, expected.indices)
+
+
 def test_l2p_prompts_stand_behind_the_class_token(backbone_folder: Path) -> None:
     model = PromptCCDBModel.from_pretrained(
         backbone_folder, prompts_per_image=2, pool_size=4, prompt_length=3, **TINY_HEAD

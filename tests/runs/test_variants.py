@@ -205,6 +205,15 @@ def test_parameters_are_those_of_the_trained_model(recipe_values: Values, tmp_pa
             r"prompts_per_image <= pool_size \(3\), got 5",
         ),
         ({"model": {"variant": "promptccd-gcd", "num_parts": 4}}, "promptccd-gcd has no num_parts"),
+        (
+            {"model": {"variant": "promptccd-pp", "router_hidden_size": -3}},
+            "router_hidden_size >= 1, got -3",
+        ),
+        ({"model": {"variant": "promptccd-pp", "distill_weight": -1.0}}, "distill_weight >= 0, got -1"),
+        (
+            {"model": {"backbone": None, "backbone_config": {"hiden_size": 3}}},
+            "backbone_config has no hiden_size",
+        ),
         ({"model": {"pool": "vpt"}}, r"expected l2p \| dualprompt or none, got 'vpt'"),
         ({"training": {"category_count": "guess"}}, r"known \| split_merge \| kmeans, got 'guess'"),
     ],
@@ -219,6 +228,8 @@ def test_impossible_recipes_end_in_one_line(
     assert "Traceback" not in errors
     last = errors.strip().splitlines()[-1]
     assert re.search(message, last), errors
+    assert main(["parameters", str(path)]) == 2 or "category_count" in message
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_parts_of_featureless_images_are_refused(recipe_values: Values, tmp_path: Path, capsys) -> None:

@@ -142,6 +142,7 @@ def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     scores: dict[str, list[ContinualScore]] = {}
     baselines: dict[str, list[ContinualScore]] = {"frozen backbone": [], "raw pixels": []}
+    routed: dict[str, list[ContinualScore]] = {}
     splits = set()  # runs on the same split share their baselines
     for path in options.runs:
         evaluation = RunEvaluation(path, options.dataset, options.num_workers)
@@ -151,16 +152,25 @@ def evaluate_command(options: argparse.Namespace) -> None:
             splits.add(evaluation.stages.split.fingerprint)
             baselines["frozen backbone"].append(evaluation.frozen_backbone())
             baselines["raw pixels"].append(evaluation.raw_pixels())
+        routing = evaluation.part_routing()
+        if routing is not None:
+            routed.setdefault(_without_seed(evaluation.run.path.resolve().name), []).append(routing)
         if not options.json:
             print(f"{path} ({options.protocol})\n{score_table(score)}\n", flush=True)
-            routing = evaluation.part_routing()
             if routing is not None:
                 print(f"part routing, percent of patches\n{score_table(routing, 'parts')}\n", flush=True)
     scores |= {name: many for name, many in baselines.items() if many}
     compared = len(options.runs) > 1 or options.baselines
     if options.json:
-        plain = {name: [each.to_dict() for each in many] for name, many in scores.items()}
-        print(json.dumps(plain if compared else score.to_dict(), indent=1))
+        plain = {
+            kind: {name: [each.to_dict() for each in many] for name, many in named.items()}
+            for kind, named in (("scores", scores), ("part_routing", routed))
+        }
+        if compared:
+            print(json.dumps({**plain["scores"], "part_routing": plain["part_routing"]}, indent=1))
+        else:
+            only = {"part_routing": routing.to_dict()} if routing is not None else {}
+            print(json.dumps({**score.to_dict(), **only}, indent=1))
     elif compared:
         print(comparison_table(scores))
     if options.next_steps:

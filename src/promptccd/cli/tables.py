@@ -53,7 +53,8 @@ def explanation_table(explanation: Mapping[str, Any], most: int = 10) -> str:
 def _count(row: StageScore) -> str:
     if row.count_range is None:
         return str(row.num_categories)
-    return f"{row.num_categories} ({row.count_range[0]}-{row.count_range[1]})"
+    low, high = row.count_range  # of the estimate; clusters that ended empty got no category
+    return f"{row.num_categories} ({min(low, row.num_categories)}-{high})"
 
 
 def _spread(values: Sequence[float]) -> float | str:

@@ -114,7 +114,8 @@ def estimate_by_split_merge(
 
     The range holds the counts that other starts ended with, and those that merging the cheapest disjoint pairs
     of nearest clusters or splitting the cheapest clusters leads to, for as long as the log posterior lost is at
-    most 0.01 nats per feature value of the points regrouped.
+    most 0.01 nats per feature value: of the points in the clusters merged or split, or of all points for another
+    start. It says how flat the score is, not how right the prior.
 
     Args:
         features: ``(N, D)``, L2-normalised.

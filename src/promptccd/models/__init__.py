@@ -13,7 +13,14 @@ from .modeling_promptccd import PromptCCDModel
 from .modeling_promptccd_b import PromptCCDBModel
 from .modeling_promptccd_pp import PromptCCDPlusPlusModel
 
+# Every variant by the name that its configuration, its recipes and its checkpoints call it.
+VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {
+    model.config_class.model_type: model
+    for model in (PromptCCDModel, GCDModel, PromptCCDBModel, PromptCCDPlusPlusModel)
+}
+
 __all__ = [
+    "VARIANTS",
     "Assignment",
     "CategoryDiscoveryConfig",
     "CategoryDiscoveryModel",

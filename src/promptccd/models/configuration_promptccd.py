@@ -126,6 +126,7 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
     def validate_pool(self) -> None:
         """Sizes that a pool can have."""
         _require_pool(self.pool_size, self.prompt_length, self.prompts_per_image, "prompts_per_image")
+        _require_weights(cos_weight=self.cos_weight)
 
 
 @strict
@@ -167,7 +168,18 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
             raise ValueError(
                 f"Expected num_parts >= 2 (background and an object part), got {self.num_parts}."
             )
+        if self.router_hidden_size is not None and self.router_hidden_size < 1:
+            raise ValueError(f"Expected router_hidden_size >= 1, got {self.router_hidden_size}.")
         _require_pool(self.pool_size, self.prompt_length, self.prompts_per_patch, "prompts_per_patch")
+        _require_weights(
+            cos_weight=self.cos_weight, route_weight=self.route_weight, distill_weight=self.distill_weight
+        )
+
+
+def _require_weights(**weights: float) -> None:
+    for name, value in weights.items():
+        if not value >= 0:
+            raise ValueError(f"Expected {name} >= 0, got {value}.")
 
 
 def _require_pool(size: int, length: int, top_k: int, name: str) -> None:

@@ -62,9 +62,14 @@ class GaussianMixture(nn.Module):
         Returns:
             ``(N, K)``.
         """
+        with torch.autocast(
+            features.device.type, enabled=False
+        ):  # differences of large terms: not in bfloat16
+            joint = self._log_joint_full if self.variances.ndim == 3 else self._log_joint_axis_aligned
+            return joint(features.float())
+
+    def _log_joint_axis_aligned(self, features: Tensor) -> Tensor:
         width = features.shape[1]
-        if self.variances.ndim == 3:
-            return self._log_joint_full(features)
         variances = self.variances.expand(-1, width)
         precisions = 1 / variances
         quadratic = (

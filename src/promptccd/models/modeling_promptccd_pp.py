@@ -20,7 +20,7 @@ from .configuration_promptccd import PromptCCDPlusPlusConfig
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from .part_labeller import PartLabeller
 from .part_pools import PartPools, modulate
-from .part_router import PartRouter, Routing
+from .part_router import PartRouter, Routing, log_shares
 from .projection_head import ProjectionHead
 from .prompt_pools import Selection
 
@@ -33,13 +33,13 @@ class PartPromptOutput(CategoryDiscoveryOutput):
         part_logits: ``(B, L, P)``, routing logits of every patch.
         part_labels: ``(B, L)``, pseudo part labels of this very view; only while the router learns.
         teacher_bottleneck: ``(B, d)``, the teacher's; only at unlabelled stages of training.
-        teacher_shares: ``(B, P)``, the teacher's mean routing probabilities.
+        teacher_log_shares: ``(B, P)``, log of the teacher's mean routing probabilities.
     """
 
     part_logits: Tensor | None = None
     part_labels: Tensor | None = None
     teacher_bottleneck: Tensor | None = None
-    teacher_shares: Tensor | None = None
+    teacher_log_shares: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -157,13 +157,13 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         if output.part_labels is not None:
             route = F.cross_entropy(output.part_logits.transpose(1, 2), output.part_labels, reduction="none")
             losses["route"] = self.config.route_weight * route.mean(dim=-1)
-        if output.teacher_bottleneck is not None and output.teacher_shares is not None:
+        if output.teacher_bottleneck is not None and output.teacher_log_shares is not None:
             assert self._teacher is not None and output.bottleneck is not None
             ours = self.head.outputs(output.bottleneck)
             with torch.no_grad():
                 theirs = self._teacher.head.outputs(output.teacher_bottleneck)
-            shares = output.part_logits.softmax(dim=-1).mean(dim=1)
-            divergence = (shares * (shares.log() - output.teacher_shares.log())).sum(dim=-1)
+            shares = log_shares(output.part_logits)
+            divergence = (shares.exp() * (shares - output.teacher_log_shares)).sum(dim=-1)
             losses["distill"] = self.config.distill_weight * (ours - theirs).square().sum(dim=-1)
             losses["anchor"] = self.config.distill_weight * divergence
         return losses
@@ -198,7 +198,12 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             chosen: Selection = teacher.pools.select(routing.contextual, routing.parts)
             modulated = run_prefix(self.backbone, modulate(tokens, teacher.pools.bias(chosen.indices)))
             output.teacher_bottleneck = teacher.head(class_row(self.backbone, modulated, teacher.last_block))
-            output.teacher_shares = routing.mean_probabilities
+            output.teacher_log_shares = log_shares(routing.logits)
+        elif self.training and self.config.distill_weight > 0:
+            raise ValueError(
+                f"This model finished stage {self.config.stage} and has no teacher to train on with: call "
+                "begin_discovery with a loader of the model of stage 0, or set distill_weight to 0."
+            )
 
 
 __all__ = ["PartPromptOutput", "PromptCCDPlusPlusModel", "Teacher"]

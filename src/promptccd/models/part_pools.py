@@ -40,8 +40,11 @@ class PartPools(nn.Module):
             Indices into the prompts of all parts, ``p * M + m``, and cosines, ``(B, L, k)`` both.
         """
         size = self.keys.shape[1]
-        unit = F.normalize(contextual.detach().float(), dim=-1)
-        cosines = unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, 1).T  # (B, L, P * M)
+        with torch.autocast(
+            contextual.device.type, enabled=False
+        ):  # bfloat16 cannot rank keys that are alike
+            unit = F.normalize(contextual.detach().float(), dim=-1)
+            cosines = unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, 1).T  # (B, L, P * M)
         own = parts[..., None] * size + torch.arange(size, device=parts.device)  # (B, L, M)
         own_cosines = cosines.gather(-1, own)
         scores = arbitrary_scores(unit, size) if self.arbitrary else own_cosines
@@ -51,8 +54,7 @@ class PartPools(nn.Module):
     def bias(self, indices: Tensor) -> Tensor:
         """b, the mean over chosen prompts and their tokens, ``(B, L, k)`` to ``(B, L, D)``.
 
-        A product with a matrix of weights, not a lookup: the gradient of a lookup adds up in an order that
-        changes from run to run on GPUs.
+        A product with a matrix of weights: (P * M) is small, and its gradient is a product too.
         """
         means = self.values.mean(dim=2).flatten(0, 1)  # (P * M, D)
         weights = means.new_zeros(*indices.shape[:-1], len(means))

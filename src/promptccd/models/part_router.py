@@ -25,10 +25,19 @@ class Routing:
         """The likeliest part of every patch, ``(B, L)``."""
         return self.logits.argmax(dim=-1)
 
-    @property
-    def mean_probabilities(self) -> Tensor:
-        """Share of every part in an image, ``(B, P)``: routing probabilities averaged over patches."""
-        return self.logits.softmax(dim=-1).mean(dim=1)
+
+def log_shares(logits: Tensor) -> Tensor:
+    """Log of the share of every part in an image, the mean of its routing probabilities.
+
+    Taken in logarithms: a part that no patch goes to has a share that would underflow to zero.
+
+    Args:
+        logits: ``(B, L, P)``.
+
+    Returns:
+        ``(B, P)``.
+    """
+    return logits.log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])
 
 
 class EncoderLayer(nn.Module):
@@ -130,4 +139,4 @@ class PartRouter(nn.Module):
                 parameter.data.copy_(drawn)
 
 
-__all__ = ["EncoderLayer", "PartRouter", "Routing"]
+__all__ = ["EncoderLayer", "PartRouter", "Routing", "log_shares"]

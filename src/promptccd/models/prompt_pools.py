@@ -40,8 +40,9 @@ def arbitrary_scores(features: Tensor, count: int) -> Tensor:
     the same prompts: in training, when a run is resumed, and when a checkpoint predicts.
     """
     generator = torch.Generator().manual_seed(count)
-    directions = torch.randn(features.shape[-1], count, generator=generator).to(features)
-    return torch.sin(1e4 * (features @ directions))
+    directions = torch.randn(features.shape[-1], count, generator=generator).to(features.device)
+    with torch.autocast(features.device.type, enabled=False):
+        return torch.sin(1e4 * (features.float() @ directions))
 
 
 class PromptPool(nn.Module):
@@ -64,7 +65,8 @@ class PromptPool(nn.Module):
         Chosen per image. (The released code takes the majority of a batch on most data sets, so that a
         feature depends on what else stands in the batch.)
         """
-        cosines = F.normalize(query.float(), dim=-1) @ F.normalize(self.keys.float(), dim=-1).T
+        with torch.autocast(query.device.type, enabled=False):  # keys grow alike: bfloat16 cannot rank them
+            cosines = F.normalize(query.float(), dim=-1) @ F.normalize(self.keys.float(), dim=-1).T
         best = cosines.topk(self.per_image, dim=-1)
         return Selection(best.indices, best.values)
 
@@ -100,7 +102,7 @@ class DualPromptPool(PromptPool):
 
     The first two blocks get one general prompt, the next three the expert prompts chosen for the image, of which
     half are keys and half are values of the block's attention; queries are unchanged. (The port that the released
-    code builds on mixes these axes up in a reshape, and at later stages trains nothing at all; ours does not.)
+    code builds on mixes these axes up in a reshape, and at later stages trains nothing at all: neither is kept.)
     A backbone of fewer blocks gets what fits.
 
     Args:

@@ -13,8 +13,8 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.evaluation import ContinualScore, continual_accuracy, score_part_routing
-from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs.models import VARIANTS, backbone_of, evaluation_view, initial_model
+from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.runs.models import backbone_of, evaluation_view, initial_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import load_view
 from promptccd.runs.train_run import stage_stream

@@ -10,7 +10,7 @@ from PIL import Image
 
 from promptccd.data.images import decode_image
 from promptccd.data.views import EvaluationView, normalise
-from promptccd.errors import DataError
+from promptccd.errors import DataError, DiskError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.checkpoints import write_json
 
@@ -30,7 +30,8 @@ class Explanation:
         category: id of the category it was assigned to.
         name: that category's name.
         confidence: in 0..1.
-        attention: how [CLS] attends to each patch, per head, ``(H, h, w)``; each head sums to at most 1.
+        attention: how [CLS] of the plain forward, without prompts, attends to each patch in the last block, per head,
+            ``(H, h, w)``; each head sums to at most 1. It is what the router of PromptCCD++ reads.
         parts: part of each patch, ``(h, w)``; `None` for models without parts.
         prompts: indices of the components or prompts that acted, ``(P,)``, or per patch ``(h, w, k)``; `None`
             without prompts.
@@ -102,9 +103,18 @@ class Explanation:
         return sheet
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write ``explanation.json``, ``arrays.npz`` and ``overlay.png``; returns their paths."""
+        """Write ``explanation.json``, ``arrays.npz`` and ``overlay.png``; returns their paths.
+
+        Raises:
+            DiskError: the folder cannot be made.
+        """
         target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskError(
+                f"Cannot write to {target}: {error.strerror}. Give --out another folder."
+            ) from error
         paths = [target / name for name in ("explanation.json", "arrays.npz", "overlay.png")]
         write_json(paths[0], self.to_dict())
         arrays = {

@@ -15,24 +15,14 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import Progress, StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError
-from promptccd.models import (
-    CategoryDiscoveryModel,
-    GCDModel,
-    PromptCCDBModel,
-    PromptCCDModel,
-    PromptCCDPlusPlusModel,
-)
+from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.training.arguments import Recipe
 from promptccd.training.checkpoints import trusted, write_directory
+from promptccd.training.distributed import same_on_all
 from promptccd.training.pretraining import pretrain_backbone
 
 logger = logging.getLogger(__name__)
-
-VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {
-    model.config_class.model_type: model
-    for model in (PromptCCDModel, GCDModel, PromptCCDBModel, PromptCCDPlusPlusModel)
-}
 
 
 def evaluation_view(recipe: Recipe) -> EvaluationView:
@@ -44,7 +34,7 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
     """Fields of the variant's configuration that a recipe sets; the others keep the variant's default.
 
     Raises:
-        ConfigurationError: a field is set that the variant does not have.
+        ConfigurationError: a field is set that the variant does not have, or sizes do not fit together.
     """
     own = VARIANTS[recipe.model.variant].config_class.__dataclass_fields__
     given = {key: value for key, value in dataclasses.asdict(recipe.model).items() if value is not None}
@@ -57,7 +47,12 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
         wanted = given.pop("num_parts", recipe.data.resolved.num_parts)
         if wanted not in ("auto", None):  # auto: chosen when stage 0 has been seen
             given["num_parts"] = wanted
-    return {key: value for key, value in given.items() if key in own}
+    options = {key: value for key, value in given.items() if key in own}
+    try:
+        VARIANTS[recipe.model.variant].config_class(**options)  # sizes are checked before anything is loaded
+    except StrictDataclassError as error:
+        raise ConfigurationError(f"{recipe.model.variant}: {error.__cause__ or error}") from error
+    return options
 
 
 def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryModel:
@@ -70,17 +65,14 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
     Raises:
         ConfigurationError: there is no such backbone, or the variant's sizes do not fit together.
     """
+    options = model_options(recipe)
     try:
-        model = VARIANTS[recipe.model.variant].from_pretrained(
-            backbone, dtype=torch.float32, **model_options(recipe)
-        )
+        model = VARIANTS[recipe.model.variant].from_pretrained(backbone, dtype=torch.float32, **options)
     except OSError as error:
         raise ConfigurationError(
             f"Cannot load the backbone {str(backbone)!r}: {str(error).splitlines()[0]} Give --backbone a folder or a "
             "Hub id you can reach, such as facebook/dinov2-base."
         ) from error
-    except StrictDataclassError as error:
-        raise ConfigurationError(f"{recipe.model.variant}: {error.__cause__ or error}") from error
     model.head.reset_parameters(torch_generator("head", recipe.training.seed))
     model.reset_prompts(torch_generator("prompts", recipe.training.seed))
     return model
@@ -113,7 +105,10 @@ def stage_zero_model(
         model.pretrained_patch_features(normalise(batch.to(device), view.mean, view.std))
         for batch in pixels.split(recipe.training.feature_batch_size)
     ]
-    labels = fit_part_labels(torch.cat(features), (side, side), wanted, seed=recipe.training.seed)
+    # Processes may differ in the last bit, and a tie between numbers of parts must not set them apart.
+    labels = same_on_all(
+        fit_part_labels(torch.cat(features), (side, side), wanted, seed=recipe.training.seed)
+    )
     if labels.num_parts != model.config.num_parts:
         sized = dataclasses.replace(
             recipe, model=dataclasses.replace(recipe.model, num_parts=labels.num_parts)
@@ -130,6 +125,24 @@ def backbone_of(recipe: Recipe, run: RunDirectory) -> str | Path:
     return recipe.model.backbone or run.backbone
 
 
+def described_backbone(recipe: Recipe) -> Dinov2Config:
+    """The configuration of the backbone that a recipe without a pretrained one describes.
+
+    Raises:
+        ConfigurationError: an unknown field, or values that make no DINOv2.
+    """
+    fields = recipe.model.backbone_config
+    unknown = sorted(fields.keys() - Dinov2Config.__dataclass_fields__.keys())
+    if unknown:
+        raise ConfigurationError(f"model.backbone_config has no {', '.join(unknown)}: see Dinov2Config.")
+    try:
+        return Dinov2Config(**fields)
+    except Exception as error:
+        raise ConfigurationError(
+            f"model.backbone_config {fields} makes no Dinov2Config: {' '.join(str(error).split())}"
+        ) from error
+
+
 def ensure_backbone(
     recipe: Recipe, run: RunDirectory, images: StageImages, device: torch.device, progress: Progress
 ) -> None:
@@ -140,13 +153,7 @@ def ensure_backbone(
     """
     if recipe.model.backbone is not None or trusted(run.backbone):
         return
-    try:
-        config = Dinov2Config(**recipe.model.backbone_config)
-    except Exception as error:
-        raise ConfigurationError(
-            f"model.backbone_config {recipe.model.backbone_config} makes no Dinov2Config: "
-            f"{' '.join(str(error).split())}"
-        ) from error
+    config = described_backbone(recipe)
     logger.info("Pretraining a small backbone without labels on the %d images of stage 0.", len(images))
     view = evaluation_view(recipe)
     pixels = torch.stack([view(images[index]) for index in range(len(images))])

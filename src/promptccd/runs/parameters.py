@@ -6,7 +6,8 @@ import torch
 from transformers import AutoConfig, Dinov2Config, PreTrainedConfig
 
 from promptccd.errors import ConfigurationError
-from promptccd.runs.models import VARIANTS, model_options
+from promptccd.models import VARIANTS
+from promptccd.runs.models import described_backbone, model_options
 from promptccd.training.arguments import Recipe
 
 PARTS = {  # children of a model, in the order of the paper's table
@@ -39,7 +40,8 @@ class ParameterCount:
 def count_parameters(recipe: Recipe) -> list[ParameterCount]:
     """What learns, at the first and at the last stage; nothing is allocated or loaded.
 
-    A mixture grows with the categories, a router learns at stage 0 alone.
+    A mixture grows with the categories, a router learns at stage 0 alone. Where the number of parts is chosen on
+    the images (`num_parts` auto), the variant's default stands in for it.
 
     Raises:
         ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
@@ -74,12 +76,12 @@ def _learning(recipe: Recipe, stage: int, num_categories: int) -> dict[str, int]
 def _vision_config(recipe: Recipe) -> PreTrainedConfig:
     name = recipe.model.backbone
     if name is None:
-        return Dinov2Config(**recipe.model.backbone_config)
+        return described_backbone(recipe)
     if name in PUBLISHED:
         return PUBLISHED[name]
     try:
         return AutoConfig.from_pretrained(name)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"Cannot read the configuration of backbone {name!r}: {str(error).splitlines()[0]} Give --backbone a "
             "folder or a Hub id you can reach."

@@ -16,6 +16,7 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import StageStream
 from promptccd.errors import RunError, SplitMismatchError
 from promptccd.evaluation import ContinualScore
+from promptccd.models import VARIANTS
 from promptccd.training.arguments import Recipe
 from promptccd.training.checkpoints import (
     problems_of,
@@ -246,6 +247,8 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
     facts = recipe.data.resolved
     values["data"] |= {name: getattr(facts, name) for name in _FACTS}
     values["data"]["class_blocks"] = list(facts.class_blocks)
+    if "num_parts" in VARIANTS[recipe.model.variant].config_class.__dataclass_fields__:
+        values["model"]["num_parts"] = recipe.model.num_parts or facts.num_parts
     # Not getpass.getuser: it fails for a user id without a name, which containers like to run under.
     somebody = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
     for section, key in _FOLDERS:

@@ -19,13 +19,14 @@ from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, StageScore
-from promptccd.models import CategoryDiscoveryModel
+from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs.category_counts import COUNTS
-from promptccd.runs.models import VARIANTS, backbone_of, ensure_backbone, evaluation_view, stage_zero_model
+from promptccd.runs.models import backbone_of, ensure_backbone, evaluation_view, stage_zero_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import save_stage
 from promptccd.training.arguments import DataArguments, Recipe
 from promptccd.training.checkpoints import trusted
+from promptccd.training.distributed import same_on_all
 from promptccd.training.features import extract_features
 from promptccd.training.interruption import StopRequest
 from promptccd.training.trainer import StageTrainer, TrainingState
@@ -124,10 +125,12 @@ class _Run:
         started = time.monotonic()
         images = self._read(stage)
         model = self._model_before(stage.index)
-        count = self._counts.before_training(
-            stage,
-            lambda: [self._features(model, each) for each in self.images],
-            self._protocol(stage.index).assigned,
+        count = same_on_all(
+            self._counts.before_training(
+                stage,
+                lambda: [self._features(model, each) for each in self.images],
+                self._protocol(stage.index).assigned,
+            )
         )
         replay = self._replay(model, stage.index)
         labels = (
@@ -180,7 +183,7 @@ class _Run:
             )
             found = Discovery(ids, means, np.unique(ids).tolist())
         else:
-            count = count or self._counts.after_training(stage, features, protocol.assigned)
+            count = count or same_on_all(self._counts.after_training(stage, features, protocol.assigned))
             found = protocol.discover(features, count.count)
             score = protocol.score(found, self._true_ids(stage))
             if count.is_estimate:

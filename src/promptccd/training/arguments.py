@@ -149,6 +149,8 @@ class TrainingArguments:
         kmeans_restarts: restarts of semi-supervised k-means.
         category_count: how a stage gets its number of categories: ``known``, from the data set; ``split_merge``, by
             splitting and merging clusters (PromptCCD-U); ``kmeans``, by the accuracy of k-means on labelled images.
+        init_components: clusters beyond the known categories that splitting and merging starts with.
+        max_categories: the most that ``kmeans`` tries; none means twice the known ones.
         mixed_precision: ``no`` or ``bf16``.
         num_workers: loader processes; any number gives the same bytes.
         feature_batch_size: images per forward where no gradient is needed.
@@ -173,6 +175,8 @@ class TrainingArguments:
     replay_samples: int = 100
     kmeans_restarts: int = 100
     category_count: Literal["known", "split_merge", "kmeans"] = "known"
+    init_components: int = 0
+    max_categories: int | None = None
     mixed_precision: Literal["no", "bf16"] = "no"
     num_workers: int = 0
     feature_batch_size: int = 256
@@ -184,7 +188,7 @@ class TrainingArguments:
         for name, low in (
             ("epochs", 1), ("batch_size", 2), ("refit_every", 1), ("prompt_warmup_epochs", 0),
             ("replay_samples", 0), ("kmeans_restarts", 1), ("num_workers", 0), ("feature_batch_size", 1),
-            ("save_steps", 1), ("seed", 0),
+            ("save_steps", 1), ("seed", 0), ("init_components", 0),
         ):  # fmt: skip
             if getattr(self, name) < low:
                 raise ConfigurationError(f"Expected {name} >= {low}, got {getattr(self, name)}.")

@@ -53,3 +53,12 @@ def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
         rows = torch.cat([rows, rows.new_zeros(rows.shape[0], padding, *rows.shape[2:])], dim=1)
     gathered = _GatherWithGradient.apply(rows)
     return torch.cat([gathered[rank][:, :size] for rank, size in enumerate(sizes)], dim=1)
+
+
+def same_on_all(value: Any) -> Any:
+    """What the first process computed, on every process; any picklable value, for the few that are small."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, 0)
+    return box[0]

@@ -19,6 +19,7 @@ from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.batches import PositionSampler, epoch_order, steps_per_epoch, training_loader
+from promptccd.training.distributed import same_on_all
 from promptccd.training.features import extract_features
 from promptccd.training.interruption import StopRequest
 from promptccd.training.progress import EpochProgress
@@ -229,22 +230,23 @@ class StageTrainer:
         self.model.load_mixture(*parameters)
 
     def _num_components(self, features: Tensor, epoch: int) -> int:
-        """K_t, or an estimate of it that starts from the categories known so far (paper, PromptCCD-U)."""
+        """K_t, or an estimate of it that starts from the categories known so far (paper, PromptCCD-U).
+
+        Replay samples count as the category whose prototype is nearest, so that components of one category
+        do not multiply from stage to stage.
+        """
         if self.num_categories is not None:
             return self.num_categories
-        free = torch.full((len(self.images),), -1)
-        components = torch.arange(len(features) - len(free)) // max(1, self.arguments.replay_samples)
+        free = torch.full((len(self.images),), -1, device=features.device)
+        replayed = [] if self.replay is None else [self.model.assign(self.replay.to(features)).category_ids]
         estimate = estimate_by_split_merge(
             features,
-            max(1, len(self.model.config.category_ids)),
-            settled=torch.cat([free, components]),
+            len(self.model.config.category_ids) + self.arguments.init_components,
+            settled=torch.cat([free, *replayed]),
             seed=seed_of("count", self.arguments.seed, self.stage, epoch),
         )
-        count = torch.tensor(estimate.count, device=features.device)
-        if self.accelerator.num_processes > 1:
-            dist.broadcast(count, 0)
         logger.info("stage %d, epoch %d: %s components", self.stage, epoch, estimate)
-        return int(count)
+        return int(same_on_all(estimate.count))
 
 
 def cosine_rate(epoch: int, epochs: int, first: float, factor: float) -> float:
