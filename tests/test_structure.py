@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "promptccd"
-ORDER = ["errors", "data", "models", "clustering", "training", "evaluation", "runs", "cli"]
+ORDER = ["errors", "data", "models", "pipeline", "clustering", "training", "evaluation", "runs", "hub", "cli"]
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

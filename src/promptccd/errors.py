@@ -33,6 +33,12 @@ class DiskError(PromptCCDError):
     exit_code = 3
 
 
+class HubError(PromptCCDError):
+    """The Hub cannot be reached or refuses; everything local is untouched."""
+
+    exit_code = 5
+
+
 class DivergedError(PromptCCDError):
     """The loss is no longer a number; the last good checkpoint is untouched."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
@@ -26,6 +26,7 @@ from .backbones import (
 )
 from .configuration_promptccd import BACKBONE_TYPES, CategoryDiscoveryConfig
 from .gaussian_mixture import GaussianMixture
+from .hub_names import find_model
 from .part_labeller import PartLabeller
 from .part_pools import PartPools
 from .part_router import PartRouter
@@ -141,17 +142,17 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
         A bare backbone (``"facebook/dinov2-base"``) fills `backbone` and leaves our own parts as initialised;
         configuration fields may be given as keywords. Of a finished checkpoint every key must be there and
-        fit. Safetensors only.
+        fit. Safetensors only. A bare name is looked for as `find_model` says.
 
         Raises:
             ValueError: the checkpoint is of another kind, or a key is missing, unexpected or of another size.
         """
         look = {key: kwargs[key] for key in _WHERE_TO_LOOK if key in kwargs}
-        raw, _ = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **look)
+        place, raw = find_model(pretrained_model_name_or_path, **look)
         kind = raw.get("model_type")
         if kind not in (cls.config_class.model_type, *BACKBONE_TYPES):
             raise ValueError(
-                f"{pretrained_model_name_or_path} holds a model of type {kind!r}; {cls.__name__} loads "
+                f"{place} holds a model of type {kind!r}; {cls.__name__} loads "
                 f"{cls.config_class.model_type!r} or a bare backbone of type {', '.join(BACKBONE_TYPES)}."
             )
         is_bare = kind in BACKBONE_TYPES
@@ -165,10 +166,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
         kwargs.setdefault("use_safetensors", True)
         kwargs["ignore_mismatched_sizes"] = True  # so that it is we who refuse them, by name
         with _without_key_report():
-            model, info = super().from_pretrained(
-                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-            )
-        _require_whole(info, is_bare, str(pretrained_model_name_or_path))
+            model, info = super().from_pretrained(place, *args, output_loading_info=True, **kwargs)
+        _require_whole(info, is_bare, place)
         if is_bare:
             model.adopt_backbone()
         model.freeze()

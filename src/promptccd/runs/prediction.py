@@ -13,6 +13,7 @@ from promptccd.data.images import Status, decode_image
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, RunError
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.models.hub_names import find_model
 from promptccd.runs.stage_checkpoint import load_view
 from promptccd.training.checkpoints import CHECKSUMS, problems_of
 from promptccd.training.progress import progress_bar
@@ -72,7 +73,7 @@ def load_model(path: str | Path) -> CategoryDiscoveryModel:
             f"{folder} is damaged: {'; '.join(problems)}. Copy it again, or train the stage again."
         )
     try:
-        model = AutoModel.from_pretrained(path)
+        model = AutoModel.from_pretrained(find_model(path)[0])
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot load a model from {str(path)!r}: {str(error).splitlines()[0]}") from error
     if not isinstance(model, CategoryDiscoveryModel) or not len(model.prototypes):

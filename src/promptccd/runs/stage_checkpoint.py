@@ -9,6 +9,7 @@ from transformers import AutoImageProcessor
 from promptccd.data.views import EvaluationView
 from promptccd.evaluation import StageScore
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.models.hub_names import find_model
 from promptccd.training.checkpoints import write_directory, write_json
 
 _CARD = """---
@@ -71,7 +72,7 @@ def save_stage(
 
 def load_view(path: str | Path) -> EvaluationView:
     """The deterministic view saved beside a model, on the PIL backend whatever else is installed."""
-    return EvaluationView(AutoImageProcessor.from_pretrained(path, backend="pil"))
+    return EvaluationView(AutoImageProcessor.from_pretrained(find_model(path)[0], backend="pil"))
 
 
 def _card(model: CategoryDiscoveryModel, name: str, fingerprint: str, score: StageScore | None) -> str:

@@ -1,0 +1,61 @@
+"""Short names: ``promptccd-pp-cub-stage3`` without a namespace, as `push_to_hub` takes them."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from huggingface_hub import get_token, whoami
+from transformers import PreTrainedConfig
+
+NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
+
+
+def find_model(name: str | os.PathLike[str], **options: Any) -> tuple[str, dict[str, Any]]:
+    """Where a model lies, and its configuration as it stands there.
+
+    A local folder and a name with a namespace mean themselves. A bare name means the repository of that name under
+    ``$PROMPTCCD_NAMESPACE`` or else under the user who is logged in.
+
+    Args:
+        name: a folder, ``namespace/name`` or a bare name.
+        options: where to look, as `PreTrainedConfig.get_config_dict` takes it (``revision``, ``cache_dir``, ...).
+
+    Returns:
+        The folder or full repository name, and the configuration.
+
+    Raises:
+        OSError: it is in none of these places; the message names them.
+    """
+    tried = []
+    for place in _places(os.fspath(name)):
+        try:
+            values, _ = PreTrainedConfig.get_config_dict(place, **options)
+        except OSError as error:
+            tried.append(f"{place} ({str(error).splitlines()[0][:120]})")
+        else:
+            return place, values
+    where = "; ".join(tried) if tried else "nothing else, for no namespace is known"
+    raise OSError(
+        f"No model {os.fspath(name)!r}: no such folder, and on the Hub and in its cache I tried {where}. Write it as "
+        f"namespace/name, set ${NAMESPACE_VARIABLE}, or log in with `hf auth login`."
+    )
+
+
+def _places(name: str) -> Iterator[str]:
+    """Where to look, in order; the Hub is asked who is logged in only if it comes to that."""
+    if os.path.isdir(name) or "/" in name or os.sep in name:
+        yield name
+        return
+    namespace = os.environ.get(NAMESPACE_VARIABLE)
+    if namespace:
+        yield f"{namespace}/{name}"
+    if get_token():
+        try:
+            user = whoami()["name"]
+        except Exception:  # no network, or a token nobody knows: the places tried so far are named
+            return
+        if user != namespace:
+            yield f"{user}/{name}"
+
+
+__all__ = ["NAMESPACE_VARIABLE", "find_model"]

@@ -1,0 +1,406 @@
+"""The requests that the Hub answers, one function each."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+import yaml
+
+from tests.hub.contents import Blob, Commit, Refusal, Reply, Request
+
+if TYPE_CHECKING:
+    from tests.hub.server import Hub
+
+Route = Callable[..., Reply]
+ROUTES: list[tuple[str, re.Pattern[str], Route]] = []
+
+ID = r"(?P<repo_id>(?:[^/]+/)?[^/]+)"
+REPO = rf"/api/(?P<kind>models|datasets|spaces)/{ID}"
+GIT = rf"/(?:(?P<kind>datasets|spaces)/)?{ID}"
+COLLECTION = r"/api/collections/(?P<slug>[^/]+/[^/]+)"
+
+
+def route(method: str, pattern: str) -> Callable[[Route], Route]:
+    """Register the answer to a method and path; the pattern's groups arrive unquoted, by name."""
+
+    def register(function: Route) -> Route:
+        ROUTES.append((method, re.compile(pattern), function))
+        return function
+
+    return register
+
+
+@route("GET", "/api/whoami-v2")
+def who_am_i(hub: Hub, request: Request) -> Reply:
+    account = hub.account(request)
+    if account is None:
+        raise Refusal(401, "Invalid username or password.")
+    token = {"type": "access_token", "accessToken": {"displayName": account.role, "role": account.role}}
+    organizations = [{"type": "org", "name": name} for name in account.organizations]
+    return Reply.json({"type": "user", "name": account.name, "orgs": organizations, "auth": token})
+
+
+@route("POST", "/api/validate-yaml")
+def validate_yaml(hub: Hub, request: Request) -> Reply:
+    matter = re.match(r"---\s*\n(.*?)\n---", request.json()["content"], re.DOTALL)
+    try:
+        card = yaml.safe_load(matter[1]) if matter else {}
+        message = "" if isinstance(card or {}, dict) else "not a mapping"
+    except yaml.YAMLError as error:
+        message = str(error)
+    errors = [{"message": message}] if message else []
+    return Reply.json({"errors": errors, "warnings": []}, 400 if errors else 200)
+
+
+# Repositories -------------------------------------------------------------------------------------------
+
+
+@route("POST", "/api/repos/create")
+def create_repo(hub: Hub, request: Request) -> Reply:
+    wanted = request.json()
+    kind, owner = wanted.get("type") or "model", wanted.get("organization")
+    account = hub.account(request)
+    repo_id = f"{owner or (account.name if account else '')}/{wanted['name']}"
+    hub.writer(request, repo_id)
+    url = f"{hub.url}/{'' if kind == 'model' else kind + 's/'}{repo_id}"
+    if (kind, repo_id) in hub.repos:
+        return Reply.json({"error": "You already created this repo", "url": url}, 409)
+    private = wanted.get("visibility") == "private" or bool(wanted.get("private"))
+    hub.create(kind, repo_id, private)
+    return Reply.json({"url": url, "name": repo_id})
+
+
+@route("DELETE", "/api/repos/delete")
+def delete_repo(hub: Hub, request: Request) -> Reply:
+    wanted = request.json()
+    repo = hub.open(request, wanted.get("type"), f"{wanted['organization']}/{wanted['name']}", write=True)
+    del hub.repos[repo.kind, repo.repo_id]
+    return Reply.json({})
+
+
+@route("GET", REPO + r"(?:/revision/(?P<revision>[^/]+))?")
+def repo_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: str | None) -> Reply:
+    repo = hub.open(request, kind, repo_id)
+    commit = repo.at(revision or "main")
+    siblings = []
+    for path, blob in sorted(commit.files.items()):
+        told = {"rfilename": path}
+        if "blobs" in request.query:
+            about = blob.describe()
+            told |= {"blobId": about["oid"], "size": about["size"]}
+            told |= {"lfs": about["lfs"] | {"sha256": about["lfs"]["oid"]}} if blob.lfs else {}
+        siblings.append(told)
+    return Reply.json(
+        {
+            "_id": hashlib.sha1(repo_id.encode()).hexdigest()[:24],
+            "id": repo_id,
+            "modelId": repo_id,
+            "author": repo_id.split("/")[0],
+            "sha": commit.sha,
+            "lastModified": commit.date,
+            "createdAt": repo.history()[-1].date,
+            "private": repo.private,
+            "gated": False,
+            "disabled": False,
+            "downloads": 0,
+            "likes": 0,
+            "tags": [],
+            "siblings": siblings,
+        }
+    )
+
+
+@route("PUT", REPO + "/settings")
+def change_settings(hub: Hub, request: Request, kind: str, repo_id: str) -> Reply:
+    repo = hub.open(request, kind, repo_id, write=True)
+    repo.private = request.json().get("visibility", "private" if repo.private else "public") == "private"
+    return Reply.json({"private": repo.private})
+
+
+# Reading ------------------------------------------------------------------------------------------------
+
+
+@route("GET", GIT + r"/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+def resolve(hub: Hub, request: Request, kind: str | None, repo_id: str, revision: str, path: str) -> Reply:
+    commit = hub.open(request, kind, repo_id).at(revision)
+    if path not in commit.files:
+        raise Refusal(404, "Entry not found", "EntryNotFound", **{"X-Repo-Commit": commit.sha})
+    blob = commit.files[path]
+    headers = {"X-Repo-Commit": commit.sha, "ETag": f'"{blob.etag}"', "Accept-Ranges": "bytes"}
+    headers["Content-Type"] = "application/octet-stream"
+    if blob.lfs:
+        headers |= {"X-Linked-Etag": f'"{blob.etag}"', "X-Linked-Size": str(len(blob.data))}
+    wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
+    if not wanted or not any(wanted.groups()):
+        return Reply(200, blob.data, headers)
+    size = len(blob.data)
+    first = int(wanted[1]) if wanted[1] else max(size - int(wanted[2]), 0)
+    last = min(int(wanted[2]), size - 1) if wanted[1] and wanted[2] else size - 1
+    if first > last:
+        raise Refusal(416, "Range not satisfiable", **{"Content-Range": f"bytes */{size}"})
+    return Reply(
+        206, blob.data[first : last + 1], headers | {"Content-Range": f"bytes {first}-{last}/{size}"}
+    )
+
+
+@route("GET", REPO + r"/tree/(?P<revision>[^/]+)(?:/(?P<path>.+))?")
+def tree(hub: Hub, request: Request, kind: str, repo_id: str, revision: str, path: str | None) -> Reply:
+    repo = hub.open(request, kind, repo_id)
+    commit = repo.at(revision)
+    recursive = request.query.get("recursive", "").lower() == "true"
+    expand = request.query.get("expand", "").lower() == "true"
+    prefix = f"{path}/" if path else ""
+    below = [name.removeprefix(prefix).split("/") for name in commit.files if name.startswith(prefix)]
+    if not below:
+        raise Refusal(404, f"{path} does not exist", "EntryNotFound")
+    depths = {
+        prefix + "/".join(parts[:depth])
+        for parts in below
+        for depth in range(1, (len(parts) if recursive else 1) + 1)
+    }
+    return Reply.json([repo.entry(commit, entry, expand) for entry in sorted(depths)])
+
+
+@route("POST", REPO + r"/paths-info/(?P<revision>[^/]+)")
+def paths_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -> Reply:
+    repo = hub.open(request, kind, repo_id)
+    commit = repo.at(revision)
+    form = parse_qs(request.body.decode())
+    expand = form.get("expand", [""])[0].lower() == "true"
+    wanted = [path.rstrip("/") for path in form.get("paths", [])]
+    known = [path for path in wanted if any(f"{name}/".startswith(f"{path}/") for name in commit.files)]
+    return Reply.json([repo.entry(commit, path, expand) for path in known])
+
+
+@route("GET", REPO + r"/commits/(?P<revision>[^/]+)")
+def commits(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -> Reply:
+    history = hub.open(request, kind, repo_id).history(revision)
+    keys = {"id": "sha", "title": "title", "message": "message", "date": "date"}
+    return Reply.json(
+        [
+            {key: getattr(commit, name) for key, name in keys.items()}
+            | {"authors": [{"user": commit.author}]}
+            for commit in history
+        ]
+    )
+
+
+@route("GET", REPO + "/refs")
+def refs(hub: Hub, request: Request, kind: str, repo_id: str) -> Reply:
+    repo = hub.open(request, kind, repo_id)
+
+    def tell(folder: str, heads: dict[str, Commit]) -> list[dict[str, str]]:
+        return [
+            {"name": name, "ref": f"refs/{folder}/{name}", "targetCommit": commit.sha}
+            for name, commit in heads.items()
+        ]
+
+    told = {"branches": tell("heads", repo.branches), "tags": tell("tags", repo.tags)}
+    return Reply.json(told | {"converts": [], "pullRequests": []})
+
+
+@route("POST", REPO + r"/(?P<what>tag|branch)/(?P<name>[^/]+)")
+def create_ref(hub: Hub, request: Request, kind: str, repo_id: str, what: str, name: str) -> Reply:
+    repo = hub.open(request, kind, repo_id, write=True)
+    wanted = request.json()
+    if what == "tag":
+        names, name, start = repo.tags, wanted["tag"], name
+    else:
+        names, start = repo.branches, wanted.get("startingPoint", "main")
+    commit = repo.at(start)
+    if name in names:
+        raise Refusal(409, f"Reference {name} already exists")
+    names[name] = commit
+    return Reply.json({})
+
+
+@route("DELETE", REPO + r"/(?P<what>tag|branch)/(?P<name>[^/]+)")
+def delete_ref(hub: Hub, request: Request, kind: str, repo_id: str, what: str, name: str) -> Reply:
+    repo = hub.open(request, kind, repo_id, write=True)
+    names = repo.tags if what == "tag" else repo.branches
+    if name not in names:
+        raise Refusal(404, f"No {what} {name}", "RevisionNotFound")
+    if what == "branch" and name == "main":
+        raise Refusal(403, "The main branch stays")
+    del names[name]
+    return Reply.json({})
+
+
+# Writing ------------------------------------------------------------------------------------------------
+
+
+@route("POST", REPO + r"/preupload/(?P<revision>[^/]+)")
+def preupload(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -> Reply:
+    known = hub.open(request, kind, repo_id, write=True).at(revision).files
+    answers = []
+    for file in request.json()["files"]:
+        path = file["path"]
+        mode = "lfs" if hub.goes_by_lfs(path, file["size"]) else "regular"
+        oid = known[path].etag if path in known else None
+        answers.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+    return Reply.json({"files": answers})
+
+
+@route("POST", GIT + r"\.git/info/lfs/objects/batch")
+def lfs_batch(hub: Hub, request: Request, kind: str | None, repo_id: str) -> Reply:
+    hub.open(request, kind, repo_id, write=True)
+    answers = []
+    for wanted in request.json()["objects"]:
+        answer: dict[str, Any] = {"oid": wanted["oid"], "size": wanted["size"]}
+        if wanted["oid"] not in hub.objects:
+            ticket = secrets.token_hex(8)
+            hub.tickets[ticket] = wanted["oid"]
+            upload = {"href": f"{hub.url}/lfs/upload/{ticket}", "header": {}}
+            answer["actions"] = {"upload": upload, "verify": {"href": f"{hub.url}/lfs/verify"}}
+        answers.append(answer)
+    return Reply.json({"transfer": "basic", "objects": answers})
+
+
+@route("PUT", r"/lfs/upload/(?P<ticket>[^/]+)")
+def lfs_upload(hub: Hub, request: Request, ticket: str) -> Reply:
+    oid = hub.tickets.get(ticket)
+    if oid != hashlib.sha256(request.body).hexdigest():
+        raise Refusal(400, "What was sent is not what was announced")
+    hub.objects[oid] = request.body
+    return Reply()
+
+
+@route("POST", "/lfs/verify")
+def lfs_verify(hub: Hub, request: Request) -> Reply:
+    wanted = request.json()
+    if len(hub.objects.get(wanted["oid"], b"")) != wanted["size"]:
+        raise Refusal(404, "No such object")
+    return Reply.json({})
+
+
+@route("POST", REPO + r"/commit/(?P<revision>[^/]+)")
+def commit(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -> Reply:
+    repo = hub.open(request, kind, repo_id, write=True)
+    if revision not in repo.branches:
+        raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+    lines = [json.loads(line) for line in request.body.splitlines() if line.strip()]
+    header, operations = lines[0]["value"], lines[1:]
+    head = repo.branches[revision]
+    if not head.sha.startswith(header.get("parentCommit", head.sha)):
+        raise Refusal(412, "A commit has happened since. Please refresh and try again.")
+    files = dict(head.files)
+    for operation in operations:
+        apply(hub, files, operation["key"], operation["value"])
+    author = hub.writer(request, repo_id).name
+    new = repo.commit(files, header["summary"], revision, header.get("description", ""), author)
+    prefix = "" if repo.kind == "model" else f"{repo.kind}s/"
+    url = f"{hub.url}/{prefix}{repo_id}/commit/{new.sha}"
+    return Reply.json({"success": True, "commitOid": new.sha, "commitUrl": url, "hookOutput": ""})
+
+
+def apply(hub: Hub, files: dict[str, Blob], key: str, value: dict[str, Any]) -> None:
+    """Change the files by one line of a commit."""
+    path = value["path"]
+    if key == "file":
+        files[path] = Blob(base64.b64decode(value["content"]), lfs=False)
+    elif key == "lfsFile":
+        if value["oid"] not in hub.objects:
+            raise Refusal(400, f"The LFS object of {path} was never uploaded")
+        files[path] = Blob(hub.objects[value["oid"]], lfs=True)
+    elif key in ("deletedFile", "deletedFolder"):
+        gone = [name for name in files if name == path or name.startswith(path.rstrip("/") + "/")]
+        if not gone or (key == "deletedFile" and gone != [path]):
+            raise Refusal(404, "A file with this name doesn't exist", "EntryNotFound")
+        for name in gone:
+            del files[name]
+    else:
+        raise Refusal(400, f"Unknown operation {key}")
+
+
+# Collections --------------------------------------------------------------------------------------------
+
+
+def open_collection(hub: Hub, request: Request, slug: str, write: bool = False) -> dict[str, Any]:
+    account = hub.account(request)
+    collection = hub.collections.get(slug)
+    if collection is None or (collection["private"] and not (account and account.owns(slug))):
+        raise Refusal(404, "Collection not found")
+    if write:
+        hub.writer(request, slug)
+    return collection
+
+
+@route("GET", "/api/collections")
+def list_collections(hub: Hub, request: Request) -> Reply:
+    account, owner = hub.account(request), request.query.get("owner")
+    return Reply.json(
+        [
+            {key: value for key, value in collection.items() if key != "position"}
+            for slug, collection in hub.collections.items()
+            if owner in (None, slug.split("/")[0])
+            and (not collection["private"] or (account and account.owns(slug)))
+        ]
+    )
+
+
+@route("POST", "/api/collections")
+def create_collection(hub: Hub, request: Request) -> Reply:
+    wanted = request.json()
+    owner = wanted["namespace"]
+    hub.writer(request, f"{owner}/")
+    start = f"{owner}/{re.sub(r'[^a-z0-9]+', '-', wanted['title'].lower()).strip('-')}-"
+    slug = start + hashlib.sha1(start.encode()).hexdigest()[:24]
+    if slug in hub.collections:
+        return Reply.json({"error": "This collection exists already", "slug": slug}, 409)
+    hub.collections[slug] = {
+        "slug": slug,
+        "title": wanted["title"],
+        "description": wanted.get("description"),
+        "owner": {"name": owner},
+        "private": bool(wanted.get("private")),
+        "items": [],
+        "lastUpdated": "2026-01-01T00:00:00.000Z",
+        "position": len(hub.collections),
+        "theme": "green",
+        "upvotes": 0,
+    }
+    return Reply.json(hub.collections[slug])
+
+
+@route("GET", COLLECTION)
+def get_collection(hub: Hub, request: Request, slug: str) -> Reply:
+    return Reply.json(open_collection(hub, request, slug))
+
+
+@route("POST", COLLECTION + "/items")
+def add_item(hub: Hub, request: Request, slug: str) -> Reply:
+    collection = open_collection(hub, request, slug, write=True)
+    wanted = request.json()
+    item = wanted["item"]
+    if item["type"] in ("model", "dataset", "space"):
+        hub.open(request, item["type"], item["id"])
+    if any((known["type"], known["id"]) == (item["type"], item["id"]) for known in collection["items"]):
+        raise Refusal(409, "The item is in the collection already")
+    note = {"text": wanted["note"]} if "note" in wanted else None
+    position = len(collection["items"])
+    collection["items"].append(item | {"_id": secrets.token_hex(12), "position": position, "note": note})
+    return Reply.json(collection)
+
+
+@route("PATCH", COLLECTION + "/items/(?P<item_id>[^/]+)")
+def update_item(hub: Hub, request: Request, slug: str, item_id: str) -> Reply:
+    collection = open_collection(hub, request, slug, write=True)
+    wanted = request.json()
+    item = next((item for item in collection["items"] if item["_id"] == item_id), None)
+    if item is None:
+        raise Refusal(404, "No such item")
+    if "note" in wanted:
+        item["note"] = {"text": wanted["note"]}
+    if "position" in wanted:
+        collection["items"].remove(item)
+        collection["items"].insert(wanted["position"], item)
+    for position, known in enumerate(collection["items"]):
+        known["position"] = position
+    return Reply.json({})

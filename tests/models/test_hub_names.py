@@ -1,0 +1,82 @@
+"""Short names, and models that bring their own code."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.models.hub_names import NAMESPACE_VARIABLE, find_model
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
+
+WITHOUT_PACKAGE = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "promptccd":
+            raise ImportError("promptccd is not here")
+
+sys.meta_path.insert(0, Absent())
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+folder = sys.argv[1]
+model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+assert type(model).__module__.startswith("transformers_modules."), type(model)
+output = model(load_file(folder + "/pixels.safetensors")["pixels"])
+found = model.assign(output.features)
+save_file({"features": output.features, "ids": found.category_ids}, folder + "/output.safetensors")
+"""
+
+
+def small(name: str) -> CategoryDiscoveryModel:
+    variant = VARIANTS[name]
+    vision = {"model_type": "dinov2", **TINY_BACKBONE}
+    model = variant(variant.config_class(vision_config=vision, **TINY_HEAD)).eval()
+    model.set_categories(torch.randn(2, 32), [0, 1], ["zero", "one"])
+    return model
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_checkpoint_runs_where_this_package_is_not(name: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    model, folder = small(name), tmp_path / "model"
+    model.save_pretrained(folder)
+    pixels = torch.randn(2, 3, 32, 32)
+    save_file({"pixels": pixels}, folder / "pixels.safetensors")
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    command = [sys.executable, "-c", WITHOUT_PACKAGE, str(folder)]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    output = load_file(folder / "output.safetensors")
+    with torch.no_grad():
+        expected = model(pixels).features
+    assert torch.equal(output["features"], expected)
+    assert torch.equal(output["ids"], model.assign(expected).category_ids)
+
+
+def test_a_folder_and_a_name_with_a_namespace_mean_themselves(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv(NAMESPACE_VARIABLE, "elsewhere")
+    small("promptccd-gcd").save_pretrained(tmp_path / "here")
+    assert find_model(tmp_path / "here")[0] == str(tmp_path / "here")
+    monkeypatch.chdir(tmp_path)
+    assert find_model("here")[0] == "here"
+    with pytest.raises(OSError, match=r"tried somebody/model \("):
+        find_model("somebody/model")
+
+
+def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("promptccd.models.hub_names.get_token", lambda: None)
+    with pytest.raises(OSError, match="no namespace is known"):
+        find_model("promptccd-pp-cub-stage3")
+    monkeypatch.setenv(NAMESPACE_VARIABLE, "team")
+    with pytest.raises(OSError, match="tried team/promptccd-pp-cub-stage3"):
+        find_model("promptccd-pp-cub-stage3")

@@ -1,0 +1,45 @@
+"""The pipeline task gives what `promptccd predict` gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import load_from_disk
+from transformers import pipeline
+
+import promptccd
+from promptccd.runs import load_model, predict_folder, train_run
+from promptccd.training.arguments import Recipe
+
+
+@pytest.fixture
+def stage(recipe_values: dict, tmp_path: Path) -> Path:
+    train_run(Recipe.from_dict(recipe_values))
+    return tmp_path / "run" / "stage3"
+
+
+def test_a_list_of_images_gives_what_predict_gives(stage: Path, image_folder: Path, tmp_path: Path) -> None:
+    pictures = [row["image"] for row in load_from_disk(str(image_folder)).select(range(7))]
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number, picture in enumerate(pictures):
+        picture.save(folder / f"{number}.png")
+    predicted = predict_folder(load_model(stage), stage, folder).predictions
+    discover = pipeline("category-discovery", model=str(stage))
+    assert isinstance(discover, promptccd.CategoryDiscoveryPipeline)
+    for given in (pictures, [str(folder / f"{number}.png") for number in range(7)]):
+        for batch_size in (1, 3):
+            found = discover(given, batch_size=batch_size)
+            assert [row["category_id"] for row in found] == [row.category for row in predicted]
+            assert [row["name"] for row in found] == [row.name for row in predicted]
+            assert [row["known"] for row in found] == [row.known for row in predicted]
+            np.testing.assert_allclose(
+                [row["confidence"] for row in found], [row.confidence for row in predicted], atol=1e-5
+            )
+    assert discover(pictures[0]) == pytest.approx(discover(pictures)[0])
+
+
+def test_what_is_no_image_is_named(stage: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no picture")
+    with pytest.raises(ValueError, match="Cannot read an image"):
+        pipeline("category-discovery", model=str(stage))(str(tmp_path / "notes.txt"))
