@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +22,9 @@ from promptccd.cli.tables import (
 )
 from promptccd.errors import PromptCCDError
 from promptccd.evaluation import ContinualScore
+from promptccd.hub import fetch_stages, push_run, pusher
 from promptccd.runs import (
+    RunDirectory,
     RunEvaluation,
     count_parameters,
     explain_image,
@@ -96,6 +99,13 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--num_workers", type=int, default=0, help="loader processes")
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
 
+    push = _command(commands, "push", push_command, "push a run's stages to the Hub, a repository each")
+    push.add_argument("run_folder", metavar="RUN", help="output_dir of a training")
+    push.add_argument("--namespace", help="user or organisation (default: who is logged in)")
+    push.add_argument("--stage", type=int, help="one stage (default: all that are finished)")
+    push.add_argument("--private", action="store_true", help="make new repositories private")
+    push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
+
     parameters = _command(
         commands, "parameters", parameters_command, "count what a recipe's model learns, part by part"
     )
@@ -123,7 +133,13 @@ def build_parser() -> argparse.ArgumentParser:
 def train_command(options: argparse.Namespace) -> None:
     """``promptccd train``."""
     recipe = recipe_from(options)
-    score = train_run(recipe)
+    training = recipe.training
+    if (
+        training.resume_from is not None and os.environ.get("RANK", "0") == "0"
+    ):  # the others wait for the first
+        fetch_stages(training.resume_from, RunDirectory(training.output_dir))
+    push = pusher(training.hub_namespace, training.hub_private) if training.push_to_hub else None
+    score = train_run(recipe, after_stage=push)
     _show(options, score.to_dict(), lambda: score_table(score))
 
 
@@ -175,6 +191,28 @@ def evaluate_command(options: argparse.Namespace) -> None:
         print(comparison_table(scores))
     if options.next_steps:
         print(NEXT_STEPS.format(run=options.runs[0]))
+
+
+def push_command(options: argparse.Namespace) -> None:
+    """``promptccd push``."""
+    pushed = push_run(
+        RunDirectory(options.run_folder),
+        namespace=options.namespace,
+        stages=None if options.stage is None else [options.stage],
+        private=options.private,
+        dry_run=options.dry_run,
+    )
+    verb = "would send" if options.dry_run else "sent"
+
+    def lines() -> str:
+        return "\n".join(
+            f"{stage.repo_id}: {verb} {len(stage.sent)} files, {stage.num_bytes / 1e6:.1f} MB"
+            if stage.sent
+            else f"{stage.repo_id}: all of it is there"
+            for stage in pushed
+        )
+
+    _show(options, [asdict(stage) for stage in pushed], lines)
 
 
 def parameters_command(options: argparse.Namespace) -> None:

@@ -10,6 +10,21 @@ from transformers.configuration_utils import SubConfigSpec
 # A configuration may come from anywhere; only these architectures are ever built from one.
 BACKBONE_TYPES = ("dinov2", "dinov2_with_registers", "vit")
 
+# The largest published DINO is 1,536 wide and 40 deep; everything here leaves room for a few times that.
+MOST = {
+    "hidden_size": 8_192,
+    "num_hidden_layers": 128,
+    "image_size": 4_096,
+    "projection_hidden_size": 65_536,
+    "projection_bottleneck_size": 16_384,
+    "projection_output_size": 1_048_576,
+    "num_components": 1_000_000,
+    "num_parts": 1_024,
+    "pool_size": 65_536,
+    "prompt_length": 4_096,
+    "router_hidden_size": 65_536,
+}
+
 
 @strict
 class CategoryDiscoveryConfig(PreTrainedConfig):
@@ -51,6 +66,18 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             kind = self.vision_config.get("model_type")
         if kind not in (*BACKBONE_TYPES, None):
             raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {kind!r}.")
+
+    def validate_magnitude(self) -> None:
+        """Refuse sizes that no model of the family has, before memory is asked for."""
+        vision = self.vision_config
+        for name, most in MOST.items():
+            value = getattr(self, name, None)
+            if value is None and vision is not None:
+                value = vision.get(name) if isinstance(vision, dict) else getattr(vision, name, None)
+            if isinstance(value, int) and not 0 <= value <= most:
+                raise ValueError(
+                    f"Expected 0 <= {name} <= {most}, got {value}: no model of this family is like that."
+                )
 
     def validate_categories(self) -> None:
         """Ids and names describe the same prototype rows, and no id occurs twice."""

@@ -4,10 +4,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from huggingface_hub import get_token, whoami
+from huggingface_hub import get_token, list_repo_files, whoami
 from transformers import PreTrainedConfig
 
 NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".joblib", ".h5", ".msgpack")
 
 
 def find_model(name: str | os.PathLike[str], **options: Any) -> tuple[str, dict[str, Any]]:
@@ -41,6 +42,31 @@ def find_model(name: str | os.PathLike[str], **options: Any) -> tuple[str, dict[
     )
 
 
+def refuse_pickles(place: str) -> None:
+    """Refuse a checkpoint of ours that holds a pickle, unopened: none of ours ever does.
+
+    Args:
+        place: a folder, or a repository; one that cannot be listed now (offline, from the cache) is loaded as it
+            is, for only its safetensors are opened.
+
+    Raises:
+        ValueError: a file is named like a pickle.
+    """
+    if os.path.isdir(place):
+        names = [name for _, _, files in os.walk(place) for name in files]
+    else:
+        try:
+            names = list_repo_files(place)
+        except Exception:
+            return
+    found = sorted(name for name in names if name.endswith(PICKLES))
+    if found:
+        raise ValueError(
+            f"{place} holds {', '.join(found[:3])}, which could run code when opened. Checkpoints of this family are "
+            "safetensors alone: do not use it, or delete these files."
+        )
+
+
 def _places(name: str) -> Iterator[str]:
     """Where to look, in order; the Hub is asked who is logged in only if it comes to that."""
     if os.path.isdir(name) or "/" in name or os.sep in name:
@@ -58,4 +84,4 @@ def _places(name: str) -> Iterator[str]:
             yield f"{user}/{name}"
 
 
-__all__ = ["NAMESPACE_VARIABLE", "find_model"]
+__all__ = ["NAMESPACE_VARIABLE", "find_model", "refuse_pickles"]

@@ -26,7 +26,7 @@ from .backbones import (
 )
 from .configuration_promptccd import BACKBONE_TYPES, CategoryDiscoveryConfig
 from .gaussian_mixture import GaussianMixture
-from .hub_names import find_model
+from .hub_names import find_model, refuse_pickles
 from .part_labeller import PartLabeller
 from .part_pools import PartPools
 from .part_router import PartRouter
@@ -145,7 +145,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
         fit. Safetensors only. A bare name is looked for as `find_model` says.
 
         Raises:
-            ValueError: the checkpoint is of another kind, or a key is missing, unexpected or of another size.
+            ValueError: the checkpoint is of another kind, holds a pickle, or a key is missing, unexpected or of
+                another size.
         """
         look = {key: kwargs[key] for key in _WHERE_TO_LOOK if key in kwargs}
         place, raw = find_model(pretrained_model_name_or_path, **look)
@@ -156,6 +157,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 f"{cls.config_class.model_type!r} or a bare backbone of type {', '.join(BACKBONE_TYPES)}."
             )
         is_bare = kind in BACKBONE_TYPES
+        if not is_bare:
+            refuse_pickles(place)
         if is_bare and config is None:
             fields = cls.config_class.__dataclass_fields__
             config = cls.config_class(

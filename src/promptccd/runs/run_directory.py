@@ -32,7 +32,16 @@ KEPT_STATES = 2
 # Fields that may change between two sittings of one run without changing a byte of its stages.
 FREE_FIELDS = {
     "data": {"dataset"},  # the same data in another place; the split's fingerprint decides
-    "training": {"output_dir", "num_workers", "save_steps", "report_to"},
+    "training": {
+        "output_dir",
+        "num_workers",
+        "save_steps",
+        "report_to",
+        "push_to_hub",
+        "hub_namespace",
+        "hub_private",
+        "resume_from",
+    },
 }
 _FACTS = ("dataset", "split", "num_classes", "images_per_class")
 _FOLDERS = (("data", "dataset"), ("model", "backbone"))

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +18,17 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
-from promptccd.errors import ConfigurationError
-from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, StageScore
+from promptccd.errors import ConfigurationError, SplitMismatchError
+from promptccd.evaluation import (
+    ContinualAccuracy,
+    ContinualScore,
+    Discovery,
+    StageScore,
+    clustering_accuracy,
+)
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs.category_counts import COUNTS
+from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import backbone_of, ensure_backbone, evaluation_view, stage_zero_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import save_stage
@@ -57,12 +65,17 @@ def stage_stream(data: DataArguments, seed: int) -> StageStream:
     )
 
 
-def train_run(recipe: Recipe, accelerator: Accelerator | None = None) -> ContinualScore:
+def train_run(
+    recipe: Recipe,
+    accelerator: Accelerator | None = None,
+    after_stage: Callable[[RunDirectory, int], None] | None = None,
+) -> ContinualScore:
     """Train all stages of a recipe into ``recipe.training.output_dir``; a run that was begun goes on.
 
     Args:
         recipe: what to train on, what and how.
         accelerator: for a caller who has one; else one is made as the recipe says.
+        after_stage: called by the main process with the run and the stage whenever one is finished.
 
     Returns:
         The table, also in ``results.json``.
@@ -86,9 +99,13 @@ def train_run(recipe: Recipe, accelerator: Accelerator | None = None) -> Continu
                 run.lock()
                 run.prepare(recipe, stages)
             accelerator.wait_for_everyone()
-            return _Run(recipe, stages, run, accelerator, stop).train()
+            return _Run(recipe, stages, run, accelerator, stop, after_stage or _nothing).train()
         finally:
             run.unlock()
+
+
+def _nothing(run: RunDirectory, stage: int) -> None:
+    """What is done after a stage unless something is asked for."""
 
 
 class _Run:
@@ -99,9 +116,10 @@ class _Run:
         run: RunDirectory,
         accelerator: Accelerator,
         stop: StopRequest,
+        after_stage: Callable[[RunDirectory, int], None],
     ):
         self.recipe, self.stages, self.run = recipe, stages, run
-        self.accelerator, self.stop = accelerator, stop
+        self.accelerator, self.stop, self.after_stage = accelerator, stop, after_stage
         self.view = evaluation_view(recipe)
         self.images: list[StageImages] = []
         self._counts = COUNTS[recipe.training.category_count](recipe.training)
@@ -110,6 +128,8 @@ class _Run:
         finished = self._finished_stages()
         if finished:
             logger.info("Finished already in %s: stages %s.", self.run.path, ", ".join(map(str, finished)))
+        if self.accelerator.is_main_process:
+            self._take_over(finished)
         if len(finished) == len(self.stages):
             return self._table()
         self._start_trackers()
@@ -168,6 +188,7 @@ class _Run:
             seconds = round(before + time.monotonic() - started, 1)
             self.run.update_manifest({"seconds": {f"stage{stage.index}": seconds}})
             self.run.forget_states()
+            self.after_stage(self.run, stage.index)
         self.accelerator.wait_for_everyone()
 
     def _finish_stage(self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None) -> None:
@@ -193,9 +214,7 @@ class _Run:
         if not self.accelerator.is_main_process:
             return
         if score is not None:
-            others = [row for row in self._table().stages if row.stage != score.stage]
-            table = sorted([*others, score], key=lambda row: row.stage)
-            self.run.write("results.json", ContinualScore("cacc", table).to_dict())
+            self._record(score)
             logger.info(
                 "stage %d: All %.1f, Old %.1f, New %.1f over %d images; categories so far: %s",
                 score.stage, score.all, score.old, score.new, score.num_images, count,
@@ -205,11 +224,23 @@ class _Run:
             self.run.stage(stage.index),
             model,
             self.view,
-            name=self.run.path.name,
-            fingerprint=self.stages.split.fingerprint,
             sample_ids=self.images[stage.index].sample_ids,
             category_ids=found.category_ids,
-            score=score,
+            card=self._card(model, found),
+        )
+
+    def _card(self, model: CategoryDiscoveryModel, found: Discovery) -> str:
+        ids, sizes = np.unique(found.category_ids, return_counts=True)
+        manifest = self.run.manifest
+        return stage_card(
+            model.config,
+            self.run.recipe,
+            name=self.run.path.absolute().name,
+            fingerprint=manifest["split_fingerprint"],
+            images=[images.report.to_dict() for images in self.images],
+            category_sizes=dict(zip(ids.tolist(), sizes.tolist(), strict=True)),
+            scores=self.run.results,
+            versions=manifest["versions"],
         )
 
     def _model_before(self, stage: int) -> CategoryDiscoveryModel:
@@ -270,6 +301,45 @@ class _Run:
     def _names(self, ids: list[int]) -> list[str]:
         known = self.stages.labelled.category_names
         return [known[item] if item < len(known) else f"discovered {item}" for item in ids]
+
+    def _take_over(self, finished: list[int]) -> None:
+        """Score stages that came from elsewhere: their images were assigned there.
+
+        Raises:
+            SplitMismatchError: a stage holds images that are not of that stage here.
+        """
+        scored = {row.stage for row in self._table().stages}
+        for index in finished:
+            given, own = self.run.assignments(index), self.stages[index].sample_ids
+            if not np.isin(given["sample_ids"], own).all():
+                raise SplitMismatchError(
+                    f"{self.run.stage(index)} was trained on other images than stage {index} holds here: use the data "
+                    "set, class_blocks, cuts and seed it was made with, or start a new output_dir."
+                )
+            if index == 0 or index in scored:
+                continue
+            positions = np.searchsorted(own, given["sample_ids"])
+            true_ids = self.stages.evaluation_labels(self.stages[index])[positions]
+            ids = np.asarray(given["category_ids"])
+            accuracy = clustering_accuracy(true_ids, ids, range(self.stages.num_known))
+            config = VARIANTS[self.recipe.model.variant].config_class.from_pretrained(self.run.stage(index))
+            estimate = config.count_estimate
+            self._record(
+                StageScore(
+                    index,
+                    *accuracy,
+                    len(config.category_ids),
+                    len(ids),
+                    None if estimate is None else (estimate["low"], estimate["high"]),
+                )
+            )
+
+    def _record(self, score: StageScore) -> None:
+        """Put a row into the table on disk."""
+        others = [row for row in self._table().stages if row.stage != score.stage]
+        table = ContinualScore("cacc", sorted([*others, score], key=lambda row: row.stage)).to_dict()
+        # Once more from the rounded rows, so that the mean is that of what is written.
+        self.run.write("results.json", ContinualScore.from_dict(table).to_dict())
 
     def _table(self) -> ContinualScore:
         """The rows scored so far."""

@@ -156,6 +156,11 @@ class TrainingArguments:
         feature_batch_size: images per forward where no gradient is needed.
         save_steps: steps between resumable states; one is also written at the end of every stage's training.
         report_to: experiment tracker.
+        push_to_hub: push each stage when it is finished, to a repository of its own; a Hub that fails stops nothing.
+        hub_namespace: user or organisation to push to; none means who is logged in.
+        hub_private: whether repositories that are made are private.
+        resume_from: a stage on the Hub, such as ``team/promptccd-cub-stage2``: it and those before it are fetched, and
+            training goes on with the next.
     """
 
     output_dir: str = "runs/promptccd"
@@ -182,6 +187,10 @@ class TrainingArguments:
     feature_batch_size: int = 256
     save_steps: int = 200
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
+    push_to_hub: bool = False
+    hub_namespace: str | None = None
+    hub_private: bool = False
+    resume_from: str | None = None
 
     def __post_init__(self) -> None:
         """Check ranges that types cannot say."""

@@ -1,0 +1,6 @@
+"""A run and the Hub: every stage a repository of its own, there whole or not at all."""
+
+from promptccd.hub.push import PushedStage, push_run, push_stage, pusher
+from promptccd.hub.resume import fetch_stages
+
+__all__ = ["PushedStage", "fetch_stages", "push_run", "push_stage", "pusher"]

@@ -1,0 +1,159 @@
+"""A stage is there whole or not at all, whatever happens to any request of its push."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import HfApi
+
+from promptccd import PromptCCDModel
+from promptccd.cli.main import main
+from promptccd.errors import HubError
+from promptccd.hub import push_run, push_stage
+from promptccd.runs import RunDirectory, load_model, train_run
+from promptccd.training.arguments import Recipe
+from tests.hub.server import Fault, Hub
+
+
+@pytest.fixture
+def run(recipe_values: dict, tmp_path: Path) -> RunDirectory:
+    """A finished run of four stages."""
+    train_run(Recipe.from_dict(recipe_values))
+    return RunDirectory(tmp_path / "run")
+
+
+def is_whole(hub: Hub, repo_id: str, folder: Path) -> bool:
+    there = hub.repo(repo_id).at("main").files
+    return all(
+        there[str(path.relative_to(folder))].data == path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    )
+
+
+def is_absent(hub: Hub, repo_id: str) -> bool:
+    try:
+        files = hub.repo(repo_id).at("main").files
+    except KeyError:
+        return True
+    return set(files) <= {".gitattributes"}
+
+
+def test_four_stages_are_four_repositories_of_one_commit_each(run: RunDirectory, hub: Hub) -> None:
+    pushed = push_run(run)
+    assert [stage.repo_id for stage in pushed] == [f"user/run-stage{stage}" for stage in range(4)]
+    for stage in pushed:
+        number = int(stage.repo_id[-1])
+        assert len(hub.repo(stage.repo_id).history()) == 2  # the Hub's own first one, and ours
+        assert is_whole(hub, stage.repo_id, run.stage(number))
+    assert len(hub.collections) == 1
+    before = hub.received("POST") + hub.received("PUT")
+    again = push_run(run)
+    assert [stage.sent for stage in again] == [()] * 4
+    assert hub.received("POST") + hub.received("PUT") - before < 64_000
+    assert all(len(hub.repo(stage.repo_id).history()) == 2 for stage in again)
+
+
+def test_what_is_loaded_is_what_was_pushed(run: RunDirectory, hub: Hub, monkeypatch) -> None:
+    push_run(run, stages=[3])
+    local = load_model(run.stage(3))
+    pixels = torch.randn(2, 3, 16, 16)
+    for model in (PromptCCDModel.from_pretrained("user/run-stage3"), load_model("run-stage3")):
+        assert torch.equal(model(pixels).features, local(pixels).features)
+        assert torch.equal(model.prototypes, local.prototypes)
+    monkeypatch.setenv("PROMPTCCD_NAMESPACE", "lab")
+    with pytest.raises(OSError, match=r"lab/nothing.*user/nothing"):
+        PromptCCDModel.from_pretrained("nothing")
+
+
+FAULTS = {
+    "dies before": Fault(die="before"),
+    "dies after": Fault(die="after"),
+    "is cut": Fault(cut=True),
+    "429": Fault(status=429, retry_after=1),
+    "500": Fault(status=500),
+    "503": Fault(status=503),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_request_fails_once_in_every_way(run: RunDirectory, hub: Hub, waits, fault: str) -> None:
+    """Whole or absent whatever request it is; the push mends itself or says how to do it later."""
+    folder = run.stage(0)
+    api = HfApi()
+    slept: list[float] = []
+    push_stage(folder, "user/count", api=api, wait=slept.append)
+    requests = len(hub.log)
+    for number in range(1, requests + 1):
+        repo_id = f"user/fault{number}"
+        hub.plan(number, FAULTS[fault])
+        try:
+            push_stage(folder, repo_id, api=api, later="Later: this.", wait=slept.append)
+        except HubError as error:
+            assert "Later: this." in str(error)
+            assert is_absent(hub, repo_id) or is_whole(hub, repo_id, folder), (number, fault)
+        hub.clear_plans()
+        push_stage(folder, repo_id, api=api, wait=slept.append)
+        assert is_whole(hub, repo_id, folder), (number, fault)
+        assert len(hub.repo(repo_id).history()) == 2, (number, fault)
+
+
+def test_somebody_elses_commit_in_between_is_kept(run: RunDirectory, hub: Hub, waits) -> None:
+    hub.add("user/race", {"notes.md": b"mine"})
+    hub.plan(
+        lambda request: "/commit/" in request.path,
+        Fault(race=lambda hub: hub.add("user/race", {"more.md": b"also mine"})),
+        times=1,
+    )
+    push_stage(run.stage(0), "user/race", api=HfApi(), wait=lambda seconds: None)
+    files = hub.repo("user/race").at("main").files
+    assert files["notes.md"].data == b"mine"
+    assert files["more.md"].data == b"also mine"
+    assert is_whole(hub, "user/race", run.stage(0))
+
+
+@pytest.mark.parametrize(("account", "message"), [("read", "may not write"), (None, "logged in")])
+def test_who_may_not_write_is_told_so_at_once(
+    run: RunDirectory, hub: Hub, monkeypatch, capsys, account: str | None, message: str
+) -> None:
+    if account is None:
+        monkeypatch.delenv("HF_TOKEN")
+    else:
+        monkeypatch.setenv("HF_TOKEN", hub.read_token)
+    assert main(["push", str(run.path), "--stage", "1"]) == 5
+    error = capsys.readouterr().err
+    assert message in error
+    assert f"promptccd push {run.path} --stage 1" in error
+    assert "Traceback" not in error
+    assert hub.read_token not in error
+
+
+def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub: Hub, waits) -> None:
+    hub.plan(lambda request: True, Fault(status=503), times=10**6)
+    slept: list[float] = []
+    with pytest.raises(HubError, match="Later: promptccd push"):
+        push_run(run, wait=slept.append)
+    assert slept == [1, 2, 4, 8]
+
+
+def test_a_dry_run_sends_nothing(run: RunDirectory, hub: Hub, capsys) -> None:
+    assert main(["push", str(run.path), "--dry-run"]) == 0
+    assert "would send" in capsys.readouterr().out
+    assert not hub.requests("POST", "/commit/")
+    assert is_absent(hub, "user/run-stage0")
+
+
+def test_a_persons_words_on_the_card_stay(run: RunDirectory, hub: Hub) -> None:
+    push_run(run, stages=[1])
+    card = hub.repo("user/run-stage1").at("main").files["README.md"].data.decode()
+    hub.add("user/run-stage1", {"README.md": (card + "\n## Field notes\n\nSeen in May.\n").encode()})
+    push_run(run, stages=[1])
+    assert "Seen in May." in hub.repo("user/run-stage1").at("main").files["README.md"].data.decode()
+
+
+def test_a_damaged_stage_is_not_pushed(run: RunDirectory, hub: Hub) -> None:
+    weights = run.stage(0) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-5])
+    with pytest.raises(HubError, match="is damaged and is not pushed"):
+        push_stage(run.stage(0), "user/damaged", api=HfApi())
+    assert is_absent(hub, "user/damaged")

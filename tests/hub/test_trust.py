@@ -1,0 +1,94 @@
+"""Nothing loaded can run code, and no secret leaves the process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from datasets import load_from_disk
+
+from promptccd import PromptCCDModel, PromptCCDPlusPlusConfig
+from promptccd.runs import train_run
+from promptccd.training.arguments import Recipe
+from tests.hub.server import Hub
+
+CANARY = "hf_canaryDoNotShowThisAnywhere"
+
+# Train, push, load and predict in one process that counts every unpickling.
+EVERYTHING = """
+import sys
+events = []
+sys.addaudithook(lambda event, args: events.append(args) if event == "pickle.find_class" else None)
+from promptccd.cli.main import main
+
+recipe, run, pictures, name = sys.argv[1:]
+assert main(["train", "--config", recipe, "--push_to_hub", "true"]) == 0
+assert main(["push", run]) == 0
+assert main(["predict", name, pictures]) == 0
+assert main(["evaluate", run]) == 0
+assert not events, events[:3]
+print("unpickled", len(events))
+"""
+
+
+@pytest.fixture
+def pictures(image_folder: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number, row in enumerate(load_from_disk(str(image_folder)).select(range(3))):
+        row["image"].save(folder / f"{number}.png")
+    return folder
+
+
+def test_nothing_is_unpickled_and_no_token_is_written(
+    recipe_values: dict, hub: Hub, pictures: Path, tmp_path: Path
+) -> None:
+    hub.accounts[CANARY] = hub.accounts[hub.token]
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(recipe_values))
+    run = tmp_path / "run"
+    environment = {**os.environ, **hub.environment(cache=tmp_path / "cache", token=CANARY)}
+    command = [sys.executable, "-c", EVERYTHING, str(recipe), str(run), str(pictures), "run-stage3"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "unpickled 0" in result.stdout
+    said = result.stdout.encode() + result.stderr.encode()
+    written = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
+    pushed = [
+        file.data
+        for stage in range(4)
+        for file in hub.repo(f"user/run-stage{stage}").at("main").files.values()
+    ]
+    assert len(pushed) > 20
+    assert not [content for content in (said, *written, *pushed) if CANARY.encode() in content]
+
+
+def test_a_pickle_in_a_repository_is_refused_unopened(recipe_values: dict, hub: Hub, tmp_path: Path) -> None:
+    train_run(Recipe.from_dict(recipe_values))
+    stage = tmp_path / "run" / "stage1"
+    (stage / "optimizer.pt").write_bytes(b"no pickle at all")
+    hub.add("user/poisoned", stage)
+    for place in (str(stage), "user/poisoned"):
+        with pytest.raises(ValueError, match=r"optimizer.pt, which could run code"):
+            PromptCCDModel.from_pretrained(place)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_components": 10**9}, "num_components <= 1000000"),
+        ({"projection_output_size": 10**12}, "projection_output_size <= 1048576"),
+        ({"vision_config": {"model_type": "dinov2", "hidden_size": 10**7}}, "hidden_size <= 8192"),
+        ({"vision_config": {"model_type": "clip_vision_model"}}, "dinov2"),
+        ({"num_parts": 10**6}, "num_parts <= 1024"),
+    ],
+)
+def test_a_poisoned_configuration_is_refused_before_anything_is_allocated(
+    changes: dict, message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        PromptCCDPlusPlusConfig(
+            **changes
+        ) if "num_components" not in changes else PromptCCDModel.config_class(**changes)
