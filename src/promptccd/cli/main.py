@@ -22,7 +22,7 @@ from promptccd.cli.tables import (
 )
 from promptccd.errors import PromptCCDError
 from promptccd.evaluation import ContinualScore
-from promptccd.hub import fetch_stages, push_run, pusher
+from promptccd.hub import fetch_stages, publish_stages, push_run, pusher
 from promptccd.runs import (
     RunDirectory,
     RunEvaluation,
@@ -81,6 +81,11 @@ def build_parser() -> argparse.ArgumentParser:
         commands, "split", split_command, "show the stages a recipe would train on; trains nothing"
     )
     split.add_argument("config", metavar="RECIPE", help="a YAML file, see hub_configs/")
+    split.add_argument("--push", metavar="NS/NAME", help="publish the stages as a data set on the Hub")
+    split.add_argument(
+        "--ids-only", action="store_true", help="publish which image belongs where, not the images"
+    )
+    split.add_argument("--private", action="store_true", help="make a new data set private")
     add_recipe_options(split)
 
     evaluate = _command(
@@ -147,6 +152,9 @@ def split_command(options: argparse.Namespace) -> None:
     """``promptccd split``."""
     recipe = recipe_from(options)
     stages = stage_stream(recipe.data, recipe.training.seed)
+    if options.push:
+        url = publish_stages(stages, options.push, ids_only=options.ids_only, private=options.private)
+        logger.info("Published: %s", url)
     split = stages.split.to_dict()
     summary = {
         key: split[key] for key in ("fingerprint", "data_fingerprint", "seed", "class_blocks", "stages")

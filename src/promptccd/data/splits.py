@@ -103,6 +103,28 @@ class CategorySplit:
             "sample_ids": [ids.tolist() for ids in self.sample_ids],
         }
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "CategorySplit":
+        """What `to_dict` wrote.
+
+        Raises:
+            DataError: the content is not that of the fingerprint that stands beside it.
+        """
+        split = cls(
+            class_blocks=tuple(values["class_blocks"]),
+            cuts=tuple(tuple(row) for row in values["cuts"]),
+            seed=values["seed"],
+            categories=tuple(values["categories"]),
+            sample_ids=tuple(np.asarray(ids, dtype=np.int64) for ids in values["sample_ids"]),
+            counts=tuple(StageCount(**count) for count in values["stages"]),
+            data_fingerprint=values["data_fingerprint"],
+        )
+        if split.fingerprint != values["fingerprint"]:
+            raise DataError(
+                f"This split says it is {values['fingerprint']} and is {split.fingerprint}: it was altered."
+            )
+        return split
+
 
 def split_by_category(
     labels: np.ndarray,

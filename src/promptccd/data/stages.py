@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 from datasets import Dataset, Image
 
+from promptccd.data.hub_stages import PublishedStages, read_published
 from promptccd.data.images import decode_image
 from promptccd.data.loading import image_column_of, label_column_of, load_images, read_categories
 from promptccd.data.selection import CategoryName, select_rows
@@ -132,7 +133,35 @@ class StageStream(Sequence[Stage]):
         cut = split_by_category(
             labels, categories, class_blocks, cuts, seed, _data_fingerprint(images, labels, categories)
         )
-        return cls(_build_stages(images, labels, cut), cut, labels)
+        return cls(_stages_of([images.select(ids) for ids in cut.sample_ids], labels, cut), cut, labels)
+
+    @classmethod
+    def from_hub(
+        cls, name: str, *, dataset: str | Dataset | None = None, revision: str | None = None
+    ) -> "StageStream":
+        """Read the stages that ``promptccd split RECIPE --push NAME`` published.
+
+        Args:
+            name: data set repository, ``namespace/name``.
+            dataset: the source data set, where only ids were published.
+            revision: branch, tag or commit; none means the newest.
+
+        Raises:
+            DataError: nothing to read there, or only ids and no source data set was given.
+            SplitMismatchError: the source data set is not the one the stages were cut from.
+        """
+        published = read_published(name, revision)
+        images = published.images
+        if images is None:
+            if dataset is None:
+                raise DataError(
+                    f"{name!r} holds ids and no images: give dataset, the data set they are rows of."
+                )
+            images = _rows_of(dataset, published, name)
+        undecoded = [table.cast_column("image", Image(decode=False)) for table in images]
+        return cls(
+            _stages_of(undecoded, published.labels, published.split), published.split, published.labels
+        )
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -193,16 +222,32 @@ class StageStream(Sequence[Stage]):
             )
 
 
-def _build_stages(images: Dataset, labels: np.ndarray, split: CategorySplit) -> list[Stage]:
+def _stages_of(images: Sequence[Dataset], labels: np.ndarray, split: CategorySplit) -> list[Stage]:
+    """Stages from the images of each, labels by row of the source."""
     num_seen = np.cumsum(split.class_blocks).tolist()
     first = split.sample_ids[0]
     known = split.class_blocks[0]
-    stages: list[Stage] = [
-        LabelledStage(0, images.select(first), first, known, labels[first], split.categories[:known])
-    ]
+    stages: list[Stage] = [LabelledStage(0, images[0], first, known, labels[first], split.categories[:known])]
     for index, ids in enumerate(split.sample_ids[1:], start=1):
-        stages.append(Stage(index, images.select(ids), ids, num_seen[index]))
+        stages.append(Stage(index, images[index], ids, num_seen[index]))
     return stages
+
+
+def _rows_of(dataset: str | Dataset, published: PublishedStages, name: str) -> list[Dataset]:
+    """The images of every stage out of the data set that only ids were published of."""
+    table = load_images(dataset) if isinstance(dataset, str) else dataset
+    column = image_column_of(table, None)
+    images = table.select_columns([column]).cast_column(column, Image(decode=False))
+    images = images.rename_column(column, "image") if column != "image" else images
+    labels = np.full(len(images), -1, dtype=np.int64)
+    labels[: len(published.labels)] = published.labels[: len(images)]
+    found = _data_fingerprint(images, labels, published.split.categories)
+    if found != published.split.data_fingerprint:
+        raise SplitMismatchError(
+            f"{name} was cut from data {published.split.data_fingerprint}, but this data is {found}. Give the data "
+            "set, and the split of it, that the stages were cut from."
+        )
+    return [images.select(ids) for ids in published.split.sample_ids]
 
 
 def _data_fingerprint(images: Dataset, labels: np.ndarray, categories: Sequence[str]) -> str:

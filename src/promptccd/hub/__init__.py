@@ -2,5 +2,6 @@
 
 from promptccd.hub.push import PushedStage, push_run, push_stage, pusher
 from promptccd.hub.resume import fetch_stages
+from promptccd.hub.stage_datasets import publish_stages
 
-__all__ = ["PushedStage", "fetch_stages", "push_run", "push_stage", "pusher"]
+__all__ = ["PushedStage", "fetch_stages", "publish_stages", "push_run", "push_stage", "pusher"]

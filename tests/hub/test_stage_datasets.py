@@ -1,0 +1,70 @@
+"""Stages published and read back are the same stages."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import load_dataset, load_from_disk
+
+from promptccd.cli.main import main
+from promptccd.data import StageStream
+from promptccd.errors import DataError, SplitMismatchError
+from tests.hub.server import Hub
+
+
+@pytest.fixture
+def recipe(recipe_values: dict, tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(recipe_values))
+    return path
+
+
+@pytest.mark.parametrize("ids_only", [False, True])
+def test_stages_come_back_with_their_fingerprint(
+    recipe: Path, image_folder: Path, hub: Hub, capsys, ids_only: bool
+) -> None:
+    options = ["--ids-only"] if ids_only else []
+    assert main(["split", str(recipe), "--push", "user/stages", "--json", *options]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    stages = StageStream.from_hub("user/stages", dataset=str(image_folder) if ids_only else None)
+    assert stages.split.fingerprint == printed["fingerprint"]
+    original = StageStream.from_dataset(load_from_disk(str(image_folder)), class_blocks=[2, 1, 1, 1], seed=1)
+    assert stages.split.fingerprint == original.split.fingerprint
+    assert stages.num_known == 2
+    assert np.array_equal(stages.labelled.labels, original.labelled.labels)
+    for one, other in zip(stages, original, strict=True):
+        assert np.array_equal(stages.evaluation_labels(one), original.evaluation_labels(other))
+        assert one.source(3)["bytes"] == other.source(3)["bytes"]
+        assert one.num_categories == other.num_categories
+
+
+def test_unlabelled_stages_have_no_label_column(recipe: Path, hub: Hub) -> None:
+    assert main(["split", str(recipe), "--push", "user/stages"]) == 0
+    assert set(load_dataset("user/stages", "stage_0", split="train").column_names) == {
+        "sample_id",
+        "label",
+        "image",
+    }
+    for stage in (1, 2, 3):
+        table = load_dataset("user/stages", f"stage_{stage}", split="train")
+        assert set(table.column_names) == {"sample_id", "image"}
+    card = hub.repo("user/stages", "dataset").at("main").files["README.md"].data.decode()
+    assert "config_name: stage_0" in card
+    assert "StageStream.from_hub" in card
+    assert "More Information Needed" not in card
+
+
+def test_ids_alone_ask_for_the_very_data_set(recipe: Path, image_folder: Path, hub: Hub) -> None:
+    assert main(["split", str(recipe), "--push", "user/ids", "--ids-only"]) == 0
+    assert "image" not in load_dataset("user/ids", "stage_0", split="train").column_names
+    with pytest.raises(DataError, match="ids and no images"):
+        StageStream.from_hub("user/ids")
+    other = load_from_disk(str(image_folder)).select(range(149, -1, -1))
+    with pytest.raises(SplitMismatchError, match="was cut from data"):
+        StageStream.from_hub("user/ids", dataset=other)
+
+
+def test_what_is_not_there_is_named(hub: Hub) -> None:
+    with pytest.raises(DataError, match="user/nothing"):
+        StageStream.from_hub("user/nothing")
