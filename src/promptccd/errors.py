@@ -33,6 +33,12 @@ class DiskError(PromptCCDError):
     exit_code = 3
 
 
+class MismatchError(PromptCCDError):
+    """Something does not hold what it says it holds."""
+
+    exit_code = 1
+
+
 class HubError(PromptCCDError):
     """The Hub cannot be reached or refuses; everything local is untouched."""
 

@@ -20,9 +20,9 @@ from promptccd.cli.tables import (
     parameter_table,
     score_table,
 )
-from promptccd.errors import PromptCCDError
+from promptccd.errors import MismatchError, PromptCCDError
 from promptccd.evaluation import ContinualScore
-from promptccd.hub import fetch_stages, publish_stages, push_run, pusher
+from promptccd.hub import fetch_stages, publish_stages, push_run, pusher, verify
 from promptccd.runs import (
     RunDirectory,
     RunEvaluation,
@@ -110,6 +110,12 @@ def build_parser() -> argparse.ArgumentParser:
     push.add_argument("--stage", type=int, help="one stage (default: all that are finished)")
     push.add_argument("--private", action="store_true", help="make new repositories private")
     push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
+
+    verify_ = _command(commands, "verify", verify_command, "recompute what a run or a repository claims")
+    verify_.add_argument(
+        "place", metavar="REPO_OR_RUN", help="output_dir of a training, a stage, or its repository"
+    )
+    verify_.add_argument("--quick", action="store_true", help="do not group the images anew")
 
     parameters = _command(
         commands, "parameters", parameters_command, "count what a recipe's model learns, part by part"
@@ -221,6 +227,19 @@ def push_command(options: argparse.Namespace) -> None:
         )
 
     _show(options, [asdict(stage) for stage in pushed], lines)
+
+
+def verify_command(options: argparse.Namespace) -> None:
+    """``promptccd verify``: exit code 1 if anything disagrees."""
+    checks = verify(options.place, recompute=not options.quick)
+
+    def lines() -> str:
+        return "\n".join(f"{'MISMATCH' if check.problem else 'ok':8}  {check.what}" for check in checks)
+
+    _show(options, [asdict(check) for check in checks], lines)
+    wrong = [f"{check.what}: {check.problem}" for check in checks if check.problem]
+    if wrong:
+        raise MismatchError(f"{len(wrong)} of {len(checks)} checks disagree. {' | '.join(wrong)}")
 
 
 def parameters_command(options: argparse.Namespace) -> None:

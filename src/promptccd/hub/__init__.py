@@ -3,5 +3,15 @@
 from promptccd.hub.push import PushedStage, push_run, push_stage, pusher
 from promptccd.hub.resume import fetch_stages
 from promptccd.hub.stage_datasets import publish_stages
+from promptccd.hub.verify import Check, verify
 
-__all__ = ["PushedStage", "fetch_stages", "publish_stages", "push_run", "push_stage", "pusher"]
+__all__ = [
+    "Check",
+    "PushedStage",
+    "fetch_stages",
+    "publish_stages",
+    "push_run",
+    "push_stage",
+    "pusher",
+    "verify",
+]

@@ -1,0 +1,129 @@
+"""Recompute what a run or a repository claims, as far as it can be recomputed."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard, snapshot_download
+
+from promptccd.errors import HubError, PromptCCDError
+from promptccd.models.hub_names import find_model
+from promptccd.runs import RunDirectory, RunEvaluation, load_model
+from promptccd.training.checkpoints import problems_of
+
+TOLERANCE = (
+    0.01  # points: another machine may group an image differently at the last bit, and one is more than this
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        what: what was compared.
+        problem: what does not agree; empty if it does.
+    """
+
+    what: str
+    problem: str = ""
+
+
+def verify(place: str, *, recompute: bool = True) -> list[Check]:
+    """Check a run, a stage's folder or a stage's repository.
+
+    Args:
+        place: any of them; a repository is downloaded whole.
+        recompute: of a run, also group all stages anew from their checkpoints, which needs the data.
+
+    Raises:
+        HubError: there is no such folder and no such repository.
+    """
+    folder = Path(place)
+    if (folder / "manifest.json").exists():
+        return list(_run_checks(RunDirectory(folder), recompute))
+    if folder.is_dir():
+        return list(_stage_checks(folder, folder.name))
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            name, _ = find_model(place)
+            snapshot_download(name, local_dir=temporary)
+        except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
+            raise HubError(f"Cannot verify {place!r}: {' '.join(str(error).split())[:300]}") from error
+        for extra in Path(temporary).glob(".*"):  # .gitattributes of the Hub and .cache of its client
+            shutil.rmtree(extra) if extra.is_dir() else extra.unlink()
+        return list(_stage_checks(Path(temporary), name))
+
+
+def _stage_checks(folder: Path, name: str) -> Iterator[Check]:
+    """A stage by itself: its sums, its model, its categories."""
+    damaged = problems_of(folder)
+    yield Check(f"{name}: sums of all files", "; ".join(damaged))
+    if damaged:
+        return
+    try:
+        model = load_model(folder)
+    except PromptCCDError as error:
+        yield Check(f"{name}: the model loads", str(error))
+        return
+    yield Check(f"{name}: the model loads")
+    config = model.config
+    given = json.loads((folder / "assignments.json").read_text(encoding="utf-8"))
+    strangers = sorted(set(given["category_ids"]) - set(config.category_ids))
+    yield Check(
+        f"{name}: images were assigned to its own categories",
+        f"{strangers[:5]} are no category ids" if strangers else "",
+    )
+    counted = (len(model.prototypes), len(config.category_ids))
+    problem = f"{counted[0]} prototypes for {counted[1]} categories" if counted[0] != counted[1] else ""
+    yield Check(f"{name}: a prototype for every category", problem)
+
+
+def _run_checks(run: RunDirectory, recompute: bool) -> Iterator[Check]:
+    """All stages, and the records beside them."""
+    stages = 0
+    while run.stage(stages).exists():
+        yield from _stage_checks(run.stage(stages), f"stage{stages}")
+        stages += 1
+    recorded = json.loads((run.path / "split.json").read_text(encoding="utf-8"))["fingerprint"]
+    same = recorded == run.manifest["split_fingerprint"]
+    yield Check("the split is that of the manifest", "" if same else "split.json has another fingerprint")
+    table = run.results
+    if table is None:
+        return
+    written = table.to_dict()
+    for stage in range(1, stages):
+        rows = [row for row in written["stages"] if row["stage"] <= stage]
+        yield Check(
+            f"stage{stage}: numbers on the card are those of results.json", _card_problem(run, stage, rows)
+        )
+    if recompute:
+        yield _recomputed(run, written)
+
+
+def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> str:
+    """What of a card's metadata differs from the rows up to its stage."""
+    results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
+    of_stages = [result for result in results if ", stage " in (result.metric_name or "")]  # not the averages
+    on_card = sorted(round(float(result.metric_value), 4) for result in of_stages)
+    expected = sorted(row[part] for row in rows for part in ("all", "old", "new") if row[part] is not None)
+    return "" if on_card == expected else f"the card says {on_card}, results.json {expected}"
+
+
+def _recomputed(run: RunDirectory, written: dict[str, Any]) -> Check:
+    what = "accuracies recomputed from the checkpoints"
+    try:
+        found = RunEvaluation(str(run.path)).evaluate().to_dict()
+    except PromptCCDError as error:
+        return Check(what, str(error))
+    apart = [
+        f"stage {row['stage']} {part}: {row[part]} written, {again[part]} found"
+        for row, again in zip(written["stages"], found["stages"], strict=True)
+        for part in ("all", "old", "new")
+        if row[part] is not None and abs(row[part] - again[part]) > TOLERANCE
+    ]
+    return Check(what, "; ".join(apart))

@@ -1,0 +1,131 @@
+"""`promptccd verify` believes nothing it can recompute; and a stage on the Hub is the stage that was trained."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from datasets import load_from_disk
+from safetensors.torch import load_file, save_file
+
+from promptccd.cli.main import main
+from promptccd.hub import push_run, verify
+from promptccd.runs import RunDirectory, train_run
+from promptccd.training.arguments import Recipe
+from tests.hub.server import Hub
+
+
+@pytest.fixture
+def run(recipe_values: dict, tmp_path: Path) -> RunDirectory:
+    train_run(Recipe.from_dict(recipe_values))
+    return RunDirectory(tmp_path / "run")
+
+
+def test_a_run_and_its_repository_agree_with_themselves(run: RunDirectory, hub: Hub, capsys) -> None:
+    assert main(["verify", str(run.path)]) == 0
+    out = capsys.readouterr().out
+    assert "MISMATCH" not in out
+    assert "recomputed" in out
+    push_run(run, stages=[2])
+    assert main(["verify", "user/run-stage2"]) == 0
+    assert main(["verify", "user/nothing"]) == 5
+
+
+def change_results(run: RunDirectory) -> None:
+    path = run.path / "results.json"
+    values = json.loads(path.read_text())
+    values["stages"][1]["all"] += 1.5
+    path.write_text(json.dumps(values))
+
+
+def change_weights(run: RunDirectory) -> None:
+    path = run.stage(1) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-3] + b"abc")
+
+
+def change_card(run: RunDirectory) -> None:
+    path = run.stage(3) / "README.md"
+    text = path.read_text()
+    value = json.loads((run.path / "results.json").read_text())["stages"][2]["all"]
+    assert f"value: {value}" in text
+    path.write_text(text.replace(f"value: {value}", "value: 99.99"))
+
+
+def change_split(run: RunDirectory) -> None:
+    path = run.path / "split.json"
+    path.write_text(path.read_text().replace('"fingerprint": "', '"fingerprint": "0', 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (change_results, "results.json"),
+        (change_weights, "model.safetensors was altered"),
+        (change_card, "stage3: numbers on the card"),
+        (change_split, "split.json has another fingerprint"),
+    ],
+)
+def test_whatever_was_altered_is_named(run: RunDirectory, change, named: str, capsys) -> None:
+    change(run)
+    assert main(["verify", str(run.path)]) == 1
+    captured = capsys.readouterr()
+    assert named in captured.err
+    assert "MISMATCH" in captured.out
+
+
+IN_A_NEW_PROCESS = """
+import sys
+if sys.argv[3] == "without the package":
+    class Absent:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] == "promptccd":
+                raise ImportError("promptccd is not here")
+    sys.meta_path.insert(0, Absent())
+    from transformers import AutoModel
+    model = AutoModel.from_pretrained("user/" + sys.argv[1], trust_remote_code=True)
+else:
+    from promptccd import PromptCCDModel
+    model = PromptCCDModel.from_pretrained(sys.argv[1])
+from safetensors.torch import load_file, save_file
+output = model(load_file(sys.argv[2] + "/pixels.safetensors")["pixels"])
+found = model.assign(output.features)
+save_file({"features": output.features, "ids": found.category_ids}, sys.argv[2] + "/output.safetensors")
+"""
+
+
+@pytest.mark.parametrize("process", ["with the package", "without the package"])
+def test_a_stage_on_the_hub_computes_what_it_computed_here(
+    run: RunDirectory, hub: Hub, image_folder: Path, tmp_path: Path, process: str
+) -> None:
+    """A clean cache and a new process; bare name with the package, remote code without it."""
+    import torch
+
+    from promptccd.data.views import normalise
+    from promptccd.runs import load_model, load_view
+
+    push_run(run)
+    model, view = load_model(run.stage(3)), load_view(run.stage(3))
+    pictures = load_from_disk(str(image_folder)).select(range(8))["image"]
+    pixels = normalise(torch.stack([view(picture) for picture in pictures]), view.mean, view.std)
+    save_file({"pixels": pixels}, tmp_path / "pixels.safetensors")
+    with torch.no_grad():
+        features = model(pixels).features
+    environment = {
+        **os.environ,
+        **hub.environment(cache=tmp_path / "clean"),
+        "HF_MODULES_CACHE": str(tmp_path / "modules"),
+    }
+    command = [sys.executable, "-c", IN_A_NEW_PROCESS, "run-stage3", str(tmp_path), process]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    output = load_file(tmp_path / "output.safetensors")
+    assert torch.equal(output["features"], features)
+    assert torch.equal(output["ids"], model.assign(features).category_ids)
+
+
+def test_quick_leaves_the_data_alone(run: RunDirectory) -> None:
+    assert not [check for check in verify(str(run.path), recompute=False) if "recomputed" in check.what]
