@@ -104,19 +104,6 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--num_workers", type=int, default=0, help="loader processes")
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
 
-    push = _command(commands, "push", push_command, "push a run's stages to the Hub, a repository each")
-    push.add_argument("run_folder", metavar="RUN", help="output_dir of a training")
-    push.add_argument("--namespace", help="user or organisation (default: who is logged in)")
-    push.add_argument("--stage", type=int, help="one stage (default: all that are finished)")
-    push.add_argument("--private", action="store_true", help="make new repositories private")
-    push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
-
-    verify_ = _command(commands, "verify", verify_command, "recompute what a run or a repository claims")
-    verify_.add_argument(
-        "place", metavar="REPO_OR_RUN", help="output_dir of a training, a stage, or its repository"
-    )
-    verify_.add_argument("--quick", action="store_true", help="do not group the images anew")
-
     parameters = _command(
         commands, "parameters", parameters_command, "count what a recipe's model learns, part by part"
     )
@@ -138,7 +125,23 @@ def build_parser() -> argparse.ArgumentParser:
     )
     predict.add_argument("model", metavar="MODEL", help="folder or Hub id of a finished stage")
     predict.add_argument("folder", metavar="FOLDER", help="folder of images, searched with its sub-folders")
+    _add_hub_commands(commands)
     return parser
+
+
+def _add_hub_commands(commands: Any) -> None:
+    push = _command(commands, "push", push_command, "push a run's stages to the Hub, a repository each")
+    push.add_argument("run_folder", metavar="RUN", help="output_dir of a training")
+    push.add_argument("--namespace", help="user or organisation (default: who is logged in)")
+    push.add_argument("--stage", type=int, help="one stage (default: all that are finished)")
+    push.add_argument("--private", action="store_true", help="make new repositories private")
+    push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
+
+    verify_ = _command(commands, "verify", verify_command, "recompute what a run or a repository claims")
+    verify_.add_argument(
+        "place", metavar="REPO_OR_RUN", help="output_dir of a training, a stage, or its repository"
+    )
+    verify_.add_argument("--quick", action="store_true", help="do not group the images anew")
 
 
 def train_command(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 
 from promptccd.errors import HubError
-from promptccd.models.hub_names import find_model
+from promptccd.models.loading import find_model
 from promptccd.runs import RunDirectory
 from promptccd.training.checkpoints import CHECKSUMS, problems_of, trusted, write_directory
 

@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import ModelCard, snapshot_download
 
 from promptccd.errors import HubError, PromptCCDError
-from promptccd.models.hub_names import find_model
+from promptccd.models.loading import find_model
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
 from promptccd.training.checkpoints import problems_of
 

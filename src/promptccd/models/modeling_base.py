@@ -1,9 +1,7 @@
 """What every model of the family is: a DINO backbone, a projection head, and prototypes of its categories."""
 
 import copy
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,15 +24,13 @@ from .backbones import (
 )
 from .configuration_promptccd import BACKBONE_TYPES, CategoryDiscoveryConfig
 from .gaussian_mixture import GaussianMixture
-from .hub_names import find_model, refuse_pickles
+from .loading import find_model, refuse_pickles, require_whole, without_key_report
 from .part_labeller import PartLabeller
 from .part_pools import PartPools
 from .part_router import PartRouter
 from .projection_head import ProjectionHead
 from .prompt_pools import PromptPool
 
-# A bare backbone may carry the heads it was published with; none of ours is among them.
-_FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
 _WHERE_TO_LOOK = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
 
@@ -168,9 +164,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
             kwargs["config"] = config
         kwargs.setdefault("use_safetensors", True)
         kwargs["ignore_mismatched_sizes"] = True  # so that it is we who refuse them, by name
-        with _without_key_report():
+        with without_key_report():
             model, info = super().from_pretrained(place, *args, output_loading_info=True, **kwargs)
-        _require_whole(info, is_bare, place)
+        require_whole(info, is_bare, place)
         if is_bare:
             model.adopt_backbone()
         model.freeze()
@@ -290,32 +286,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
         confidences = torch.softmax(-distances / self.config.confidence_temperature, dim=1)
         ids = torch.tensor(self.config.category_ids, device=rows.device)
         return Assignment(ids[rows], confidences.gather(1, rows[:, None])[:, 0], nearest)
-
-
-@contextmanager
-def _without_key_report() -> Iterator[None]:
-    """Silence the table of keys that transformers logs: `_require_whole` raises what matters of it."""
-    logger = logging.getLogger("transformers.modeling_utils")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def _require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:
-    """Turn what transformers only logs about keys into an error that names them."""
-    missing = [key for key in info["missing_keys"] if not is_bare or key.startswith("backbone.")]
-    unexpected = [key for key in info["unexpected_keys"] if not (is_bare and key.startswith(_FOREIGN_HEADS))]
-    wrong_size = [str(key) for key in info["mismatched_keys"]]
-    for problem, keys in (("missing", missing), ("unexpected", unexpected), ("of another size", wrong_size)):
-        if keys:
-            raise ValueError(
-                f"{name} is not a whole checkpoint: {len(keys)} keys are {problem}: "
-                f"{', '.join(sorted(keys)[:8])}{' ...' if len(keys) > 8 else ''}. "
-                "Download it again, or load it with the class it was saved with."
-            )
 
 
 __all__ = ["Assignment", "CategoryDiscoveryModel", "CategoryDiscoveryOutput"]

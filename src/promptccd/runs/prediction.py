@@ -13,7 +13,7 @@ from promptccd.data.images import Status, decode_image
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, RunError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.hub_names import find_model
+from promptccd.models.loading import find_model
 from promptccd.runs.stage_checkpoint import load_view
 from promptccd.training.checkpoints import CHECKSUMS, problems_of
 from promptccd.training.progress import progress_bar

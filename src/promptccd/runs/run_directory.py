@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import StageStream
 from promptccd.errors import RunError, SplitMismatchError
-from promptccd.evaluation import ContinualScore
+from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.models import VARIANTS
 from promptccd.training.arguments import Recipe
 from promptccd.training.checkpoints import (
@@ -221,6 +221,15 @@ class RunDirectory:
     def assignments(self, stage: int) -> dict[str, list[int]]:
         """Sample ids and the category ids assigned to them at a stage."""
         return json.loads((self.stage(stage) / "assignments.json").read_text(encoding="utf-8"))
+
+    def record(self, score: StageScore) -> None:
+        """Put a stage's row into ``results.json``, in place of one that was there."""
+        others = (
+            [] if self.results is None else [row for row in self.results.stages if row.stage != score.stage]
+        )
+        table = ContinualScore("cacc", sorted([*others, score], key=lambda row: row.stage)).to_dict()
+        # Once more from the rounded rows, so that the mean is that of what is written.
+        self.write("results.json", ContinualScore.from_dict(table).to_dict())
 
     def update_manifest(self, values: dict[str, Any]) -> None:
         """Merge values into ``manifest.json``, dictionaries one level deep."""

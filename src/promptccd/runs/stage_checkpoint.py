@@ -7,7 +7,7 @@ from transformers import AutoImageProcessor
 
 from promptccd.data.views import EvaluationView
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.hub_names import find_model
+from promptccd.models.loading import find_model
 from promptccd.training.checkpoints import write_directory, write_json
 
 

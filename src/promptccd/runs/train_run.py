@@ -18,13 +18,12 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
-from promptccd.errors import ConfigurationError, SplitMismatchError
+from promptccd.errors import ConfigurationError
 from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
     Discovery,
     StageScore,
-    clustering_accuracy,
 )
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs.category_counts import COUNTS
@@ -32,6 +31,7 @@ from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import backbone_of, ensure_backbone, evaluation_view, stage_zero_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import save_stage
+from promptccd.runs.take_over import take_over
 from promptccd.training.arguments import DataArguments, Recipe
 from promptccd.training.checkpoints import trusted
 from promptccd.training.distributed import same_on_all
@@ -129,7 +129,7 @@ class _Run:
         if finished:
             logger.info("Finished already in %s: stages %s.", self.run.path, ", ".join(map(str, finished)))
         if self.accelerator.is_main_process:
-            self._take_over(finished)
+            take_over(self.run, self.stages, finished)
         if len(finished) == len(self.stages):
             return self._table()
         self._start_trackers()
@@ -214,7 +214,7 @@ class _Run:
         if not self.accelerator.is_main_process:
             return
         if score is not None:
-            self._record(score)
+            self.run.record(score)
             logger.info(
                 "stage %d: All %.1f, Old %.1f, New %.1f over %d images; categories so far: %s",
                 score.stage, score.all, score.old, score.new, score.num_images, count,
@@ -301,45 +301,6 @@ class _Run:
     def _names(self, ids: list[int]) -> list[str]:
         known = self.stages.labelled.category_names
         return [known[item] if item < len(known) else f"discovered {item}" for item in ids]
-
-    def _take_over(self, finished: list[int]) -> None:
-        """Score stages that came from elsewhere: their images were assigned there.
-
-        Raises:
-            SplitMismatchError: a stage holds images that are not of that stage here.
-        """
-        scored = {row.stage for row in self._table().stages}
-        for index in finished:
-            given, own = self.run.assignments(index), self.stages[index].sample_ids
-            if not np.isin(given["sample_ids"], own).all():
-                raise SplitMismatchError(
-                    f"{self.run.stage(index)} was trained on other images than stage {index} holds here: use the data "
-                    "set, class_blocks, cuts and seed it was made with, or start a new output_dir."
-                )
-            if index == 0 or index in scored:
-                continue
-            positions = np.searchsorted(own, given["sample_ids"])
-            true_ids = self.stages.evaluation_labels(self.stages[index])[positions]
-            ids = np.asarray(given["category_ids"])
-            accuracy = clustering_accuracy(true_ids, ids, range(self.stages.num_known))
-            config = VARIANTS[self.recipe.model.variant].config_class.from_pretrained(self.run.stage(index))
-            estimate = config.count_estimate
-            self._record(
-                StageScore(
-                    index,
-                    *accuracy,
-                    len(config.category_ids),
-                    len(ids),
-                    None if estimate is None else (estimate["low"], estimate["high"]),
-                )
-            )
-
-    def _record(self, score: StageScore) -> None:
-        """Put a row into the table on disk."""
-        others = [row for row in self._table().stages if row.stage != score.stage]
-        table = ContinualScore("cacc", sorted([*others, score], key=lambda row: row.stage)).to_dict()
-        # Once more from the rounded rows, so that the mean is that of what is written.
-        self.run.write("results.json", ContinualScore.from_dict(table).to_dict())
 
     def _table(self) -> ContinualScore:
         """The rows scored so far."""

@@ -1,13 +1,17 @@
-"""Short names: ``promptccd-pp-cub-stage3`` without a namespace, as `push_to_hub` takes them."""
+"""Where a model lies, and what of it is refused: pickles, and checkpoints that are not whole."""
 
+import logging
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from huggingface_hub import get_token, list_repo_files, whoami
 from transformers import PreTrainedConfig
 
 NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
+# A bare backbone may carry the heads it was published with; none of ours is among them.
+_FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".joblib", ".h5", ".msgpack")
 
 
@@ -84,4 +88,30 @@ def _places(name: str) -> Iterator[str]:
             yield f"{user}/{name}"
 
 
-__all__ = ["NAMESPACE_VARIABLE", "find_model", "refuse_pickles"]
+@contextmanager
+def without_key_report() -> Iterator[None]:
+    """Silence the table of keys that transformers logs: `require_whole` raises what matters of it."""
+    logger = logging.getLogger("transformers.modeling_utils")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:
+    """Turn what transformers only logs about keys into an error that names them."""
+    missing = [key for key in info["missing_keys"] if not is_bare or key.startswith("backbone.")]
+    unexpected = [key for key in info["unexpected_keys"] if not (is_bare and key.startswith(_FOREIGN_HEADS))]
+    wrong_size = [str(key) for key in info["mismatched_keys"]]
+    for problem, keys in (("missing", missing), ("unexpected", unexpected), ("of another size", wrong_size)):
+        if keys:
+            raise ValueError(
+                f"{name} is not a whole checkpoint: {len(keys)} keys are {problem}: "
+                f"{', '.join(sorted(keys)[:8])}{' ...' if len(keys) > 8 else ''}. "
+                "Download it again, or load it with the class it was saved with."
+            )
+
+
+__all__ = ["NAMESPACE_VARIABLE", "find_model", "refuse_pickles", "require_whole", "without_key_report"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
-from promptccd.models.hub_names import NAMESPACE_VARIABLE, find_model
+from promptccd.models.loading import NAMESPACE_VARIABLE, find_model
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 WITHOUT_PACKAGE = """
@@ -74,7 +74,7 @@ def test_a_folder_and_a_name_with_a_namespace_mean_themselves(tmp_path: Path, mo
 
 def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr("promptccd.models.hub_names.get_token", lambda: None)
+    monkeypatch.setattr("promptccd.models.loading.get_token", lambda: None)
     with pytest.raises(OSError, match="no namespace is known"):
         find_model("promptccd-pp-cub-stage3")
     monkeypatch.setenv(NAMESPACE_VARIABLE, "team")
