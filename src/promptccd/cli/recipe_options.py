@@ -7,14 +7,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from promptccd.training.arguments import (
-    Recipe,
-    alternatives,
-    describe_type,
-    field_types,
-    parse_value,
-    section_types,
-)
+from promptccd.training.arguments import Recipe, section_types
+from promptccd.training.recipe_values import alternatives, describe_type, field_types, parse_value
 
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:

@@ -5,9 +5,6 @@ here. An unknown key and a wrong type are errors that name the key and what it t
 """
 
 import dataclasses
-import difflib
-import re
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,12 +13,12 @@ from typing import Any, Literal
 
 import yaml
 from huggingface_hub.dataclasses import strict
-from huggingface_hub.errors import StrictDataclassError
 
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
 from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.training.pretraining import PretrainingOptions
+from promptccd.training.recipe_values import build_section, read_yaml, require_known
 
 
 @strict
@@ -237,7 +234,7 @@ class Recipe:
             ConfigurationError: no such file, no YAML, an unknown key, or a value of the wrong type.
         """
         try:
-            values = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader) or {}
+            values = read_yaml(Path(path).read_text(encoding="utf-8")) or {}
         except OSError as error:
             raise ConfigurationError(
                 f"Cannot read recipe {str(path)!r}: {error.strerror}. The recipes that come along are in hub_configs/."
@@ -263,8 +260,8 @@ class Recipe:
             ConfigurationError: an unknown section or field, or a value of the wrong type.
         """
         sections = section_types()
-        _require_known("section", values, sections)
-        return cls(**{name: _build(name, sections[name], part) for name, part in values.items()})
+        require_known("section", values, sections)
+        return cls(**{name: build_section(name, sections[name], part) for name, part in values.items()})
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain values by section and field, every default written out."""
@@ -274,91 +271,3 @@ class Recipe:
 def section_types() -> dict[str, Any]:
     """The dataclass of every section, in the order a bare ``--field`` is looked up."""
     return typing.get_type_hints(Recipe)
-
-
-def field_types(section: Any) -> dict[str, Any]:
-    """Type of every field of a section."""
-    hints = typing.get_type_hints(section)
-    return {item.name: hints[item.name] for item in dataclasses.fields(section)}
-
-
-def parse_value(text: str) -> Any:
-    """A value as the command line gives it, read by the rules of the YAML file (``1e-4`` is a number)."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
-        return text
-
-
-def alternatives(hint: Any) -> tuple[Any, ...]:
-    """The types a hint allows: the members of a union, or the hint itself."""
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if is_union else (hint,)
-
-
-def describe_type(hint: Any) -> str:
-    """A type in words a person would use: ``int``, ``no | bf16``, ``list[float] or none``."""
-    if typing.get_origin(hint) is Literal:
-        return " | ".join(str(choice) for choice in typing.get_args(hint))
-    if len(alternatives(hint)) > 1:
-        return " or ".join(describe_type(part) for part in alternatives(hint))
-    if hint is type(None):
-        return "none"
-    return str(hint).replace("typing.", "") if typing.get_origin(hint) else hint.__name__
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML 1.2 where 1.1 surprises: ``1e-4`` is a number, and ``no`` is a word, not false."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - the name and the shape are PyYAML's
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
-    ),
-    list("-+0123456789."),
-)
-
-
-def _build(name: str, section: Any, values: Mapping[str, Any]) -> Any:
-    hints = field_types(section)
-    _require_known(f"field of section {name!r}", values, hints)
-    prepared = {key: _with_floats(value, hints[key]) for key, value in values.items()}
-    for key, value in prepared.items():
-        # A class of this one field: types are checked before ranges, which may span several fields.
-        check: Any = strict(dataclasses.make_dataclass("Field", [(key, hints[key])]))
-        try:
-            check(**{key: value})
-        except StrictDataclassError as error:
-            raise ConfigurationError(
-                f"Wrong type for {name}.{key}: expected {describe_type(hints[key])}, got {value!r} "
-                f"({type(value).__name__})."
-            ) from error
-    return section(**prepared)
-
-
-def _require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    for key in given:
-        if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ConfigurationError(f"Unknown {what} {key!r}.{hint} It takes: {', '.join(known)}.")
-
-
-def _with_floats(value: Any, hint: Any) -> Any:
-    """Whole numbers become floats where floats are wanted, inside lists too."""
-    options = alternatives(hint)
-    if isinstance(value, int) and not isinstance(value, bool) and float in options:
-        return float(value)
-    for option in options:
-        if isinstance(value, list) and typing.get_origin(option) is list:
-            return [_with_floats(item, typing.get_args(option)[0]) for item in value]
-    return value
