@@ -1,14 +1,23 @@
 """Everything ``make bench`` prints."""
 
-from benchmarks import bench_clustering, bench_head, bench_step, bench_views
+from benchmarks import (
+    bench_clustering,
+    bench_head,
+    bench_parts_step,
+    bench_split_merge,
+    bench_step,
+    bench_views,
+)
 
 
 def main() -> None:
     """Run every benchmark with the sizes the README quotes."""
     for benchmark, argv in (
         (bench_step, []),
+        (bench_parts_step, []),
         (bench_head, []),
         (bench_clustering, ["--size", "cifar100"]),
+        (bench_split_merge, []),
         (bench_views, []),
     ):
         print(f"\n== {benchmark.__name__.removeprefix('benchmarks.')} ==", flush=True)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .backbones import blocks_of, class_position, class_token, run_block
+from .backbones import blocks_of, class_position, class_token, run_block, run_block_class_row
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,10 @@ class DualPromptPool(PromptPool):
 
     def forward(self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor) -> Tensor:
         """[CLS] features ``(B, D)`` of tokens entering block 0, the chosen experts ``(B, P)`` at their blocks."""
-        blocks = blocks_of(backbone)
-        for number, block in enumerate(blocks):
-            last = number == len(blocks) - 1
-            tokens = run_block(block, tokens, 1 if last else None, self._prefix(number, indices))
-        return backbone.layernorm(tokens[:, 0])
+        *before, last = blocks_of(backbone)
+        for number, block in enumerate(before):
+            tokens = run_block(block, tokens, self._prefix(number, indices))
+        return backbone.layernorm(run_block_class_row(last, tokens, self._prefix(len(before), indices)))
 
     def _prefix(self, block: int, indices: Tensor) -> tuple[Tensor, Tensor] | None:
         """Keys and values ``(B, ., D)`` that a block's attention gets in addition."""
