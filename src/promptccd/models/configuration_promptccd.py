@@ -74,9 +74,9 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             value = getattr(self, name, None)
             if value is None and vision is not None:
                 value = vision.get(name) if isinstance(vision, dict) else getattr(vision, name, None)
-            if isinstance(value, int) and not 0 <= value <= most:
+            if isinstance(value, int) and value > most:
                 raise ValueError(
-                    f"Expected 0 <= {name} <= {most}, got {value}: no model of this family is like that."
+                    f"Expected {name} <= {most}, got {value}: no model of this family is like that."
                 )
 
     def validate_categories(self) -> None:

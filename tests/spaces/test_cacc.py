@@ -1,0 +1,448 @@
+"""The metric Space: equal to `promptccd.evaluation`, to brute force, and loud about anything that is no id."""
+
+import importlib.util
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import evaluate
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
+
+ROOT = Path(__file__).parents[2]
+SPACE = ROOT / "spaces" / "cacc"
+GOOD = {"predictions": [5, 5, 9, 9], "references": [0, 0, 1, 0], "stages": [1, 1, 1, 1], "num_known": 1}
+
+
+@pytest.fixture(scope="module")
+def metric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[evaluate.Metric]:
+    """The metric as a user gets it from the folder; the tests run with HF_HUB_OFFLINE=1."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("evaluate-cache")
+        patch.setattr(evaluate.config, "HF_MODULES_CACHE", str(folder / "modules"))
+        yield evaluate.load(str(SPACE), cache_dir=str(folder))
+
+
+@pytest.fixture(scope="module")
+def module(metric: evaluate.Metric) -> ModuleType:
+    """The file that `evaluate` loaded."""
+    return sys.modules[type(metric).__module__]
+
+
+def random_case(generator: np.random.Generator, size: int, num_stages: int = 3) -> dict:
+    """Ids with gaps, more or fewer clusters than categories, predictions that are partly right."""
+    num_categories, num_clusters = generator.integers(1, 7, 2)
+    categories = generator.choice(12, num_categories, replace=False)
+    references = generator.choice(categories, size)
+    guesses = generator.choice(generator.choice(40, num_clusters, replace=False), size)
+    return {
+        "predictions": np.where(generator.random(size) < generator.random(), references + 3, guesses),
+        "references": references,
+        "stages": generator.choice([1, 2, 7], size) if num_stages > 1 else np.full(size, 4),
+        "num_known": int(generator.integers(1, references.max() + 2)),
+    }
+
+
+def best_matchings(counts: np.ndarray, is_old: np.ndarray) -> list[tuple[float, float, float]]:
+    """All, Old and New in percent under every best one-to-one matching, by trying all of them."""
+    side = max(counts.shape)
+    square = np.zeros((side, side), dtype=int)
+    square[: counts.shape[0], : counts.shape[1]] = counts
+    matchings = np.array(list(itertools.permutations(range(side))))
+    matched = square[matchings, np.arange(side)]  # (matchings, categories)
+    totals = matched.sum(axis=1)
+    matched = np.unique(matched[totals == totals.max()], axis=0)[:, : counts.shape[1]]
+    sizes = counts.sum(axis=0)
+
+    def percent(kept: np.ndarray) -> np.ndarray:
+        total = sizes[kept].sum()
+        return 100 * matched[:, kept].sum(axis=1) / total if total else np.full(len(matched), np.nan)
+
+    return list(zip(percent(sizes > 0), percent(is_old), percent(~is_old), strict=True))
+
+
+def test_equals_brute_force_over_all_matchings(module: ModuleType) -> None:
+    generator = np.random.default_rng(0)
+    compared = more_clusters = 0
+    while compared < 3000:
+        case = random_case(generator, int(generator.integers(1, 25)), num_stages=1)
+        clusters, rows = np.unique(case["predictions"], return_inverse=True)
+        categories, columns = np.unique(case["references"], return_inverse=True)
+        if max(len(clusters), len(categories)) > 6:
+            continue
+        counts = np.zeros((len(clusters), len(categories)), dtype=int)
+        np.add.at(counts, (rows, columns), 1)
+        row = module.continual_accuracy(**case)["stages"][0]
+        wanted = best_matchings(counts, categories < case["num_known"])
+        found = (row["all"], row["old"], row["new"])
+        assert any(np.allclose(found, each, equal_nan=True, rtol=0, atol=1e-9) for each in wanted), case
+        compared += 1
+        more_clusters += len(clusters) > len(categories)
+    assert more_clusters > 300
+
+
+def test_equals_the_package(module: ModuleType) -> None:
+    generator = np.random.default_rng(1)
+    for size in [1, 2, 5, *generator.integers(1, 400, 300)]:
+        case = random_case(generator, int(size))
+        result = module.continual_accuracy(**case)
+        score = ContinualScore("cacc", [package_row(case, stage) for stage in np.unique(case["stages"])])
+        assert len(result["stages"]) == len(score.stages)
+        for row, wanted in zip(result["stages"], score.stages, strict=True):
+            for name in ("stage", "num_samples", "all", "old", "new"):
+                attribute = "num_images" if name == "num_samples" else name
+                assert row[name] == pytest.approx(getattr(wanted, attribute), nan_ok=True), (name, case)
+        for part, value in score.average.items():
+            assert result[part] == pytest.approx(value, nan_ok=True)
+
+
+def package_row(case: dict, stage: int) -> StageScore:
+    """The same stage by `promptccd.evaluation`.
+
+    Its ids have no gaps here, so that of several equally good matchings SciPy takes the same.
+    """
+    chosen = case["stages"] == stage
+    categories, true = np.unique(case["references"][chosen], return_inverse=True)
+    predicted = np.unique(case["predictions"][chosen], return_inverse=True)[1]
+    accuracy = clustering_accuracy(true, predicted, np.flatnonzero(categories < case["num_known"]))
+    as_given = clustering_accuracy(
+        case["references"][chosen], case["predictions"][chosen], range(case["num_known"])
+    )
+    assert as_given.all == pytest.approx(accuracy.all)
+    return StageScore(int(stage), *accuracy, num_categories=0, num_images=int(chosen.sum()))
+
+
+def test_all_is_the_weighted_mean_of_old_and_new(module: ModuleType) -> None:
+    generator = np.random.default_rng(2)
+    for _ in range(200):
+        for row in module.continual_accuracy(**random_case(generator, 60))["stages"]:
+            assert row["num_old"] + row["num_new"] == row["num_samples"]
+            share = row["num_old"] / row["num_samples"]
+            old, new = (0.0 if math.isnan(row[part]) else row[part] for part in ("old", "new"))
+            assert row["all"] == pytest.approx(share * old + (1 - share) * new)
+
+
+def test_a_worked_case_with_its_matching(metric: evaluate.Metric) -> None:
+    result = metric.compute(**GOOD, detail=True)
+    assert (result["all"], round(result["old"], 1), result["new"]) == (75.0, 66.7, 100.0)
+    (row,) = result["stages"]
+    assert (row["clusters"], row["categories"], row["counts"]) == ([5, 9], [0, 1], [[2, 0], [1, 1]])
+    assert row["matching"] == [(5, 0), (9, 1)]
+    assert (row["stage"], row["num_samples"], row["num_old"], row["num_new"]) == (1, 4, 3, 1)
+    assert json.loads(json.dumps(result))["stages"][0]["matching"] == [[5, 0], [9, 1]]
+
+
+def test_the_matching_leaves_out_pairs_without_images(module: ModuleType) -> None:
+    case = {"predictions": [3, 3, 8], "references": [0, 0, 0], "stages": [0, 0, 0], "num_known": 1}
+    assert module.continual_accuracy(**case, detail=True)["stages"][0]["matching"] == [(3, 0)]
+    wide = {"predictions": [3, 3, 4], "references": [0, 1, 0], "stages": [0, 0, 0], "num_known": 1}
+    row = module.continual_accuracy(**wide, detail=True)["stages"][0]
+    assert row["matching"] == [(3, 1), (4, 0)]
+
+
+def test_matching_and_counts_add_up_to_the_scores(module: ModuleType) -> None:
+    generator = np.random.default_rng(3)
+    for _ in range(50):
+        case = random_case(generator, 80)
+        for row in module.continual_accuracy(**case, detail=True)["stages"]:
+            counts = np.array(row["counts"])
+            assert counts.sum() == row["num_samples"]
+            assert counts.shape == (row["num_clusters"], row["num_categories"])
+            right = [
+                counts[row["clusters"].index(cluster), row["categories"].index(category)]
+                for cluster, category in row["matching"]
+            ]
+            assert min(right) > 0
+            assert 100 * sum(right) / row["num_samples"] == pytest.approx(row["all"])
+
+
+def test_names_of_clusters_and_order_of_samples_do_not_matter(module: ModuleType) -> None:
+    generator = np.random.default_rng(4)
+    case = random_case(generator, 300)
+    order = generator.permutation(300)
+    shuffled = {name: case[name][order] for name in ("predictions", "references", "stages")}
+    shuffled["predictions"] = generator.permutation(10**6)[shuffled["predictions"]] * 10**9  # and wide gaps
+    result = module.continual_accuracy(**shuffled, num_known=case["num_known"])
+    assert result["all"] == pytest.approx(module.continual_accuracy(**case)["all"])
+
+
+def test_many_stages(module: ModuleType) -> None:
+    size = 40_000  # more stages than 16 bits number
+    result = module.continual_accuracy(np.zeros(size, int), np.zeros(size, int), np.arange(size)[::-1] * 2, 1)
+    assert result["all"] == 100
+    assert [row["stage"] for row in result["stages"]] == list(range(0, 2 * size, 2))
+
+
+BAD = {
+    "a fraction": (
+        {"predictions": [1.5, 2, 3, 4]},
+        r"predictions to be integers, got 1\.5 \(float\) at position 0",
+    ),
+    "a whole float": ({"predictions": [1, 2.0, 3, 4]}, r"got 2\.0 \(float\) at position 1.*astype"),
+    "floats of NumPy": ({"references": np.array([0, 1.0, 1, 0])}, r"references to be integers, got 0\.0"),
+    "floats of torch": ({"predictions": torch.tensor([0.0, 1, 2, 2.5])}, r"got tensor\(2\.5000\)"),
+    "float stages": ({"stages": [1, 1, 1, 1.5]}, r"stages to be integers, got 1\.5 \(float\) at position 3"),
+    "NaN": ({"predictions": np.array([0, 1, np.nan, 1])}, r"got nan \(float\) at position 2"),
+    "infinity": ({"predictions": [0, 1, math.inf, 1]}, r"got inf"),
+    "bools": ({"predictions": np.array([True, False, True, True])}, r"got True \(bool\) at position 0"),
+    "a bool among integers": ({"predictions": [3, 1, True, 1]}, r"got True \(bool\) at position 2"),
+    "None among integers": ({"references": [0, None, 1, 1]}, r"got None"),
+    "strings": ({"predictions": ["0", "1", "1", "1"]}, r"got '0' \(str\)"),
+    "a negative prediction": ({"predictions": [0, 1, -1, 1]}, r"predictions >= 0, got -1 at position 2"),
+    "a negative reference": ({"references": [0, -7, 1, 1]}, r"references >= 0, got -7 at position 1"),
+    "a negative stage": ({"stages": [0, 0, 0, -2]}, r"stages >= 0, got -2 at position 3"),
+    "beyond 64 bits": ({"predictions": [2**70, 1, 1, 1]}, r"below 2\*\*63, got 1180591620717411303424"),
+    "beyond signed": (
+        {"predictions": np.array([2**63, 1, 1, 1], np.uint64)},
+        r"below 2\*\*63, got 9223372036854775808",
+    ),
+    "unequal lengths": ({"predictions": [0, 1, 1]}, r"got 3 predictions, 4 references, 4 stages"),
+    "short stages": ({"stages": [1]}, r"got 4 predictions, 4 references, 1 stages"),
+    "no stages": ({"stages": None}, r"Expected stages for every sample, got None"),
+    "scores": ({"predictions": np.zeros((4, 3), int)}, r"predictions to be flat.*got shape \(4, 3\)"),
+    "ragged": ({"predictions": [[1], [1, 2], [1], [1]]}, r"flat sequence of integers, got list"),
+    "nothing": (
+        {"predictions": [], "references": [], "stages": []},
+        r"at least one sample to score, got none",
+    ),
+    "no known category": ({"num_known": 0}, r"num_known >= 1, an integer, got 0"),
+    "negative num_known": ({"num_known": -1}, r"got -1"),
+    "num_known too high": ({"num_known": 3}, r"num_known between 1 and 2, got 3"),
+    "float num_known": ({"num_known": 1.0}, r"num_known >= 1, an integer, got 1\.0"),
+    "bool num_known": ({"num_known": True}, r"num_known >= 1, an integer, got True"),
+    "num_known left out": ({"num_known": None}, r"num_known >= 1, an integer, got None"),
+    "detail": ({"detail": "yes"}, r"detail to be True or False, got 'yes'"),
+}
+
+
+@pytest.mark.parametrize(("changed", "message"), BAD.values(), ids=BAD.keys())
+def test_refuses(metric: evaluate.Metric, module: ModuleType, changed: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        module.continual_accuracy(**{**GOOD, **changed})
+    with pytest.raises(ValueError, match=message):
+        metric.compute(**{**GOOD, **changed})
+    columns = {name: value for name, value in {**GOOD, **changed}.items() if name in module.COLUMNS}
+    if not {"num_known", "detail"} & set(changed) and len(columns["predictions"]):
+        with pytest.raises(ValueError, match=message):
+            metric.add_batch(**columns)
+    assert len(metric) == 0, "what was refused is not kept"
+    assert metric.compute(**GOOD)["all"] == 75, "and nothing stands in the way of the next try"
+
+
+def test_refuses_an_id_for_every_image(module: ModuleType) -> None:
+    numbers = np.arange(20_000)
+    with pytest.raises(ValueError, match=r"pairs of predicted ids and categories.*20,000 x 20,000"):
+        module.continual_accuracy(numbers, numbers, numbers * 0, 1)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, lambda ids: np.array(ids, np.uint8)])
+def test_batches_and_single_samples_add_up(metric: evaluate.Metric, kind) -> None:
+    for start in (0, 2):
+        part = slice(start, start + 2)
+        metric.add_batch(
+            stages=kind([1] * 2),
+            predictions=kind(GOOD["predictions"][part]),
+            references=kind(GOOD["references"][part]),
+        )
+    metric.add_batch(predictions=kind([]), references=kind([]), stages=kind([])) if kind in (
+        list,
+        tuple,
+    ) else None
+    assert len(metric) == 4
+    assert metric.compute(num_known=1)["all"] == 75
+    for prediction, reference in zip(GOOD["predictions"], GOOD["references"], strict=True):
+        metric.add(prediction=prediction, reference=reference, stages=1)
+    metric.add_batch(predictions=[4], references=[1], stages=[2])
+    result = metric.compute(num_known=1)
+    assert [row["all"] for row in result["stages"]] == [75, 100]
+    assert math.isnan(result["stages"][1]["old"])
+    assert result["old"] == pytest.approx(200 / 3)
+
+
+def test_a_wrong_option_keeps_what_was_collected(metric: evaluate.Metric) -> None:
+    metric.add_batch(predictions=[0], references=[0], stages=[1])
+    with pytest.raises(ValueError, match="got 2.5"):
+        metric.compute(num_known=2.5)
+    with pytest.raises(ValueError, match="got 1.5"):
+        metric.add(prediction=1.5, reference=0, stages=1)
+    assert metric.compute(num_known=1)["num_samples"] == 1
+
+
+def test_stands_alone(metric: evaluate.Metric) -> None:
+    lines = (SPACE / "cacc.py").read_text(encoding="utf-8").splitlines()
+    imports = [line.split()[1] for line in lines if line.startswith(("import ", "from "))]
+    allowed = {"numbers", "collections", "typing", "datasets", "evaluate", "numpy", "scipy"}
+    assert {name.split(".")[0] for name in imports} == allowed
+    assert set(metric.features) == {"predictions", "references", "stages"}
+    assert "num_known" in metric.inputs_description
+
+
+def test_space_front_matter_agrees_with_requirements_and_constraints() -> None:
+    front, card = (SPACE / "README.md").read_text(encoding="utf-8").split("---\n", 2)[1:]
+    values = yaml.safe_load(front)
+    pins = dict(line.split("==") for line in (SPACE / "requirements.txt").read_text().split())
+    constraints = (ROOT / "constraints.txt").read_text().splitlines()
+    assert (values["sdk"], values["sdk_version"]) == ("gradio", pins["gradio"])
+    assert all(f"{name}=={version}" in constraints for name, version in pins.items())
+    assert (SPACE / values["app_file"]).is_file()
+    assert isinstance(values["python_version"], str)
+    assert {"evaluate", "metric"} <= set(values["tags"])
+    assert len(values["short_description"]) <= 60
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])["references"] == citation["references"]
+
+
+def test_the_example_of_the_card_runs(metric: evaluate.Metric) -> None:
+    code = (SPACE / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    call = code[code.index("result =") : code.index("result[")]
+    values = {"cacc": metric}
+    exec(call, values)
+    assert [round(values["result"][part], 2) for part in ("all", "old", "new")] == [75.0, 83.33, 83.33]
+
+
+# --- the page -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[ModuleType]:
+    """`app.py` as ``python app.py`` sees it: its folder is on the path."""
+    pytest.importorskip(
+        "gradio", reason="the page of the metric needs gradio: pip install -c constraints.txt gradio"
+    )
+    spec = importlib.util.spec_from_file_location("cacc_app", SPACE / "app.py")
+    loaded = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SPACE))
+        spec.loader.exec_module(loaded)
+        yield loaded
+    sys.modules.pop("cacc", None)
+
+
+def test_page_scores_its_worked_example(page: ModuleType) -> None:
+    text, _, known = page.worked_example()
+    table, pictures, pairs = page.score(text, None, float(known))
+    assert table["stage"].tolist() == ["1", "2", "mean"]
+    assert table["All"].tolist() == ["92.00", "85.19", "88.59"]
+    assert len(pictures) == 2
+    assert pairs[pairs["stage"] == 2]["category"].tolist() == ["0", "1", "2", "3", "4"]
+    assert pairs["right"].sum() == 23 + 23
+
+
+def test_page_reads_a_file_and_draws_more_clusters_than_categories(page: ModuleType, tmp_path: Path) -> None:
+    lines = [f"{number % 50}, {number % 40}, 3, ignored" for number in range(400)]
+    path = tmp_path / "many.csv"
+    path.write_text(
+        "\ufeffPrediction,reference,stage,note\r\n" + "\r\n".join(lines) + "\r\n\r\n", encoding="utf-8"
+    )
+    table, pictures, pairs = page.score("not read", str(path), 20)
+    assert table["predicted ids"].tolist() == [50, ""]
+    assert (pairs["category"] == "none").sum() == 10
+    assert pictures[0][0].size == (40 * 16, 50 * 16)
+
+
+PAGE_BAD = {
+    "empty": ("", "first line with prediction, reference, stage, got nothing"),
+    "columns": ("prediction,label\n0,0", "got prediction, label: reference, stage is missing"),
+    "no lines": ("prediction,reference,stage\n", "at least one sample"),
+    "fraction": (
+        "prediction,reference,stage\n0,0,1\n0.5,0,1",
+        "prediction to be an integer from 0 on, got '0.5' in line 3",
+    ),
+    "negative": (
+        "prediction,reference,stage\n0,-1,1",
+        "reference to be an integer from 0 on, got '-1' in line 2",
+    ),
+    "short line": ("prediction,reference,stage\n0,0", "stage to be an integer from 0 on, got '' in line 2"),
+    "markup": ("prediction,reference,stage\n<img src=x>,0,1", "got '&lt;img src=x&gt;' in line 2"),
+    "long cell": ("prediction,reference,stage\n" + "9" * 200_000 + ",0,1", "field larger than field limit"),
+    "too many ids": (
+        "prediction,reference,stage\n" + "\n".join(f"{number},0,1" for number in range(1001)),
+        "at most 1,000 different values of prediction, got 1,001",
+    ),
+    "num_known": ("prediction,reference,stage\n0,5,1", "num_known between 1 and 6, got 7"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), PAGE_BAD.values(), ids=PAGE_BAD.keys())
+def test_page_answers_mistakes_in_one_line(page: ModuleType, text: str, message: str) -> None:
+    with pytest.raises(page.gr.Error) as raised:
+        page.score(text, None, 7)
+    assert message in raised.value.message
+    assert "\n" not in raised.value.message
+    assert len(raised.value.message) < 300
+
+
+def test_page_refuses_large_and_binary_files(page: ModuleType, tmp_path: Path) -> None:
+    large, binary = tmp_path / "large.csv", tmp_path / "binary.csv"
+    large.write_bytes(b"0" * (page.MAX_BYTES + 1))
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(page.gr.Error, match="at most 5,000,000 bytes, got 5,000,001"):
+        page.score("", str(large), 1)
+    with pytest.raises(page.gr.Error, match="CSV in UTF-8, got byte 0xff at position 0"):
+        page.score("", str(binary), 1)
+    with pytest.raises(page.gr.Error, match="at most 5,000,000 characters"):
+        page.score("0" * (page.MAX_BYTES + 1), None, 1)
+
+
+def test_page_answers_over_loopback(
+    page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Served and called as a visitor would, and nothing is sent anywhere else."""
+    import gradio_client
+    import httpx
+
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "gradio"))
+    monkeypatch.setenv("GRADIO_ANALYTICS_ENABLED", "True")  # the page itself has to refuse
+    elsewhere = record_connections(monkeypatch)
+    app = page.build_app()
+    _, url, _ = app.launch(prevent_thread_lock=True, server_name="127.0.0.1", quiet=True, **page.LAUNCH)
+    try:
+        client = gradio_client.Client(url, verbose=False, analytics_enabled=False)
+        text, _, known = client.predict(api_name="/example")
+        table, pictures, _ = client.predict(text, None, known, api_name="/score")
+        assert [row[1] for row in table["data"]] == ["92.00", "85.19", "88.59"]
+        assert [Path(picture["image"]).suffix for picture in pictures] == [".png", ".png"]
+        with pytest.raises(gradio_client.exceptions.AppError, match="got '-1' in line 2"):
+            client.predict("prediction,reference,stage\n0,-1,1", None, 1, api_name="/score")
+        large = tmp_path / "large.csv"
+        large.write_bytes(b"0" * (page.MAX_BYTES + 1))
+        with large.open("rb") as stream:  # the client would notice by itself
+            answer = httpx.post(f"{url}gradio_api/upload", files={"files": ("large.csv", stream)})
+        assert answer.status_code == 413
+    finally:
+        app.close()
+    assert not elsewhere
+
+
+def record_connections(monkeypatch: pytest.MonkeyPatch) -> list:
+    """Addresses off this machine that anything in the process tried to reach; none is reached."""
+    import socket
+
+    elsewhere, connect = [], socket.socket.connect
+
+    def loopback_only(self: socket.socket, address: object) -> None:
+        host = address[0] if isinstance(address, tuple) else "local"
+        if host not in ("127.0.0.1", "::1", "localhost", "local"):
+            elsewhere.append(address)
+            raise OSError(f"{address} is off this machine")
+        connect(self, address)
+
+    resolve = socket.getaddrinfo
+
+    def known_names_only(host: object, *args: object, **kwargs: object) -> list:
+        if host not in ("127.0.0.1", "::1", "localhost", None, b"127.0.0.1", b"localhost"):
+            elsewhere.append(host)
+            raise OSError(f"{host} is off this machine")
+        return resolve(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket.socket, "connect", loopback_only)
+    monkeypatch.setattr(socket, "getaddrinfo", known_names_only)
+    return elsewhere
