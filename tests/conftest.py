@@ -1,5 +1,6 @@
 """Small real things: a 2-layer, 32-wide DINOv2, eight-pixel images, nothing fetched."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -29,6 +30,13 @@ TINY_HEAD = {
     "projection_bottleneck_size": 16,
     "projection_output_size": 64,
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def settled_heap() -> None:
+    """Accelerate collects garbage after every stage: keep it from looking through all that was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
