@@ -1,6 +1,7 @@
 """Everything ``make bench`` prints."""
 
 from benchmarks import (
+    bench_accuracy,
     bench_clustering,
     bench_head,
     bench_parts_step,
@@ -19,6 +20,7 @@ def main() -> None:
         (bench_clustering, ["--size", "cifar100"]),
         (bench_split_merge, []),
         (bench_views, []),
+        (bench_accuracy, []),
     ):
         print(f"\n== {benchmark.__name__.removeprefix('benchmarks.')} ==", flush=True)
         benchmark.main(argv)
