@@ -1,5 +1,6 @@
 """A stage is there whole or not at all, whatever happens to any request of its push."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,14 @@ def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub:
     with pytest.raises(HubError, match="Later: promptccd push"):
         push_run(run, wait=slept.append)
     assert slept == [1, 2, 4, 8]
+
+
+def test_a_hub_that_hangs_is_one_that_is_down(run: RunDirectory, hub: Hub, waits, monkeypatch) -> None:
+    monkeypatch.setattr("promptccd.hub.push.PATIENCE", 0.4)
+    hub.plan(lambda request: "/commit/" in request.path, Fault(delay=1.5), times=1)
+    push_stage(run.stage(0), "user/slow", api=HfApi(), wait=lambda seconds: time.sleep(1.5))
+    assert is_whole(hub, "user/slow", run.stage(0))
+    assert len(hub.repo("user/slow").history()) == 2
 
 
 def test_a_dry_run_sends_nothing(run: RunDirectory, hub: Hub, capsys) -> None:

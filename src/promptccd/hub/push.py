@@ -8,12 +8,13 @@ are those of the files.
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from huggingface_hub import CommitOperationAdd, HfApi
+from huggingface_hub import CommitOperationAdd, HfApi, get_session
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
@@ -27,6 +28,7 @@ Result = TypeVar("Result")
 
 ATTEMPTS = 5
 FIRST_WAIT = 1.0  # seconds; doubled after every failure
+PATIENCE = 120.0  # seconds without a byte; the client by itself waits for ever
 _CARD = "README.md"
 _AGAIN = {408, 409, 412, 429}  # too slow, a conflict, somebody else's commit, too often: and every 5xx
 
@@ -227,7 +229,8 @@ def _retried(action: Callable[[], Result], later: str, wait: Callable[[float], N
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return action()
+            with _impatient():
+                return action()
         except Exception as error:
             if not _is_the_hubs(error):
                 raise
@@ -238,6 +241,17 @@ def _retried(action: Callable[[], Result], later: str, wait: Callable[[float], N
             logger.warning("The Hub did not take it (%s); again in %.0f s.", reason, pause)
             wait(pause)
     raise AssertionError("the loop returns or raises")
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """A Hub that neither answers nor hangs up counts as one that is down."""
+    session = get_session()
+    before, session.timeout = session.timeout, PATIENCE
+    try:
+        yield
+    finally:
+        session.timeout = before
 
 
 def _is_the_hubs(error: Exception) -> bool:
