@@ -50,7 +50,7 @@ def plain_output(model: PromptCCDPlusPlusModel, pixels: Tensor) -> PartPromptOut
     """The same by the book: whole forwards of the unmodified backbone, once for attention and once for features."""
     teacher = model._teacher
     assert teacher is not None
-    routing, features, cosines, _ = _whole_forward(model, pixels, model.pools, None)
+    routing, features, cosines = _whole_forward(model, pixels, model.pools, None)
     output = PartPromptOutput(
         features=features,
         bottleneck=model.head(features),
@@ -58,7 +58,7 @@ def plain_output(model: PromptCCDPlusPlusModel, pixels: Tensor) -> PartPromptOut
         part_logits=routing.logits,
     )
     with torch.no_grad():
-        routing, features, _, _ = _whole_forward(model, pixels, teacher.pools, teacher)
+        routing, features, _ = _whole_forward(model, pixels, teacher.pools, teacher)
         output.teacher_bottleneck = teacher.head(features)
         output.teacher_log_shares = log_shares(routing.logits)
     return output
@@ -66,7 +66,7 @@ def plain_output(model: PromptCCDPlusPlusModel, pixels: Tensor) -> PartPromptOut
 
 def _whole_forward(
     model: PromptCCDPlusPlusModel, pixels: Tensor, pools: PartPools, teacher: Teacher | None
-) -> tuple[Routing, Tensor, Tensor, Tensor]:
+) -> tuple[Routing, Tensor, Tensor]:
     backbone = model.backbone
     blocks = [*blocks_of(backbone)[:-1], teacher.last_block if teacher else blocks_of(backbone)[-1]]
     tokens = embed(backbone, pixels)
@@ -83,7 +83,7 @@ def _whole_forward(
     hidden = modulate(tokens, pools.bias(selection.indices))
     for block in blocks:
         hidden = block(hidden)
-    return routing, backbone.layernorm(hidden)[:, 0], selection.cosines, hidden
+    return routing, backbone.layernorm(hidden)[:, 0], selection.cosines
 
 
 def _full_attention(block: torch.nn.Module, hidden: Tensor) -> Tensor:

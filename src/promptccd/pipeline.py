@@ -50,10 +50,9 @@ class CategoryDiscoveryPipeline(Pipeline):
         """One image's category."""
         config = self.model.config
         category = int(outputs["category_ids"][0])
-        names = dict(zip(config.category_ids, config.category_names, strict=True))
         return {
             "category_id": category,
-            "name": names[category],
+            "name": config.names_by_id[category],
             "known": category < config.num_known,
             "confidence": float(outputs["confidences"][0]),
         }

@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset, load_from_disk
 from PIL import Image
-from transformers import AutoModel
+from transformers import AutoModel, Dinov2Config, Dinov2Model
 
 from promptccd.cli.main import main
 from promptccd.data.views import normalise
@@ -19,6 +19,7 @@ from promptccd.evaluation import score_part_routing
 from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
 from promptccd.training.arguments import Recipe
 from promptccd.training.interruption import StopRequest
+from tests.conftest import TINY_BACKBONE
 
 Values = dict[str, dict]
 
@@ -159,9 +160,8 @@ def test_an_estimated_count_is_shown_with_its_range(recipe_values: Values, tmp_p
     values = merged(recipe_values, VARIANTS["k-means count"])
     score = train_run(in_folder(values, tmp_path / "run"))
     for row in score.stages:
-        low, high = row.count_range
         config = load_model(tmp_path / "run" / f"stage{row.stage}").config
-        assert low <= config.count_estimate["count"] <= high
+        assert row.count_range == (config.count_estimate["low"], config.count_estimate["high"])
         assert len(config.category_ids) <= config.count_estimate["count"]
     assert main(["evaluate", str(tmp_path / "run")]) == 0
     assert f"({score.stages[0].count_range[0]}-{score.stages[0].count_range[1]})" in capsys.readouterr().out
@@ -253,3 +253,29 @@ def test_a_field_of_another_variant_is_no_silent_no_op(recipe_values: Values, tm
     values = merged(recipe_values, {"model": {"covariance_type": "full", "pool_size": 4}})
     with pytest.raises(ConfigurationError, match="promptccd has no pool_size"):
         train_run(in_folder(values, tmp_path / "run"))
+
+
+def test_runs_on_another_backbone_have_their_own_baseline(
+    recipe_values: Values, tmp_path: Path, capsys
+) -> None:
+    """Pixels are those of the split; a frozen backbone is scored once for all runs that start from it."""
+    torch.manual_seed(7)
+    Dinov2Model(Dinov2Config(**{**TINY_BACKBONE, "hidden_size": 48})).save_pretrained(tmp_path / "other")
+    brief = merged(recipe_values, {"training": {"epochs": 1}})
+    runs = []
+    for name, variant, backbone in (
+        ("one", "promptccd", recipe_values["model"]["backbone"]),
+        ("two", "promptccd-gcd", recipe_values["model"]["backbone"]),
+        ("three", "promptccd-gcd", str(tmp_path / "other")),
+    ):
+        train_run(
+            in_folder(merged(brief, {"model": {"variant": variant, "backbone": backbone}}), tmp_path / name)
+        )
+        runs.append(str(tmp_path / name))
+    capsys.readouterr()
+    assert main(["evaluate", *runs, "--baselines", "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert [len(scores[name]) for name in ("one", "two", "three", "raw pixels")] == [1, 1, 1, 1]
+    assert len(scores["frozen backbone"]) == 2
+    assert scores["frozen backbone"][0] == RunEvaluation(runs[1]).frozen_backbone().to_dict()
+    assert scores["frozen backbone"][1] == RunEvaluation(runs[2]).frozen_backbone().to_dict()

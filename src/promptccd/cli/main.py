@@ -148,9 +148,10 @@ def train_command(options: argparse.Namespace) -> None:
     """``promptccd train``."""
     recipe = recipe_from(options)
     training = recipe.training
-    if (
-        training.resume_from is not None and os.environ.get("RANK", "0") == "0"
-    ):  # the others wait for the first
+    is_first = (
+        os.environ.get("RANK", "0") == "0"
+    )  # of the processes a launcher started; the others wait for it
+    if training.resume_from is not None and is_first:
         fetch_stages(training.resume_from, RunDirectory(training.output_dir))
     push = pusher(training.hub_namespace, training.hub_private) if training.push_to_hub else None
     score = train_run(recipe, after_stage=push)
@@ -174,17 +175,15 @@ def split_command(options: argparse.Namespace) -> None:
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     scores: dict[str, list[ContinualScore]] = {}
-    baselines: dict[str, list[ContinualScore]] = {"frozen backbone": [], "raw pixels": []}
+    baselines: dict[str, list[ContinualScore]] = {}
     routed: dict[str, list[ContinualScore]] = {}
-    splits = set()  # runs on the same split share their baselines
+    baselines_of: set[tuple[str, str]] = set()
     for path in options.runs:
         evaluation = RunEvaluation(path, options.dataset, options.num_workers)
         score = evaluation.evaluate(options.protocol)
         scores.setdefault(_without_seed(evaluation.run.path.resolve().name), []).append(score)
-        if options.baselines and evaluation.stages.split.fingerprint not in splits:
-            splits.add(evaluation.stages.split.fingerprint)
-            baselines["frozen backbone"].append(evaluation.frozen_backbone())
-            baselines["raw pixels"].append(evaluation.raw_pixels())
+        if options.baselines:
+            _add_baselines(evaluation, baselines, baselines_of)
         routing = evaluation.part_routing()
         if routing is not None:
             routed.setdefault(_without_seed(evaluation.run.path.resolve().name), []).append(routing)
@@ -192,7 +191,7 @@ def evaluate_command(options: argparse.Namespace) -> None:
             print(f"{path} ({options.protocol})\n{score_table(score)}\n", flush=True)
             if routing is not None:
                 print(f"part routing, percent of patches\n{score_table(routing, 'parts')}\n", flush=True)
-    scores |= {name: many for name, many in baselines.items() if many}
+    scores |= baselines
     compared = len(options.runs) > 1 or options.baselines
     if options.json:
         plain = {
@@ -208,6 +207,19 @@ def evaluate_command(options: argparse.Namespace) -> None:
         print(comparison_table(scores))
     if options.next_steps:
         print(NEXT_STEPS.format(run=options.runs[0]))
+
+
+def _add_baselines(
+    evaluation: RunEvaluation, baselines: dict[str, list[ContinualScore]], done: set[tuple[str, str]]
+) -> None:
+    """Score what a run is held against, once per split and backbone (pixels: once per split)."""
+    for name, key, score in (
+        (f"frozen {evaluation.backbone_name}", evaluation.baseline_key, evaluation.frozen_backbone),
+        ("raw pixels", (evaluation.baseline_key[0], "raw pixels"), evaluation.raw_pixels),
+    ):
+        if key not in done:
+            done.add(key)
+            baselines.setdefault(name, []).append(score())
 
 
 def push_command(options: argparse.Namespace) -> None:

@@ -87,8 +87,8 @@ def push_run(
     pushed = []
     for stage in wanted:
         repo_id = f"{namespace}/{run.path.absolute().name}-stage{stage}"
-        pushed.append(push_stage(run.stage(stage), repo_id, api=api, private=private, dry_run=dry_run,
-                                 later=later, wait=wait))  # fmt: skip
+        options = {"private": private, "dry_run": dry_run}
+        pushed.append(push_stage(run.stage(stage), repo_id, api=api, later=later, wait=wait, **options))
     if not dry_run:
         _retried(lambda: _gather(api, run.path.absolute().name, namespace, pushed, private), later, wait)
     return pushed

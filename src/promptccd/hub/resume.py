@@ -6,10 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-
 from promptccd.errors import HubError
-from promptccd.models.loading import find_model
+from promptccd.hub.download import download_stage
 from promptccd.runs import RunDirectory
 from promptccd.training.checkpoints import CHECKSUMS, problems_of, trusted, write_directory
 
@@ -48,17 +46,7 @@ def fetch_stages(name: str, run: RunDirectory) -> list[int]:
 def _fetch(name: str, target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "stage"
-        try:
-            place, _ = find_model(name)
-            if Path(place).is_dir():
-                shutil.copytree(place, source)
-            else:
-                snapshot_download(place, local_dir=source)
-        except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
-            reason = " ".join(str(error).split())[:300]
-            raise HubError(f"Cannot fetch {name!r}: {reason} Every stage up to it is needed.") from error
-        for extra in source.glob(".*"):  # .gitattributes of the Hub and .cache of its client
-            shutil.rmtree(extra) if extra.is_dir() else extra.unlink()
+        download_stage(name, source)
         if problems := problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
         (source / CHECKSUMS).unlink()  # written anew, and the same

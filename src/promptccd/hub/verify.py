@@ -1,17 +1,16 @@
 """Recompute what a run or a repository claims, as far as it can be recomputed."""
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, snapshot_download
+from huggingface_hub import ModelCard
 
-from promptccd.errors import HubError, PromptCCDError
-from promptccd.models.loading import find_model
+from promptccd.errors import PromptCCDError
+from promptccd.hub.download import download_stage
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
 from promptccd.training.checkpoints import problems_of
 
@@ -49,14 +48,8 @@ def verify(place: str, *, recompute: bool = True) -> list[Check]:
     if folder.is_dir():
         return list(_stage_checks(folder, folder.name))
     with tempfile.TemporaryDirectory() as temporary:
-        try:
-            name, _ = find_model(place)
-            snapshot_download(name, local_dir=temporary)
-        except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
-            raise HubError(f"Cannot verify {place!r}: {' '.join(str(error).split())[:300]}") from error
-        for extra in Path(temporary).glob(".*"):  # .gitattributes of the Hub and .cache of its client
-            shutil.rmtree(extra) if extra.is_dir() else extra.unlink()
-        return list(_stage_checks(Path(temporary), name))
+        stage = Path(temporary) / "stage"
+        return list(_stage_checks(stage, download_stage(place, stage)))
 
 
 def _stage_checks(folder: Path, name: str) -> Iterator[Check]:

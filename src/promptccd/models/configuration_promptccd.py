@@ -59,6 +59,11 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     confidence_temperature: float = 0.1
     initializer_range: float = 0.02
 
+    @property
+    def names_by_id(self) -> dict[int, str]:
+        """Name of every category."""
+        return dict(zip(self.category_ids, self.category_names, strict=True))
+
     def validate_backbone_type(self) -> None:
         """Refuse a backbone that is not of the DINO family, before anything is built from it."""
         kind = getattr(self.vision_config, "model_type", None)

@@ -40,9 +40,8 @@ class PartPools(nn.Module):
             Indices into the prompts of all parts, ``p * M + m``, and cosines, ``(B, L, k)`` both.
         """
         size = self.keys.shape[1]
-        with torch.autocast(
-            contextual.device.type, enabled=False
-        ):  # bfloat16 cannot rank keys that are alike
+        # Not in mixed precision: bfloat16 cannot rank keys that are alike.
+        with torch.autocast(contextual.device.type, enabled=False):
             unit = F.normalize(contextual.detach().float(), dim=-1)
             cosines = unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, 1).T  # (B, L, P * M)
         own = parts[..., None] * size + torch.arange(size, device=parts.device)  # (B, L, M)
@@ -60,7 +59,7 @@ class PartPools(nn.Module):
         weights = means.new_zeros(*indices.shape[:-1], len(means))
         return weights.scatter_(-1, indices, 1 / indices.shape[-1]) @ means
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+    def reset_parameters(self, generator: torch.Generator) -> None:
         """Keys uniform in -1..1; values in -0.02..0.02, so that modulation starts close to none.
 
         The paper gives no initial values.

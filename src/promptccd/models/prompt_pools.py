@@ -70,7 +70,7 @@ class PromptPool(nn.Module):
         best = cosines.topk(self.per_image, dim=-1)
         return Selection(best.indices, best.values)
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+    def reset_parameters(self, generator: torch.Generator) -> None:
         """Keys and prompts uniform in -1..1, as in L2P and DualPrompt."""
         for parameter in self.parameters():
             drawn = torch.empty(parameter.shape).uniform_(-1, 1, generator=generator)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -66,12 +67,13 @@ class RunEvaluation:
 
     def part_routing(self) -> ContinualScore | None:
         """How well patches of unlabelled stages are routed to their parts; `None` for models without parts."""
+        if "num_parts" not in self.variant.config_class.__dataclass_fields__:
+            return None
         rows = []
         for images in self.images[1:]:
             stage = images.stage.index
             model = self.variant.from_pretrained(self.run.stage(stage)).to(self.device).eval()
-            if model.part_labeller is None:
-                return None
+            assert model.part_labeller is not None
             view = load_view(self.run.stage(stage))
             share = routing_agreement(
                 model, images, view, self.recipe.training.feature_batch_size, self.num_workers
@@ -96,6 +98,18 @@ class RunEvaluation:
             for images in self.images
         ]
         return self._score(lambda stage: features[: stage + 1])
+
+    @property
+    def baseline_key(self) -> tuple[str, str]:
+        """Split and backbone: runs that have both in common have the same baselines."""
+        backbone = Path(backbone_of(self.recipe, self.run))
+        return self.stages.split.fingerprint, str(backbone.resolve() if backbone.exists() else backbone)
+
+    @property
+    def backbone_name(self) -> str:
+        """Hub id of the backbone, or just ``backbone`` for one that lies in a folder, where seeds have their own."""
+        backbone = str(backbone_of(self.recipe, self.run))
+        return "backbone" if Path(backbone).exists() else backbone
 
     def frozen_backbone(self) -> ContinualScore:
         """The same clustering on the backbone the run started from, before any stage."""

@@ -154,7 +154,6 @@ def explain_image(model: CategoryDiscoveryModel, view: EvaluationView, image: st
     patch = model.config.vision_config.patch_size
     grid = (pixels.shape[1] // patch, pixels.shape[2] // patch)
     category = int(found.category_ids[0])
-    names = dict(zip(model.config.category_ids, model.config.category_names, strict=True))
 
     def per_patch(values: torch.Tensor | None) -> np.ndarray | None:
         if values is None:
@@ -166,7 +165,7 @@ def explain_image(model: CategoryDiscoveryModel, view: EvaluationView, image: st
     return Explanation(
         pixels=pixels.permute(1, 2, 0).numpy(),
         category=category,
-        name=names[category],
+        name=model.config.names_by_id[category],
         confidence=float(found.confidences[0]),
         attention=attention.T.unflatten(1, grid).numpy(),
         parts=None if logits is None else logits[0].argmax(dim=-1).unflatten(0, grid).cpu().numpy(),

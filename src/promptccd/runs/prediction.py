@@ -128,7 +128,7 @@ def _assigned(
 ) -> list[Prediction]:
     features = model(normalise(pixels.to(model.device), view.mean, view.std)).features
     found = model.assign(features)
-    names = dict(zip(model.config.category_ids, model.config.category_names, strict=True))
+    names = model.config.names_by_id
     return [
         Prediction(
             file, category, names[category], category < model.config.num_known, confidence, distance, note

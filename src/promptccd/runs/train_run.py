@@ -19,12 +19,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
-from promptccd.evaluation import (
-    ContinualAccuracy,
-    ContinualScore,
-    Discovery,
-    StageScore,
-)
+from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, StageScore
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs.category_counts import COUNTS
 from promptccd.runs.model_card import stage_card
@@ -99,13 +94,9 @@ def train_run(
                 run.lock()
                 run.prepare(recipe, stages)
             accelerator.wait_for_everyone()
-            return _Run(recipe, stages, run, accelerator, stop, after_stage or _nothing).train()
+            return _Run(recipe, stages, run, accelerator, stop, after_stage).train()
         finally:
             run.unlock()
-
-
-def _nothing(run: RunDirectory, stage: int) -> None:
-    """What is done after a stage unless something is asked for."""
 
 
 class _Run:
@@ -116,7 +107,7 @@ class _Run:
         run: RunDirectory,
         accelerator: Accelerator,
         stop: StopRequest,
-        after_stage: Callable[[RunDirectory, int], None],
+        after_stage: Callable[[RunDirectory, int], None] | None,
     ):
         self.recipe, self.stages, self.run = recipe, stages, run
         self.accelerator, self.stop, self.after_stage = accelerator, stop, after_stage
@@ -188,7 +179,8 @@ class _Run:
             seconds = round(before + time.monotonic() - started, 1)
             self.run.update_manifest({"seconds": {f"stage{stage.index}": seconds}})
             self.run.forget_states()
-            self.after_stage(self.run, stage.index)
+            if self.after_stage is not None:
+                self.after_stage(self.run, stage.index)
         self.accelerator.wait_for_everyone()
 
     def _finish_stage(self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None) -> None:
