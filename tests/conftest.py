@@ -17,6 +17,7 @@ from transformers import Dinov2Config, Dinov2Model
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.data import StageStream
 from promptccd.data.randomness import torch_generator
+from tests.browsing import browser, visit  # noqa: F401 - fixtures
 
 TINY_BACKBONE = {
     "hidden_size": 32,

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "promptccd"
-ORDER = ["errors", "data", "models", "pipeline", "clustering", "training", "evaluation", "runs", "hub", "cli"]
+ORDER = [
+    "errors", "data", "models", "pipeline", "clustering", "training", "evaluation", "registry", "runs", "reports",
+    "discovery", "hub", "cli",
+]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

@@ -1,0 +1,75 @@
+"""``promptccd train``, ``split`` and ``parameters``."""
+
+import argparse
+import logging
+import os
+from dataclasses import asdict
+from typing import Any
+
+from promptccd.cli.command import command, show
+from promptccd.cli.recipe_options import add_recipe_options, recipe_from
+from promptccd.cli.tables import count_table, parameter_table, score_table
+from promptccd.hub import fetch_stages, publish_stages, pusher
+from promptccd.runs import RunDirectory, count_parameters, stage_stream, train_run
+
+logger = logging.getLogger(__name__)
+
+
+def add_commands(commands: Any) -> None:
+    """Declare them."""
+    train = command(
+        commands, "train", train_command, "train all stages of a recipe; a run that was begun goes on"
+    )
+    train.add_argument("--config", metavar="RECIPE", help="a YAML file, see hub_configs/")
+    add_recipe_options(train)
+
+    split = command(
+        commands, "split", split_command, "show the stages a recipe would train on; trains nothing"
+    )
+    split.add_argument("config", metavar="RECIPE", help="a YAML file, see hub_configs/")
+    split.add_argument("--push", metavar="NS/NAME", help="publish the stages as a data set on the Hub")
+    split.add_argument(
+        "--ids-only", action="store_true", help="publish which image belongs where, not the images"
+    )
+    split.add_argument("--private", action="store_true", help="make a new data set private")
+    add_recipe_options(split)
+
+    parameters = command(
+        commands, "parameters", parameters_command, "count what a recipe's model learns, part by part"
+    )
+    parameters.add_argument("config", metavar="RECIPE", help="a YAML file, see hub_configs/")
+    add_recipe_options(parameters)
+
+
+def train_command(options: argparse.Namespace) -> None:
+    """``promptccd train``."""
+    recipe = recipe_from(options)
+    training = recipe.training
+    is_first = (
+        os.environ.get("RANK", "0") == "0"
+    )  # of the processes a launcher started; the others wait for it
+    if training.resume_from is not None and is_first:
+        fetch_stages(training.resume_from, RunDirectory(training.output_dir))
+    push = pusher(training.hub_namespace, training.hub_private) if training.push_to_hub else None
+    score = train_run(recipe, after_stage=push)
+    show(options, score.to_dict(), lambda: score_table(score))
+
+
+def split_command(options: argparse.Namespace) -> None:
+    """``promptccd split``."""
+    recipe = recipe_from(options)
+    stages = stage_stream(recipe.data, recipe.training.seed)
+    if options.push:
+        url = publish_stages(stages, options.push, ids_only=options.ids_only, private=options.private)
+        logger.info("Published: %s", url)
+    split = stages.split.to_dict()
+    summary = {
+        key: split[key] for key in ("fingerprint", "data_fingerprint", "seed", "class_blocks", "stages")
+    }
+    show(options, summary, lambda: f"{count_table(stages.counts)}\nfingerprint {stages.split.fingerprint}")
+
+
+def parameters_command(options: argparse.Namespace) -> None:
+    """``promptccd parameters``."""
+    counts = count_parameters(recipe_from(options))
+    show(options, [asdict(count) for count in counts], lambda: parameter_table(counts))

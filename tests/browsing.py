@@ -1,0 +1,77 @@
+"""A real browser for pages: what they log, what they ask the network for, and how they look."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+LOOPBACK = {"127.0.0.1", "localhost"}
+
+
+@dataclass
+class Visit:
+    """A page beside all that happened on it.
+
+    Attributes:
+        page: the page of playwright.
+        complaints: errors and warnings of the console, and errors nobody caught.
+        requests: URLs that were asked for, but for ``data:`` and ``blob:``.
+    """
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    @property
+    def foreign_requests(self) -> list[str]:
+        """Requests that would have left this machine."""
+        return [url for url in self.requests if urlsplit(url).scheme != "file" and _host(url) not in LOOPBACK]
+
+
+def watch(page: Page) -> Visit:
+    """Record what happens on a page from now on."""
+    visit = Visit(page)
+    page.on("console", lambda entry: _note_console(visit, entry.type, entry.text))
+    page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("data:", "blob:")) else visit.requests.append(request.url)
+        ),
+    )
+    return visit
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium without a window; where there is none the test is skipped, but not in CI."""
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if executable is None:
+        if os.environ.get("PROMPTCCD_BROWSER") == "required":
+            pytest.fail("No chromium is installed, and PROMPTCCD_BROWSER=required asks for one.")
+        pytest.skip("no chromium is installed")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    """A fresh page of desktop width that is watched."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield watch(page)
+    page.close()
+
+
+def _note_console(visit: Visit, kind: str, text: str) -> None:
+    if kind in ("error", "warning"):
+        visit.complaints.append(f"{kind}: {text}")
+
+
+def _host(url: str) -> str | None:
+    return urlsplit(url).hostname
