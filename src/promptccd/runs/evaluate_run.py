@@ -61,7 +61,7 @@ class RunEvaluation:
         Args:
             protocol: ``"cacc"`` (predicted labels accumulate) or ``"gcd"`` (labelled images only).
         """
-        score = self._score(self._features_of_stage, protocol == "cacc")
+        score = self._score(self.features_of_stage, protocol == "cacc")
         rows = [replace(row, count_range=self._estimate(row.stage)[1]) for row in score.stages]
         return ContinualScore(score.protocol, rows)
 
@@ -80,7 +80,7 @@ class RunEvaluation:
             )
             rows.append(
                 score_part_routing(
-                    stage, share, self._labels(images), self.stages.num_known, model.part_labeller.num_parts
+                    stage, share, self.true_ids(images), self.stages.num_known, model.part_labeller.num_parts
                 )
             )
         return ContinualScore("part routing", rows) if rows else None
@@ -122,7 +122,7 @@ class RunEvaluation:
     ) -> ContinualScore:
         return continual_accuracy(
             features_of,
-            [self._labels(images) for images in self.images],
+            [self.true_ids(images) for images in self.images],
             [self._num_categories(images) for images in self.images],
             num_known=self.stages.num_known,
             restarts=self.recipe.training.kmeans_restarts,
@@ -130,7 +130,8 @@ class RunEvaluation:
             accumulate=accumulate,
         )
 
-    def _features_of_stage(self, stage: int) -> list[Tensor]:
+    def features_of_stage(self, stage: int) -> list[Tensor]:
+        """Features of stages 0 to t under the model of stage t, ``(N, D)`` each, L2-normalised."""
         folder = self.run.stage(stage)
         model = self.variant.from_pretrained(folder).to(self.device)
         return self._features(model, load_view(folder), self.images[: stage + 1])
@@ -169,5 +170,6 @@ class RunEvaluation:
         estimate = CountEstimate.from_dict(recorded)
         return estimate.count, estimate.range
 
-    def _labels(self, images: StageImages) -> np.ndarray:
+    def true_ids(self, images: StageImages) -> np.ndarray:
+        """True category ids of the readable images of a stage, ``(N,)``; for scoring."""
         return self.stages.evaluation_labels(images.stage)[images.positions]
