@@ -12,20 +12,16 @@ VARIANTS ?= promptccd promptccd-gcd promptccd-b-l2p promptccd-b-dp promptccd-u p
 CIFAR100 ?= uoft-cs/cifar100
 
 # CIFAR-100 for two CPU cores: the first 100 images of the first 20 classes, and a backbone pretrained on stage 0.
-SMALL := --num_classes 20 --images_per_class 100 --class_blocks 14 2 2 2 --image_size 32 --resize_size 36 \
+SMALL := --backbone none --num_classes 20 --images_per_class 100 --class_blocks 14 2 2 2 --image_size 32 --resize_size 36 \
 	--backbone_config '{image_size: 32, patch_size: 8, hidden_size: 96, num_hidden_layers: 3, num_attention_heads: 6}' \
 	--projection_hidden_size 1024 --projection_output_size 4096 --epochs 16 --batch_size 64 --learning_rate 0.01 \
 	--discovery_learning_rate 0.001 --refit_every 4 --prompt_warmup_epochs 4 --mixed_precision no --num_workers 0
 
-# The backbone is made by the first variant of a seed and shared by the others.
-define train_variants
-for seed in $(SEEDS); do for variant in $(VARIANTS); do \
-	made=$(RUNS)/$(firstword $(VARIANTS))-$(1)-seed$$seed; \
-	if [ $$variant = $(firstword $(VARIANTS)) ]; then backbone=none; else backbone=$$made/backbone; fi; \
-	$(BIN)/promptccd train --config hub_configs/$$variant-$(1).yaml $(2) --seed $$seed --backbone $$backbone \
-		--output_dir $(RUNS)/$$variant-$(1)-seed$$seed || exit $$?; done; done
+# Cells of one seed share a backbone; what is finished is not trained again.
+define sweep_variants
+$(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(variant)-$(1).yaml) --seeds $(SEEDS) \
+	--baselines --out $(RUNS)/$(1) $(2)
 endef
-runs_of = $(foreach variant,$(VARIANTS),$(foreach seed,$(SEEDS),$(RUNS)/$(variant)-$(1)-seed$(seed)))
 
 .PHONY: demo demo-seeds variants variants-cifar100 test lint format bench clean
 
@@ -37,12 +33,10 @@ demo-seeds:                  ## the same for seeds 1, 7 and 10, and their mean
 	$(MAKE) variants VARIANTS=promptccd
 
 variants: $(VENV)/.run       ## every variant on digits, three seeds: mean and deviation beside the frozen backbone
-	$(call train_variants,digits,)
-	$(BIN)/promptccd evaluate $(call runs_of,digits) --baselines
+	$(call sweep_variants,digits,)
 
 variants-cifar100: $(VENV)/.run  ## the same on 20 classes of CIFAR-100; CIFAR100=folder for a local copy
-	$(call train_variants,cifar100,--dataset $(CIFAR100) $(SMALL))
-	$(BIN)/promptccd evaluate $(call runs_of,cifar100) --baselines
+	$(call sweep_variants,cifar100,--dataset $(CIFAR100) $(SMALL))
 
 test: $(VENV)/.dev           ## the whole suite, offline
 	$(BIN)/python -m pytest

@@ -1,25 +1,59 @@
 """The page of the metric: a CSV in, the table and the matching out. Run it with ``python app.py``."""
 
+import base64
 import csv
 import html
 import io
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import gradio as gr
 import numpy as np
 import pandas as pd
 from cacc import PARTS, continual_accuracy
-from PIL import Image, ImageDraw
+from PIL import Image
 
 COLUMNS = ("prediction", "reference", "stage")
 MAX_BYTES = 5_000_000
 MAX_IDS = 1_000  # distinct predicted ids, categories: a matching beyond takes this small machine too long
 MAX_STAGES = 50
 MAX_PICTURES = 12
-LABELLED_SIDE = 30  # a matrix up to this size is drawn with its ids and counts
-LAUNCH = {"max_file_size": MAX_BYTES, "allowed_paths": [], "ssr_mode": False}
+LABELLED_SIDE = 30  # a matrix up to this size is written out with its ids and counts
 OLD_COLOUR, NEW_COLOUR, MISS_COLOUR = (37, 99, 235), (22, 163, 74), (120, 120, 120)
+
+STRONGEST = 0.7  # opacity of the largest count: text stays readable on it, in the light and in the dark theme
+
+TABLE_COLUMNS = ["stage", "All", "Old", "New", "images", "old images", "categories", "predicted ids"]
+PAIR_COLUMNS = ["stage", "predicted id", "category", "kind", "images", "right"]
+
+CSS = """
+.cacc-matrices {display: flex; flex-wrap: wrap; gap: 1.5rem 3rem; align-items: flex-start}
+.cacc-matrices figure {margin: 0; max-width: 100%; overflow-x: auto}
+.cacc-matrices figcaption {font-weight: 600; margin-bottom: .25rem}
+.cacc-matrices table {
+  border-collapse: separate; border-spacing: 1px; width: auto; margin: 0; border: 0 none;
+  font-variant-numeric: tabular-nums;
+}
+.cacc-matrices th, .cacc-matrices td {
+  min-width: 2.2rem; height: 2.2rem; padding: 0 .3rem; text-align: center; font-size: .85rem;
+  border: 1px solid var(--border-color-primary);
+}
+.cacc-matrices th, .cacc-matrices thead td {font-weight: 600; border: 0 none}
+.cacc-matrices img {image-rendering: pixelated; width: min(100%, 640px); background: white}
+.cacc-key {margin: .75rem 0 1rem; line-height: 1.8}
+.cacc-key span {padding: .1rem .4rem; border-radius: .2rem; margin-right: .25rem}
+"""
+# Fonts of the reader's own system: nothing is fetched from elsewhere.
+THEME = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+LAUNCH = {
+    "max_file_size": MAX_BYTES,
+    "allowed_paths": [],
+    "ssr_mode": False,
+    "theme": THEME,
+    "css": CSS,
+    "footer_links": ["api", "gradio", "settings"],
+}
 
 INTRODUCTION = """
 # Continual clustering accuracy (cACC)
@@ -29,11 +63,11 @@ from 0 on. References below the number of known categories are Old, at every sta
 their own: at each stage they are matched one-to-one to the categories so that most images are right.
 """
 
-Scored = tuple[pd.DataFrame, list[tuple[Image.Image, str]], pd.DataFrame]
+Scored = tuple[pd.DataFrame, str, pd.DataFrame]
 
 
 def score(text: str, path: str | None, num_known: float | None) -> Scored:
-    """Table of accuracies, one picture of the count matrix for every stage, and the matched pairs.
+    """Table of accuracies, the count matrix of every stage as HTML, and the matched pairs.
 
     Args:
         text: pasted CSV, used where no file is given.
@@ -46,11 +80,12 @@ def score(text: str, path: str | None, num_known: float | None) -> Scored:
         result = continual_accuracy(*columns, known, detail=True)
     except (ValueError, csv.Error) as error:
         # Gradio shows messages as HTML, and this one may quote the file.
-        raise gr.Error(html.escape(str(error), quote=False), print_exception=False) from error
+        message = html.escape(str(error), quote=False)
+        raise gr.Error(message, duration=30, print_exception=False) from error
     stages = result["stages"]
     return (
         accuracy_table(result),
-        [picture(row, known) for row in stages[:MAX_PICTURES]],
+        matrices(stages, known),
         matched_pairs(stages, known),
     )
 
@@ -134,7 +169,7 @@ def accuracy_table(result: dict) -> pd.DataFrame:
         for row in result["stages"]
     ]
     mean = dict.fromkeys(rows[0], "") | {part.capitalize(): percent(result[part]) for part in PARTS}
-    return pd.DataFrame([*rows, mean | {"stage": "mean", "images": result["num_samples"]}])
+    return pd.DataFrame([*rows, mean | {"stage": "mean", "images": result["num_samples"]}])[TABLE_COLUMNS]
 
 
 def percent(value: float) -> str:
@@ -157,10 +192,24 @@ def matched_pairs(stages: list[dict], num_known: int) -> pd.DataFrame:
                 right = int(counts[index, column_of[category]])
                 kind = "old" if category < num_known else "new"
                 rows.append({**line, "category": str(category), "kind": kind, "right": right})
-    return pd.DataFrame(rows)[["stage", "predicted id", "category", "kind", "images", "right"]]
+    return pd.DataFrame(rows)[PAIR_COLUMNS]
 
 
-def picture(row: dict, num_known: int) -> tuple[Image.Image, str]:
+def matrices(stages: list[dict], num_known: int) -> str:
+    """Count matrices of the first stages as HTML, with a key to their colours; all text in it is our own."""
+    key = "".join(
+        f'<span style="background:{shade(colour, 1)}">{name}</span> '
+        for name, colour in (("right, old", OLD_COLOUR), ("right, new", NEW_COLOUR), ("wrong", MISS_COLOUR))
+    )
+    figures = "".join(matrix(row, num_known) for row in stages[:MAX_PICTURES])
+    rest = ""
+    if len(stages) > MAX_PICTURES:
+        rest = f"<p>The first {MAX_PICTURES} of {len(stages)} stages; the tables have all of them.</p>"
+    text = "Predicted ids go down, categories across; matched ones stand on the diagonal."
+    return f'<p class="cacc-key">{key}{text}</p><div class="cacc-matrices">{figures}</div>{rest}'
+
+
+def matrix(row: dict, num_known: int) -> str:
     """Count matrix of a stage, matched pairs on the diagonal: blue old, green new, grey wrong."""
     counts = np.asarray(row["counts"])
     position = {category: index for index, category in enumerate(row["categories"])}
@@ -173,44 +222,49 @@ def picture(row: dict, num_known: int) -> tuple[Image.Image, str]:
     rows = matched_rows + sorted(set(range(counts.shape[0])) - set(matched_rows))
     columns = matched_columns + sorted(set(range(counts.shape[1])) - set(matched_columns))
     ordered = counts[np.ix_(rows, columns)]
-    colours = np.empty((*ordered.shape, 3))
-    colours[:] = MISS_COLOUR
+    colours = np.full((*ordered.shape, 3), MISS_COLOUR)
     for index, column in enumerate(matched_columns):
         colours[index, index] = OLD_COLOUR if row["categories"][column] < num_known else NEW_COLOUR
-    strength = np.sqrt(ordered / max(ordered.max(), 1))[..., None]  # the root keeps small counts visible
-    pixels = (255 - (255 - colours) * strength).astype(np.uint8)
+    strength = np.sqrt(ordered / max(ordered.max(), 1))  # the root keeps small counts visible
     cluster_ids = [row["clusters"][index] for index in rows]
     category_ids = [row["categories"][index] for index in columns]
-    caption = f"stage {row['stage']}: {len(cluster_ids)} predicted ids (down) x {len(category_ids)} categories (across)"
+    size = f"predicted ids: {len(cluster_ids)}, categories: {len(category_ids)}"
     if max(ordered.shape) <= LABELLED_SIDE:
-        return labelled_cells(pixels, ordered, cluster_ids, category_ids), caption
-    scale = max(1, 800 // max(ordered.shape))
-    return Image.fromarray(pixels.repeat(scale, axis=0).repeat(scale, axis=1)), caption
+        body = written_out(ordered, colours, strength, cluster_ids, category_ids)
+    else:
+        body = drawn(colours, strength, f"Count matrix of stage {row['stage']} ({size})")
+    return f"<figure><figcaption>stage {row['stage']} ({size})</figcaption>{body}</figure>"
 
 
-def labelled_cells(pixels: np.ndarray, counts: np.ndarray, down: list[int], across: list[int]) -> Image.Image:
-    """Cells with their counts, ids of clusters at the left and of categories on top."""
-    side = 44
-    image = Image.new("RGB", (side * (len(across) + 1), side * (len(down) + 1)), "white")
-    draw = ImageDraw.Draw(image)
+def written_out(
+    counts: np.ndarray, colours: np.ndarray, strength: np.ndarray, down: list[int], across: list[int]
+) -> str:
+    """A table with the ids of clusters at the left and of categories on top; zeros are left out."""
+    head = "".join(f'<th scope="col">{category}</th>' for category in across)
+    lines = []
+    for row, cluster in enumerate(down):
+        cells = "".join(
+            f'<td style="background:{shade(colours[row, column], strength[row, column])}">{count or ""}</td>'
+            for column, count in enumerate(counts[row].tolist())
+        )
+        lines.append(f'<tr><th scope="row">{cluster}</th>{cells}</tr>')
+    return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
-    def write(row: int, column: int, text: str, fill: str) -> None:
-        middle = (side * column + side // 2, side * row + side // 2)
-        draw.text(middle, shortened(text, 8), fill=fill, anchor="mm")
 
-    for row, cluster in enumerate(down, start=1):
-        write(row, 0, str(cluster), "black")
-        for column in range(1, len(across) + 1):
-            colour, count = pixels[row - 1, column - 1], counts[row - 1, column - 1]
-            left, top = side * column, side * row
-            draw.rectangle(
-                (left, top, left + side - 2, top + side - 2), fill=tuple(colour.tolist()), outline="#dddddd"
-            )
-            if count:
-                write(row, column, str(count), "white" if colour.mean() < 140 else "black")
-    for column, category in enumerate(across, start=1):
-        write(0, column, str(category), "black")
-    return image
+def drawn(colours: np.ndarray, strength: np.ndarray, description: str) -> str:
+    """A picture with one square for every cell, for matrices too large to read."""
+    pixels = (255 - (255 - colours) * strength[..., None]).astype(np.uint8)
+    scale = max(1, 800 // max(strength.shape))
+    stream = io.BytesIO()
+    Image.fromarray(pixels.repeat(scale, axis=0).repeat(scale, axis=1)).save(stream, "PNG", optimize=True)
+    data = base64.b64encode(stream.getvalue()).decode()
+    return f'<img alt="{description}" src="data:image/png;base64,{data}">'
+
+
+def shade(colour: Iterable[int], strength: float) -> str:
+    """A colour that lets the page's own background through, so that it fits the light and the dark theme."""
+    red, green, blue = (int(value) for value in colour)
+    return f"rgba({red},{green},{blue},{STRONGEST * strength:.3f})"
 
 
 def worked_example() -> tuple[str, None, int]:
@@ -229,6 +283,11 @@ def worked_example() -> tuple[str, None, int]:
     return "\n".join(lines), None, 3
 
 
+def nothing_yet() -> tuple[None, str, None]:
+    """Empty results, so that those of an earlier table never stand beside another one's mistake."""
+    return None, "", None
+
+
 def build_app() -> gr.Blocks:
     """The page, not yet served."""
     with gr.Blocks(title="cACC", analytics_enabled=False, delete_cache=(3600, 3600)) as app:
@@ -236,23 +295,27 @@ def build_app() -> gr.Blocks:
         with gr.Row():
             with gr.Column():
                 text = gr.Textbox(
-                    label="CSV", lines=10, max_lines=10, placeholder="prediction,reference,stage\n0,0,1"
+                    label="CSV", lines=12, max_lines=12, placeholder="prediction,reference,stage\n0,0,1"
                 )
-                upload = gr.File(label="or a file, which then counts", file_types=[".csv"], type="filepath")
+            with gr.Column():
+                upload = gr.File(
+                    label="or a file, which then counts", file_types=[".csv"], type="filepath", height=150
+                )
                 known = gr.Number(label="number of known categories", value=1, minimum=1)
                 with gr.Row():
                     example = gr.Button("Worked example")
                     button = gr.Button("Score", variant="primary")
-            with gr.Column():
-                table = gr.Dataframe(label="accuracy, percent", interactive=False)
-                pictures = gr.Gallery(
-                    label="who was matched to whom", format="png", columns=2, object_fit="contain"
-                )
-                pairs = gr.Dataframe(label="matching", interactive=False)
+        table = gr.Dataframe(label="accuracy, percent", headers=TABLE_COLUMNS, interactive=False)
+        pictures = gr.HTML(label="who was matched to whom", show_label=True, container=True, padding=True)
+        pairs = gr.Dataframe(label="matching", headers=PAIR_COLUMNS, interactive=False)
         inputs, outputs = [text, upload, known], [table, pictures, pairs]
-        button.click(score, inputs, outputs, api_name="score", concurrency_limit=2, time_limit=60)
-        filled = example.click(worked_example, None, inputs, api_name="example")
-        filled.success(score, inputs, outputs, api_visibility="private", concurrency_limit=2, time_limit=60)
+        # Without the progress of Gradio: it writes "Error" over every result, beside the message that says which.
+        quiet = {"show_progress": "hidden"}
+        limits = {"concurrency_limit": 2, "time_limit": 60, **quiet}
+        cleared = button.click(nothing_yet, None, outputs, api_visibility="private", **quiet)
+        cleared.then(score, inputs, outputs, api_name="score", **limits)
+        filled = example.click(worked_example, None, inputs, api_name="example", **quiet)
+        filled.success(score, inputs, outputs, api_visibility="private", **limits)
     return app.queue(max_size=16)
 
 

@@ -27,6 +27,10 @@ class RunError(PromptCCDError):
     """The run directory does not hold what was expected of it."""
 
 
+class RegistryError(PromptCCDError, ValueError):
+    """The category registry does not allow an edit, or its files do not hold a registry."""
+
+
 class DiskError(PromptCCDError):
     """A checkpoint could not be written; the previous one is untouched."""
 
@@ -35,6 +39,12 @@ class DiskError(PromptCCDError):
 
 class MismatchError(PromptCCDError):
     """Something does not hold what it says it holds."""
+
+    exit_code = 1
+
+
+class IncompleteSweepError(PromptCCDError):
+    """Some cells of a sweep failed; the others are finished and in its table."""
 
     exit_code = 1
 

@@ -382,7 +382,7 @@ def test_reading_a_checkpoint_unpickles_nothing(recipe: Path, tmp_path: Path, ca
     suffixes = {
         file.suffix for file in (tmp_path / "run").rglob("*") if file.is_file() and file.name != ".lock"
     }
-    assert suffixes <= {".json", ".safetensors", ".md", ".py"}  # the models' code travels with them
+    assert suffixes <= {".json", ".jsonl", ".safetensors", ".md", ".py"}  # the models' code travels with them
 
 
 def test_help_lists_every_field(capsys) -> None:

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from promptccd.errors import DataError
-from promptccd.evaluation import clustering_accuracy, continual_accuracy, discover_categories
+from promptccd.evaluation import (
+    ContinualAccuracy,
+    clustering_accuracy,
+    continual_accuracy,
+    discover_categories,
+    separate_clustering_accuracy,
+)
 
 
 def brute_force(y_true: np.ndarray, y_pred: np.ndarray, old: set[int]) -> list[tuple[float, float, float]]:
@@ -51,6 +57,36 @@ def test_all_is_the_weighted_mean_of_old_and_new() -> None:
     score = clustering_accuracy(y_true, y_pred, range(14))
     share = np.mean(y_true < 14)
     assert score.all == pytest.approx(share * score.old + (1 - share) * score.new)
+
+
+def test_separate_assignments_are_the_best_for_each_part() -> None:
+    """Against all permutations of each part, never below the joint matching, All their weighted mean."""
+    generator = np.random.default_rng(4)
+    for _ in range(200):
+        n, k = generator.integers(2, 12), generator.integers(1, 5)
+        y_true, y_pred = generator.choice([0, 2, 3, 7], n), generator.integers(0, k, n) * 5
+        found = separate_clustering_accuracy(y_true, y_pred, {0, 2})
+        joint = clustering_accuracy(y_true, y_pred, {0, 2})
+        is_old = np.isin(y_true, [0, 2])
+        share, parts = is_old.mean(), {}
+        for name, mask in (("old", is_old), ("new", ~is_old)):
+            if mask.any():
+                best = brute_force(y_true[mask], y_pred[mask], {0, 2})[0][0]
+                assert getattr(found, name) == pytest.approx(best)
+                assert getattr(found, name) >= getattr(joint, name) - 1e-9
+                parts[name] = best
+            else:
+                assert np.isnan(getattr(found, name))
+        expected = share * parts.get("old", 0) + (1 - share) * parts.get("new", 0)
+        assert found.all == pytest.approx(expected, abs=1e-9)
+
+
+def test_separate_assignments_count_one_cluster_twice() -> None:
+    y_true, y_pred = [0, 0, 1, 1], [5, 5, 5, 5]
+    assert clustering_accuracy(y_true, y_pred, [0]) in ((50.0, 100.0, 0.0), (50.0, 0.0, 100.0))
+    assert separate_clustering_accuracy(y_true, y_pred, [0]) == (100.0, 100.0, 100.0)
+    with pytest.raises(DataError, match="2 and 1"):
+        separate_clustering_accuracy([0, 1], [0], [0])
 
 
 def test_large_and_sparse_labels() -> None:
@@ -97,6 +133,29 @@ def test_ids_of_different_stages_never_collide() -> None:
     assert set(second.category_ids) == {0, 2, 3}
     assert second.prototype_ids == [0, 1, 2, 3]
     torch.testing.assert_close(second.prototypes, torch.eye(8)[:4])
+
+
+@pytest.mark.parametrize("accumulate", [True, False], ids=["cacc", "gcd"])
+@pytest.mark.parametrize("seed", range(12))
+def test_an_id_is_given_once_whatever_the_features(seed: int, accumulate: bool) -> None:
+    """A new id of a stage was in no earlier stage; one that was is settled for this stage's reference."""
+    generator = np.random.default_rng(seed)
+    sizes, counts = generator.integers(12, 40, 5), [3, *(3 + np.cumsum(generator.integers(1, 4, 4))).tolist()]
+    features = [
+        torch.nn.functional.normalize(torch.from_numpy(generator.standard_normal((size, 6))))
+        for size in sizes
+    ]
+    protocol = ContinualAccuracy(np.arange(sizes[0]) % 3, 3, restarts=2, seed=seed, accumulate=accumulate)
+    for stage in range(1, 5):
+        earlier = protocol.assigned[:stage]
+        settled = set(np.concatenate(earlier if accumulate else earlier[:1]).tolist())
+        found = protocol.discover(features[: stage + 1], counts[stage])
+        given = set(found.category_ids.tolist())
+        used = set(np.concatenate(earlier).tolist())
+        assert (given - settled).isdisjoint(used)
+        assert given <= set(found.prototype_ids)
+        assert len(found.prototype_ids) == len(set(found.prototype_ids)) == len(found.prototypes)
+    assert [len(ids) for ids in protocol.assigned] == sizes.tolist()
 
 
 def test_discovered_ids_have_no_gaps_and_largest_comes_first() -> None:

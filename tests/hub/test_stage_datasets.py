@@ -39,6 +39,27 @@ def test_stages_come_back_with_their_fingerprint(
         assert one.num_categories == other.num_categories
 
 
+@pytest.mark.parametrize("ids_only", [False, True])
+def test_sessions_come_back_with_their_fingerprint(
+    recipe_values: dict, image_folder: Path, tmp_path: Path, hub: Hub, capsys, ids_only: bool
+) -> None:
+    """Images recur in several stages, some stand in none, and novel categories come in a seeded order."""
+    recipe_values["data"]["split_rule"] = "sessions"
+    (tmp_path / "sessions.json").write_text(json.dumps(recipe_values))
+    options = ["--ids-only"] if ids_only else []
+    command = ["split", str(tmp_path / "sessions.json"), "--push", "user/sessions", "--json", *options]
+    assert main(command) == 0
+    stages = StageStream.from_hub("user/sessions", dataset=str(image_folder) if ids_only else None)
+    assert stages.split.fingerprint == json.loads(capsys.readouterr().out)["fingerprint"]
+    original = StageStream.from_dataset(
+        str(image_folder), class_blocks=[2, 1, 1, 1], seed=1, split_rule="sessions"
+    )
+    assert stages.categories == original.categories
+    for one, other in zip(stages, original, strict=True):
+        assert np.array_equal(stages.evaluation_labels(one), original.evaluation_labels(other))
+        assert one.source(3)["bytes"] == other.source(3)["bytes"]
+
+
 def test_unlabelled_stages_have_no_label_column(recipe: Path, hub: Hub) -> None:
     assert main(["split", str(recipe), "--push", "user/stages"]) == 0
     assert set(load_dataset("user/stages", "stage_0", split="train").column_names) == {

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.data.loading import BUILT_IN
 from promptccd.runs import load_model, train_run
 from promptccd.runs.run_directory import _portable, _require_same
 from promptccd.training.arguments import Recipe
@@ -24,14 +25,26 @@ METHODS = {
 }
 
 
-def recipe_files() -> list[Path]:
-    """All recipes, by name."""
-    return sorted(FOLDER.glob("*.yaml"))
+# What a name ends with after its data set, and the stages that this means.
+SETTINGS = {
+    "4222": {"class_blocks": [40, 20, 20, 20]},
+    "4321": {"class_blocks": [40, 30, 20, 10]},
+    "1234": {"class_blocks": [10, 20, 30, 40]},
+    "metagcd": {"class_blocks": [80, 5, 5, 5, 5], "split_rule": "sessions"},
+    "pa-cgcd": {"class_blocks": [160, 40], "cuts": [[0.8, 1.0], [1.0]]},
+    "spectrum": {"category_ratio": 0.5, "sample_ratio": 0.5},
+}
+
+
+def recipe_files(in_a_setting: bool = False) -> list[Path]:
+    """All recipes by name: those of the paper's stages, or those of other settings."""
+    endings = tuple(f"-{setting}" for setting in SETTINGS)
+    return sorted(path for path in FOLDER.glob("*.yaml") if path.stem.endswith(endings) == in_a_setting)
 
 
 def test_every_method_has_a_recipe_for_every_data_set() -> None:
     stems = {path.stem for path in recipe_files()}
-    assert stems >= {f"{method}-{data}" for method in METHODS for data in BENCHMARKS if data != "digits"}
+    assert stems >= {f"{method}-{data}" for method in METHODS for data in BENCHMARKS if data not in BUILT_IN}
 
 
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
@@ -40,14 +53,35 @@ def test_a_recipe_is_what_its_name_says(path: Path) -> None:
     method, _, data = path.stem.rpartition("-")
     assert recipe.training.output_dir == f"runs/{path.stem}"
     assert recipe.data.resolved == BENCHMARKS[data]
-    if data != "digits":
+    if data not in BUILT_IN:
         for name, value in METHODS[method].items():
             section = recipe.model if hasattr(recipe.model, name) else recipe.training
             assert getattr(section, name) == value, name
         assert recipe.training.learning_rate == (0.05 if path.stem == "promptccd-cub" else 0.1)
 
 
-@pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
+def test_every_setting_has_recipes() -> None:
+    stems = {path.stem for path in recipe_files(in_a_setting=True)}
+    for method in ("promptccd", "promptccd-pp", "promptccd-gcd"):
+        assert stems >= {
+            f"{method}-cifar100-{setting}" for setting in SETTINGS if setting not in ("pa-cgcd", "spectrum")
+        }
+        assert stems >= {f"{method}-cub-pa-cgcd", f"{method}-creatures-spectrum"}
+
+
+@pytest.mark.parametrize("path", recipe_files(in_a_setting=True), ids=lambda path: path.stem)
+def test_a_setting_changes_the_stages_alone(path: Path) -> None:
+    setting = next(name for name in SETTINGS if path.stem.endswith(f"-{name}"))
+    usual = Recipe.from_yaml(path.with_stem(path.stem.removesuffix(f"-{setting}"))).to_dict()
+    expected = {
+        **usual,
+        "data": usual["data"] | SETTINGS[setting],
+        "training": usual["training"] | {"output_dir": f"runs/{path.stem}"},
+    }
+    assert Recipe.from_yaml(path).to_dict() == expected
+
+
+@pytest.mark.parametrize("path", recipe_files() + recipe_files(in_a_setting=True), ids=lambda path: path.stem)
 def test_a_run_records_the_facts_of_its_benchmark(path: Path, tmp_path: Path) -> None:
     """So that a later table of benchmarks changes no earlier run."""
     recipe = Recipe.from_yaml(path)

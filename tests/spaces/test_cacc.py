@@ -1,9 +1,12 @@
 """The metric Space: equal to `promptccd.evaluation`, to brute force, and loud about anything that is no id."""
 
+import base64
 import importlib.util
+import io
 import itertools
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
 
@@ -328,10 +332,13 @@ def page() -> Iterator[ModuleType]:
 
 def test_page_scores_its_worked_example(page: ModuleType) -> None:
     text, _, known = page.worked_example()
-    table, pictures, pairs = page.score(text, None, float(known))
+    table, matrices, pairs = page.score(text, None, float(known))
     assert table["stage"].tolist() == ["1", "2", "mean"]
     assert table["All"].tolist() == ["92.00", "85.19", "88.59"]
-    assert len(pictures) == 2
+    assert re.findall(r"stage \d \(predicted ids: \d, categories: \d\)", matrices) == [
+        "stage 1 (predicted ids: 4, categories: 4)",
+        "stage 2 (predicted ids: 5, categories: 5)",
+    ]
     assert pairs[pairs["stage"] == 2]["category"].tolist() == ["0", "1", "2", "3", "4"]
     assert pairs["right"].sum() == 23 + 23
 
@@ -342,10 +349,31 @@ def test_page_reads_a_file_and_draws_more_clusters_than_categories(page: ModuleT
     path.write_text(
         "\ufeffPrediction,reference,stage,note\r\n" + "\r\n".join(lines) + "\r\n\r\n", encoding="utf-8"
     )
-    table, pictures, pairs = page.score("not read", str(path), 20)
+    table, matrices, pairs = page.score("not read", str(path), 20)
     assert table["predicted ids"].tolist() == [50, ""]
     assert (pairs["category"] == "none").sum() == 10
-    assert pictures[0][0].size == (40 * 16, 50 * 16)
+    data = re.search(r'src="data:image/png;base64,([^"]*)"', matrices).group(1)
+    with Image.open(io.BytesIO(base64.b64decode(data))) as image:
+        assert image.size == (40 * 16, 50 * 16)
+
+
+def test_page_writes_a_matrix_with_the_matched_pairs_on_its_diagonal(page: ModuleType) -> None:
+    lines = ["prediction,reference,stage", *["7,1,1"] * 3, *["7,0,1"], *["4,0,1"] * 2, "5,0,1", "4,1,1"]
+    _, matrices, _ = page.score("\n".join(lines), None, 1)
+    cells = [
+        re.findall(r"<t[dh][^>]*>(\d*)</t[dh]>", line) for line in re.findall(r"<tr>(.*?)</tr>", matrices)
+    ]
+    assert cells == [["", "0", "1"], ["4", "2", "1"], ["7", "1", "3"], ["5", "1", ""]]
+    colours = re.findall(r'<td style="background:rgba\((\d+)', matrices)
+    assert colours == ["37", "120", "120", "22", "120", "120"]  # old, wrong, wrong, new, wrong, wrong
+
+
+def test_page_draws_the_first_stages_and_says_so(page: ModuleType) -> None:
+    lines = [f"0,0,{stage}" for stage in range(14)]
+    table, matrices, _ = page.score("\n".join(["prediction,reference,stage", *lines]), None, 1)
+    assert len(table) == 15
+    assert matrices.count("<figure>") == page.MAX_PICTURES
+    assert "The first 12 of 14 stages" in matrices
 
 
 PAGE_BAD = {
@@ -407,9 +435,9 @@ def test_page_answers_over_loopback(
     try:
         client = gradio_client.Client(url, verbose=False, analytics_enabled=False)
         text, _, known = client.predict(api_name="/example")
-        table, pictures, _ = client.predict(text, None, known, api_name="/score")
+        table, matrices, _ = client.predict(text, None, known, api_name="/score")
         assert [row[1] for row in table["data"]] == ["92.00", "85.19", "88.59"]
-        assert [Path(picture["image"]).suffix for picture in pictures] == [".png", ".png"]
+        assert matrices.count("<figure>") == 2
         with pytest.raises(gradio_client.exceptions.AppError, match="got '-1' in line 2"):
             client.predict("prediction,reference,stage\n0,-1,1", None, 1, api_name="/score")
         large = tmp_path / "large.csv"

@@ -3,12 +3,19 @@
 import argparse
 import json
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from promptccd.cli.command import command
 from promptccd.cli.tables import comparison_table, score_table
+from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
-from promptccd.runs import RunEvaluation
+from promptccd.runs import PROTOCOLS, ProtocolOptions, RunEvaluation
+from promptccd.runs.protocols import options_by_protocol
+from promptccd.runs.scoring import ESTIMATORS
+
+Scores = dict[str, list[ContinualScore]]
+ROUTING = "part-routing"
 
 NEXT_STEPS = """
 That was a tiny backbone on 8 x 8 digits. What to do next:
@@ -26,11 +33,27 @@ def add_commands(commands: Any) -> None:
     evaluate = command(
         commands, "evaluate", evaluate_command, "recompute a run's table from its saved stages"
     )
+    evaluate.formatter_class = argparse.RawDescriptionHelpFormatter
+    evaluate.epilog = _protocol_texts()
     evaluate.add_argument(
         "runs", metavar="RUN", nargs="+", help="output_dir of a training; several are averaged"
     )
     evaluate.add_argument(
-        "--protocol", choices=["cacc", "gcd"], default="cacc", help="which reference labels are used"
+        "--protocol",
+        choices=list(PROTOCOLS),
+        action="append",
+        metavar="NAME",
+        help="how it is scored, see below; cacc unless given; may be given several times",
+    )
+    evaluate.add_argument(
+        "--test_split",
+        metavar="NAME",
+        help="split with the test images; the benchmark's, or else the images left out by --held_out, unless given",
+    )
+    evaluate.add_argument(
+        "--estimator",
+        choices=ESTIMATORS,
+        help="how unknown numbers of categories are estimated; split_merge unless given",
     )
     evaluate.add_argument(
         "--baselines", action="store_true", help="also score raw pixels and the frozen backbone"
@@ -42,52 +65,86 @@ def add_commands(commands: Any) -> None:
 
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
-    scores: dict[str, list[ContinualScore]] = {}
-    baselines: dict[str, list[ContinualScore]] = {}
-    routed: dict[str, list[ContinualScore]] = {}
-    baselines_of: set[tuple[str, str]] = set()
+    told = options_by_protocol(
+        ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
+    )
+    if options.baselines and not any(PROTOCOLS[name].has_baselines for name in told):
+        raise ConfigurationError(
+            f"No baseline can be scored by {', '.join(told)}: leave --baselines out, or add --protocol cacc."
+        )
+    shown = _Shown({name: {} for name in told}, {name: {} for name in told}, {}, set())
     for path in options.runs:
-        evaluation = RunEvaluation(path, options.dataset, options.num_workers)
-        score = evaluation.evaluate(options.protocol)
-        scores.setdefault(_without_seed(evaluation.run.path.resolve().name), []).append(score)
-        if options.baselines:
-            _add_baselines(evaluation, baselines, baselines_of)
-        routing = evaluation.part_routing()
+        evaluation = RunEvaluation(path, options.dataset, options.num_workers, keep_features=len(told) > 1)
+        run = _without_seed(evaluation.run.path.resolve().name)
+        for name, own in told.items():
+            score = evaluation.evaluate(name, own)
+            shown.scores[name].setdefault(run, []).append(score)
+            if options.baselines and PROTOCOLS[name].has_baselines:
+                shown.add_baselines(evaluation, name, own)
+            if not options.json:
+                print(f"{path} ({name})\n{score_table(score, PROTOCOLS[name].counted)}\n", flush=True)
+        routing = None if ROUTING in told else evaluation.part_routing()
         if routing is not None:
-            routed.setdefault(_without_seed(evaluation.run.path.resolve().name), []).append(routing)
-        if not options.json:
-            print(f"{path} ({options.protocol})\n{score_table(score)}\n", flush=True)
-            if routing is not None:
-                print(f"part routing, percent of patches\n{score_table(routing, 'parts')}\n", flush=True)
-    scores |= baselines
-    compared = len(options.runs) > 1 or options.baselines
-    if options.json:
-        plain = {
-            kind: {name: [each.to_dict() for each in many] for name, many in named.items()}
-            for kind, named in (("scores", scores), ("part_routing", routed))
-        }
-        if compared:
-            print(json.dumps({**plain["scores"], "part_routing": plain["part_routing"]}, indent=1))
-        else:
-            only = {"part_routing": routing.to_dict()} if routing is not None else {}
-            print(json.dumps({**score.to_dict(), **only}, indent=1))
-    elif compared:
-        print(comparison_table(scores))
+            shown.routed.setdefault(run, []).append(routing)
+            if not options.json:
+                print(
+                    f"part routing, percent of patches\n{score_table(routing, PROTOCOLS[ROUTING].counted)}\n",
+                    flush=True,
+                )
+    _print_together(shown, options)
     if options.next_steps:
         print(NEXT_STEPS.format(run=options.runs[0]))
 
 
-def _add_baselines(
-    evaluation: RunEvaluation, baselines: dict[str, list[ContinualScore]], done: set[tuple[str, str]]
-) -> None:
-    """Score what a run is held against, once per split and backbone (pixels: once per split)."""
-    for name, key, score in (
-        (f"frozen {evaluation.backbone_name}", evaluation.baseline_key, evaluation.frozen_backbone),
-        ("raw pixels", (evaluation.baseline_key[0], "raw pixels"), evaluation.raw_pixels),
-    ):
-        if key not in done:
-            done.add(key)
-            baselines.setdefault(name, []).append(score())
+@dataclass
+class _Shown:
+    """What was scored: by protocol and name of run or baseline, one score per seed."""
+
+    scores: dict[str, Scores]
+    baselines: dict[str, Scores]
+    routed: Scores
+    done: set[tuple[str, tuple[str, str]]]
+
+    def add_baselines(self, evaluation: RunEvaluation, protocol: str, told: ProtocolOptions) -> None:
+        """Score what a run is held against, once per split and backbone (pixels: once per split)."""
+        for name, key, score in (
+            (f"frozen {evaluation.backbone_name}", evaluation.baseline_key, evaluation.frozen_backbone),
+            ("raw pixels", (evaluation.baseline_key[0], "raw pixels"), evaluation.raw_pixels),
+        ):
+            if (protocol, key) not in self.done:
+                self.done.add((protocol, key))
+                self.baselines[protocol].setdefault(name, []).append(score(protocol, told))
+
+
+def _print_together(shown: _Shown, options: argparse.Namespace) -> None:
+    """JSON of everything, or the averages of several runs side by side."""
+    compared = len(options.runs) > 1 or options.baselines
+    named = {name: {**runs, **shown.baselines[name]} for name, runs in shown.scores.items()}
+    if not options.json:
+        for name, scores in named.items() if compared else ():
+            print(f"{name}\n{comparison_table(scores)}" if len(named) > 1 else comparison_table(scores))
+        return
+    plain = {name: _plain(scores) for name, scores in named.items()}
+    routed: dict[str, Any] = {"part_routing": _plain(shown.routed)} if compared or shown.routed else {}
+    if not compared:
+        plain = {name: only for name, scores in plain.items() for (only,) in scores.values()}
+        routed = {key: only for key, scores in routed.items() for (only,) in scores.values()}
+    (first, *others) = plain.values()
+    print(json.dumps({**(plain if others else first), **routed}, indent=1))
+
+
+def _plain(scores: Scores) -> dict[str, Any]:
+    return {name: [each.to_dict() for each in many] for name, many in scores.items()}
+
+
+def _protocol_texts() -> str:
+    """The table of protocols for ``--help``."""
+    lines = ["protocols (--protocol NAME):"]
+    for name, protocol in PROTOCOLS.items():
+        lines += [f"  {name}", f"      {protocol.text}"]
+        lines += [f"      scored: {protocol.images}", f"      settled: {protocol.reference}"]
+        lines += [f"      {protocol.counted}: {protocol.count}"]
+    return "\n".join(lines)
 
 
 def _without_seed(name: str) -> str:

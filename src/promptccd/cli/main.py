@@ -7,10 +7,30 @@ from collections.abc import Sequence
 
 from transformers.utils import logging as transformers_logging
 
-from promptccd.cli import evaluation_commands, hub_commands, model_commands, training_commands
+from promptccd.cli import (
+    audit_commands,
+    category_commands,
+    discovery_commands,
+    evaluation_commands,
+    hub_commands,
+    model_commands,
+    report_commands,
+    sweep_commands,
+    training_commands,
+)
 from promptccd.errors import PromptCCDError
 
-COMMANDS = (training_commands, evaluation_commands, model_commands, hub_commands)
+COMMANDS = (
+    training_commands,
+    sweep_commands,
+    evaluation_commands,
+    audit_commands,
+    model_commands,
+    discovery_commands,
+    category_commands,
+    hub_commands,
+    report_commands,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

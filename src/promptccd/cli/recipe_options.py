@@ -32,19 +32,25 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
 
 def recipe_from(options: argparse.Namespace) -> Recipe:
     """The recipe of ``--config`` with the options that were given laid over it."""
-    overrides: dict[str, dict[str, Any]] = {}
-    for key, value in vars(options).items():
-        if "." in key:
-            section, name = key.split(".")
-            overrides.setdefault(section, {})[name] = _value(
-                value, field_types(section_types()[section])[name]
-            )
+    overrides = given_fields(options)
     if options.config is None:
         return Recipe.from_dict(overrides)
     return Recipe.from_yaml(options.config, overrides)
 
 
-def _value(given: str | list[str], hint: Any) -> Any:
+def given_fields(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Values of the fields that were given, by section and field."""
+    fields: dict[str, dict[str, Any]] = {}
+    for key, value in vars(options).items():
+        if "." in key:
+            section, name = key.split(".")
+            fields.setdefault(section, {})[name] = option_value(
+                value, field_types(section_types()[section])[name]
+            )
+    return fields
+
+
+def option_value(given: str | list[str], hint: Any) -> Any:
     """The value an option means, given the type of its field."""
     options = alternatives(hint)
     words = given if isinstance(given, list) else [given]

@@ -1,5 +1,6 @@
 """What the command line prints: plain tables that fit a terminal and a copy into a text."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,13 +11,21 @@ from promptccd.runs import ParameterCount
 
 
 def score_table(score: ContinualScore, counted: str = "categories") -> str:
-    """All/Old/New per stage and their average, in percent; an estimated count with its range."""
+    """All/Old/New per stage and their average, in percent; an estimated count with its range.
+
+    Further figures of the protocol stand in columns of their own, those of the whole run below.
+    """
+    columns = score.columns
     rows = [
-        [f"stage {row.stage}", row.num_images, _count(row), row.all, row.old, row.new] for row in score.stages
+        [f"stage {row.stage}", row.num_images, _count(row), row.all, row.old, row.new, *more]
+        for row, *more in zip(score.stages, *columns.values(), strict=True)
     ]
     average = score.average
-    rows.append(["average", "", "", average["all"], average["old"], average["new"]])
-    return table(["", "images", counted, "All", "Old", "New"], rows)
+    means = [_mean(values) for values in columns.values()]
+    rows.append(["average", "", "", average["all"], average["old"], average["new"], *means])
+    names = [name.replace("_", " ") for name in columns]
+    below = ", ".join(f"{name} {value:.1f}" for name, value in score.summary.items())
+    return "\n".join([table(["", "images", counted, "All", "Old", "New", *names], rows), below]).rstrip()
 
 
 def comparison_table(scores: Mapping[str, Sequence[ContinualScore]]) -> str:
@@ -48,6 +57,11 @@ def explanation_table(explanation: Mapping[str, Any], most: int = 10) -> str:
         rows = [[row["prompt"], row["times"], row["best_score"]] for row in explanation["prompts"][:most]]
         lines.append(table(["prompt", "times", "best score"], rows, places=2))
     return "\n".join(lines)
+
+
+def _mean(values: Sequence[float]) -> float:
+    present = [value for value in values if not math.isnan(value)]
+    return statistics.mean(present) if present else math.nan
 
 
 def _count(row: StageScore) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 from promptccd.cli.command import command, show
 from promptccd.cli.recipe_options import add_recipe_options, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table
+from promptccd.evaluation import ContinualScore
 from promptccd.hub import fetch_stages, publish_stages, pusher
 from promptccd.runs import RunDirectory, count_parameters, stage_stream, train_run
+from promptccd.training.arguments import Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,12 @@ def add_commands(commands: Any) -> None:
 
 def train_command(options: argparse.Namespace) -> None:
     """``promptccd train``."""
-    recipe = recipe_from(options)
+    score = train_recipe(recipe_from(options))
+    show(options, score.to_dict(), lambda: score_table(score))
+
+
+def train_recipe(recipe: Recipe) -> ContinualScore:
+    """Train all stages, fetched from the Hub and pushed there as the recipe says."""
     training = recipe.training
     is_first = (
         os.environ.get("RANK", "0") == "0"
@@ -51,8 +58,7 @@ def train_command(options: argparse.Namespace) -> None:
     if training.resume_from is not None and is_first:
         fetch_stages(training.resume_from, RunDirectory(training.output_dir))
     push = pusher(training.hub_namespace, training.hub_private) if training.push_to_hub else None
-    score = train_run(recipe, after_stage=push)
-    show(options, score.to_dict(), lambda: score_table(score))
+    return train_run(recipe, after_stage=push)
 
 
 def split_command(options: argparse.Namespace) -> None:

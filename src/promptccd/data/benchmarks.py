@@ -5,7 +5,7 @@ from importlib.resources import files
 from typing import Literal
 
 BenchmarkName = Literal[
-    "digits", "cifar100", "imagenet100", "tinyimagenet", "cub", "aircraft", "cars", "caltech101"
+    "digits", "creatures", "cifar100", "imagenet100", "tinyimagenet", "cub", "aircraft", "cars", "caltech101"
 ]
 
 
@@ -14,7 +14,7 @@ class Benchmark:
     """The facts of one data set; a recipe may overrule any of them.
 
     Attributes:
-        dataset: Hub id, local folder, or ``digits``.
+        dataset: Hub id, local folder, or a built-in one: ``digits``, ``creatures``.
         split: split of the data set that the stages are cut from.
         image_column: name of the image column; none where it is found by itself.
         label_column: name of the label column; none where it is found by itself.
@@ -25,6 +25,8 @@ class Benchmark:
         num_classes: how many categories are used, from the first; none for all.
         images_per_class: how many images of every category are used, from the first; none for all.
         held_out: share of every category that is left out, by a draw that is the same in every run.
+        split_rule: how the stages are cut: ``mixed`` (the paper's) or ``sessions`` (MetaGCD's setting).
+        test_split: split of the data set with its official test images; none where it has none.
     """
 
     dataset: str
@@ -37,6 +39,8 @@ class Benchmark:
     num_classes: int | None = None
     images_per_class: int | None = None
     held_out: float = 0.0
+    split_rule: str = "mixed"
+    test_split: str | None = None
 
     @property
     def class_order(self) -> tuple[tuple[str, ...], ...] | None:
@@ -55,12 +59,18 @@ BENCHMARKS: dict[str, Benchmark] = {
         label_column=None,
         class_blocks=(7, 1, 1, 1),
     ),
+    "creatures": Benchmark(
+        dataset="creatures",
+        class_blocks=(14, 2, 2, 2),
+        num_parts=5,  # these are drawn, so their number is known
+    ),
     "cifar100": Benchmark(
         dataset="uoft-cs/cifar100",
         image_column="img",
         label_column="fine_label",
         class_blocks=(70, 10, 10, 10),
         num_parts=6,
+        test_split="test",
     ),
     # The paper's statistics count all images of these 100 classes; its accuracies are on the first 500 of each.
     "imagenet100": Benchmark(
@@ -69,6 +79,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         num_parts=7,
         num_classes=100,
         images_per_class=500,
+        test_split="validation",  # its test split has no labels
     ),
     # Ids follow wnids.txt of the original archive, not the alphabet. The Hub's copy spells 18 of the names by
     # another WordNet; the file gives both.
@@ -77,23 +88,28 @@ BENCHMARKS: dict[str, Benchmark] = {
         class_blocks=(140, 20, 20, 20),
         num_parts=6,
         class_list="tinyimagenet_classes.txt",
+        test_split="valid",  # the same
     ),
     "cub": Benchmark(
         dataset="bentrevett/caltech-ucsd-birds-200-2011",
         class_blocks=(140, 20, 20, 20),
         num_parts=8,
+        test_split="test",
     ),
     "aircraft": Benchmark(
         dataset="Donghyun99/FGVC-Aircraft",
         class_blocks=(70, 10, 10, 10),
         num_parts=10,
+        test_split="test",  # the released code takes the validation part, which it also chooses checkpoints by
     ),
     "cars": Benchmark(
         dataset="tanganke/stanford_cars",
         class_blocks=(130, 22, 22, 22),
         num_parts=9,
+        test_split="test",
     ),
-    # Has no test part of its own. The released order of classes is that of a folder on one disk: ours is the alphabet.
+    # Has no test part of its own: what is held out is one. The released order of classes is that of a folder on one
+    # disk: ours is the alphabet.
     "caltech101": Benchmark(
         dataset="flwrlabs/caltech101",
         class_blocks=(71, 10, 10, 10),

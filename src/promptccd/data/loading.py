@@ -2,18 +2,39 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Image, IterableDataset, load_dataset, load_from_disk
 
+from promptccd.data.creatures import creatures_dataset
 from promptccd.data.digits import digits_dataset
 from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN: dict[str, Callable[[], Dataset]] = {"digits": digits_dataset}
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A data set that comes along.
+
+    Attributes:
+        load: makes it.
+        words: what it is, for model cards.
+    """
+
+    load: Callable[[], Dataset]
+    words: str
+
+
+BUILT_IN = {
+    "digits": BuiltIn(digits_dataset, "scikit-learn's digits"),
+    "creatures": BuiltIn(
+        creatures_dataset, "creatures drawn by rule, whose categories differ by their parts"
+    ),
+}
 
 
 def load_images(dataset: str, split: str = "train") -> Dataset:
@@ -28,7 +49,7 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
         DataError: nothing loadable is there, or it has no such split.
     """
     if dataset in BUILT_IN:
-        return BUILT_IN[dataset]()
+        return BUILT_IN[dataset].load()
     path = Path(dataset).expanduser()
     if not path.exists() and (dataset.startswith((".", "/", "~")) or dataset.count("/") > 1):
         raise DataError(

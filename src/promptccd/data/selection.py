@@ -21,6 +21,7 @@ def select_rows(
     num_classes: int | None = None,
     images_per_class: int | None = None,
     held_out: float = 0.0,
+    held_out_only: bool = False,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Put the categories in order, take the first of them, and some images of each.
 
@@ -34,6 +35,7 @@ def select_rows(
         num_classes: number of categories to use, from the first; `None` for all.
         images_per_class: number of rows to use of every category, from the first; `None` for all.
         held_out: share of every category's rows to leave out, in ``0 <= share < 1``, rounded down.
+        held_out_only: use the rows that are left out otherwise, and no others.
 
     Returns:
         New ids ``(N,)`` int64, and the names of the categories that are used.
@@ -56,7 +58,8 @@ def select_rows(
     for new, old in enumerate(order[:used]):
         rows = np.flatnonzero(labels == old)
         left_out = numpy_generator("held out", names[new]).permutation(rows)[: int(len(rows) * held_out)]
-        selected[np.setdiff1d(rows, left_out)[:images_per_class]] = new
+        wanted = np.sort(left_out) if held_out_only else np.setdiff1d(rows, left_out)
+        selected[wanted[:images_per_class]] = new
     return selected, names[:used]
 
 

@@ -68,6 +68,7 @@ class CategorySplit:
         sample_ids: per stage the row numbers in the data set, ascending, int64.
         counts: per stage what it holds.
         data_fingerprint: sha256 of the labels and of a probe of the pixels.
+        rule: ``mixed`` (the paper's, with cuts), ``sessions`` (MetaGCD's) or ``whole`` (one stage).
     """
 
     class_blocks: tuple[int, ...]
@@ -77,6 +78,7 @@ class CategorySplit:
     sample_ids: tuple[np.ndarray, ...]
     counts: tuple[StageCount, ...]
     data_fingerprint: str
+    rule: str = "mixed"
 
     @property
     def fingerprint(self) -> str:
@@ -95,6 +97,7 @@ class CategorySplit:
             "format": 1,
             "fingerprint": self.fingerprint,
             "data_fingerprint": self.data_fingerprint,
+            "rule": self.rule,
             "seed": self.seed,
             "class_blocks": list(self.class_blocks),
             "cuts": [list(row) for row in self.cuts],
@@ -118,6 +121,7 @@ class CategorySplit:
             sample_ids=tuple(np.asarray(ids, dtype=np.int64) for ids in values["sample_ids"]),
             counts=tuple(StageCount(**count) for count in values["stages"]),
             data_fingerprint=values["data_fingerprint"],
+            rule=values.get("rule", "mixed"),  # splits from before there was another
         )
         if split.fingerprint != values["fingerprint"]:
             raise DataError(
@@ -151,7 +155,7 @@ def split_by_category(
     Raises:
         DataError: the blocks do not fit the categories, the cuts do not fit the blocks, or a stage is empty.
     """
-    blocks = _checked_blocks(class_blocks, len(categories))
+    blocks = checked_blocks(class_blocks, len(categories))
     table = _checked_cuts(PAPER_CUTS if cuts is None else cuts, len(blocks))
     first_stage = np.repeat(np.arange(len(blocks)), blocks)  # stage in which each category appears
 
@@ -163,8 +167,57 @@ def split_by_category(
         for offset, part in enumerate(np.split(shuffled, bounds)):
             taken[stage + offset].append(part)
 
-    sample_ids = tuple(np.sort(np.concatenate(parts)).astype(np.int64) for parts in taken)
-    for stage, ids in enumerate(sample_ids):
+    sample_ids = [np.concatenate(parts) for parts in taken]
+    return as_split(labels, categories, blocks, table, seed, sample_ids, data_fingerprint)
+
+
+def keep_whole(
+    labels: np.ndarray, categories: Sequence[str], seed: int, data_fingerprint: str
+) -> CategorySplit:
+    """One labelled stage with every image that is used: a test set that no stage is cut from.
+
+    Args:
+        labels: category id of every image, ``(N,)``; -1 for one that is not used.
+        categories: the category names.
+        seed: seed of the run it tests.
+        data_fingerprint: sha256 of the data set's content.
+
+    Raises:
+        DataError: no image is used.
+    """
+    rows = [np.flatnonzero(labels >= 0)]
+    return as_split(
+        labels, categories, (len(categories),), ((1.0,),), seed, rows, data_fingerprint, rule="whole"
+    )
+
+
+def as_split(
+    labels: np.ndarray,
+    categories: Sequence[str],
+    blocks: tuple[int, ...],
+    cuts: tuple[tuple[float, ...], ...],
+    seed: int,
+    sample_ids: Sequence[np.ndarray],
+    data_fingerprint: str,
+    rule: str = "mixed",
+) -> CategorySplit:
+    """The split that gives every stage these images, counted.
+
+    Args:
+        labels: category id of every image, ``(N,)``.
+        categories: the category names.
+        blocks: categories that appear with each stage.
+        cuts: the table the stages were cut by; empty for a rule without.
+        seed: seed of the split.
+        sample_ids: rows of every stage, in any order.
+        data_fingerprint: sha256 of the data set's content.
+        rule: name of the rule.
+
+    Raises:
+        DataError: a stage is empty.
+    """
+    ordered = tuple(np.sort(ids).astype(np.int64) for ids in sample_ids)
+    for stage, ids in enumerate(ordered):
         if len(ids) == 0:
             raise DataError(
                 f"Stage {stage} has no image: class_blocks {list(blocks)} and the cuts leave it none of the "
@@ -177,12 +230,17 @@ def split_by_category(
             classes=len(np.unique(labels[ids])),
             old_share=round(float(np.mean(labels[ids] < blocks[0])), 4),
         )
-        for stage, ids in enumerate(sample_ids)
+        for stage, ids in enumerate(ordered)
     )
-    return CategorySplit(blocks, table, seed, tuple(categories), sample_ids, counts, data_fingerprint)
+    return CategorySplit(blocks, cuts, seed, tuple(categories), ordered, counts, data_fingerprint, rule)
 
 
-def _checked_blocks(class_blocks: Sequence[int], num_categories: int) -> tuple[int, ...]:
+def checked_blocks(class_blocks: Sequence[int], num_categories: int) -> tuple[int, ...]:
+    """The block sizes as integers.
+
+    Raises:
+        DataError: fewer than two categories or blocks, an impossible size, or a sum that is not C.
+    """
     blocks = tuple(int(block) for block in class_blocks)
     if num_categories < 2:
         raise DataError(

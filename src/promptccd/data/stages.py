@@ -5,8 +5,9 @@ training code can read one by accident. Evaluation asks the stream itself, throu
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -16,7 +17,8 @@ from promptccd.data.hub_stages import PublishedStages, read_published
 from promptccd.data.images import decode_image
 from promptccd.data.loading import image_column_of, label_column_of, load_images, read_categories
 from promptccd.data.selection import CategoryName, select_rows
-from promptccd.data.splits import CategorySplit, StageCount, split_by_category
+from promptccd.data.sessions import cut_in_sessions
+from promptccd.data.splits import CategorySplit, StageCount, keep_whole, split_by_category
 from promptccd.errors import DataError, SplitMismatchError
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
@@ -95,8 +97,12 @@ class StageStream(Sequence[Stage]):
         num_classes: int | None = None,
         images_per_class: int | None = None,
         held_out: float = 0.0,
+        held_out_only: bool = False,
+        split_rule: str = "mixed",
     ) -> "StageStream":
         """Cut any data set with an image and a label column into stages.
+
+        With ``split_rule="sessions"`` novel categories come in a seeded order, and `categories` with them.
 
         Args:
             dataset: a loaded `datasets.Dataset`, or what `promptccd.data.loading.load_images` takes: a Hub id,
@@ -112,6 +118,9 @@ class StageStream(Sequence[Stage]):
             num_classes: number of categories to use, from the first; `None` for all.
             images_per_class: number of images to use of every category, from the first; `None` for all.
             held_out: share of every category's images that no stage gets; the same images whatever the seed.
+            held_out_only: use just those images: a test set where the data has none of its own.
+            split_rule: ``mixed`` (the paper's), ``sessions`` (MetaGCD's setting, see `promptccd.data.sessions`) or
+                ``whole`` (one labelled stage with all images; `class_blocks` does not count).
 
         Raises:
             DataError: the data set cannot be loaded or cut; the message says why and what to do.
@@ -127,11 +136,14 @@ class StageStream(Sequence[Stage]):
             num_classes=num_classes,
             images_per_class=images_per_class,
             held_out=held_out,
+            held_out_only=held_out_only,
         )
         images = table.select_columns([image_column]).cast_column(image_column, Image(decode=False))
         images = images.rename_column(image_column, "image") if image_column != "image" else images
-        cut = split_by_category(
-            labels, categories, class_blocks, cuts, seed, _data_fingerprint(images, labels, categories)
+        if split_rule not in SPLIT_RULES:
+            raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {split_rule!r}.")
+        labels, cut = SPLIT_RULES[split_rule](
+            labels, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
         )
         return cls(_stages_of([images.select(ids) for ids in cut.sample_ids], labels, cut), cut, labels)
 
@@ -220,6 +232,39 @@ class StageStream(Sequence[Stage]):
                 f"{origin} was made with split {expected}, but this data gives split {self.split.fingerprint}. "
                 "Use the same data set, class_blocks, cuts and seed, or start a new output_dir."
             )
+
+
+Fingerprint = Callable[[np.ndarray, Sequence[str]], str]
+Cuts = Sequence[Sequence[float]] | None
+Rule = Callable[
+    [np.ndarray, Sequence[str], Sequence[int], Cuts, int, Fingerprint], tuple[np.ndarray, CategorySplit]
+]
+
+
+def _mixed(
+    labels: np.ndarray,
+    categories: Sequence[str],
+    class_blocks: Sequence[int],
+    cuts: Cuts,
+    seed: int,
+    fingerprint: Fingerprint,
+) -> tuple[np.ndarray, CategorySplit]:
+    content = fingerprint(labels, categories)
+    return labels, split_by_category(labels, categories, class_blocks, cuts, seed, content)
+
+
+def _whole(
+    labels: np.ndarray,
+    categories: Sequence[str],
+    class_blocks: Sequence[int],
+    cuts: Cuts,
+    seed: int,
+    fingerprint: Fingerprint,
+) -> tuple[np.ndarray, CategorySplit]:
+    return labels, keep_whole(labels, categories, seed, fingerprint(labels, categories))
+
+
+SPLIT_RULES: dict[str, Rule] = {"mixed": _mixed, "sessions": cut_in_sessions, "whole": _whole}
 
 
 def _stages_of(images: Sequence[Dataset], labels: np.ndarray, split: CategorySplit) -> list[Stage]:

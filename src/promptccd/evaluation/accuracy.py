@@ -40,16 +40,73 @@ def clustering_accuracy(y_true: ArrayLike, y_pred: ArrayLike, old_classes: Itera
     Raises:
         DataError: the lengths differ, there is no image, or a value is neither integer nor string.
     """
+    true, pred, is_old = _checked_pair(y_true, y_pred, old_classes)
+    correct = _correct(true, pred)
+    return ClusteringAccuracy(_percent(correct), _percent(correct[is_old]), _percent(correct[~is_old]))
+
+
+def separate_clustering_accuracy(
+    y_true: ArrayLike, y_pred: ArrayLike, old_classes: Iterable
+) -> ClusteringAccuracy:
+    """Old and New under an assignment of their own each ("v1" in the field's code), All their weighted mean.
+
+    A cluster may thus count for an old and for a new category at once: Old and New are never below those of
+    `clustering_accuracy`. Published by some papers, MetaGCD's among them; compare only with such figures.
+
+    Args:
+        y_true: category of every image, ``(N,)``, integers or strings, gaps allowed.
+        y_pred: cluster of every image, ``(N,)``, integers or strings.
+        old_classes: the initially labelled categories, in the values of `y_true`.
+
+    Raises:
+        DataError: the lengths differ, there is no image, or a value is neither integer nor string.
+    """
+    true, pred, is_old = _checked_pair(y_true, y_pred, old_classes)
+    correct = np.zeros(len(true), dtype=bool)
+    for part in (is_old, ~is_old):
+        if part.any():
+            correct[part] = _correct(true[part], pred[part])
+    return ClusteringAccuracy(_percent(correct), _percent(correct[is_old]), _percent(correct[~is_old]))
+
+
+def _correct(true: np.ndarray, pred: np.ndarray) -> np.ndarray:
+    """Which images lie in the cluster that is matched to their category."""
+    categories, clusters = _codes(true), _codes(pred)
+    return _best_matching(clusters, categories)[clusters] == categories
+
+
+def _checked_pair(
+    y_true: ArrayLike, y_pred: ArrayLike, old_classes: Iterable
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Both as arrays, and which images are old."""
     true, pred = _checked(y_true, "y_true"), _checked(y_pred, "y_pred")
     if len(true) != len(pred):
         raise DataError(f"Expected y_true and y_pred of one length, got {len(true)} and {len(pred)}.")
     if len(true) == 0:
         raise DataError("Expected at least one image to score, got none.")
-    categories, clusters = _codes(true), _codes(pred)
-    matching = _best_matching(clusters, categories)
-    correct = matching[clusters] == categories
-    is_old = np.isin(true, np.asarray(list(old_classes)))
-    return ClusteringAccuracy(_percent(correct), _percent(correct[is_old]), _percent(correct[~is_old]))
+    return true, pred, np.isin(true, np.asarray(list(old_classes)))
+
+
+def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
+    """The category that every cluster is matched to by `clustering_accuracy`; clusters left over are not in it.
+
+    Args:
+        y_true: category of every image, ``(N,)`` integers.
+        y_pred: cluster of every image, ``(N,)`` integers.
+
+    Raises:
+        DataError: as `clustering_accuracy`.
+    """
+    true, pred = _checked(y_true, "y_true"), _checked(y_pred, "y_pred")
+    if len(true) != len(pred) or not len(true):
+        raise DataError(f"Expected y_true and y_pred of one length above 0, got {len(true)} and {len(pred)}.")
+    clusters, categories = np.unique(pred), np.unique(true)
+    matching = _best_matching(np.searchsorted(clusters, pred), np.searchsorted(categories, true))
+    return {
+        int(cluster): int(categories[column])
+        for cluster, column in zip(clusters, matching, strict=True)
+        if column >= 0
+    }
 
 
 def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Continual accuracy (cACC): Algorithm 1 of the paper, stage by stage."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,9 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering import SemiSupervisedKMeans
+from promptccd.clustering import CountEstimate, SemiSupervisedKMeans
+from promptccd.clustering.semi_supervised_kmeans import nearest_centres
 from promptccd.data.randomness import seed_of
 from promptccd.evaluation.accuracy import clustering_accuracy
+
+# For stage t, its features (stages 0 to t) and the ids settled so far: how many categories there are.
+CountOf = Callable[[int, Sequence[Tensor], Sequence[np.ndarray]], CountEstimate]
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,11 @@ class Discovery:
     category_ids: np.ndarray
     prototypes: Tensor
     prototype_ids: list[int]
+
+    def assign(self, features: Tensor) -> np.ndarray:
+        """Category id of the nearest prototype for other images ``(M, D)``: ``(M,)``, by the rule of k-means."""
+        nearest, _ = nearest_centres(features, self.prototypes)
+        return np.asarray(self.prototype_ids, dtype=np.int64)[nearest.cpu().numpy()]
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ class ContinualScore:
     """A protocol's rows and their unweighted mean.
 
     Attributes:
-        protocol: ``"cacc"`` or ``"gcd"``.
+        protocol: its name, such as ``"cacc"``.
         stages: one score per unlabelled stage.
     """
 
@@ -73,23 +82,44 @@ class ContinualScore:
             averages[part] = sum(values) / len(values) if values else math.nan
         return averages
 
+    @property
+    def columns(self) -> Mapping[str, Sequence[float]]:
+        """Further figures per stage in percent, by name; some protocols have them."""
+        return {}
+
+    @property
+    def summary(self) -> Mapping[str, float]:
+        """Further figures of the whole run in percent, by name; some protocols have them."""
+        return {}
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON types, rounded to 4 places; what does not exist is null."""
         rows = [{name: _plain(value) for name, value in asdict(score).items()} for score in self.stages]
-        average = {name: _plain(value) for name, value in self.average.items()}
-        return {"protocol": self.protocol, "unit": "percent", "stages": rows, "average": average}
+        values = {
+            "protocol": self.protocol,
+            "unit": "percent",
+            "stages": rows,
+            "average": _plain(self.average),
+            "columns": _plain(self.columns),
+            "summary": _plain(self.summary),
+        }
+        return {name: value for name, value in values.items() if value or name == "stages"}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "ContinualScore":
         """What `to_dict` wrote."""
-        rows: list[dict[str, Any]] = [
-            {name: math.nan if value is None else value for name, value in row.items()}
-            for row in values["stages"]
-        ]
-        for row in rows:
-            limits = row.pop("count_range", math.nan)
-            row["count_range"] = tuple(limits) if isinstance(limits, list) else None
-        return cls(values["protocol"], [StageScore(**row) for row in rows])
+        return cls(values["protocol"], stage_scores(values["stages"]))
+
+
+def stage_scores(values: Sequence[Mapping[str, Any]]) -> list[StageScore]:
+    """Rows from what `ContinualScore.to_dict` made of them."""
+    rows: list[dict[str, Any]] = [
+        {name: math.nan if value is None else value for name, value in row.items()} for row in values
+    ]
+    for row in rows:
+        limits = row.pop("count_range", math.nan)
+        row["count_range"] = tuple(limits) if isinstance(limits, list) else None
+    return [StageScore(**row) for row in rows]
 
 
 def discover_categories(
@@ -100,6 +130,7 @@ def discover_categories(
     *,
     restarts: int,
     seed: int,
+    first_free: int | None = None,
 ) -> Discovery:
     """Group a stage's images into the categories known so far and new ones.
 
@@ -113,6 +144,7 @@ def discover_categories(
         num_categories: K, known and new together.
         restarts: restarts of semi-supervised k-means.
         seed: seed of the restarts.
+        first_free: first id for new categories; `None` follows the highest reference id.
     """
     ids = torch.as_tensor(reference_ids, device=features.device)
     kmeans = SemiSupervisedKMeans(num_categories, n_init=restarts, random_state=seed % 2**32)
@@ -121,7 +153,7 @@ def discover_categories(
     settled = np.unique(reference_ids)
     new, sizes = np.unique(found[~np.isin(found, settled)], return_counts=True)
     largest_first = new[np.argsort(-sizes, kind="stable")]
-    first_free = int(settled.max()) + 1
+    first_free = int(settled.max()) + 1 if first_free is None else first_free
     renamed = {int(old): first_free + rank for rank, old in enumerate(largest_first)}
     rows = {int(cluster): row for row, cluster in enumerate(kmeans.cluster_ids_.tolist())}
     sources = [*settled.tolist(), *largest_first.tolist()]
@@ -134,12 +166,25 @@ def discover_categories(
     )
 
 
+def labelled_categories(features: Tensor, ids: np.ndarray) -> Discovery:
+    """What stage 0 knows: its labels, and the mean features of every category.
+
+    Args:
+        features: ``(N, D)``.
+        ids: category ids, ``(N,)``.
+    """
+    known = np.unique(ids)
+    rows = [torch.from_numpy(np.flatnonzero(ids == category)).to(features.device) for category in known]
+    return Discovery(ids, torch.stack([features[each].mean(0) for each in rows]), known.tolist())
+
+
 class ContinualAccuracy:
     """Scores stages one after another, carrying predicted labels along.
 
     Stage t is grouped with the labelled images *and all earlier stages under their predicted labels* as the
     settled reference (Algorithm 1), all embedded by the model of stage t. With ``accumulate=False`` the
-    labelled images alone are the reference (the adapted GCD accuracy).
+    labelled images alone are the reference (the adapted GCD accuracy); a category that appears again at a later
+    stage then has another id there, for nothing ties the two. No id is ever given to two categories.
 
     Args:
         known_ids: category ids of the labelled images, ``(N_0,)``.
@@ -174,12 +219,13 @@ class ContinualAccuracy:
             num_categories,
             restarts=self.restarts,
             seed=seed_of("discover", self.seed, stage),
+            first_free=1 + max(int(ids.max()) for ids in self.assigned[:stage]),
         )
         self.assigned = [*self.assigned[:stage], found.category_ids]
         return found
 
-    def score(self, found: Discovery, true_ids: np.ndarray) -> StageScore:
-        """All, Old and New of a stage that was just discovered."""
+    def score(self, found: Discovery, true_ids: np.ndarray, count: CountEstimate | None = None) -> StageScore:
+        """All, Old and New of a stage that was just discovered; the range of the count where it is an estimate."""
         accuracy = clustering_accuracy(true_ids, found.category_ids, range(self.num_known))
         return StageScore(
             stage=len(self.assigned) - 1,
@@ -188,13 +234,14 @@ class ContinualAccuracy:
             new=accuracy.new,
             num_categories=len(found.prototype_ids),
             num_images=len(true_ids),
+            count_range=count.range if count is not None and count.is_estimate else None,
         )
 
 
 def continual_accuracy(
     features_of: Callable[[int], Sequence[Tensor]],
     labels: Sequence[np.ndarray],
-    num_categories: Sequence[int],
+    num_categories: Sequence[int] | CountOf,
     *,
     num_known: int,
     restarts: int = 100,
@@ -206,23 +253,30 @@ def continual_accuracy(
     Args:
         features_of: for stage t, the features of stages 0 to t under the model of stage t.
         labels: true category ids per stage; those of stage 0 are the labels, the others only score.
-        num_categories: K_t per stage.
+        num_categories: K_t per stage, or what estimates it from the stage, its features and the ids so far.
         num_known: number of initially labelled categories; ids below it are Old at every stage.
         restarts: restarts of semi-supervised k-means.
         seed: seed of the restarts.
         accumulate: `False` keeps the labelled images as the only reference (the adapted GCD accuracy).
     """
     protocol = ContinualAccuracy(labels[0], num_known, restarts=restarts, seed=seed, accumulate=accumulate)
-    scores = [
-        protocol.score(protocol.discover(features_of(stage), num_categories[stage]), labels[stage])
-        for stage in range(1, len(labels))
-    ]
+    scores = []
+    for stage in range(1, len(labels)):
+        features = features_of(stage)
+        if callable(num_categories):
+            count = num_categories(stage, features, protocol.assigned)
+        else:
+            count = CountEstimate.known(num_categories[stage])
+        scores.append(protocol.score(protocol.discover(features, count.count), labels[stage], count))
     return ContinualScore("cacc" if accumulate else "gcd", scores)
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
+    """A number or a collection of them as JSON types."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
     if value is None or isinstance(value, int):
         return value
     return None if math.isnan(value) else round(value, 4)

@@ -24,6 +24,7 @@ def score_part_routing(
     old = category_ids < num_known
 
     def percent(mask: np.ndarray) -> float:
-        return 100 * float(agreement[mask].mean()) if mask.any() else math.nan
+        # float64: in float32 All is no longer the weighted mean of Old and New to nine places
+        return 100 * float(agreement[mask].mean(dtype=np.float64)) if mask.any() else math.nan
 
     return StageScore(stage, percent(old | True), percent(old), percent(~old), num_parts, len(agreement))

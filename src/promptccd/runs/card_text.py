@@ -1,9 +1,7 @@
 """What a model card says about a stage: what it is, how to use it, what it found, how well, and its limits."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from huggingface_hub.utils import validate_repo_id
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
+from promptccd.evaluation.published import published_results
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig
 from promptccd.runs.run_directory import FREE_FIELDS
 from promptccd.training.arguments import Recipe
@@ -69,19 +68,10 @@ def data_in_words(recipe: Recipe) -> str:
     """The data set, without the name of a local folder."""
     facts = recipe.data.resolved
     if facts.dataset in BUILT_IN:
-        return f"scikit-learn's {facts.dataset}"
+        return BUILT_IN[facts.dataset].words
     hub_id = hub_id_of(facts.dataset)
     kind = f", read as the benchmark {recipe.data.benchmark}" if recipe.data.benchmark else ""
     return f"`{hub_id}`" if hub_id else f"images from a local folder{kind}"
-
-
-def published_results(benchmark: str | None, variant: str) -> dict[str, float] | None:
-    """The paper's average cACC in percent, All, Old and New, with DINOv2 and the number of categories given."""
-    text = files("promptccd.runs").joinpath("published_results.csv").read_text(encoding="utf-8")
-    for row in csv.DictReader(text.splitlines()):
-        if (row["benchmark"], row["variant"]) == (benchmark, variant):
-            return {part: float(row[part]) for part in PARTS}
-    return None
 
 
 def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:

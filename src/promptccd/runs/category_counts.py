@@ -41,6 +41,18 @@ class KnownCount:
         self, stage: Stage, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
     ) -> CountEstimate:
         """The number a stage is grouped with, where `before_training` gave none."""
+        return self.estimate(stage.index, features, assigned)
+
+    def estimate(
+        self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
+    ) -> CountEstimate:
+        """The number that features of one model speak for.
+
+        Args:
+            stage: index of an unlabelled stage.
+            features: of stages 0 to this one, ``(N, D)`` each.
+            assigned: category ids of all earlier stages.
+        """
         raise NotImplementedError
 
 
@@ -53,14 +65,20 @@ class AccuracyCount(KnownCount):
         """See the base class."""
         if stage.index == 0:
             return super().before_training(stage, features, assigned)
-        *reference, unlabelled = features()
+        return self.estimate(stage.index, features(), assigned)
+
+    def estimate(
+        self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
+    ) -> CountEstimate:
+        """See the base class."""
+        *reference, unlabelled = features
         return estimate_by_accuracy(
             torch.cat(reference),
             torch.from_numpy(np.concatenate(assigned)).to(unlabelled.device),
             unlabelled,
             max_count=self.arguments.max_categories,
             restarts=KMEANS_RESTARTS,
-            seed=seed_of("count", self.arguments.seed, stage.index),
+            seed=seed_of("count", self.arguments.seed, stage),
         )
 
 
@@ -78,21 +96,21 @@ class SplitMergeCount(KnownCount):
         """See the base class."""
         return super().before_training(stage, features, assigned) if stage.index == 0 else None
 
-    def after_training(
-        self, stage: Stage, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
+    def estimate(
+        self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
     ) -> CountEstimate:
         """See the base class."""
         *reference, unlabelled = features
         ids = np.concatenate(assigned)
         arguments = self.arguments
-        chosen = _some_of_each(ids, max(1, arguments.replay_samples), arguments.seed, stage.index)
+        chosen = _some_of_each(ids, max(1, arguments.replay_samples), arguments.seed, stage)
         kept = torch.cat(reference)[torch.from_numpy(chosen).to(unlabelled.device)]
         settled = np.concatenate([np.full(len(unlabelled), -1), ids[chosen]])
         return estimate_by_split_merge(
             torch.cat([unlabelled, kept]),
             len(np.unique(ids)) + arguments.init_components,
             settled=torch.from_numpy(settled),
-            seed=seed_of("count", arguments.seed, stage.index),
+            seed=seed_of("count", arguments.seed, stage),
         )
 
 

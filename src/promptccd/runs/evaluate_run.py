@@ -7,18 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
-from promptccd.evaluation import ContinualScore, continual_accuracy, score_part_routing
+from promptccd.errors import RunError
+from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs.models import backbone_of, evaluation_view, initial_model
+from promptccd.runs.protocols import PROTOCOLS, options_by_protocol
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.scoring import FeaturesOf, ProtocolOptions, ScoredImages, Task
 from promptccd.runs.stage_checkpoint import load_view
 from promptccd.runs.train_run import stage_stream
+from promptccd.runs.unseen_images import cut_test_stages, whole_test_stage
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.progress import progress_bar
 
@@ -33,13 +38,19 @@ class RunEvaluation:
         dataset: where the data lies now, if not where the run recorded it.
         num_workers: loader processes.
         device: where to compute.
+        keep_features: keep all features that were computed, for several protocols in a row.
 
     Raises:
         PromptCCDError: the folder is no run, a stage is damaged, or the data gives another split.
     """
 
     def __init__(
-        self, path: str, dataset: str | None = None, num_workers: int = 0, device: str | None = None
+        self,
+        path: str,
+        dataset: str | None = None,
+        num_workers: int = 0,
+        device: str | None = None,
+        keep_features: bool = False,
     ):
         self.run = RunDirectory(path)
         self.recipe = self.run.recipe
@@ -54,16 +65,23 @@ class RunEvaluation:
         self.images = [
             StageImages.read(stage, num_workers, progress_bar) for stage in self.stages[: self.num_stages]
         ]
+        self._keep_features = keep_features
+        self._kept: dict[tuple[int, StageImages], Tensor] = {}
+        self._test: dict[tuple[str, str | None], ScoredImages] = {}
 
-    def evaluate(self, protocol: str = "cacc") -> ContinualScore:
+    def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
         """Score every finished stage from its checkpoint alone.
 
         Args:
-            protocol: ``"cacc"`` (predicted labels accumulate) or ``"gcd"`` (labelled images only).
+            protocol: a name in `promptccd.runs.PROTOCOLS`.
+            options: test split and estimator; none means the protocol's defaults.
+
+        Raises:
+            ConfigurationError: an unknown protocol, or an option that it does not read.
+            RunError: no unlabelled stage is finished.
+            DataError: the data has no test images and the protocol needs some.
         """
-        score = self._score(self.features_of_stage, protocol == "cacc")
-        rows = [replace(row, count_range=self._estimate(row.stage)[1]) for row in score.stages]
-        return ContinualScore(score.protocol, rows)
+        return self._score(protocol, self.features, options)
 
     def part_routing(self) -> ContinualScore | None:
         """How well patches of unlabelled stages are routed to their parts; `None` for models without parts."""
@@ -85,19 +103,29 @@ class RunEvaluation:
             )
         return ContinualScore("part routing", rows) if rows else None
 
-    def raw_pixels(self) -> ContinualScore:
-        """The same clustering on pixels in 0..1: as they are where all images have one size, else as viewed.
+    def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
+        """A protocol on pixels in 0..1: as they are where all training images have one size, else as viewed.
 
         All pixels are held in memory; this baseline is meant for small images.
+
+        Args:
+            protocol: as for `evaluate`.
+            options: as for `evaluate`.
         """
-        sizes = {images[index].size for images in self.images for index in range(len(images))}
         view = evaluation_view(self.recipe)
-        show = (lambda image: torch.from_numpy(np.array(image))) if len(sizes) == 1 else view
-        features = [
-            torch.stack([show(images[index]).flatten() for index in range(len(images))]).to(self.device) / 255
-            for images in self.images
-        ]
-        return self._score(lambda stage: features[: stage + 1])
+        sizes = {images[index].size for images in self.images for index in range(len(images))}
+
+        def pixels(image: Image.Image) -> Tensor:
+            if len(sizes) > 1:
+                return view(image)
+            (size,) = sizes
+            return torch.from_numpy(np.array(image if image.size == size else image.resize(size)))
+
+        def show(images: StageImages) -> Tensor:
+            shown = [pixels(images[index]).flatten() for index in range(len(images))]
+            return torch.stack(shown).to(self.device) / 255
+
+        return self._score(protocol, _of_no_stage(show), options)
 
     @property
     def baseline_key(self) -> tuple[str, str]:
@@ -111,30 +139,92 @@ class RunEvaluation:
         backbone = str(backbone_of(self.recipe, self.run))
         return "backbone" if Path(backbone).exists() else backbone
 
-    def frozen_backbone(self) -> ContinualScore:
-        """The same clustering on the backbone the run started from, before any stage."""
-        model = initial_model(self.recipe, backbone_of(self.recipe, self.run)).to(self.device)
-        features = self._features(model, evaluation_view(self.recipe), self.images, prompted=False)
-        return self._score(lambda stage: features[: stage + 1])
-
-    def _score(
-        self, features_of: Callable[[int], Sequence[Tensor]], accumulate: bool = True
+    def frozen_backbone(
+        self, protocol: str = "cacc", options: ProtocolOptions | None = None
     ) -> ContinualScore:
-        return continual_accuracy(
-            features_of,
-            [self.true_ids(images) for images in self.images],
-            [self._num_categories(images) for images in self.images],
-            num_known=self.stages.num_known,
-            restarts=self.recipe.training.kmeans_restarts,
-            seed=self.recipe.training.seed,
-            accumulate=accumulate,
-        )
+        """A protocol on the backbone the run started from, before any stage.
+
+        Args:
+            protocol: as for `evaluate`.
+            options: as for `evaluate`.
+        """
+        model = initial_model(self.recipe, backbone_of(self.recipe, self.run)).to(self.device)
+        view = evaluation_view(self.recipe)
+
+        def features(images: StageImages) -> Tensor:
+            return self._features(model, view, [images], prompted=False)[0]
+
+        return self._score(protocol, _of_no_stage(features), options)
+
+    @property
+    def training_stages(self) -> ScoredImages:
+        """The images of the finished stages and their true categories."""
+        return ScoredImages(self.images, [self.true_ids(images) for images in self.images])
+
+    def test_stages(self, test_split: str | None = None) -> ScoredImages:
+        """Unseen images cut into stages by the run's own rule and seed, as many stages as are finished.
+
+        Args:
+            test_split: split of the data set; none means the benchmark's, else the images the run left out.
+
+        Raises:
+            DataError: there are no such images, they are those of the training, or they lack a category.
+        """
+        return self._test_images("stages", test_split)
+
+    def test_images(self, test_split: str | None = None) -> ScoredImages:
+        """All unseen images, as one entry.
+
+        Args:
+            test_split: split of the data set; none means the benchmark's, else the images the run left out.
+
+        Raises:
+            DataError: there are no such images, they are those of the training, or of other categories.
+        """
+        return self._test_images("whole", test_split)
+
+    def _test_images(self, how: str, test_split: str | None) -> ScoredImages:
+        if (how, test_split) not in self._test:
+            read = {"stages": cut_test_stages, "whole": whole_test_stage}[how]
+            self._test[how, test_split] = read(
+                self.recipe.data,
+                self.recipe.training.seed,
+                test_split,
+                self.stages,
+                self.images,
+                lambda stage: StageImages.read(stage, self.num_workers, progress_bar),
+            )
+        return self._test[how, test_split]
+
+    def _score(self, protocol: str, features: FeaturesOf, options: ProtocolOptions | None) -> ContinualScore:
+        own = options_by_protocol(options or ProtocolOptions(), [protocol])[protocol]
+        if self.num_stages < 2:
+            raise RunError(
+                f"{self.run.path} has finished stage 0 alone, and accuracy is that of unlabelled stages: run the "
+                "training command again, it goes on from there."
+            )
+        return replace(PROTOCOLS[protocol].score(Task(self, features, own)), protocol=protocol)
+
+    def features(self, stage: int, images: Sequence[StageImages]) -> list[Tensor]:
+        """Features of any images under the model of a stage, ``(N, D)`` each, L2-normalised.
+
+        Args:
+            stage: a finished stage.
+            images: readable images, of stages or of a test set.
+        """
+        missing = [each for each in images if (stage, each) not in self._kept]
+        found = {}
+        if missing:
+            folder = self.run.stage(stage)
+            model = self.variant.from_pretrained(folder).to(self.device)
+            found = dict(zip(missing, self._features(model, load_view(folder), missing), strict=True))
+        if self._keep_features:
+            self._kept |= {(stage, each): values for each, values in found.items()}
+        return [found[each] if each in found else self._kept[stage, each] for each in images]
 
     def features_of_stage(self, stage: int) -> list[Tensor]:
         """Features of stages 0 to t under the model of stage t, ``(N, D)`` each, L2-normalised."""
-        folder = self.run.stage(stage)
-        model = self.variant.from_pretrained(folder).to(self.device)
-        return self._features(model, load_view(folder), self.images[: stage + 1])
+        return self.features(stage, self.images[: stage + 1])
 
     def _features(
         self,
@@ -158,18 +248,26 @@ class RunEvaluation:
             for each in images
         ]
 
-    def _num_categories(self, images: StageImages) -> int:
+    def count_of_stage(self, stage: int) -> CountEstimate:
         """K_t as the run grouped the stage: given, or the estimate its checkpoint records."""
-        return self._estimate(images.stage.index)[0] or images.stage.num_categories
-
-    def _estimate(self, stage: int) -> tuple[int | None, tuple[int, int] | None]:
-        """Count and range that a stage's checkpoint records; `None` where the number was given."""
         recorded = self.variant.config_class.from_pretrained(self.run.stage(stage)).count_estimate
         if recorded is None:
-            return None, None
-        estimate = CountEstimate.from_dict(recorded)
-        return estimate.count, estimate.range
+            return CountEstimate.known(self.images[stage].stage.num_categories)
+        return CountEstimate.from_dict(recorded)
 
     def true_ids(self, images: StageImages) -> np.ndarray:
         """True category ids of the readable images of a stage, ``(N,)``; for scoring."""
         return self.stages.evaluation_labels(images.stage)[images.positions]
+
+
+def _of_no_stage(compute: Callable[[StageImages], Tensor]) -> FeaturesOf:
+    """Features of a model that no stage changes: computed once."""
+    kept: dict[StageImages, Tensor] = {}
+
+    def features(stage: int, images: Sequence[StageImages]) -> list[Tensor]:
+        for each in images:
+            if each not in kept:
+                kept[each] = compute(each)
+        return [kept[each] for each in images]
+
+    return features

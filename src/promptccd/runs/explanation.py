@@ -130,7 +130,9 @@ class Explanation:
 
 
 @torch.no_grad()
-def explain_image(model: CategoryDiscoveryModel, view: EvaluationView, image: str | Path) -> Explanation:
+def explain_image(
+    model: CategoryDiscoveryModel, view: EvaluationView, image: str | Path | Image.Image
+) -> Explanation:
     """What a finished stage makes of one image.
 
     Prompts are shown as they act when asked for, also where the checkpoint clusters without them.
@@ -138,14 +140,14 @@ def explain_image(model: CategoryDiscoveryModel, view: EvaluationView, image: st
     Args:
         model: a finished stage, on its device, in eval mode.
         view: its deterministic view.
-        image: path of an image file.
+        image: an image, or the path of an image file.
 
     Raises:
         DataError: the file is no image that can be read.
     """
-    decoded = decode_image(Path(image))
+    decoded = decode_image(Path(image) if isinstance(image, str) else image)
     if decoded.image is None:
-        raise DataError(f"Cannot read {str(image)!r}: {decoded.verdict.note}. Give another image file.")
+        raise DataError(f"Cannot read {str(image)[:200]!r}: {decoded.verdict.note}. Give another image file.")
     pixels = view(decoded.image)
     pixel_values = normalise(pixels[None].to(model.device), view.mean, view.std)
     found = model.assign(model(pixel_values).features)

@@ -101,6 +101,26 @@ class RunDirectory:
                 values[section][key] = str(self.path / value)
         return Recipe.from_dict(values)
 
+    @property
+    def begun(self) -> bool:
+        """Whether the folder holds a run, however far it got."""
+        return (self.path / "manifest.json").exists()
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages of the run's split, trained or not; 0 before it is recorded."""
+        split = self._read("split.json")
+        return 0 if split is None else len(split["stages"])
+
+    def require_recipe(self, recipe: Recipe) -> None:
+        """Refuse a recipe that a run which was begun cannot go on with; the data are not looked at.
+
+        Raises:
+            RunError: a setting differs; the settings are named.
+        """
+        if self.begun:
+            _require_same(self.manifest["recipe"], _portable(recipe, self.path), self.path)
+
     def lock(self) -> None:
         """Keep every other process from writing here until this one ends.
 

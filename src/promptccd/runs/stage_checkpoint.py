@@ -8,6 +8,7 @@ from transformers import AutoImageProcessor
 from promptccd.data.views import EvaluationView
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import find_model
+from promptccd.registry import CategoryRegistry, save_registry
 from promptccd.training.checkpoints import write_directory, write_json
 
 
@@ -19,6 +20,7 @@ def save_stage(
     sample_ids: np.ndarray,
     category_ids: np.ndarray,
     card: str,
+    registry: CategoryRegistry,
 ) -> None:
     """Write a stage's checkpoint, whole or not at all.
 
@@ -29,6 +31,7 @@ def save_stage(
         sample_ids: images of the stage, ``(N,)``.
         category_ids: what they were assigned to, ``(N,)``.
         card: its model card, see `stage_card`.
+        registry: its categories, and what people corrected so far.
     """
 
     def fill(folder: Path) -> None:
@@ -38,6 +41,7 @@ def save_stage(
             folder / "assignments.json",
             {"sample_ids": sample_ids.tolist(), "category_ids": category_ids.tolist()},
         )
+        save_registry(registry, folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
     write_directory(path, fill)

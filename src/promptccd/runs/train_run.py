@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,26 +19,44 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
-from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, StageScore
+from promptccd.evaluation import (
+    ContinualAccuracy,
+    ContinualScore,
+    Discovery,
+    StageScore,
+    labelled_categories,
+)
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs.category_counts import COUNTS
+from promptccd.runs.history import add_epoch
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import backbone_of, ensure_backbone, evaluation_view, stage_zero_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import save_stage
+from promptccd.runs.stage_registry import SettledImages, observe_stage, settled_images
 from promptccd.runs.take_over import take_over
 from promptccd.training.arguments import DataArguments, Recipe
 from promptccd.training.checkpoints import trusted
 from promptccd.training.distributed import same_on_all
 from promptccd.training.features import extract_features
+from promptccd.training.history import EpochRecord, peak_memory, reset_peak_memory
 from promptccd.training.interruption import StopRequest
 from promptccd.training.trainer import StageTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
 
 
-def stage_stream(data: DataArguments, seed: int) -> StageStream:
-    """The stages a recipe describes."""
+def stage_stream(
+    data: DataArguments, seed: int, *, split_rule: str | None = None, held_out_only: bool = False
+) -> StageStream:
+    """The stages a recipe describes.
+
+    Args:
+        data: which images, and how they are cut.
+        seed: seed of the split.
+        split_rule: another rule than the recipe's.
+        held_out_only: of the images the recipe leaves out instead of the others.
+    """
     facts = data.resolved
     table = load_images(facts.dataset, facts.split)
 
@@ -49,7 +67,7 @@ def stage_stream(data: DataArguments, seed: int) -> StageStream:
     return StageStream.from_dataset(
         table,
         class_blocks=facts.class_blocks,
-        cuts=data.cuts,
+        cuts=data.resolved_cuts,
         seed=seed,
         image_column=column(data.image_column, facts.image_column),
         label_column=column(data.label_column, facts.label_column),
@@ -57,6 +75,8 @@ def stage_stream(data: DataArguments, seed: int) -> StageStream:
         num_classes=facts.num_classes,
         images_per_class=facts.images_per_class,
         held_out=facts.held_out,
+        held_out_only=held_out_only,
+        split_rule=split_rule or facts.split_rule,
     )
 
 
@@ -134,13 +154,15 @@ class _Run:
 
     def _train_stage(self, stage: Stage) -> None:
         started = time.monotonic()
+        reset_peak_memory(self.accelerator.device)
         images = self._read(stage)
         model = self._model_before(stage.index)
+        settled = self._settled(stage.index)
         count = same_on_all(
             self._counts.before_training(
                 stage,
-                lambda: [self._features(model, each) for each in self.images],
-                self._protocol(stage.index).assigned,
+                lambda: settled.of_placed([self._features(model, each) for each in self.images]),
+                settled.assigned or [self._known_ids()],
             )
         )
         replay = self._replay(model, stage.index)
@@ -160,6 +182,10 @@ class _Run:
                 self.run.save_state(stage.index, state, before + time.monotonic() - started)
             self.accelerator.wait_for_everyone()
 
+        def record(epoch: EpochRecord) -> None:
+            if self.accelerator.is_main_process:
+                add_epoch(self.run.path, epoch)
+
         trainer = StageTrainer(
             model,
             images,
@@ -172,12 +198,16 @@ class _Run:
             accelerator=self.accelerator,
             stop=self.stop,
             save=save,
+            record=record,
         )
         trainer.train(resumed[0] if resumed else None)
         self._finish_stage(stage, model, count)
         if self.accelerator.is_main_process:
             seconds = round(before + time.monotonic() - started, 1)
-            self.run.update_manifest({"seconds": {f"stage{stage.index}": seconds}})
+            memory = asdict(peak_memory(self.accelerator.device))
+            self.run.update_manifest(
+                {"seconds": {f"stage{stage.index}": seconds}, "peak_memory": {f"stage{stage.index}": memory}}
+            )
             self.run.forget_states()
             if self.after_stage is not None:
                 self.after_stage(self.run, stage.index)
@@ -186,23 +216,22 @@ class _Run:
     def _finish_stage(self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None) -> None:
         """Discover, score and save."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
-        features = [self._features(model, images) for images in self.images]
-        protocol = self._protocol(stage.index)
+        settled = self._settled(stage.index)
+        features = settled.of_placed([self._features(model, images) for images in self.images])
+        protocol = self._protocol(settled)
         score: StageScore | None = None
         if isinstance(stage, LabelledStage):
-            ids = protocol.assigned[0]
-            means = torch.stack(
-                [features[0][torch.from_numpy(ids == known)].mean(0) for known in np.unique(ids)]
-            )
-            found = Discovery(ids, means, np.unique(ids).tolist())
+            found = labelled_categories(features[0], protocol.assigned[0])
         else:
             count = count or same_on_all(self._counts.after_training(stage, features, protocol.assigned))
             found = protocol.discover(features, count.count)
-            score = protocol.score(found, self._true_ids(stage))
+            score = protocol.score(found, self._true_ids(stage), count)
             if count.is_estimate:
-                score = replace(score, count_range=count.range)
                 model.config.count_estimate = count.to_dict()
-        model.set_categories(found.prototypes, found.prototype_ids, self._names(found.prototype_ids))
+        registry, found = observe_stage(
+            settled, found, self.images[stage.index].sample_ids, self.stages.labelled.category_names
+        )
+        model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
         if not self.accelerator.is_main_process:
             return
         if score is not None:
@@ -219,6 +248,7 @@ class _Run:
             sample_ids=self.images[stage.index].sample_ids,
             category_ids=found.category_ids,
             card=self._card(model, found),
+            registry=registry,
         )
 
     def _card(self, model: CategoryDiscoveryModel, found: Discovery) -> str:
@@ -246,7 +276,7 @@ class _Run:
                 self.recipe,
                 backbone_of(self.recipe, self.run),
                 self.images[0],
-                self.stages.labelled.labels[self.images[0].positions],
+                self._known_ids(),
                 self.accelerator.device,
             )
         variant = VARIANTS[self.recipe.model.variant]
@@ -260,16 +290,23 @@ class _Run:
             return None
         return model.mixture.sample(count, torch_generator("replay", self.recipe.training.seed, stage))
 
-    def _protocol(self, stage: int) -> ContinualAccuracy:
-        """The protocol as earlier stages left it."""
-        training = self.recipe.training
-        known = self.stages.labelled.labels[self.images[0].positions]
-        protocol = ContinualAccuracy(
-            known, self.stages.num_known, restarts=training.kmeans_restarts, seed=training.seed
+    def _settled(self, stage: int) -> SettledImages:
+        """Images of earlier stages under the categories they have by now."""
+        return settled_images(
+            self.run, self._known_ids(), [images.sample_ids for images in self.images[:stage]]
         )
-        for earlier in range(1, stage):
-            protocol.assigned.append(np.asarray(self.run.assignments(earlier)["category_ids"]))
+
+    def _protocol(self, settled: SettledImages) -> ContinualAccuracy:
+        """The protocol as earlier stages, and people since, left it."""
+        training = self.recipe.training
+        protocol = ContinualAccuracy(
+            self._known_ids(), self.stages.num_known, restarts=training.kmeans_restarts, seed=training.seed
+        )
+        protocol.assigned = settled.assigned or protocol.assigned
         return protocol
+
+    def _known_ids(self) -> np.ndarray:
+        return self.stages.labelled.labels[self.images[0].positions]
 
     def _features(self, model: CategoryDiscoveryModel, images: StageImages) -> Tensor:
         return extract_features(
@@ -289,10 +326,6 @@ class _Run:
 
     def _true_ids(self, stage: Stage) -> np.ndarray:
         return self.stages.evaluation_labels(stage)[self.images[stage.index].positions]
-
-    def _names(self, ids: list[int]) -> list[str]:
-        known = self.stages.labelled.category_names
-        return [known[item] if item < len(known) else f"discovered {item}" for item in ids]
 
     def _table(self) -> ContinualScore:
         """The rows scored so far."""

@@ -6,7 +6,7 @@ here. An unknown key and a wrong type are errors that name the key and what it t
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ import yaml
 from huggingface_hub.dataclasses import strict
 
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
+from promptccd.data.spectrum import spectrum_split
 from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.training.pretraining import PretrainingOptions
@@ -31,14 +32,22 @@ class DataArguments:
 
     Attributes:
         benchmark: data set of the paper that the other fields default to; none means ``digits``.
-        dataset: Hub id, local folder, or ``digits``.
+        dataset: Hub id, local folder, or a built-in one: ``digits``, ``creatures``.
         split: split of the data set that the stages are cut from.
         image_column: name of the image column; found by itself where the benchmark's is not there.
         label_column: name of the label column; found by itself where the benchmark's is not there.
         class_blocks: categories labelled at stage 0, then new ones per stage; must sum to all categories.
         cuts: per class block, the share of the remainder each stage takes; none means the paper's table.
+        split_rule: how the stages are cut: ``mixed``, by `cuts`, or ``sessions``, which draw novel images anew each
+            time (MetaGCD's setting); none means ``mixed``.
         num_classes: use this many categories, from the first.
         images_per_class: use this many images of every category, from the first.
+        held_out: leave out this share of every category: unseen images to evaluate on, where the data set has no test
+            split.
+        category_ratio: spectrum protocol: share of the categories that stage 0 labels, above 0 and below 1. It and
+            `sample_ratio` stand for class blocks and cuts; data of one's own needs `num_classes` besides.
+        sample_ratio: spectrum protocol: share of their images that stage 0 holds, above 0 and below 1.
+        discovery_stages: spectrum protocol: unlabelled stages, 1 or 2; none means 2.
     """
 
     benchmark: BenchmarkName | None = None
@@ -48,8 +57,39 @@ class DataArguments:
     label_column: str | None = None
     class_blocks: list[int] | None = None
     cuts: list[list[float]] | None = None
+    split_rule: Literal["mixed", "sessions"] | None = None
     num_classes: int | None = None
     images_per_class: int | None = None
+    held_out: float | None = None
+    category_ratio: float | None = None
+    sample_ratio: float | None = None
+    discovery_stages: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check what spans several fields."""
+        if (self.category_ratio is None) != (self.sample_ratio is None):
+            raise ConfigurationError(
+                f"Expected category_ratio and sample_ratio together, got {self.category_ratio} and "
+                f"{self.sample_ratio}: the spectrum protocol takes both."
+            )
+        if self.category_ratio is None:
+            if self.discovery_stages is not None:
+                raise ConfigurationError(
+                    f"discovery_stages {self.discovery_stages} belongs to the spectrum protocol: set category_ratio "
+                    "and sample_ratio too, or class_blocks instead."
+                )
+            return
+        if self.split_rule not in (None, "mixed"):
+            raise ConfigurationError(
+                f"The spectrum protocol cuts by split_rule mixed, got split_rule {self.split_rule} with category_ratio "
+                f"{self.category_ratio}: leave one of them out."
+            )
+        # The record of a run writes out the blocks that follow from the ratios; those are welcome.
+        if self.cuts is not None or self.class_blocks not in (None, list(self.resolved.class_blocks)):
+            raise ConfigurationError(
+                f"category_ratio {self.category_ratio} and sample_ratio {self.sample_ratio} stand for class_blocks and "
+                f"cuts, got class_blocks {self.class_blocks} and cuts {self.cuts} besides: give one or the other."
+            )
 
     @property
     def resolved(self) -> Benchmark:
@@ -64,7 +104,23 @@ class DataArguments:
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.class_blocks is not None:
             given["class_blocks"] = tuple(self.class_blocks)
+        spectrum = self._spectrum(expected if self.class_blocks is None else sum(self.class_blocks))
+        if spectrum is not None:
+            given["class_blocks"] = spectrum[0]
         return dataclasses.replace(facts, **given)
+
+    @property
+    def resolved_cuts(self) -> Sequence[Sequence[float]] | None:
+        """What each stage takes of the remainder, by class block; none means the paper's table."""
+        spectrum = self._spectrum(sum(self.resolved.class_blocks))
+        return self.cuts if spectrum is None else spectrum[1]
+
+    def _spectrum(self, num_categories: int) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]] | None:
+        """Class blocks and cuts that the ratios stand for, if they are given."""
+        if self.category_ratio is None or self.sample_ratio is None:
+            return None
+        stages = 2 if self.discovery_stages is None else self.discovery_stages
+        return spectrum_split(num_categories, self.category_ratio, self.sample_ratio, stages)
 
 
 @strict

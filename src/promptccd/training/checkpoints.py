@@ -59,15 +59,15 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
         raise
 
 
-def write_file(path: Path, text: str) -> None:
-    """Replace a small text file atomically.
+def write_file(path: Path, content: str | bytes) -> None:
+    """Replace a small file atomically; text is written as UTF-8.
 
     Raises:
         DiskError: it cannot be written; the old content stays.
     """
     staging = path.with_name(f"{TEMPORARY}{path.name}")
     try:
-        staging.write_text(text, encoding="utf-8")
+        staging.write_bytes(content.encode() if isinstance(content, str) else content)
         _fsync(staging)
         staging.rename(path)
         _fsync(path.parent)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from promptccd.training.arguments import TrainingArguments
 from promptccd.training.batches import PositionSampler, epoch_order, steps_per_epoch, training_loader
 from promptccd.training.distributed import same_on_all
 from promptccd.training.features import extract_features
+from promptccd.training.history import EpochRecord
 from promptccd.training.interruption import StopRequest
 from promptccd.training.progress import EpochProgress
 from promptccd.training.step import Batch, ContrastiveWeights, training_loss
@@ -58,6 +60,7 @@ class StageTrainer:
         accelerator: where and in which precision.
         stop: remembers signals.
         save: writes a resumable state.
+        record: is told of every epoch when it is over.
     """
 
     def __init__(
@@ -74,11 +77,12 @@ class StageTrainer:
         accelerator: Accelerator,
         stop: StopRequest,
         save: Callable[[TrainingState], None],
+        record: Callable[[EpochRecord], None] = lambda record: None,
     ):
         self.model, self.images, self.labels, self.replay = model, images, labels, replay
         self.num_categories = num_categories
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
-        self.accelerator, self.stop, self.save = accelerator, stop, save
+        self.accelerator, self.stop, self.save, self.record = accelerator, stop, save, record
         self.stage = images.stage.index
         self.steps = steps_per_epoch(len(images), arguments.batch_size)
         discovery = arguments.discovery_learning_rate
@@ -110,8 +114,6 @@ class StageTrainer:
         try:
             for epoch in range(first_epoch, self.arguments.epochs):
                 step = first_step if epoch == first_epoch else 0
-                if step == 0 and epoch % self.arguments.refit_every == 0:
-                    self._refit(epoch)
                 self._run_epoch(wrapped, optimizer, batches, epoch, step, bars)
         finally:
             bars.close()
@@ -140,6 +142,9 @@ class StageTrainer:
         first_step: int,
         bars: EpochProgress,
     ) -> None:
+        started = time.monotonic()
+        if first_step == 0 and epoch % self.arguments.refit_every == 0:
+            self._refit(epoch)
         rate = cosine_rate(
             epoch, self.arguments.epochs, self.learning_rate, self.arguments.final_learning_rate_factor
         )
@@ -148,19 +153,26 @@ class StageTrainer:
         prompted = self.model.mixture is None or epoch >= self.arguments.prompt_warmup_epochs
         order = epoch_order(len(self.images), self.arguments.seed, self.stage, epoch)
         bars.begin_epoch(first_step)
-        total = torch.zeros(
-            (), device=self.accelerator.device
-        )  # read only where it is needed: no wait per step
+        # On the device, read only where they are needed: no wait per step.
+        totals = {"loss": torch.zeros((), device=self.accelerator.device)}
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), order, step)
             losses = training_loss(wrapped, self.model, batch, self.weights, prompted)
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
             optimizer.step()
-            total += losses["loss"].detach()
+            for name, value in losses.items():
+                totals[name] = totals.get(name, 0) + value.detach()
             bars.end_step()
-            self._save_where_due(optimizer, epoch, step, total)
-        mean = self._finite(total, epoch) / max(1, self.steps - first_step)
+            if (
+                step + 1 == self.steps
+            ):  # before the state that has the epoch behind it is saved, so that none is missed
+                steps = self.steps - first_step
+                means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
+                seconds = time.monotonic() - started
+                self.record(EpochRecord(self.stage, epoch, steps, means, rate, seconds))
+            self._save_where_due(optimizer, epoch, step, totals["loss"])
+        mean = self._finite(totals["loss"], epoch) / max(1, self.steps - first_step)
         bars.end_epoch(epoch, mean)
         if self.accelerator.trackers:
             values = {f"stage{self.stage}/loss": mean, f"stage{self.stage}/learning_rate": rate}

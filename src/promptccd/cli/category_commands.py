@@ -1,0 +1,103 @@
+"""``promptccd categories``: look at the categories of a checkpoint or a discovery, and correct them."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from promptccd.cli.command import command, show
+from promptccd.cli.tables import table
+from promptccd.discovery import edit_registry, registry_in, split_in
+from promptccd.errors import RegistryError
+from promptccd.registry import CategoryRegistry, Merge, Move, NotACategory, Rename
+
+
+def add_commands(commands: Any) -> None:
+    """Declare them."""
+    text = "list, rename, merge or dissolve categories, move images, undo; ids are never reused"
+    categories = command(commands, "categories", categories_command, text)
+    categories.add_argument("model", metavar="MODEL", help="folder of a finished stage or of a discovery")
+    categories.add_argument("action", choices=list(_ACTIONS), metavar="ACTION", help=" | ".join(_ACTIONS))
+    categories.add_argument(
+        "arguments", nargs="*", metavar="ARGUMENT",
+        help="rename ID NAME | merge ID ID ... | move ID IMAGE ... | split ID IMAGE ... | dissolve ID; an image is "
+        "its sha256, as assignments.csv has it, or row:NUMBER of a training run",
+    )  # fmt: skip
+
+
+def categories_command(options: argparse.Namespace) -> None:
+    """``promptccd categories``."""
+    folder = Path(options.model)
+    act = _ACTIONS[options.action]
+    if act is None:
+        registry = registry_in(folder)
+    else:
+        registry = edit_registry(folder, lambda each: act(folder, each, options.arguments))
+    shown = [each for each in registry.categories.values() if options.json or not each.retired]
+
+    def text() -> str:
+        rows = [
+            [str(each.id), each.name, each.state.value, f"stage {each.born}", each.size] for each in shown
+        ]
+        return table(["id", "name", "state", "since", "images"], rows)
+
+    show(options, [asdict(each) for each in shown], text)
+
+
+def _rename(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    if len(arguments) != 2:
+        raise RegistryError(
+            f"Expected rename ID NAME, got {arguments}: put a name of several words in quotes."
+        )
+    registry.edit(Rename(_id(arguments[0]), arguments[1]))
+
+
+def _merge(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    registry.edit(Merge([_id(each) for each in arguments]))
+
+
+def _split(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    if not arguments:
+        raise RegistryError(
+            "Expected split ID, and the images of the new category unless they shall be suggested."
+        )
+    split_in(folder, registry, _id(arguments[0]), arguments[1:])
+
+
+def _move(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    if len(arguments) < 2:
+        raise RegistryError(f"Expected move ID IMAGE ..., got {arguments}.")
+    registry.edit(Move(arguments[1:], _id(arguments[0])))
+
+
+def _dissolve(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    if len(arguments) != 1:
+        raise RegistryError(f"Expected dissolve ID, got {arguments}.")
+    registry.edit(NotACategory(_id(arguments[0])))
+
+
+def _undo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    registry.undo()
+
+
+def _redo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    registry.redo()
+
+
+def _id(text: str) -> int:
+    if not text.isdecimal():
+        raise RegistryError(f"Expected the number of a category, got {text!r}: the list shows them.")
+    return int(text)
+
+
+_ACTIONS: dict[str, Callable[[Path, CategoryRegistry, list[str]], None] | None] = {
+    "list": None,
+    "rename": _rename,
+    "merge": _merge,
+    "split": _split,
+    "move": _move,
+    "dissolve": _dissolve,
+    "undo": _undo,
+    "redo": _redo,
+}

@@ -1,0 +1,244 @@
+"""What people have said about images: which belong together, which apart, and which are settled.
+
+Images are named by a key that survives renaming and copying, such as the hash of their content.
+"""
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from promptccd.errors import DataError
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class GroupingConstraints:
+    """Hard constraints on a grouping, without contradictions.
+
+    Pairs are kept with the smaller key first, sorted, each once: constraints that say the same are equal. Keys of
+    images that are not being grouped are allowed; `group_images` lets them link others (a must-link with an absent
+    image still joins the two images that both have one).
+
+    Attributes:
+        must_link: pairs of images of one category.
+        cannot_link: pairs of images of two categories.
+        pinned: category of images whose category is settled.
+        forbidden: categories that an image must not get, by image.
+
+    Raises:
+        DataError: no grouping can satisfy them all; the message names the keys. Or a key is no text, or a category
+            no integer >= 0.
+    """
+
+    must_link: tuple[Pair, ...] = ()
+    cannot_link: tuple[Pair, ...] = ()
+    pinned: Mapping[str, int] = field(default_factory=dict)
+    forbidden: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        must, cannot = _pairs(self.must_link, "must_link"), _pairs(self.cannot_link, "cannot_link")
+        pinned = {_key(key): _category(self.pinned[key]) for key in sorted(self.pinned)}
+        forbidden = {
+            _key(key): frozenset(_category(each) for each in self.forbidden[key])
+            for key in sorted(self.forbidden)
+            if self.forbidden[key]
+        }
+        for key, value in {"cannot_link": cannot, "pinned": pinned, "forbidden": forbidden}.items():
+            object.__setattr__(self, key, value)
+        object.__setattr__(self, "must_link", tuple(pair for pair in must if pair[0] != pair[1]))
+        object.__setattr__(self, "_components", _components(self.must_link))
+        self._refuse_contradictions()
+
+    def __bool__(self) -> bool:
+        return bool(self.must_link or self.cannot_link or self.pinned or self.forbidden)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Every image that something is said about."""
+        linked = itertools.chain.from_iterable((*self.must_link, *self.cannot_link))
+        return frozenset((*linked, *self.pinned, *self.forbidden))
+
+    def component_of(self, key: str) -> str:
+        """The representative, least key, of the images that must be with this one; itself if there are none."""
+        return self._representatives.get(key, key)
+
+    def component_pins(self) -> dict[str, int]:
+        """The category that each component with a pinned image is settled in, by representative."""
+        return {self.component_of(key): category for key, category in self.pinned.items()}
+
+    def component_bans(self) -> dict[str, frozenset[int]]:
+        """The categories that each component must not get, by representative."""
+        bans: dict[str, frozenset[int]] = {}
+        for key, categories in self.forbidden.items():
+            component = self.component_of(key)
+            bans[component] = bans.get(component, frozenset()) | categories
+        return bans
+
+    def component_rivals(self) -> frozenset[Pair]:
+        """Pairs of components that must be apart, by representative, the smaller first."""
+        return frozenset(
+            _ordered(self.component_of(first), self.component_of(second))
+            for first, second in self.cannot_link
+        )
+
+    def plus(
+        self,
+        *,
+        must_link: Iterable[Pair] = (),
+        cannot_link: Iterable[Pair] = (),
+        pinned: Mapping[str, int] | None = None,
+        forbidden: Mapping[str, Collection[int]] | None = None,
+    ) -> "GroupingConstraints":
+        """These and more.
+
+        Raises:
+            DataError: they contradict each other; also an image pinned to another category than before.
+        """
+        for key in self.pinned.keys() & (pinned or {}).keys():
+            if self.pinned[key] != (pinned or {})[key]:
+                raise DataError(
+                    f"Image {key} is pinned to category {self.pinned[key]} and shall be pinned to "
+                    f"{(pinned or {})[key]}: take back the first."
+                )
+        more = {key: frozenset(each) for key, each in (forbidden or {}).items()}
+        bans = {
+            key: self.forbidden.get(key, frozenset()) | more.get(key, frozenset())
+            for key in self.forbidden.keys() | more.keys()
+        }
+        return GroupingConstraints(
+            (*self.must_link, *must_link),
+            (*self.cannot_link, *cannot_link),
+            {**self.pinned, **(pinned or {})},
+            bans,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "must_link": [list(pair) for pair in self.must_link],
+            "cannot_link": [list(pair) for pair in self.cannot_link],
+            "pinned": dict(self.pinned),
+            "forbidden": {key: sorted(categories) for key, categories in self.forbidden.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "GroupingConstraints":
+        """The inverse of `to_dict`.
+
+        Raises:
+            DataError: a key is missing or unknown, a value is of the wrong type, or they contradict each other.
+        """
+        expected = {each.name for each in fields(cls)}
+        if set(values) != expected:
+            raise DataError(f"Expected the keys {sorted(expected)} of constraints, got {sorted(values)}.")
+        for name, kind in {"must_link": list, "cannot_link": list, "pinned": dict, "forbidden": dict}.items():
+            if not isinstance(values[name], kind):
+                raise DataError(f"Expected {name} to be a {kind.__name__}, got {values[name]!r}.")
+        for key, categories in values["forbidden"].items():
+            if not isinstance(categories, list):
+                raise DataError(
+                    f"Expected a list of categories forbidden to image {key}, got {categories!r}."
+                )
+        return cls(**{**values, "must_link": tuple(values["must_link"])})
+
+    @property
+    def _representatives(self) -> dict[str, str]:
+        found: dict[str, str] = self.__dict__["_components"]
+        return found
+
+    def _refuse_contradictions(self) -> None:
+        for first, second in self.cannot_link:
+            if self.component_of(first) == self.component_of(second):
+                raise DataError(
+                    f"Images {first} and {second} cannot be together and must be together "
+                    f"({self._chain(first, second)}): take back one of the two."
+                )
+        holders: dict[str, str] = {}
+        for key, category in self.pinned.items():
+            other = holders.setdefault(self.component_of(key), key)
+            if self.pinned[other] != category:
+                raise DataError(
+                    f"Images {other} and {key} must be together ({self._chain(other, key)}) but are pinned to "
+                    f"categories {self.pinned[other]} and {category}: take back the link or one of the pins."
+                )
+        pins = self.component_pins()
+        for key, categories in self.forbidden.items():
+            component = self.component_of(key)
+            if pins.get(component) in categories:
+                raise DataError(
+                    f"Category {pins[component]} is forbidden to image {key}, but image {holders[component]} "
+                    f"is pinned to it ({self._chain(key, holders[component])}): take back one of the two."
+                )
+        for first, second in self.cannot_link:
+            one, two = self.component_of(first), self.component_of(second)
+            if one in pins and pins[one] == pins.get(two):
+                raise DataError(
+                    f"Images {first} and {second} cannot be together, but {holders[one]} and {holders[two]} "
+                    f"are both pinned to category {pins[one]}: take back the answer or one of the pins."
+                )
+
+    def _chain(self, first: str, last: str) -> str:
+        """The must-links that lead from one image to another, in words."""
+        if first == last:
+            return "the same image"
+        links: dict[str, list[str]] = {}
+        for one, two in self.must_link:
+            links.setdefault(one, []).append(two)
+            links.setdefault(two, []).append(one)
+        came_from, waiting = {last: last}, [last]
+        for key in waiting:
+            for other in links.get(key, ()):
+                if other not in came_from:
+                    came_from[other] = key
+                    waiting.append(other)
+        chain = [first]
+        while chain[-1] != last:
+            chain.append(came_from[chain[-1]])
+        return " = ".join(chain)
+
+
+def _components(links: Iterable[Pair]) -> dict[str, str]:
+    """The least key of every linked image's component."""
+    parents: dict[str, str] = {}
+
+    def root(key: str) -> str:
+        while parents.setdefault(key, key) != key:
+            parents[key] = parents[parents[key]]
+            key = parents[key]
+        return key
+
+    for first, second in links:
+        low, high = _ordered(root(first), root(second))
+        parents[high] = low
+    return {key: root(key) for key in parents}
+
+
+def _ordered(first: str, second: str) -> Pair:
+    return (first, second) if first <= second else (second, first)
+
+
+def _pairs(pairs: Iterable[Collection[str]], name: str) -> tuple[Pair, ...]:
+    found = set()
+    for pair in pairs:
+        if isinstance(pair, str) or len(pair) != 2:
+            raise DataError(f"Expected pairs of image keys in {name}, got {pair!r}.")
+        first, second = pair
+        found.add(_ordered(_key(first), _key(second)))
+    return tuple(sorted(found))
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise DataError(f"Expected the key of an image to be text, got {key!r}.")
+    return key
+
+
+def _category(category: Any) -> int:
+    if isinstance(category, bool) or not hasattr(category, "__index__") or int(category) < 0:
+        raise DataError(f"Expected a category id to be an integer >= 0, got {category!r}.")
+    return int(category)
+
+
+__all__ = ["GroupingConstraints", "Pair"]

@@ -1,0 +1,68 @@
+"""Names of files that strangers chose: shown as inert text, and judged before anything is read."""
+
+import re
+import unicodedata
+
+_SYSTEM_FILES = frozenset({".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", ".localized", "icon\r"})
+_SYSTEM_FOLDERS = frozenset({"__macosx", "@eadir", "$recycle.bin", ".trashes", ".spotlight-v100"})
+_DRIVE = re.compile(r"[A-Za-z]:")
+# Cc: control characters; Cf: invisible ones, the right-to-left override among them; Cs: bytes that are no UTF-8;
+# Zl, Zp: line and paragraph separators.
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_JOINERS = frozenset("\u200c\u200d")  # belong to the spelling of several scripts and to emoji
+
+
+def display_name(name: str) -> str:
+    r"""A name in which every character can be seen: ``"\u202egnp.exe"`` shows its override as an escape.
+
+    What comes out is valid UTF-8 on one line and moves no terminal's cursor. HTML and spreadsheets still need their
+    own escaping, as of any text.
+
+    Args:
+        name: a name as the operating system gives it; bytes that are no UTF-8 are lone surrogates.
+    """
+    return "".join(_visible(character) for character in name)
+
+
+def system_reason(name: str) -> str:
+    """Why a path is passed over that no person put there to be looked at; empty for all others.
+
+    Args:
+        name: a path inside the source, with ``/`` between its parts.
+    """
+    *folders, last = name.lower().split("/")
+    if last in _SYSTEM_FILES or last.startswith("._") or _SYSTEM_FOLDERS.intersection(folders):
+        return "left there by an operating system"
+    if last.startswith("."):
+        return "hidden file"
+    return "in a hidden folder" if any(folder.startswith(".") for folder in folders) else ""
+
+
+def is_system_folder(name: str) -> bool:
+    """Whether a folder of this name is not searched: hidden, or an operating system's own."""
+    return name.startswith(".") or name.lower() in _SYSTEM_FOLDERS
+
+
+def unsafe_reason(name: str) -> str:
+    """Why a path inside an archive must not be believed; empty for an ordinary one.
+
+    Nothing is ever written under such a name. It is refused all the same, because who made the archive meant harm.
+    """
+    if "\0" in name:
+        return "name with a null byte"
+    if name.startswith(("/", "\\")):
+        return "absolute path"
+    if _DRIVE.match(name):
+        return "path with a drive letter"
+    if ".." in re.split(r"[/\\]", name):
+        return "path that leaves the archive"
+    return "" if name.strip() else "empty name"
+
+
+def _visible(character: str) -> str:
+    if character in _JOINERS or unicodedata.category(character) not in _UNSEEN:
+        return character
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that Python could not decode
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")

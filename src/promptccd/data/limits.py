@@ -1,0 +1,93 @@
+"""How much is taken in from people, and the two ways of saying no: to one file, or to all of them."""
+
+from dataclasses import dataclass
+
+from promptccd.data.images import MAX_PIXELS
+from promptccd.errors import DataError
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class IntakeLimits:
+    """Limits on one intake; the defaults are for a person's own files.
+
+    Attributes:
+        max_files: files to read, system files and folders not counted. More refuse the source.
+        max_file_bytes: a larger file is skipped.
+        max_total_bytes: bytes of all files after unpacking, counted while they are read. More refuse the source.
+        max_pixels: width times height of an image, checked on its header. A larger image is skipped.
+        max_ratio: how many times its packed size a member of an archive, or the whole, may unpack to. A member
+            over it is skipped, an archive over it refused. Content below `SMALL` is never held against it.
+    """
+
+    max_files: int = 100_000
+    max_file_bytes: int = 256 * MIB
+    max_total_bytes: int = 256 * 1024 * MIB
+    max_pixels: int = MAX_PIXELS
+    max_ratio: int = 200
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1:
+                raise ValueError(f"Expected {name} >= 1, got {value}.")
+
+    @classmethod
+    def for_visitors(cls) -> "IntakeLimits":
+        """Limits for people nobody knows, on a machine that they share."""
+        return cls(
+            max_files=200,
+            max_file_bytes=20 * MIB,
+            max_total_bytes=256 * MIB,
+            max_pixels=25_000_000,
+            max_ratio=100,
+        )
+
+    @property
+    def max_entries(self) -> int:
+        """Entries of any kind: macOS adds a shadow to every file it packs, and folders are entries too."""
+        return 4 * self.max_files + 1000
+
+    def require_files(self, found: int, where: str) -> None:
+        """Refuse a source with too many files.
+
+        Raises:
+            DataError: there are more than `max_files`.
+        """
+        if found > self.max_files:
+            raise DataError(
+                f"{where} holds {found} files; the limit is {self.max_files}. Give fewer at a time, or one "
+                "folder of it."
+            )
+
+
+SMALL = MIB  # a blank drawing packs a thousandfold and harms nobody
+
+
+class SkippedFileError(Exception):
+    """One file is skipped for the reason that is the message; the others go on."""
+
+
+class ByteBudget:
+    """Counts the bytes that leave a source.
+
+    Args:
+        limits: of which `max_total_bytes` is the budget.
+        where: the source, for the message.
+    """
+
+    def __init__(self, limits: IntakeLimits, where: str):
+        self._left, self._limits, self._where = limits.max_total_bytes, limits, where
+
+    def spend(self, count: int) -> None:
+        """Count bytes that were read.
+
+        Raises:
+            DataError: they exceed the budget.
+        """
+        self._left -= count
+        if self._left < 0:
+            raise DataError(
+                f"{self._where} holds more than the limit of {self._limits.max_total_bytes} bytes in all. Give "
+                "fewer images at a time."
+            )

@@ -1,0 +1,166 @@
+"""Where a person's images come from: what every source does, and how the bytes of one file are read.
+
+A source lists everything it holds before anything is read, and then gives the bytes of one file at a time. It opens
+no link that leads out, waits for no pipe, and reads no more of a file than the limit.
+"""
+
+import errno
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that a source holds.
+
+    Attributes:
+        name: where it is in the source, as text that can be shown.
+        key: what the source finds it by.
+        reason: why it is skipped unread; empty if it is to be read.
+        note: what to say of it besides what the decoder says.
+    """
+
+    name: str
+    key: Any
+    reason: str = ""
+    note: str = ""
+
+
+class ImageSource(ABC):
+    """Lists files and gives their bytes.
+
+    Attributes:
+        name: what messages call it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def entries(self, limits: IntakeLimits) -> list[Entry]:
+        """Everything there is, in an order that depends on the names alone.
+
+        Raises:
+            DataError: the source as a whole exceeds a limit, or cannot be read.
+        """
+
+    @abstractmethod
+    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+        """The bytes of an entry without a reason.
+
+        Raises:
+            SkippedFileError: this file cannot be read or exceeds a limit of its own.
+            DataError: the source as a whole exceeds a limit.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most have nothing open
+        """Let go of what is open."""
+
+
+class CombinedSource(ImageSource):
+    """Several sources, one after the other, such as uploaded images and archives.
+
+    Args:
+        sources: at least one; closing this closes them.
+    """
+
+    def __init__(self, sources: Sequence[ImageSource]):
+        self._sources = sources
+        self.name = ", ".join(source.name for source in sources[:3]) + (" ..." if len(sources) > 3 else "")
+
+    def entries(self, limits: IntakeLimits) -> list[Entry]:
+        """Entries of all sources; the limit holds for all together."""
+        found: list[Entry] = []
+        for source in self._sources:
+            found += [replace(entry, key=(source, entry)) for entry in source.entries(limits)]
+            limits.require_files(sum(not entry.reason for entry in found), self.name)
+        return found
+
+    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+        """The bytes of an entry, by its source."""
+        source, inner = entry.key
+        return source.read(inner, limits, budget)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for source in self._sources:
+            source.close()
+
+
+def within_limit(content: bytes, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+    """The same bytes, counted.
+
+    Raises:
+        SkippedFileError: they are more than a file may have.
+    """
+    budget.spend(len(content))
+    if len(content) > limits.max_file_bytes:
+        raise SkippedFileError(too_large(len(content), limits))
+    return content
+
+
+def too_large(size: int, limits: IntakeLimits) -> str:
+    """The reason of a file that is too large."""
+    return f"file of {size} bytes exceeds the limit of {limits.max_file_bytes}"
+
+
+def read_regular_file(path: str, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+    """The bytes of a file that is neither link nor pipe nor device.
+
+    Raises:
+        SkippedFileError: it is one of these, too large, or cannot be read.
+    """
+    try:
+        # Not through a link, and without waiting for the writer of a pipe; what was opened is what is looked at.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as stream:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise SkippedFileError(
+                    "a folder, not a file" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+                )
+            if status.st_size > limits.max_file_bytes:
+                raise SkippedFileError(too_large(status.st_size, limits))
+            content = stream.read(limits.max_file_bytes + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise SkippedFileError(_why_unreadable(error)) from None
+    return within_limit(content, limits, budget)
+
+
+_UNREADABLE = {
+    errno.ENOENT: "no such file",
+    errno.EACCES: "no permission to read the file",
+    errno.EPERM: "no permission to read the file",
+    errno.ELOOP: "link, not followed",
+    errno.ENXIO: "not a regular file",  # a socket
+}
+
+
+def _why_unreadable(error: OSError | ValueError) -> str:
+    number = getattr(error, "errno", None)
+    named = getattr(error, "strerror", None) or "not a file name"
+    return _UNREADABLE.get(number or 0, f"file cannot be opened ({named})")
+
+
+def inside(path: str, roots: Sequence[str], outside: str = "link to a place outside") -> str:
+    """Where a path leads, if that is inside one of the folders.
+
+    Raises:
+        SkippedFileError: it leads out, to nothing, or back to itself.
+    """
+    try:
+        target = os.path.realpath(path, strict=True)
+    except OSError as error:
+        loops = error.errno == errno.ELOOP
+        raise SkippedFileError(
+            "link that leads back to itself" if loops else "link to a file that does not exist"
+        ) from None
+    if not any(Path(target).is_relative_to(root) for root in roots):
+        raise SkippedFileError(outside)
+    return target

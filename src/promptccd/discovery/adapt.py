@@ -1,0 +1,123 @@
+"""One discovery stage of training on a person's images, from a checkpoint alone."""
+
+import copy
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from accelerate import Accelerator
+from datasets import Dataset, Features, Image
+from torch import Tensor
+
+from promptccd.data.randomness import torch_generator
+from promptccd.data.stage_images import StageImages
+from promptccd.data.stages import Stage
+from promptccd.data.views import TrainingViews, ViewOptions
+from promptccd.discovery.embedding import Precision
+from promptccd.discovery.session import DiscoverySession
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.interruption import StopRequest
+from promptccd.training.trainer import StageTrainer
+
+logger = logging.getLogger(__name__)
+
+FEWEST_IMAGES = 4
+RESIZE_SHARE = 0.875  # of the crop in the resized image, as in the paper
+
+
+@dataclass(frozen=True)
+class AdaptationOptions:
+    """How a stage is trained on a person's images.
+
+    Attributes:
+        epochs: passes over the images.
+        batch_size: images per step; fewer where there are fewer.
+        learning_rate: at the start. A tenth of the paper's: it trains 200 epochs on thousands of images.
+        replay_samples: features drawn per component of the last mixture, for variants that have one.
+    """
+
+    epochs: int = 10
+    batch_size: int = 64
+    learning_rate: float = 0.01
+    replay_samples: int = 100
+
+
+def adapt(session: DiscoverySession, options: AdaptationOptions, precision: Precision = "auto") -> None:
+    """Train the session's model on its newest images, without labels, and embed them anew.
+
+    A stage of training wants the labelled images again for its grouping, and a checkpoint holds only their means.
+    So a settled category's prototype is moved by as much as the training moved the images nearest to it (ours).
+
+    Args:
+        session: its images are embedded and grouped; the number of categories is that of the grouping.
+        options: how to train.
+        precision: of the features afterwards.
+
+    Raises:
+        ConfigurationError: the model is a bare backbone, which has no head to train.
+        DataError: there are fewer than four images.
+        InterruptedRunError: a signal was received; the session is as before.
+    """
+    model, stage = session.model, session.current
+    if not session.registry.num_known:
+        raise ConfigurationError(
+            "A bare backbone cannot be adapted: it has no projection head to learn with. Give a stage that training "
+            "finished, or leave --adapt out."
+        )
+    if len(stage.keys) < FEWEST_IMAGES:
+        raise DataError(f"Expected at least {FEWEST_IMAGES} images to train on, got {len(stage.keys)}.")
+    standing, before = session.standing(), session.features
+    number = stage.stage
+    replay = None
+    if model.mixture is not None and options.replay_samples:
+        replay = model.mixture.sample(options.replay_samples, torch_generator("replay", session.seed, number))
+    teacher = copy.deepcopy(model)  # what stage 0 left is not at hand
+    model.begin_discovery(lambda: teacher)
+    arguments = TrainingArguments(
+        seed=session.seed,
+        epochs=options.epochs,
+        batch_size=min(options.batch_size, len(stage.keys)),
+        learning_rate=options.learning_rate,
+        refit_every=max(1, options.epochs // 3),
+        prompt_warmup_epochs=0,
+    )
+    with StopRequest() as stop:
+        StageTrainer(
+            model,
+            StageImages.read(_stage_of(session), 0, stop.progress),
+            None,
+            replay,
+            len(standing.grouping.ids),
+            arguments=arguments,
+            views=TrainingViews(_view_options(session)),
+            evaluation_view=session.view,
+            accelerator=Accelerator(cpu=model.device.type == "cpu"),
+            stop=stop,
+            save=lambda state: None,
+        ).train()
+    model.eval()
+    after = session.embed(precision=precision)
+    session.carry_prototypes(_shifts(standing.grouping.ids, standing.grouping.category_ids, before, after))
+
+
+def _shifts(ids: tuple[int, ...], assigned: Tensor, before: Tensor, after: Tensor) -> dict[int, np.ndarray]:
+    """How far the images of each category moved on average; those of a category without images like all."""
+    moved = (after - before).double()
+    everywhere = moved.mean(0).numpy()
+    rows = {identity: (assigned == identity).nonzero().flatten() for identity in ids}
+    return {each: moved[rows[each]].mean(0).numpy() if len(rows[each]) else everywhere for each in ids}
+
+
+def _stage_of(session: DiscoverySession) -> Stage:
+    """The newest images as a stage: they have no labels, and their numbers are their positions."""
+    intake = session.current.intake
+    records = [{"bytes": intake.read_bytes(file), "path": None} for file in intake.used]
+    table = Dataset.from_dict({"image": records}, features=Features({"image": Image(decode=False)}))
+    return Stage(session.current.stage, table, np.arange(len(records)), max(len(session.registry.active), 1))
+
+
+def _view_options(session: DiscoverySession) -> ViewOptions:
+    processor = session.view.processor
+    side, resized = processor.crop_size["height"], processor.size.get("shortest_edge")
+    return ViewOptions(image_size=side, resize_size=max(side, resized or int(side / RESIZE_SHARE)))

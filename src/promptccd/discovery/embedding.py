@@ -1,0 +1,196 @@
+"""Features of the images of an intake: decoded ahead of the model, and never computed twice.
+
+The model's forward takes a hundred times as long as decoding, so one thread that decodes the next batch keeps it busy.
+"""
+
+import contextlib
+import logging
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from promptccd.data.intake import Intake, IntakeFile
+from promptccd.data.stage_images import Progress
+from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.discovery.feature_cache import FeatureCache, feature_space
+from promptccd.errors import DivergedError, RunError
+from promptccd.models import CategoryDiscoveryModel, GCDModel
+from promptccd.models.configuration_promptccd import BACKBONE_TYPES
+from promptccd.models.loading import find_model
+from promptccd.runs.prediction import load_model
+from promptccd.runs.stage_checkpoint import load_view
+
+logger = logging.getLogger(__name__)
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+_BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, x86 vectors, Arm
+_KEEP_EVERY = 16  # batches; an interrupted run loses no more
+_UNUSED_HEAD: dict[str, Any] = {
+    "projection_hidden_size": 1, "projection_bottleneck_size": 1, "projection_output_size": 1,
+}  # fmt: skip
+
+
+def load_embedder(path: str | Path) -> tuple[CategoryDiscoveryModel, EvaluationView]:
+    """The model to embed with, and the view it was made for.
+
+    Args:
+        path: a finished stage, or a bare DINO backbone; a folder or a name on the Hub. A backbone becomes a model
+            without prompts and categories, whose features are its [CLS].
+
+    Raises:
+        RunError: there is no such model, or it is damaged.
+    """
+    try:
+        place, raw = find_model(path)
+    except OSError as error:
+        raise RunError(f"Cannot load a model from {str(path)!r}: {str(error).splitlines()[0]}") from error
+    if raw.get("model_type") not in BACKBONE_TYPES:
+        return load_model(path), load_view(path)
+    try:
+        model = GCDModel.from_pretrained(place, dtype=torch.float32, **_UNUSED_HEAD)
+    except (OSError, ValueError) as error:
+        raise RunError(f"Cannot load a backbone from {str(path)!r}: {str(error).splitlines()[0]}") from error
+    return model.eval(), _backbone_view(place, model.config.vision_config.image_size)
+
+
+def can_use_bf16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 in hardware; without that it is slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # which came after torch 2.6
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in _BF16_INSTRUCTIONS)
+
+
+def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
+    """What ``"auto"`` means on a device; anything else itself.
+
+    Raises:
+        ValueError: it is none of the three.
+    """
+    if precision == "auto":
+        return "bf16" if can_use_bf16(device) else "fp32"
+    if precision not in ("fp32", "bf16"):
+        raise ValueError(f"Expected a precision of auto, fp32 or bf16, got {precision!r}.")
+    return precision
+
+
+@torch.no_grad()
+def embed_images(
+    model: CategoryDiscoveryModel,
+    view: EvaluationView,
+    intake: Intake,
+    *,
+    batch_size: int = 32,
+    precision: Precision = "auto",
+    cache: FeatureCache | None = None,
+    progress: Progress | None = None,
+) -> Tensor:
+    """L2-normalised features of the used images of an intake.
+
+    Args:
+        model: on its device.
+        view: the view the model was made for; the object that the intake was made with saves decoding.
+        intake: the images, still open.
+        batch_size: images per forward.
+        precision: of the model's forward; ``"auto"`` is bfloat16 where the device has instructions for it.
+        cache: where features are looked up and kept; none means neither.
+        progress: wraps the batches, their number and a label in a progress bar; may raise to leave early, and what
+            is computed by then is kept.
+
+    Returns:
+        ``(N, D)`` float32 on the CPU, in the order of ``intake.used``.
+
+    Raises:
+        DivergedError: a feature holds NaN or infinity; the image is named.
+        DataError: a file has changed since the intake was made.
+    """
+    resolved = resolve_precision(precision, model.device)
+    space = "" if cache is None else feature_space(model, view, resolved)
+    known = {} if cache is None else cache.load(space, [file.content_hash for file in intake.used])
+    missing = [file for file in intake.used if file.content_hash not in known]
+    if cache is not None:
+        logger.info("%d of %d features were cached.", len(intake.used) - len(missing), len(intake.used))
+    fresh: list[tuple[str, Tensor]] = []
+    batches = _decoded_ahead(intake, view, missing, batch_size)
+    total = -(-len(missing) // batch_size)
+    was_training = model.training
+    model.eval()
+    try:
+        for files, pixels in batches if progress is None else progress(batches, total, "computing features"):
+            features = _forward(model, view, pixels, resolved)
+            _require_finite(features, files)
+            fresh += zip([file.content_hash for file in files], features, strict=True)
+            if len(fresh) >= _KEEP_EVERY * batch_size:
+                fresh = _keep(cache, space, fresh, known)
+    finally:
+        _keep(cache, space, fresh, known)
+        batches.close()
+        model.train(was_training)
+    if not intake.used:
+        return torch.zeros(0, model.config.vision_config.hidden_size)
+    return torch.stack([known[file.content_hash] for file in intake.used])
+
+
+def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor, precision: str) -> Tensor:
+    values = normalise(pixels.to(model.device), view.mean, view.std)
+    lowered = (
+        torch.autocast(model.device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+    )
+    with lowered:
+        features = model(values).features
+    return F.normalize(features.float(), dim=-1).cpu()
+
+
+def _decoded_ahead(
+    intake: Intake, view: EvaluationView, files: Sequence[IntakeFile], batch_size: int
+) -> Generator[tuple[Sequence[IntakeFile], Tensor], None, None]:
+    """Batches of views ``(B, 3, S, S)``; the next one is made while the caller works on the last."""
+
+    def decode(batch: Sequence[IntakeFile]) -> Tensor:
+        return torch.stack([intake.view_of(file, view) for file in batch])
+
+    batches = [files[start : start + batch_size] for start in range(0, len(files), batch_size)]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(decode, batches[0]) if batches else None
+        for position, batch in enumerate(batches):
+            assert waiting is not None
+            pixels = waiting.result()
+            waiting = pool.submit(decode, batches[position + 1]) if position + 1 < len(batches) else None
+            yield batch, pixels
+
+
+def _keep(
+    cache: FeatureCache | None, space: str, fresh: list[tuple[str, Tensor]], known: dict[str, Tensor]
+) -> list[tuple[str, Tensor]]:
+    """Move fresh features to the known ones and into the cache; what is left is nothing."""
+    known.update(fresh)
+    if cache is not None and fresh:
+        cache.store(space, [digest for digest, _ in fresh], torch.stack([feature for _, feature in fresh]))
+    return []
+
+
+def _require_finite(features: Tensor, files: Sequence[IntakeFile]) -> None:
+    bad = (~torch.isfinite(features).all(dim=1)).nonzero()
+    if len(bad):
+        raise DivergedError(
+            f"The feature of {files[int(bad[0])].name!r} is not a number: the weights of this model have diverged. "
+            "Use an earlier stage, or --precision fp32."
+        )
+
+
+def _backbone_view(place: str, image_size: int) -> EvaluationView:
+    """The view published beside a backbone, or the paper's at the backbone's size where there is none."""
+    try:
+        return load_view(place)
+    except (OSError, ValueError):
+        side = min(image_size, ViewOptions.image_size)
+        options = ViewOptions(image_size=side, resize_size=int(side / 0.875))
+        return EvaluationView(build_image_processor(options))

@@ -1,0 +1,144 @@
+"""``discovery.html``: the groups, the map, the files with their reasons, and what changed, in one file."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from promptccd.data.images import Status
+from promptccd.discovery.assignments import AssignmentRow
+from promptccd.discovery.groups import GroupView, group_views
+from promptccd.discovery.session import DiscoverySession
+from promptccd.reports import render_page, stage_maps
+from promptccd.reports.charts import NUM_STYLES
+from promptccd.training.checkpoints import write_file
+
+MAX_BYTES = 12_000_000  # of all pictures of a page
+MAX_LISTED = 500  # files in a list; the CSV has all
+MAP_SIDE, MAP_MARGIN = 600.0, 12.0
+FEWEST_ON_MAP = 3
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small picture on the page; `uri` is empty once the page is full."""
+
+    key: str
+    name: str
+    uri: str
+
+
+@dataclass(frozen=True)
+class MapDot:
+    """An image on the map."""
+
+    x: float
+    y: float
+    style: int
+    mark: int
+    is_new: bool
+    text: str
+
+
+def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: Path) -> Path:
+    """Write the page of the newest stage; it asks the network for nothing."""
+    groups, pictures = group_views(session), _Pictures(session)
+    shown = [
+        (group, [pictures.of(key) for key in group.typical], [pictures.of(key) for key in group.borderline])
+        for group in groups
+        if group.size
+    ]
+    stage, report = session.current, session.current.intake.report()
+    dots = _dots(session, groups)
+    files = stage.intake.files
+    page = render_page(
+        "discovery.html.jinja",
+        title=f"Groups in {report.used:,} image{'s' * (report.used != 1)}",
+        report=report,
+        stage=stage.stage,
+        estimate=session.estimate,
+        groups=shown,
+        empty=[group for group in groups if not group.size],
+        dots=dots,
+        legend=[(group, *_style(group.id)) for group in groups if group.size],
+        map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot.y for dot in dots), default=0.0) + MAP_MARGIN),
+        change=_change_in_words(session),
+        unsure=[row for row in rows if row.confidence is not None and row.confidence < 0.5][:MAX_LISTED],
+        skipped=[(f.name, f.verdict.note) for f in files if f.verdict.status is Status.SKIPPED][:MAX_LISTED],
+        duplicates=[(row.file, row.note) for row in rows if row.status == "duplicate"][:MAX_LISTED],
+        near=[
+            (files[late].name, files[early].name)
+            for late, early in list(stage.intake.near_duplicates.items())[:MAX_LISTED]
+        ],
+    )  # fmt: skip
+    write_file(path, page)
+    return path
+
+
+class _Pictures:
+    """Thumbnails as ``data:`` URIs, as long as the page has room."""
+
+    def __init__(self, session: DiscoverySession):
+        self._session, self._left = session, MAX_BYTES
+
+    def of(self, key: str) -> Picture:
+        _, file = self._session.file_of(key)
+        content = self._session.thumbnail(key) if self._left > 0 else b""
+        self._left -= len(content)
+        return Picture(key, file.name, picture_uri(content))
+
+
+def picture_uri(content: bytes) -> str:
+    """A thumbnail as a ``data:`` URI; empty for no bytes."""
+    if not content:
+        return ""
+    kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[MapDot]:
+    """The newest images on a map, in units of the drawing; none where there are too few to lay out."""
+    standing = session.standing()
+    if len(standing.keys) < FEWEST_ON_MAP:
+        return []
+    maps = stage_maps([standing.features.numpy()], seed=session.seed)
+    places = (maps.layouts[0] - maps.layouts[0].min(axis=0)) * _scale(maps.layouts[0]) + MAP_MARGIN
+    by_id: Mapping[int, GroupView] = {group.id: group for group in groups}
+    dots = []
+    for row, (x, y) in zip(maps.rows.tolist(), np.round(places, 1).tolist(), strict=True):
+        group = by_id[int(standing.grouping.category_ids[row])]
+        name = session.file_of(standing.keys[row])[1].name
+        dots.append(MapDot(x, y, *_style(group.id), group.standing == "new", f"{name}: {group.title}"))
+    return dots
+
+
+def _scale(layout: np.ndarray) -> float:
+    """Units of the drawing per unit of the map: the map fits into a square."""
+    return MAP_SIDE / max(float(np.ptp(layout, axis=0).max()), 1e-12)
+
+
+def _style(identity: int) -> tuple[int, int]:
+    """Colour and mark: 64 categories in a row differ in one of them, the first eight in both."""
+    return identity % NUM_STYLES, (identity + identity // NUM_STYLES) % NUM_STYLES
+
+
+def _change_in_words(session: DiscoverySession) -> list[tuple[str, Any]]:
+    """What is different from before these images, as lines of a heading and its text."""
+    change, registry = session.change, session.registry
+
+    def title(identity: int | None) -> str:
+        return "no category" if identity is None else f"{identity} · {registry.categories[identity].name}"
+
+    lines: list[tuple[str, Any]] = [
+        ("New", ", ".join(f"{title(each)} ({registry.categories[each].size})" for each in change.new)),
+        ("Grown", ", ".join(f"{title(each)}: {was} to {now}" for each, (was, now) in change.grown.items())),
+        ("Shrunk", ", ".join(f"{title(each)}: {was} to {now}" for each, (was, now) in change.shrunk.items())),
+        ("Renamed", ", ".join(f"{was} to {now}" for was, now in change.renamed.values())),
+        ("Retired", ", ".join(title(each) for each in change.retired)),
+        ("Moved", f"{len(change.moved)} images seen before are in another category" if change.moved else ""),
+        ("No longer sure", f"{len(change.unsure)} images" if change.unsure else ""),
+    ]
+    return [(heading, text) for heading, text in lines if text]

@@ -1,0 +1,335 @@
+"""A person's images, their groups and all corrections: the one object behind the command line and the Space."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptccd.clustering import CountEstimate, KnownCategories, group_images
+from promptccd.data.intake import Intake, IntakeFile, IntakeLimits, read_intake
+from promptccd.data.sources import ImageSource
+from promptccd.data.stage_images import Progress
+from promptccd.data.views import EvaluationView
+from promptccd.discovery.embedding import Precision, embed_images, load_embedder
+from promptccd.discovery.feature_cache import FeatureCache
+from promptccd.discovery.registry_of import registry_of
+from promptccd.discovery.standing import Standing, standing_of
+from promptccd.errors import DataError
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
+from promptccd.runs.explanation import Explanation, explain_image
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class SessionStage:
+    """The images of one stage.
+
+    Attributes:
+        stage: its number.
+        intake: every file and what became of it.
+        before: the registry as it was when they came.
+        features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
+    """
+
+    stage: int
+    intake: Intake
+    before: CategoryRegistry
+    features: Tensor | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Content hashes of the used images, in the order of the source."""
+        return tuple(file.content_hash for file in self.intake.used)
+
+
+class DiscoverySession:
+    """Read images, embed them, group them, correct the groups; then the next images.
+
+    The same images as before are the same stage again: ids, names and corrections stay. Other images are the next
+    stage; what was found so far is settled then, and keeps its prototypes.
+
+    Args:
+        model: what embeds; a bare backbone is a model without categories.
+        view: its deterministic view.
+        registry: categories and corrections so far.
+        seed: of everything that is drawn.
+        limits: on what is read; none means those for a person's own files.
+        cache: of features; none keeps nothing on disk.
+
+    Attributes:
+        stages: what was read so far, oldest first.
+    """
+
+    def __init__(
+        self,
+        model: CategoryDiscoveryModel,
+        view: EvaluationView,
+        registry: CategoryRegistry,
+        *,
+        seed: int = 1,
+        limits: IntakeLimits | None = None,
+        cache: FeatureCache | None = None,
+    ):
+        self.model, self.view, self.registry = model, view, registry
+        self.seed, self.limits, self.cache = seed, limits or IntakeLimits(), cache
+        self.stages: list[SessionStage] = []
+        self._estimate: CountEstimate | None = None
+
+    @classmethod
+    def open(
+        cls,
+        place: str | Path,
+        *,
+        registry: CategoryRegistry | None = None,
+        seed: int = 1,
+        limits: IntakeLimits | None = None,
+        cache: FeatureCache | None = None,
+        device: str | None = None,
+    ) -> "DiscoverySession":
+        """Start from a finished stage or a bare backbone, in a folder or on the Hub.
+
+        Args:
+            place: the model. With a bare backbone everything is new.
+            registry: to go on with; none means the one beside the model, or one made of its categories.
+            seed: see the class.
+            limits: likewise.
+            cache: likewise.
+            device: where to embed; none means a GPU if there is one.
+
+        Raises:
+            RunError: there is no such model, or it is damaged.
+            RegistryError: the registry is damaged, or belongs to features of another width.
+        """
+        model, view = load_embedder(place)
+        model.to(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))).eval()
+        return cls(model, view, registry or registry_of(model, place), seed=seed, limits=limits, cache=cache)
+
+    # Images in
+
+    @property
+    def current(self) -> SessionStage:
+        """The newest stage.
+
+        Raises:
+            DataError: nothing was read yet.
+        """
+        if not self.stages:
+            raise DataError("No images yet: give a folder, a zip archive, or a data set first.")
+        return self.stages[-1]
+
+    def read(
+        self, source: ImageSource | str | Path | Sequence[str | Path], progress: Progress | None = None
+    ) -> SessionStage:
+        """Look at every file of a source; nothing is embedded yet.
+
+        Raises:
+            DataError: nothing can be read there, or a limit is exceeded; the limit is named.
+        """
+        intake = read_intake(source, limits=self.limits, progress=progress, view=self.view)
+        intake.require_images()
+        if self.stages and self.stages[-1].stage > self.registry.stage:  # was read, never grouped
+            self.stages.pop().intake.close()
+        again = all(file.content_hash in self.registry.images for file in intake.used)
+        number = max(self.registry.stage, 0) if again else self.registry.stage + 1
+        self.stages.append(SessionStage(number, intake, self.registry.copy()))
+        self._estimate = None
+        return self.current
+
+    def embed(
+        self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int = 32
+    ) -> Tensor:
+        """Unit features ``(N, D)`` of the newest stage's images."""
+        stage = self.current
+        stage.features = embed_images(
+            self.model,
+            self.view,
+            stage.intake,
+            batch_size=batch_size,
+            precision=precision,
+            cache=self.cache,
+            progress=progress,
+        )
+        return stage.features
+
+    # Groups
+
+    @property
+    def features(self) -> Tensor:
+        """Unit features of the newest stage.
+
+        Raises:
+            DataError: they were not computed yet.
+        """
+        if self.current.features is None:
+            raise DataError("The images are not embedded yet: embed them before they are grouped.")
+        return self.current.features
+
+    @property
+    def settled(self) -> list[int]:
+        """Ids of active categories from before the newest stage."""
+        return [each.id for each in self.registry.active if each.known or each.born < self.current.stage]
+
+    @property
+    def estimate(self) -> CountEstimate:
+        """How many categories there are, with the range that it could as well be.
+
+        Raises:
+            DataError: nothing was grouped yet.
+        """
+        if self._estimate is None:
+            raise DataError("Nothing is grouped yet: group the images first.")
+        return self._estimate
+
+    def group(self, num_categories: int | None = None) -> StageChange:
+        """Group the newest stage's images beside the settled categories; corrections hold.
+
+        Args:
+            num_categories: all of them, settled ones included; none estimates the number.
+
+        Raises:
+            DataError: there cannot be so many, or corrections contradict it; the images are named.
+        """
+        settled = set(self.settled)
+        found, sizes = self.registry.active_prototypes(), self.registry.categories
+        rows = [row for row, identity in enumerate(found.ids) if identity in settled]
+        known = KnownCategories(
+            tuple(found.ids[row] for row in rows),
+            torch.from_numpy(found.matrix[rows]) if rows else torch.zeros(0, self.features.shape[1]),
+            tuple(sizes[found.ids[row]].size for row in rows),
+        )
+        first_free = self.registry.next_id
+        grouping = group_images(
+            self.features,
+            self.current.keys,
+            known,
+            num_categories=num_categories,
+            next_id=first_free,
+            constraints=self.registry.constraints(),
+            seed=self.seed,
+            temperature=self.model.config.confidence_temperature,
+        )
+        row_of = {identity: row for row, identity in enumerate(grouping.ids)}
+        groups = StageGroups(
+            self.current.keys,
+            np.array([row_of[identity] for identity in grouping.category_ids.tolist()], dtype=np.int64),
+            grouping.prototypes.numpy(),
+            ids=[identity if identity < first_free else None for identity in grouping.ids],
+            confidences=grouping.confidences.clamp(0, 1).numpy(),
+            features=self.features.numpy(),
+        )
+        change = self.registry.observe(self.current.stage, groups)
+        if num_categories is None or self._estimate is None:
+            self._estimate = grouping.count
+        return change
+
+    def keep(self, estimate: CountEstimate) -> None:
+        """Leave images that were grouped before as they stand, corrections included.
+
+        Args:
+            estimate: the number of categories, as it was found when they were grouped.
+
+        Raises:
+            DataError: some of them were never grouped.
+        """
+        if not self.is_grouped:
+            raise DataError("Some of these images were never grouped: group them first.")
+        self._estimate = estimate
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether the newest images stand somewhere already, because they were grouped as this very stage."""
+        return self.current.stage == self.registry.stage and all(
+            key in self.registry.images for key in self.current.keys
+        )
+
+    @property
+    def change(self) -> StageChange:
+        """What is different from before the newest stage, corrections included."""
+        return self.registry.changes_since(self.current.before)
+
+    def standing(self) -> Standing:
+        """Where the newest stage's images stand, corrections included."""
+        return standing_of(
+            self.registry,
+            self.current.keys,
+            self.features,
+            settled=self.settled,
+            count=self.estimate,
+            temperature=self.model.config.confidence_temperature,
+        )
+
+    def carry_prototypes(self, shifts: Mapping[int, np.ndarray]) -> None:
+        """Move prototypes along with the features of a model that was trained on, by category id ``(D,)``."""
+        found = self.registry.active_prototypes()
+        moved = [row + shifts.get(each, 0) for each, row in zip(found.ids, found.matrix, strict=True)]
+        self.registry.replace_prototypes(dict(zip(found.ids, moved, strict=True)))
+
+    # Corrections
+
+    def edit(self, edit: Edit, regroup: bool = False) -> None:
+        """Do what a person said, and on request group again with it, into as many categories as there are.
+
+        Raises:
+            RegistryError: it is not possible; nothing changed.
+            DataError: the images cannot be grouped so; nothing changed.
+        """
+        self.registry.edit(edit, time=datetime.now(UTC).isoformat(timespec="seconds"))
+        if regroup:
+            try:
+                self.group(len(self.registry.active))
+            except DataError:
+                self.registry.undo()
+                raise
+
+    def undo(self) -> None:
+        """Take the last correction, or the last repeated grouping, back."""
+        self.registry.undo()
+
+    def redo(self) -> None:
+        """Do again what was undone."""
+        self.registry.redo()
+
+    # One image
+
+    def file_of(self, key: str) -> tuple[Intake, IntakeFile]:
+        """The newest file of that content, and the intake that opens it.
+
+        Raises:
+            DataError: there is none in this session.
+        """
+        for stage in reversed(self.stages):
+            for file in stage.intake.used:
+                if file.content_hash == key:
+                    return stage.intake, file
+        raise DataError(f"No image {key[:12]!r} in this session: it came with an earlier one.")
+
+    def thumbnail(self, key: str) -> bytes:
+        """A small JPEG or PNG of an image."""
+        intake, file = self.file_of(key)
+        return intake.thumbnail(file)
+
+    def why(self, key: str) -> Explanation:
+        """What the model looked at in an image, the parts it saw, and the prompts that acted."""
+        intake, file = self.file_of(key)
+        self.update_model()
+        return explain_image(self.model, self.view, intake.open(file))
+
+    def update_model(self) -> None:
+        """Let the model assign images to the categories of the registry."""
+        found = self.registry.active_prototypes()
+        self.model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
+        self.model.config.stage, self.model.config.num_known = self.registry.stage, self.registry.num_known
+
+    def forget(self) -> None:
+        """Let go of all images, features and groups."""
+        for stage in self.stages:
+            stage.intake.close()
+        self.stages.clear()
+        self.registry = CategoryRegistry()

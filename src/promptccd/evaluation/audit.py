@@ -1,0 +1,208 @@
+"""Can an accuracy come from the split it is said to come from? Its share of Old images tells.
+
+With one matching over all images, All = w Old + (1 - w) New, where w is the share of Old images. Three printed
+numbers therefore imply a share, up to rounding, and each of them is a whole number of images out of a known one:
+
+    row = next(row for row in published_rows("cifar100", "promptccd") if row.stage == 1)
+    implied_old_share(row.all, row.old, row.new)   # Interval(low=0.41155..., high=0.41255...)
+    audit_row(row, declared_split(row))            # Verdict(outcome="consistent", declared=0.4118, ...)
+    audit_rows(published_rows("cifar100"))         # all rows, averages judged by their stages
+    audit_row(score, split.counts[1].old_share)    # stage 1 of one's own run
+
+A verdict is about the numbers only: "impossible" says that they do not fit this split, be it another split or a
+misprint, and not which.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from promptccd.errors import DataError
+from promptccd.evaluation.accuracy import ClusteringAccuracy
+from promptccd.evaluation.declared_splits import SplitCounts, declared_split
+from promptccd.evaluation.published import PublishedRow
+
+Outcome = Literal["consistent", "impossible", "undecided"]
+PARTS = ClusteringAccuracy._fields
+WIDEST = 0.05  # an interval wider than this fits almost any split: Old and New are less than 0.4 points apart
+_SLACK = 1e-9  # of sums of decimal fractions in binary
+
+
+class Accuracies(Protocol):
+    """Anything with All, Old and New in percent."""
+
+    @property
+    def all(self) -> float: ...  # noqa: D102 - see above
+
+    @property
+    def old(self) -> float: ...  # noqa: D102
+
+    @property
+    def new(self) -> float: ...  # noqa: D102
+
+
+class Interval(NamedTuple):
+    """Shares in 0..1 between two bounds, both included."""
+
+    low: float
+    high: float
+
+    def __contains__(self, share: object) -> bool:
+        """Whether a share lies between them."""
+        return isinstance(share, int | float) and self.low - _SLACK <= share <= self.high + _SLACK
+
+    def __str__(self) -> str:
+        return f"{self.low:.4f} to {self.high:.4f}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an audit found.
+
+    Attributes:
+        outcome: ``consistent``, ``impossible`` or ``undecided``.
+        implied: shares of Old images that the accuracies allow; `None` where no share does, or none was derived.
+        declared: share of Old images of the split, `None` if unknown.
+        reason: one sentence for a person.
+    """
+
+    outcome: Outcome
+    implied: Interval | None
+    declared: float | None
+    reason: str
+
+
+class AuditedRow(NamedTuple):
+    """A published row beside what its audit found."""
+
+    row: PublishedRow
+    verdict: Verdict
+
+
+def implied_old_share(all: float, old: float, new: float, decimals: int = 2) -> Interval | None:
+    """The shares of Old images under which All can be the weighted mean of Old and New, all of them rounded.
+
+    A value printed with two places stands for any within 0.005 of it, so |All - w Old - (1 - w) New| <= 0.01 for
+    every w that is possible. Where Old equals New every share is, or none.
+
+    Args:
+        all: accuracy over all images, percent.
+        old: over Old images, percent.
+        new: over New images, percent.
+        decimals: places the accuracies were rounded to.
+
+    Returns:
+        The interval within 0..1; `None` if there is no such share.
+    """
+    room = 10.0**-decimals + _SLACK
+    gap, rise = old - new, all - new
+    if abs(gap) < _SLACK:
+        return Interval(0.0, 1.0) if abs(rise) <= room else None
+    low, high = sorted(((rise - room) / gap, (rise + room) / gap))
+    return Interval(max(low, 0.0), min(high, 1.0)) if low <= 1 and high >= 0 else None
+
+
+def audit_row(row: Accuracies, declared: SplitCounts | float | None, decimals: int = 2) -> Verdict:
+    """Whether the accuracies of one stage can come from a split.
+
+    Args:
+        row: All, Old and New in percent.
+        declared: numbers of images of the split, or only its share of Old images in 0..1; `None` if unknown.
+        decimals: places the accuracies were rounded to.
+
+    Raises:
+        DataError: an accuracy is outside 0..100, or the share outside 0..1.
+    """
+    values = [getattr(row, part) for part in PARTS]
+    share = declared.share if isinstance(declared, SplitCounts) else declared
+    if share is not None and not 0 <= share <= 1:
+        raise DataError(f"Expected a share of Old images in 0..1, got {share}: divide percent by 100.")
+    if any(value is None or math.isnan(value) for value in values):
+        return Verdict("undecided", None, share, "All, Old or New does not exist.")
+    wrong = [value for value in values if not 0 <= value <= 100]
+    if wrong:
+        raise DataError(f"Expected accuracies in percent, 0 to 100, got {wrong[0]}.")
+    implied = implied_old_share(row.all, row.old, row.new, decimals)
+    if implied is None:
+        return Verdict("impossible", None, share, "All is not between Old and New, so no split gives it.")
+    if share is None:
+        return Verdict("undecided", implied, None, "The split of this row is not known.")
+    if share not in implied:
+        return Verdict("impossible", implied, share, f"Old is {implied} of the images, not {share:.4f}.")
+    if implied.high - implied.low > WIDEST:
+        return Verdict("undecided", implied, share, "Old and New are too close to tell splits apart.")
+    if isinstance(declared, SplitCounts) and not _whole_numbers(values, declared, decimals):
+        images = f"{declared.old} Old and {declared.new} New images"
+        if declared.inferred:
+            return Verdict("undecided", implied, share, f"No whole numbers of {images}, which are inferred.")
+        return Verdict("impossible", implied, share, f"The accuracies are no whole numbers of {images}.")
+    return Verdict("consistent", implied, share, "The share of Old images fits.")
+
+
+def audit_average(
+    average: Accuracies, stages: Sequence[tuple[Accuracies, Verdict]], decimals: int = 2
+) -> Verdict:
+    """Whether an average can come from a split: only the stages it is made of can tell.
+
+    All of an average is no mean of its Old and New with one weight, for every stage has a weight of its own.
+
+    Args:
+        average: unweighted means over the stages, percent.
+        stages: every stage with its verdict; empty if they are not known.
+        decimals: places the accuracies were rounded to.
+    """
+    if not stages:
+        return Verdict("undecided", None, None, "An average alone implies no share: every stage has its own.")
+    for part in PARTS:
+        mean = sum(getattr(row, part) for row, _ in stages) / len(stages)
+        if abs(getattr(average, part) - mean) > 10.0**-decimals + _SLACK:
+            said = f"{part.capitalize()} {getattr(average, part):.{decimals}f}"
+            return Verdict(
+                "impossible", None, None, f"{said} is not the mean {mean:.{decimals}f} of its stages."
+            )
+    outcomes = [verdict.outcome for _, verdict in stages]
+    for outcome in ("impossible", "undecided"):
+        if outcome in outcomes:
+            count = outcomes.count(outcome)
+            return Verdict(outcome, None, None, f"{count} of its {len(stages)} stages: {outcome}.")
+    return Verdict("consistent", None, None, "All of its stages are consistent.")
+
+
+def audit_rows(rows: Iterable[PublishedRow]) -> list[AuditedRow]:
+    """A verdict for every published row, held against the split the paper declares for it, in the order given.
+
+    Averages are judged by those of their stages that are among the rows.
+    """
+    rows = list(rows)
+    verdicts = {row: audit_row(row, declared_split(row)) for row in rows if row.stage is not None}
+    stages: dict[tuple[str, ...], list[tuple[Accuracies, Verdict]]] = defaultdict(list)
+    for row, verdict in verdicts.items():
+        stages[_run_of(row)].append((row, verdict))
+    return [
+        AuditedRow(row, verdicts[row] if row in verdicts else audit_average(row, stages[_run_of(row)]))
+        for row in rows
+    ]
+
+
+def _run_of(row: PublishedRow) -> tuple[str, ...]:
+    return (row.benchmark, row.method, row.protocol, row.backbone, row.setting)
+
+
+def _whole_numbers(values: Sequence[float], split: SplitCounts, decimals: int) -> bool:
+    """Whether some number of right Old images and some of right New ones give all three accuracies."""
+    total, old, new = values
+    sums = set(_right(total, split.old + split.new, decimals))
+    return any(
+        one + other in sums
+        for one in _right(old, split.old, decimals)
+        for other in _right(new, split.new, decimals)
+    )
+
+
+def _right(percent: float, num_images: int, decimals: int) -> range:
+    """Numbers of right images whose accuracy rounds to the percentage."""
+    room = 0.5 * 10.0**-decimals + _SLACK
+    low, high = (num_images * (percent + sign * room) / 100 for sign in (-1, 1))
+    return range(max(math.ceil(low), 0), min(math.floor(high), num_images) + 1)

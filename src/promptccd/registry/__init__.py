@@ -1,0 +1,50 @@
+"""Categories that keep their number and name over stages, and every correction people made to them.
+
+Nothing here knows images or models: keys of images, groups of them and prototypes come in; categories come out.
+"""
+
+from promptccd.registry.categories import Category, CategoryState
+from promptccd.registry.changes import StageChange
+from promptccd.registry.edits import (
+    EDITS,
+    Answer,
+    Confirm,
+    Edit,
+    Merge,
+    Move,
+    NotACategory,
+    Rename,
+    Split,
+    edit_from_dict,
+)
+from promptccd.registry.files import PROTOTYPES, REGISTRY, has_registry, load_registry, save_registry
+from promptccd.registry.history import GROUPING, LogEntry
+from promptccd.registry.matching import StageGroups
+from promptccd.registry.registry import CategoryRegistry
+from promptccd.registry.view import ActivePrototypes
+
+__all__ = [
+    "EDITS",
+    "GROUPING",
+    "PROTOTYPES",
+    "REGISTRY",
+    "ActivePrototypes",
+    "Answer",
+    "Category",
+    "CategoryRegistry",
+    "CategoryState",
+    "Confirm",
+    "Edit",
+    "LogEntry",
+    "Merge",
+    "Move",
+    "NotACategory",
+    "Rename",
+    "Split",
+    "StageChange",
+    "StageGroups",
+    "edit_from_dict",
+    "has_registry",
+    "load_registry",
+    "save_registry",
+]

@@ -1,0 +1,183 @@
+"""What a person can say about whole categories."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from promptccd.errors import RegistryError
+from promptccd.registry.categories import Category, CategoryState, check_name, default_name, free_name
+from promptccd.registry.draft import Draft
+from promptccd.registry.edit import Edit
+from promptccd.registry.tables import DIFFERENT
+
+
+@dataclass(frozen=True)
+class Rename(Edit):
+    """Give a category a name.
+
+    Attributes:
+        category: its id.
+        name: the new name; see `check_name`. Two categories cannot share one.
+    """
+
+    kind: ClassVar[str] = "rename"
+    category: int
+    name: str
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        name = check_name(self.name)
+        renamed = draft.tables.category(self.category)
+        for other in draft.tables.living():
+            if other.name == name and other.id != renamed.id:
+                raise RegistryError(
+                    f"Category {other.id} is called {name!r} already: choose another name, or merge the two."
+                )
+        draft.change(renamed.id, name=name)
+
+
+@dataclass(frozen=True)
+class Merge(Edit):
+    """Say that several categories are one.
+
+    The known one survives, else the oldest (the least id). The others are retired and remember where they went.
+    The survivor's prototype becomes the mean of all, weighted by their numbers of images. A name that a person gave
+    wins over a default one.
+
+    Attributes:
+        categories: two ids or more.
+    """
+
+    kind: ClassVar[str] = "merge"
+    categories: Sequence[int]
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        merged = [draft.tables.category(each) for each in sorted(set(self.categories))]
+        if len(merged) < 2:
+            raise RegistryError(f"Expected at least two categories to merge, got {list(self.categories)}.")
+        survivor, *others = sorted(merged, key=lambda each: (not each.known, each.id))
+        retired = {each.id for each in others}
+        members = [key for key, category in draft.tables.members.items() if category in retired]
+        self._unlink(draft, {each.id for each in merged})
+        for key in members:
+            draft.place(key, survivor.id, pin=key in draft.tables.pinned)
+            if survivor.id in draft.tables.forbidden.get(key, ()):
+                left = tuple(each for each in draft.tables.forbidden[key] if each != survivor.id)
+                draft.put("forbidden", key, left or None)
+        draft.change(
+            survivor.id,
+            name=_merged_name(survivor, others),
+            prototype_row=_mean(draft, prototypes, merged),
+            earlier_rows=(*survivor.earlier_rows, survivor.prototype_row),
+        )
+        for each in others:
+            draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
+        draft.settle_links(members)
+
+    @staticmethod
+    def _unlink(draft: Draft, merged: set[int]) -> None:
+        """Answers "different" between the categories are overruled; those inside one of them stay."""
+        members = draft.tables.members
+        for pair, answer in list(draft.tables.links.items()):
+            homes = {members.get(key) for key in pair}
+            if answer == DIFFERENT and len(homes) == 2 and homes <= merged:
+                draft.put("links", pair, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Split(Edit):
+    """Make some of a category's images a category of their own, with a new id.
+
+    The images are pinned to it: a later grouping does not put them back.
+
+    Attributes:
+        category: the id that is cut.
+        images: keys of the part, not all of its images.
+        part_prototype: mean of the part's unit features, ``(D,)``.
+        rest_prototype: mean of the others', ``(D,)``.
+        name: name of the part; `None` gives the default one.
+    """
+
+    kind: ClassVar[str] = "split"
+    category: int
+    images: Sequence[str]
+    part_prototype: ArrayLike = field(metadata={"vector": True})
+    rest_prototype: ArrayLike = field(metadata={"vector": True})
+    name: str | None = None
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        whole = draft.tables.category(self.category)
+        part = draft.check_images(self.images)
+        if strangers := [key for key in part if draft.tables.members.get(key) != whole.id]:
+            raise RegistryError(
+                f"{len(strangers)} of the {len(part)} images are not in category {whole.id}, the first is "
+                f"{strangers[0]!r}: select images of that category only."
+            )
+        if len(part) == whole.size:
+            raise RegistryError(
+                f"All {whole.size} images of category {whole.id} were selected: leave at least one, or rename it."
+            )
+        identity = draft.new_id()
+        row = draft.append_prototype(self.part_prototype)
+        name = free_name(default_name(identity), {each.name for each in draft.tables.living()})
+        born = min(draft.tables.images[key] for key in part)
+        draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, born, 0, row))
+        draft.change(whole.id, prototype_row=draft.append_prototype(self.rest_prototype))
+        if self.name is not None:
+            Rename(identity, self.name).apply(draft, prototypes)
+        for key in part:
+            draft.place(key, identity, pin=True)
+        draft.settle_links(part)
+
+
+@dataclass(frozen=True)
+class NotACategory(Edit):
+    """Say that a discovered category is none: it is retired, and later groupings do not bring it back.
+
+    Attributes:
+        category: its id.
+        assignment: where its images go, category by key, for example to the nearest ones; the others become
+            unassigned. Nothing is pinned, because nobody looked at each image.
+    """
+
+    kind: ClassVar[str] = "not_a_category"
+    category: int
+    assignment: Mapping[str, int] = field(default_factory=dict)
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        category = draft.tables.category(self.category)
+        if category.known:
+            raise RegistryError(
+                f"Category {category.id} was labelled at stage 0, it is one: rename it, merge it or move its images."
+            )
+        members = draft.tables.members_of(category.id)
+        if strangers := sorted(self.assignment.keys() - set(members)):
+            raise RegistryError(f"Image {strangers[0]!r} is not in category {category.id}: leave it out.")
+        targets = {each: draft.tables.category(each).id for each in set(self.assignment.values())}
+        if category.id in targets.values():
+            raise RegistryError(f"Category {category.id} is being retired: give its images another one.")
+        for key in members:
+            target = targets[self.assignment[key]] if key in self.assignment else None
+            draft.place(key, None if target in draft.tables.forbidden.get(key, ()) else target)
+            draft.forbid(key, category.id)
+        draft.change(category.id, state=CategoryState.RETIRED, dormant=False)
+        draft.settle_links(members)
+
+
+def _merged_name(survivor: Category, others: list[Category]) -> str:
+    if survivor.known or survivor.name != default_name(survivor.id):
+        return survivor.name
+    return next((each.name for each in others if each.name != default_name(each.id)), survivor.name)
+
+
+def _mean(draft: Draft, prototypes: np.ndarray, merged: list[Category]) -> int:
+    sizes = np.array([each.size for each in merged], dtype=np.float64)
+    weights = sizes if sizes.any() else np.ones_like(sizes)
+    vectors = prototypes[[each.prototype_row for each in merged]].astype(np.float64)
+    return draft.append_prototype(np.average(vectors, axis=0, weights=weights))

@@ -1,0 +1,87 @@
+"""What changed between two states of a registry: what is new, what grew, what moved, what is unsure now."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from promptccd.registry.tables import Pair, Tables
+
+
+@dataclass(frozen=True)
+class StageChange:
+    """What is different from before.
+
+    Attributes:
+        stage: the stage that was grouped.
+        rerun: whether it had been grouped before.
+        new: ids of new categories, largest first.
+        grown: images before and after, of categories that gained more than they lost, by id.
+        shrunk: the same for those that lost more.
+        renamed: name before and after, by id.
+        retired: ids that an edit took away since.
+        emptied: ids of discovered categories left without images; they keep id and name.
+        arrived: images seen for the first time.
+        moved: category before and after of images that had been seen before; `None` is unassigned.
+        unsure: images that the model was sure of and is no longer.
+        unassigned: images without a category now.
+        cluster_ids: category of every cluster of the grouping, `None` for one that became no category.
+        rejected: images of clusters that a person had said are no category.
+        unsatisfied: pairs of images whose answer the grouping does not meet.
+    """
+
+    stage: int
+    rerun: bool
+    new: tuple[int, ...]
+    grown: Mapping[int, tuple[int, int]]
+    shrunk: Mapping[int, tuple[int, int]]
+    renamed: Mapping[int, tuple[str, str]]
+    retired: tuple[int, ...]
+    emptied: tuple[int, ...]
+    arrived: int
+    moved: Mapping[str, tuple[int | None, int | None]]
+    unsure: tuple[str, ...]
+    unassigned: int
+    cluster_ids: tuple[int | None, ...] = ()
+    rejected: tuple[str, ...] = ()
+    unsatisfied: tuple[Pair, ...] = ()
+
+
+def compare(before: Tables, after: Tables, *, stage: int, rerun: bool, sure: float) -> StageChange:
+    """What became different between two states of one registry.
+
+    Args:
+        before: the earlier one.
+        after: the later one.
+        stage: the stage of the later one.
+        rerun: whether that stage had been grouped before.
+        sure: least confidence in 0..1 of an image that the model is sure of.
+    """
+    new = [each for each in after.living() if each.id not in before.categories]
+    common = [(before.categories[each.id], each) for each in after.living() if each.id in before.categories]
+    moved = {
+        key: (before.members.get(key), after.members.get(key))
+        for key in sorted(before.images)
+        if before.members.get(key) != after.members.get(key)
+    }
+    confidences = after.confidences
+    return StageChange(
+        stage=stage,
+        rerun=rerun,
+        new=tuple(each.id for each in sorted(new, key=lambda each: (-each.size, each.id))),
+        grown={new.id: (old.size, new.size) for old, new in common if new.size > old.size},
+        shrunk={new.id: (old.size, new.size) for old, new in common if new.size < old.size},
+        renamed={new.id: (old.name, new.name) for old, new in common if new.name != old.name},
+        retired=tuple(
+            each.id
+            for each in after.categories.values()
+            if each.retired and each.id in before.categories and not before.categories[each.id].retired
+        ),
+        emptied=tuple(new.id for old, new in common if new.dormant and not old.dormant),
+        arrived=len(after.images.keys() - before.images.keys()),
+        moved=moved,
+        unsure=tuple(
+            key
+            for key, confidence in sorted(before.confidences.items())
+            if confidence >= sure > confidences.get(key, 1.0)
+        ),
+        unassigned=len(after.images) - len(after.members),
+    )

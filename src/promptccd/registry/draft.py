@@ -1,0 +1,153 @@
+"""The record of what an edit wants to stand where, before it is in force.
+
+An edit never writes to the tables itself: it tells a `Draft`. The draft becomes a `Patch`, the values before and
+after. One patch therefore serves to apply, to undo and to redo, for every kind of edit.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from promptccd.errors import RegistryError
+from promptccd.registry.tables import TABLE_NAMES, Changes, Patch, Tables
+
+
+class Draft:
+    """New values for a registry, before they are in force.
+
+    Args:
+        tables: the state; written to while the draft grows, and restored by `discard`.
+        num_rows: rows of prototypes so far.
+        width: D, `None` while there is no prototype.
+        next_id: first id that was never given.
+
+    Attributes:
+        rows: prototypes to append, each ``(D,)``.
+        next_id: first id that is free after the edit.
+    """
+
+    def __init__(self, tables: Tables, num_rows: int, width: int | None, next_id: int):
+        self.tables, self.next_id, self.rows = tables, next_id, list[np.ndarray]()
+        self._num_rows, self._width = num_rows, width
+        self._before: dict[str, dict[Any, Any]] = {name: {} for name in TABLE_NAMES}
+
+    def put(self, table: str, key: Any, value: Any) -> None:
+        """Let a value stand in a table, or nothing with `None`."""
+        values = getattr(self.tables, table)
+        self._before[table].setdefault(key, values.get(key))
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+
+    def change(self, identity: int, **fields: Any) -> None:
+        """Change fields of a category."""
+        self.put("categories", identity, replace(self.tables.categories[identity], **fields))
+
+    def place(self, key: str, category: int | None, *, pin: bool = False) -> None:
+        """Let an image be in a category, or in none; a pin is what a person said, and lifts what forbade it."""
+        self.put("members", key, category)
+        self.put("pinned", key, category if pin else None)
+        if pin and category in self.tables.forbidden.get(key, ()):
+            self.put("forbidden", key, tuple(i for i in self.tables.forbidden[key] if i != category) or None)
+
+    def forbid(self, key: str, category: int) -> None:
+        """Keep an image out of a category."""
+        self.put("forbidden", key, tuple(sorted({*self.tables.forbidden.get(key, ()), category})))
+
+    def new_id(self) -> int:
+        """An id that was never given."""
+        self.next_id += 1
+        return self.next_id - 1
+
+    def append_prototype(self, vector: ArrayLike) -> int:
+        """The row of a new prototype.
+
+        Raises:
+            RegistryError: it is not a vector of finite numbers as long as the others.
+        """
+        row = np.asarray(vector, dtype=np.float32)
+        width = self._width if self._width is not None else (row.shape[0] if row.ndim == 1 else 0)
+        if row.shape != (width,) or not width or not np.isfinite(row).all():
+            raise RegistryError(
+                f"Expected a prototype of {width or 'some'} finite numbers, got shape {row.shape}"
+                f"{'' if np.isfinite(row).all() else ' with NaN or infinity'}."
+            )
+        self._width = width
+        self.rows.append(row)
+        return self._num_rows + len(self.rows) - 1
+
+    def check_images(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """The keys, each once.
+
+        Raises:
+            RegistryError: there is none, or one was never seen.
+        """
+        listed = [keys] if isinstance(keys, str) else list(keys)
+        if odd := [key for key in listed if not isinstance(key, str)]:
+            raise RegistryError(f"Expected keys of images to be text, got {odd[0]!r}.")
+        unique = tuple(dict.fromkeys(listed))
+        if not unique:
+            raise RegistryError("Expected at least one image, got none: select images first.")
+        if unknown := [key for key in unique if key not in self.tables.images]:
+            raise RegistryError(
+                f"{len(unknown)} of {len(unique)} images were never seen, the first is {unknown[0]!r}: "
+                "give keys of images that a stage has brought."
+            )
+        return unique
+
+    def settle_links(self, placed: Iterable[str]) -> None:
+        """Drop answers about images that were just placed by hand, if they contradict the new places.
+
+        Raises:
+            RegistryError: other answers still contradict each other.
+        """
+        if not self.tables.links:
+            return
+        try:
+            self.tables.constraints(only_linked=True)
+        except RegistryError:
+            keys = set(placed)
+            for pair in [pair for pair in self.tables.links if keys.intersection(pair)]:
+                self.put("links", pair, None)
+            self.tables.constraints(only_linked=True)
+
+    def finish(self) -> Patch:
+        """Bring sizes up to date and say what changed."""
+        difference: Counter[int] = Counter()
+        for key, before in self._before["members"].items():
+            after = self.tables.members.get(key)
+            if before != after:
+                difference.update(
+                    {each: step for each, step in ((before, -1), (after, 1)) if each is not None}
+                )
+        for identity, step in difference.items():
+            self._resize(identity, step)
+        changes: Changes = {}
+        for name, values in self._before.items():
+            table = getattr(self.tables, name)
+            changed = {
+                key: (before, table.get(key)) for key, before in values.items() if before != table.get(key)
+            }
+            if changed:
+                changes[name] = changed
+        return Patch(changes)
+
+    def discard(self) -> None:
+        """Put everything back."""
+        for name, values in self._before.items():
+            table = getattr(self.tables, name)
+            for key, before in values.items():
+                table.pop(key, None)
+                if before is not None:
+                    table[key] = before
+
+    def _resize(self, identity: int, step: int) -> None:
+        category = self.tables.categories[identity]
+        size = category.size + step
+        emptied = size == 0 and category.size > 0 and not (category.known or category.retired)
+        self.change(identity, size=size, dormant=emptied or (size == 0 and category.dormant))

@@ -1,0 +1,193 @@
+"""A registry beside a checkpoint: ``registry.json`` and its prototypes in ``registry.safetensors``.
+
+Rows of prototypes are only appended within a stage, and the prototypes are written first. A save that is cut off
+between the two files therefore leaves the old JSON with more rows than it refers to, which is a whole registry.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from promptccd.errors import DiskError, RegistryError
+from promptccd.registry.history import History
+from promptccd.registry.registry import CategoryRegistry
+from promptccd.registry.schema import (
+    MOST_ENTRIES,
+    read_entry,
+    read_list,
+    read_number,
+    read_object,
+    read_tables,
+    read_text,
+    write_entry,
+    write_tables,
+)
+from promptccd.registry.view import NOTHING_YET
+
+FORMAT = 1
+REGISTRY, PROTOTYPES = "registry.json", "registry.safetensors"
+LARGEST_JSON = 512 * 2**20  # bytes; about five million images
+LARGEST_PROTOTYPES = 2 * 2**30  # bytes
+_KEYS = ("format", "num_known", "stage", "next_id", "next_number", "prototypes", "state", "log", "redo")
+
+
+def has_registry(folder: str | Path) -> bool:
+    """Whether a checkpoint holds a registry; older ones do not, see `CategoryRegistry.from_categories`."""
+    return (Path(folder) / REGISTRY).is_file()
+
+
+def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
+    """Write a registry into a folder that exists, replacing the one that is there.
+
+    Equal registries give equal bytes.
+
+    Raises:
+        DiskError: it cannot be written; the old one is still there.
+    """
+    rows = np.ascontiguousarray(registry.prototypes, dtype=np.float32)
+    values = {
+        "format": FORMAT,
+        "num_known": registry.num_known,
+        "stage": registry.stage,
+        "next_id": registry.next_id,
+        "next_number": registry.next_number,
+        "prototypes": {"rows": rows.shape[0], "width": rows.shape[1], "sha256": _digest(rows)},
+        "state": write_tables(registry.tables),
+        "log": [write_entry(entry) for entry in registry.log],
+        "redo": [write_entry(entry) for entry in registry.redo_stack],
+    }
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    try:
+        _replace(Path(folder) / PROTOTYPES, save({"prototypes": rows}))
+        _replace(Path(folder) / REGISTRY, text.encode())
+    except OSError as error:
+        raise DiskError(
+            f"Could not write the category registry: {error.strerror}. The old one is untouched: free some space "
+            "and try again."
+        ) from error
+
+
+def load_registry(folder: str | Path) -> CategoryRegistry:
+    """Read a registry, from a file that anybody may have written. Nothing in it is executed.
+
+    Raises:
+        RegistryError: there is none, it is damaged or contradicts itself, or a newer version wrote it.
+    """
+    path = Path(folder) / REGISTRY
+    if not path.is_file():
+        raise RegistryError(
+            f"{Path(folder).name} holds no {REGISTRY}: it was saved before there were registries, or is no checkpoint."
+        )
+    try:
+        return _registry(_read_json(path), Path(folder) / PROTOTYPES)
+    except RegistryError as error:
+        raise RegistryError(f"{REGISTRY} is refused: {error}") from error
+
+
+def _registry(values: Any, prototypes: Path) -> CategoryRegistry:
+    version = values.get("format") if isinstance(values, dict) else None
+    if type(version) is int and version > FORMAT:
+        raise RegistryError(
+            f"it has format {version}, and this version of promptccd reads formats up to {FORMAT}. A newer promptccd "
+            "reads it: pip install --upgrade promptccd."
+        )
+    read_object(values, "the registry", _KEYS)
+    if type(version) is not int or version < 1:
+        raise RegistryError(f"Expected a format of 1 to {FORMAT}, got {version!r}.")
+    log, redo = (
+        [read_entry(entry) for entry in read_list(values[name], name, MOST_ENTRIES)]
+        for name in ("log", "redo")
+    )
+    next_number = read_number(values["next_number"], "next_number")
+    if any(entry.patch is None for entry in redo):
+        raise RegistryError("An entry to redo does not say what it changes.")
+    if any(entry.number >= next_number for entry in (*log, *redo)):
+        raise RegistryError(f"A log entry has a number that is not below next_number, {next_number}.")
+    return CategoryRegistry(
+        read_tables(values["state"]),
+        _read_prototypes(prototypes, values["prototypes"]),
+        num_known=read_number(values["num_known"], "num_known"),
+        stage=read_number(values["stage"], "stage", least=NOTHING_YET),
+        next_id=read_number(values["next_id"], "next_id"),
+        history=History(log, redo, next_number),
+    )
+
+
+def _read_json(path: Path) -> Any:
+    if (size := path.stat().st_size) > LARGEST_JSON:
+        raise RegistryError(f"it has {size} bytes, more than the {LARGEST_JSON} that a registry may have.")
+    try:
+        return json.loads(
+            path.read_bytes().decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique
+        )
+    except RecursionError as error:
+        raise RegistryError("it is nested too deeply.") from error
+    except RegistryError:
+        raise
+    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
+        raise RegistryError(f"it is no JSON ({str(error)[:100]}): copy the checkpoint again.") from error
+
+
+def _read_prototypes(path: Path, described: Any) -> np.ndarray:
+    read_object(described, "prototypes", ("rows", "width", "sha256"))
+    rows, width = (read_number(described[name], f"{name} of prototypes") for name in ("rows", "width"))
+    digest = read_text(described["sha256"], "sha256 of prototypes", 64)
+    if 4 * rows * width > LARGEST_PROTOTYPES:
+        raise RegistryError(f"it speaks of {rows} x {width} prototype values, more than a registry may have.")
+    if not path.is_file() or path.stat().st_size > LARGEST_PROTOTYPES:
+        raise RegistryError(f"{path.name} is missing or too large: copy the checkpoint again.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            if list(file.keys()) != ["prototypes"]:
+                raise RegistryError(f"Expected {path.name} to hold 'prototypes' alone.")
+            kept = file.get_slice("prototypes")
+            shape, kind = list(kept.get_shape()), kept.get_dtype()
+            if kind != "F32" or len(shape) != 2 or shape[0] < rows or (rows and shape[1] != width):
+                raise RegistryError(
+                    f"Expected float32 prototypes of {rows} x {width} in {path.name}, got {kind} {shape}."
+                )
+            found = np.ascontiguousarray(file.get_tensor("prototypes")[:rows])
+    except (SafetensorError, OSError) as error:
+        raise RegistryError(
+            f"{path.name} is damaged ({str(error)[:100]}): copy the checkpoint again."
+        ) from error
+    if _digest(found) != digest:
+        raise RegistryError(
+            f"{path.name} does not hold the prototypes it was saved with: copy the checkpoint again."
+        )
+    return found
+
+
+def _digest(rows: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(rows, dtype="<f4").tobytes()).hexdigest()
+
+
+def _refuse_constant(name: str) -> None:
+    raise RegistryError(f"it holds {name}, which is no number.")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise RegistryError("it gives a key twice in one object.")
+    return found
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """One file is there whole or as it was."""
+    staging = path.with_name(f".tmp-{path.name}")
+    try:
+        with staging.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        staging.replace(path)
+    except OSError:
+        staging.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,240 @@
+"""Which registered category each cluster of a new grouping is, before any gets a new id.
+
+Three kinds of evidence, in this order: the grouping says it (clusters grown around a category's images or
+prototype), the clusters hold images that are in the category already (a stage that is grouped again), or the
+prototypes point the same way (new images of a category discovered before). Images that a person has pinned say
+little about what a cluster is: they would be in their category whatever was found.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from promptccd.errors import RegistryError
+from promptccd.registry.tables import Tables
+
+NEW, REJECTED = -1, -2
+
+
+@dataclass(frozen=True, eq=False)
+class StageGroups:
+    """What a grouping of a stage's images found.
+
+    Attributes:
+        keys: the images, each once, ``N`` of them. They may include images of earlier stages.
+        clusters: row of every image's cluster, ``(N,)`` integers in ``0..K-1``.
+        prototypes: mean of every cluster's unit features, ``(K, D)``. A cluster may be without images.
+        ids: category of clusters whose category is settled, ``K`` long, `None` for the others; by default no
+            cluster's is.
+        confidences: how sure each assignment is, ``(N,)`` in 0..1; without them nothing is reported as unsure.
+        features: unit features ``(N, D)``. With them, categories that edits made different from their cluster get
+            the mean of their own images as a prototype; without them they keep the one they had.
+    """
+
+    keys: Sequence[str]
+    clusters: np.ndarray
+    prototypes: np.ndarray
+    ids: Sequence[int | None] | None = None
+    confidences: np.ndarray | None = None
+    features: np.ndarray | None = None
+
+    @property
+    def settled(self) -> Sequence[int | None]:
+        """`ids`, as long as there are clusters."""
+        return [None] * len(self.prototypes) if self.ids is None else self.ids
+
+    def check(self) -> None:
+        """Refuse what is no grouping.
+
+        Raises:
+            RegistryError: lengths differ, a key or a settled id occurs twice, or a value is out of range.
+        """
+        for name in ("clusters", "confidences", "features"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.keys):
+                raise RegistryError(f"Expected {len(self.keys)} {name}, one per image, got {len(values)}.")
+        if (repeated := _repeated(self.keys)) is not None:
+            raise RegistryError(f"Image {repeated!r} was grouped twice: leave duplicates out.")
+        if (repeated := _repeated([each for each in self.settled if each is not None])) is not None:
+            raise RegistryError(f"Two clusters are said to be category {repeated}: join them first.")
+        self._check_values()
+
+    def _check_values(self) -> None:
+        count, clusters = len(self.prototypes), np.asarray(self.clusters)
+        if len(self.settled) != count:
+            raise RegistryError(f"Expected {count} ids, one per cluster, got {len(self.settled)}.")
+        if len(clusters) and clusters.dtype.kind not in "iu":
+            raise RegistryError(f"Expected clusters to be integers, got {clusters.dtype}.")
+        if len(clusters) and not 0 <= clusters.min() <= clusters.max() < count:
+            raise RegistryError(
+                f"Expected clusters of 0 to {count - 1}, got {clusters.min()} to {clusters.max()}."
+            )
+        if self.prototypes.ndim != 2 or not np.isfinite(self.prototypes).all():
+            raise RegistryError(f"Expected finite prototypes (K, D), got shape {self.prototypes.shape}.")
+        if self.confidences is not None and not ((self.confidences >= 0) & (self.confidences <= 1)).all():
+            raise RegistryError("Expected confidences of 0 to 1, got one outside or NaN.")
+
+
+@dataclass
+class _Evidence:
+    """How many images of each cluster speak for each category.
+
+    Columns are categories: all that are not retired, and those a person rejected, for which images speak that
+    were taken out of them.
+    """
+
+    columns: list[int]
+    free: np.ndarray  # (K, C) images nobody pinned
+    pinned: np.ndarray  # (K, C)
+    sizes: np.ndarray  # (K,) images of the cluster
+    unpinned: np.ndarray  # (K,) of them not pinned
+    totals: np.ndarray  # (C,) images that could speak for the category
+
+
+def match_clusters(
+    groups: StageGroups, tables: Tables, prototypes: np.ndarray, min_similarity: float
+) -> np.ndarray:
+    """Category of every cluster, ``(K,)``; `NEW` for none, `REJECTED` for one that a person said is none.
+
+    Args:
+        groups: the new grouping.
+        tables: the registry so far.
+        prototypes: its prototypes ``(R, D)``.
+        min_similarity: least cosine of two prototypes of one category.
+
+    Raises:
+        RegistryError: a settled id is not registered.
+    """
+    found = _settled(groups, tables)
+    evidence = _gather(groups, tables)
+    _by_shared_images(found, evidence, tables)
+    _join_merged(found, evidence, tables)
+    _by_prototype(found, groups, evidence, tables, prototypes, min_similarity)
+    return found
+
+
+def _settled(groups: StageGroups, tables: Tables) -> np.ndarray:
+    found = np.full(len(groups.prototypes), NEW)
+    for cluster, identity in enumerate(groups.settled):
+        if identity is None:
+            continue
+        if identity not in tables.categories:
+            raise RegistryError(
+                f"Cluster {cluster} is said to be category {identity}, which was never registered. Leave it open "
+                "and it gets an id."
+            )
+        target = tables.resolve(identity)
+        found[cluster] = REJECTED if target is None else target
+    return found
+
+
+def _gather(groups: StageGroups, tables: Tables) -> _Evidence:
+    living = [each.id for each in tables.living()]
+    rejected = [each.id for each in tables.categories.values() if each.rejected]
+    columns = [*living, *rejected]
+    position = {identity: column for column, identity in enumerate(columns)}
+    free = np.zeros((len(groups.prototypes), len(columns)))
+    pinned = np.zeros_like(free)
+    unpinned = np.zeros(len(free))
+    for key, cluster in zip(groups.keys, np.asarray(groups.clusters).tolist(), strict=True):
+        if key in tables.pinned:
+            pinned[cluster, position[tables.pinned[key]]] += 1
+            continue
+        unpinned[cluster] += 1
+        if key in tables.members:
+            free[cluster, position[tables.members[key]]] += 1
+        for identity in tables.forbidden.get(key, ()):
+            if tables.categories[identity].rejected:
+                free[cluster, position[identity]] += 1
+    totals = np.array([tables.categories[each].size for each in columns], dtype=np.float64)
+    for identities in tables.forbidden.values():
+        for identity in identities:
+            if tables.categories[identity].rejected:
+                totals[position[identity]] += 1
+    sizes = np.bincount(np.asarray(groups.clusters, dtype=np.int64), minlength=len(free))
+    return _Evidence(columns, free, pinned, sizes, unpinned, totals)
+
+
+def _by_shared_images(found: np.ndarray, evidence: _Evidence, tables: Tables) -> None:
+    """One category per cluster, so that as many images as possible stay where they are.
+
+    A pair must share half of the cluster's images or half of the category's. Pinned images break ties only.
+    """
+    open_clusters = np.flatnonzero(found == NEW)
+    taken = set(found.tolist())
+    open_columns = [column for column, identity in enumerate(evidence.columns) if identity not in taken]
+    if not len(open_clusters) or not open_columns:
+        return
+    part = np.ix_(open_clusters, np.array(open_columns))
+    shared = evidence.free[part] + evidence.pinned[part]
+    enough = (2 * shared >= evidence.sizes[open_clusters, None]) | (
+        2 * shared >= evidence.totals[None, open_columns]
+    )
+    weight = evidence.free[part] + evidence.pinned[part] / (1 + evidence.pinned.sum())
+    weight = np.where(enough & (shared > 0), weight, 0)
+    for row, column in zip(*linear_sum_assignment(weight, maximize=True), strict=True):
+        if weight[row, column] > 0:
+            identity = evidence.columns[open_columns[column]]
+            found[open_clusters[row]] = REJECTED if tables.categories[identity].rejected else identity
+
+
+def _join_merged(found: np.ndarray, evidence: _Evidence, tables: Tables) -> None:
+    """A cluster most of whose images are in a merged category is a part of it that must not come apart."""
+    survivors = {
+        tables.resolve(each.id) for each in tables.categories.values() if each.merged_into is not None
+    }
+    for cluster in np.flatnonzero(found == NEW):
+        if not evidence.free[cluster].any():
+            continue
+        column = int(evidence.free[cluster].argmax())
+        most = 2 * evidence.free[cluster, column] >= evidence.unpinned[cluster]
+        if most and evidence.columns[column] in survivors:
+            found[cluster] = evidence.columns[column]
+
+
+def _by_prototype(
+    found: np.ndarray,
+    groups: StageGroups,
+    evidence: _Evidence,
+    tables: Tables,
+    prototypes: np.ndarray,
+    min_similarity: float,
+) -> None:
+    """Clusters and categories that are each other's nearest, among all of them, and near enough.
+
+    Retired categories take part: what is nearest to one that was merged belongs to the survivor, and what is
+    nearest to one that was rejected is rejected again.
+    """
+    candidates = [
+        (identity, row) for identity in sorted(tables.categories) for row in tables.categories[identity].rows
+    ]
+    if not candidates or not (found == NEW).any() or prototypes.shape[1] != groups.prototypes.shape[1]:
+        return
+    similarity = _unit(groups.prototypes) @ _unit(prototypes[[row for _, row in candidates]]).T
+    taken = set(found.tolist())
+    for cluster in np.flatnonzero((found == NEW) & (evidence.unpinned > 0)):
+        nearest = int(similarity[cluster].argmax())
+        mutual = int(similarity[:, nearest].argmax()) == cluster
+        identity, row = candidates[nearest]
+        is_taken = identity in taken and row == tables.categories[identity].prototype_row
+        if not mutual or similarity[cluster, nearest] < min_similarity or is_taken:
+            continue
+        target = tables.resolve(identity)
+        found[cluster] = REJECTED if target is None else target
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    vectors = vectors.astype(np.float64)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def _repeated(values: Sequence[Any]) -> Any:
+    seen = set[Any]()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None

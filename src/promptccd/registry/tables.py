@@ -1,0 +1,157 @@
+"""What a registry knows, as tables, and what an edit replaced in them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from promptccd.errors import DataError, RegistryError
+from promptccd.registry.categories import Category
+
+if TYPE_CHECKING:
+    from promptccd.clustering.constraints import GroupingConstraints
+
+Pair = tuple[str, str]
+SAME, DIFFERENT = "same", "different"
+LONGEST_KEY = 1000
+
+
+@dataclass
+class Tables:
+    """The state of a registry. An image is named by a key: ``"row:123"``, or the hash of its content.
+
+    Attributes:
+        categories: by id.
+        images: every image that was ever seen, and the stage it came with.
+        members: category of every image that has one; the other images are unassigned.
+        confidences: how sure the last grouping was, in 0..1, where it said so.
+        pinned: category of images that a person has put where they are.
+        forbidden: categories that a person has taken an image out of.
+        links: answers about two images, the smaller key first: ``"same"`` or ``"different"``.
+    """
+
+    categories: dict[int, Category] = field(default_factory=dict)
+    images: dict[str, int] = field(default_factory=dict)
+    members: dict[str, int] = field(default_factory=dict)
+    confidences: dict[str, float] = field(default_factory=dict)
+    pinned: dict[str, int] = field(default_factory=dict)
+    forbidden: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    links: dict[Pair, str] = field(default_factory=dict)
+
+    def copy(self) -> "Tables":
+        """Tables of their own with the same values; values are never changed in place."""
+        return Tables(**{name: dict(getattr(self, name)) for name in TABLE_NAMES})
+
+    def category(self, identity: int) -> Category:
+        """A category that is not retired.
+
+        Raises:
+            RegistryError: there is none of that id, or it was retired.
+        """
+        is_number = isinstance(identity, int | np.integer) and not isinstance(identity, bool)
+        found = self.categories.get(identity) if is_number else None
+        if found is None:
+            raise RegistryError(f"There is no category {identity!r}. There are: {self._ids()}.")
+        if found.merged_into is not None:
+            raise RegistryError(
+                f"Category {identity} was merged into category {self.resolve(identity)}: use that, or undo the merge."
+            )
+        if found.retired:
+            raise RegistryError(f"Category {identity} was said to be no category: undo that, or use another.")
+        return found
+
+    def resolve(self, identity: int) -> int | None:
+        """The category that holds what this one held: itself, what it was merged into, or none."""
+        category = self.categories[identity]
+        while category.merged_into is not None:
+            category = self.categories[category.merged_into]
+        return None if category.retired else category.id
+
+    def living(self) -> list[Category]:
+        """Categories that are not retired, by id."""
+        return [
+            self.categories[each] for each in sorted(self.categories) if not self.categories[each].retired
+        ]
+
+    def members_of(self, identity: int) -> list[str]:
+        """Keys of a category's images, sorted."""
+        return sorted(key for key, category in self.members.items() if category == identity)
+
+    def constraints(self, only_linked: bool = False) -> "GroupingConstraints":
+        """What people have said about images.
+
+        Args:
+            only_linked: leave out images without a link; enough to find a contradiction.
+
+        Raises:
+            RegistryError: it contradicts itself.
+        """
+        # Here, because clustering takes seconds to import, and most commands about categories group nothing.
+        from promptccd.clustering.constraints import GroupingConstraints
+
+        keys = {key for pair in self.links for key in pair} if only_linked else None
+        pinned: Mapping[str, int] = self.pinned
+        forbidden: Mapping[str, tuple[int, ...]] = self.forbidden
+        if keys is not None:
+            pinned = {key: pinned[key] for key in keys & pinned.keys()}
+            forbidden = {key: forbidden[key] for key in keys & forbidden.keys()}
+        try:
+            return GroupingConstraints(
+                tuple(pair for pair, answer in self.links.items() if answer == SAME),
+                tuple(pair for pair, answer in self.links.items() if answer == DIFFERENT),
+                pinned,
+                {key: frozenset(each) for key, each in forbidden.items()},
+            )
+        except DataError as error:
+            raise RegistryError(str(error)) from error
+
+    def _ids(self) -> str:
+        ids = [str(each.id) for each in self.living()]
+        return ", ".join(ids[:20] + ["..."] * (len(ids) > 20)) or "none yet"
+
+
+TABLE_NAMES = tuple(Tables.__dataclass_fields__)
+Changes = dict[str, dict[Any, tuple[Any, Any]]]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Values before and after an edit.
+
+    Attributes:
+        changes: per table, per key: what stood there before and what stands there after; `None` is nothing.
+    """
+
+    changes: Changes
+
+    def inverse(self) -> "Patch":
+        """The patch that takes this one back."""
+        return Patch(
+            {
+                table: {key: (after, before) for key, (before, after) in changes.items()}
+                for table, changes in self.changes.items()
+            }
+        )
+
+    def apply(self, tables: Tables) -> None:
+        """Write the values after.
+
+        Raises:
+            RegistryError: the tables do not hold the values before; nothing was written then.
+        """
+        for name, changes in self.changes.items():
+            table = getattr(tables, name)
+            for key, (before, _) in changes.items():
+                if table.get(key) != before:
+                    raise RegistryError(
+                        f"The edit log does not fit the registry: {name} of {key!r} should be {before!r} and is "
+                        f"{table.get(key)!r}. The file was altered; use an earlier checkpoint."
+                    )
+        for name, changes in self.changes.items():
+            table = getattr(tables, name)
+            for key, (_, after) in changes.items():
+                if after is None:
+                    table.pop(key, None)
+                else:
+                    table[key] = after

@@ -1,0 +1,284 @@
+"""Variants side by side: one page from their scores alone, no model is loaded."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.reports.charts import Chart, HeatMap, heat_map, line_chart
+from promptccd.reports.costs import StageCost
+from promptccd.reports.pages import Record, render_page, write_report_files
+from promptccd.reports.spread import ABSENT, Spread, signed
+
+PARTS = ("all", "old", "new")
+Scores = Mapping[str, Sequence[ContinualScore]]
+Costs = Mapping[str, Sequence[Sequence[StageCost]]]
+
+
+@dataclass(frozen=True)
+class GridFigure:
+    """A value over two settings that were varied, a panel per variant.
+
+    Attributes:
+        title: heading of the figure.
+        row_label: the setting that changes from row to row.
+        rows: its values, from the top.
+        column_label: the setting that changes from column to column.
+        columns: its values.
+        panels: by variant a value per row and column; `None` or NaN where a cell failed or was not run.
+        unit: what the values are.
+        words: paragraphs below the figure that say what it shows.
+    """
+
+    title: str
+    row_label: str
+    rows: Sequence[str]
+    column_label: str
+    columns: Sequence[str]
+    panels: Mapping[str, Sequence[Sequence[float | None]]]
+    unit: str = "All, average over stages, percent"
+    words: Sequence[str] = field(default=())
+
+
+def write_comparison(
+    groups: Scores,
+    out: str | Path,
+    *,
+    title: str,
+    facts: Mapping[str, str] | None = None,
+    grid: GridFigure | None = None,
+    costs: Costs | None = None,
+) -> Path:
+    """Write a page that compares variants, with its numbers as CSV and JSON beside it.
+
+    Args:
+        groups: scores of the runs of every variant; differences are to the first variant.
+        out: folder for ``index.html``, ``report.csv`` and ``report.json``.
+        title: heading of the page.
+        facts: what was run, in words by name.
+        grid: a value over two settings, where two were varied.
+        costs: what the stages of every run cost, by variant.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        DiskError: the folder cannot be written.
+        ValueError: no variant, or one without a run.
+    """
+    if not groups or not all(groups.values()):
+        raise ValueError("Expected at least one variant and at least one run of each to compare.")
+    sections = {
+        "averages": average_records(groups),
+        "stages": stage_records(groups),
+        "costs": cost_records(costs or {}),
+        "grid": _grid_records(grid),
+    }
+    page = render_page(
+        "comparison.html.jinja",
+        title=title,
+        facts=facts or {},
+        first=next(iter(groups)),
+        averages=[_average_row(name, scores, groups) for name, scores in groups.items()],
+        stages=_stage_rows(groups),
+        counts=_count_rows(groups),
+        charts=_stage_charts(groups),
+        costs=_cost_rows(costs or {}),
+        grid=grid,
+        panels=_grid_panels(grid),
+    )
+    return write_report_files(out, page, title, facts or {}, sections)
+
+
+def average_records(groups: Scores) -> list[Record]:
+    """Mean, deviation and difference to the first variant of the averages over stages, in percent."""
+    first = _averages(next(iter(groups.values())))
+    records = []
+    for name, scores in groups.items():
+        record: Record = {"variant": name, "runs": len(scores)}
+        for part, spread in _averages(scores).items():
+            record |= _two_numbers(part, spread)
+            record[f"{part}_difference"] = _plain(spread.mean - first[part].mean)
+        records.append(record)
+    return records
+
+
+def stage_records(groups: Scores) -> list[Record]:
+    """Mean and deviation per variant and stage, in percent, with the numbers of categories."""
+    records = []
+    for name, scores in groups.items():
+        for stage, rows in _by_stage(scores).items():
+            record: Record = {"variant": name, "stage": stage, "runs": len(rows)}
+            for part in PARTS:
+                record |= _two_numbers(part, Spread.of(getattr(row, part) for row in rows))
+            record["categories"] = _plain(Spread.of(row.num_categories for row in rows).mean)
+            ranges = [row.count_range for row in rows if row.count_range is not None]
+            record["categories_low"] = min((low for low, _ in ranges), default=None)
+            record["categories_high"] = max((high for _, high in ranges), default=None)
+            records.append(record)
+    return records
+
+
+def cost_records(costs: Costs) -> list[Record]:
+    """Means over runs of seconds and memory, per variant and stage."""
+    records = []
+    for name, runs in costs.items():
+        for stage in sorted({cost.stage for run in runs for cost in run}):
+            of_stage = [cost for run in runs for cost in run if cost.stage == stage]
+            records.append(
+                {
+                    "variant": name,
+                    "stage": stage,
+                    "seconds": _plain(Spread.of(cost.seconds for cost in of_stage).mean),
+                    "process_bytes": _plain(Spread.of(cost.process_bytes for cost in of_stage).mean),
+                    "accelerator_bytes": _plain(Spread.of(cost.accelerator_bytes for cost in of_stage).mean),
+                }
+            )
+    return records
+
+
+def _averages(scores: Sequence[ContinualScore]) -> dict[str, Spread]:
+    return {part: Spread.of(score.average[part] for score in scores) for part in PARTS}
+
+
+def _by_stage(scores: Sequence[ContinualScore]) -> dict[int, list[StageScore]]:
+    rows: dict[int, list[StageScore]] = {}
+    for score in scores:
+        for row in score.stages:
+            rows.setdefault(row.stage, []).append(row)
+    return dict(sorted(rows.items()))
+
+
+def _average_row(name: str, scores: Sequence[ContinualScore], groups: Scores) -> list[str]:
+    first = _averages(next(iter(groups.values())))
+    spreads = _averages(scores)
+    differences = [signed(spreads[part].mean - first[part].mean) for part in PARTS]
+    is_first = scores is next(iter(groups.values()))
+    return [name, str(len(scores)), *map(str, spreads.values()), *([ABSENT] * 3 if is_first else differences)]
+
+
+def _stage_rows(groups: Scores) -> list[list[str]]:
+    rows = []
+    for name, scores in groups.items():
+        for stage, many in _by_stage(scores).items():
+            spreads = [str(Spread.of(getattr(row, part) for row in many)) for part in PARTS]
+            rows.append([name, str(stage), *spreads])
+    return rows
+
+
+def _count_rows(groups: Scores) -> list[list[str]]:
+    """A row per variant, a cell per stage: mean number of categories, and the widest range of an estimate."""
+    numbers = sorted({stage for scores in groups.values() for stage in _by_stage(scores)})
+    rows = [["", *(f"stage {stage}" for stage in numbers)]]
+    for name, scores in groups.items():
+        stages = _by_stage(scores)
+        rows.append([name, *(_count_cell(stages.get(stage, [])) for stage in numbers)])
+    return rows
+
+
+def _count_cell(rows: Sequence[StageScore]) -> str:
+    if not rows:
+        return ABSENT
+    mean = f"{Spread.of(row.num_categories for row in rows).mean:.1f}".removesuffix(".0")
+    ranges = [row.count_range for row in rows if row.count_range is not None]
+    if not ranges:
+        return mean
+    return f"{mean} ({min(low for low, _ in ranges)} to {max(high for _, high in ranges)})"
+
+
+def _stage_charts(groups: Scores) -> list[Chart]:
+    names = {"all": "All", "old": "Old", "new": "New"}
+
+    def points(part: str) -> dict[str, list[tuple[float, float, float | None]]]:
+        series: dict[str, list[tuple[float, float, float | None]]] = {}
+        for name, scores in groups.items():
+            spreads = {
+                stage: Spread.of(getattr(row, part) for row in rows)
+                for stage, rows in _by_stage(scores).items()
+            }
+            series[name] = [(stage, spread.mean, spread.std) for stage, spread in spreads.items()]
+        return series
+
+    return [
+        line_chart(
+            f"{label} after every stage, a line per variant",
+            points(part),
+            x_label="stage",
+            y_label=f"{label}, percent",
+            y_most=100,
+        )
+        for part, label in names.items()
+    ]
+
+
+def _cost_rows(costs: Costs) -> list[list[str]]:
+    """Per variant: seconds of stage 0, of later stages on average, of all; most memory."""
+    rows = []
+    for name, runs in costs.items():
+        first = Spread.of(cost.seconds for run in runs for cost in run if cost.stage == 0)
+        later = Spread.of(cost.seconds for run in runs for cost in run if cost.stage > 0)
+        total = Spread.of(sum(cost.seconds for cost in run) for run in runs if run)
+        process = Spread.of(_most(run, lambda cost: cost.process_bytes) for run in runs)
+        accelerator = Spread.of(_most(run, lambda cost: cost.accelerator_bytes) for run in runs)
+        memory = [_megabytes(process.mean), _megabytes(accelerator.mean)]
+        rows.append([name, str(first), str(later), str(total), *memory])
+    return rows
+
+
+def _most(run: Sequence[StageCost], of: Callable[[StageCost], int | None]) -> int | None:
+    return max((value for cost in run if (value := of(cost)) is not None), default=None)
+
+
+def _grid_panels(grid: GridFigure | None) -> list[tuple[str, HeatMap]]:
+    """Heat maps of one common scale."""
+    if grid is None:
+        return []
+    values = [
+        value
+        for panel in grid.panels.values()
+        for row in panel
+        for value in row
+        if value is not None and math.isfinite(value)
+    ]
+    limits = (min(values, default=0.0), max(values, default=1.0))
+    return [
+        (
+            name,
+            heat_map(
+                f"{name}: {grid.unit}, over {grid.row_label} and {grid.column_label}",
+                panel, grid.rows, grid.columns,
+                x_label=grid.column_label, y_label=grid.row_label, limits=limits, places=1,
+            ),
+        )
+        for name, panel in grid.panels.items()
+    ]  # fmt: skip
+
+
+def _grid_records(grid: GridFigure | None) -> list[Record]:
+    if grid is None:
+        return []
+    return [
+        {
+            "variant": name,
+            "row_setting": f"{grid.row_label} = {row}",
+            "column_setting": f"{grid.column_label} = {column}",
+            "value": None if value is None else _plain(value),
+            "unit": grid.unit,
+        }
+        for name, panel in grid.panels.items()
+        for row, line in zip(grid.rows, panel, strict=True)
+        for column, value in zip(grid.columns, line, strict=True)
+    ]
+
+
+def _two_numbers(part: str, spread: Spread) -> Record:
+    return {part: _plain(spread.mean), f"{part}_std": None if spread.std is None else _plain(spread.std)}
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 4)
+
+
+def _megabytes(value: float) -> str:
+    return ABSENT if math.isnan(value) else f"{value / 1e6:.0f}"

@@ -1,0 +1,164 @@
+"""Features in two dimensions, stage after stage, with points that stay about where they were.
+
+A projection made anew for every stage turns, mirrors and shuffles; what moved would tell nothing. Here a later
+layout starts from the one before, and is then turned and shifted (not stretched) onto it as well as possible.
+How far points still moved is measured and returned: a reader should know how much of a movement is the map's own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from scipy.linalg import orthogonal_procrustes
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+from sklearn.neighbors import NearestNeighbors
+
+from promptccd.data.randomness import numpy_generator, seed_of
+from promptccd.errors import ConfigurationError, DataError
+
+PERPLEXITY = 30.0
+NEIGHBOURS = 5  # a new point starts amid so many placed ones
+LATER_ITERATIONS = 300  # t-SNE goes on from a finished layout, so it needs few
+FEWEST_FOR_TSNE = 5
+
+
+@dataclass(frozen=True)
+class StageMaps:
+    """Layouts of the stages.
+
+    Attributes:
+        rows: rows of the features that are shown, ascending, ``(M,)``.
+        layouts: per stage the places of those shown points that exist then, ``(M_t, 2)``; the first M_t of `rows`.
+        moved: per stage how far points of the stage before moved: the median over them, as a share of the width of
+            the map before; `None` at the first stage.
+        method: ``"tsne"`` or ``"pca"``.
+    """
+
+    rows: np.ndarray
+    layouts: list[np.ndarray]
+    moved: list[float | None]
+    method: str
+
+
+def choose_points(sizes: Sequence[int], max_points: int, seed: int) -> np.ndarray:
+    """Which rows a map shows: of every stage the same share, at least one, drawn by rule.
+
+    Args:
+        sizes: rows that each stage adds; the rows of a stage follow those of the one before.
+        max_points: about how many to choose.
+        seed: of the draw.
+
+    Returns:
+        Rows, ascending.
+    """
+    total, start, chosen = sum(sizes), 0, []
+    for stage, size in enumerate(sizes):
+        wanted = size if total <= max_points else min(size, max(1, round(max_points * size / total)))
+        drawn = numpy_generator("map points", seed, stage).permutation(size)[:wanted]
+        chosen.append(start + np.sort(drawn))
+        start += size
+    return np.concatenate(chosen).astype(np.int64) if chosen else np.zeros(0, dtype=np.int64)
+
+
+def stage_maps(
+    features_by_stage: Sequence[np.ndarray], method: str = "tsne", *, seed: int = 1, max_points: int = 1500
+) -> StageMaps:
+    """Lay out the features of every stage, each layout carried over from the one before.
+
+    Args:
+        features_by_stage: per stage ``(N_t, D)`` of all points that exist then. Row i is the same image at every
+            stage, under the model of that stage; later stages add rows at the end. D may differ.
+        method: ``"tsne"`` keeps neighbours together, ``"pca"`` keeps the two widest directions.
+        seed: of the choice of points and of t-SNE.
+        max_points: about how many points to show; fewer are drawn by rule.
+
+    Raises:
+        ConfigurationError: an unknown method.
+        DataError: no features, values that are no numbers, or a stage with fewer rows than the one before.
+    """
+    if method not in _METHODS:
+        raise ConfigurationError(f"Expected a map by {' or '.join(_METHODS)}, got {method!r}.")
+    stages = [_checked(features, stage) for stage, features in enumerate(features_by_stage)]
+    sizes = [len(stage) for stage in stages]
+    if not stages or any(later < earlier for earlier, later in pairwise(sizes)):
+        raise DataError(f"Expected features of stages that only add rows, got {sizes or 'none'} rows.")
+    rows = choose_points(np.diff([0, *sizes]).tolist(), max_points, seed)
+    layouts: list[np.ndarray] = []
+    moved: list[float | None] = []
+    for features in stages:
+        shown = features[rows[rows < len(features)]]
+        before = layouts[-1] if layouts else None
+        layout = _METHODS[method](shown, before, seed)
+        if before is not None:
+            layout = _aligned(layout, before)
+        moved.append(None if before is None else _distance(before, layout))
+        layouts.append(layout)
+    return StageMaps(rows, layouts, moved, method)
+
+
+def _pca(features: np.ndarray, before: np.ndarray | None, seed: int) -> np.ndarray:
+    """The two widest directions; missing ones are zero."""
+    width = min(2, *features.shape)
+    layout = np.zeros((len(features), 2))
+    if len(features) > 1 and np.ptp(features, axis=0).any():
+        layout[:, :width] = PCA(width, svd_solver="full").fit_transform(features)
+    return layout
+
+
+def _tsne(features: np.ndarray, before: np.ndarray | None, seed: int) -> np.ndarray:
+    if len(features) < FEWEST_FOR_TSNE or not np.ptp(features, axis=0).any():
+        return _pca(features, before, seed)  # no neighbourhoods to keep
+    first = before is None
+    perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
+    start = "pca" if before is None or len(before) == 0 else _start(features, before)
+    return (
+        TSNE(
+            init=start,
+            perplexity=perplexity,
+            early_exaggeration=12.0 if first else 1.0,
+            max_iter=1000 if first else LATER_ITERATIONS,
+            random_state=seed_of("map", seed) % 2**32,
+        )
+        .fit_transform(features.astype(np.float32))
+        .astype(np.float64)
+    )
+
+
+_METHODS = {"tsne": _tsne, "pca": _pca}
+
+
+def _start(features: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Where points start: at their old place, or amid the placed points that are nearest in feature space."""
+    placed, new = features[: len(before)], features[len(before) :]
+    if not len(new):
+        return before.astype(np.float32)
+    nearest = NearestNeighbors(n_neighbors=min(NEIGHBOURS, len(placed))).fit(placed)
+    amid = before[nearest.kneighbors(new, return_distance=False)].mean(axis=1)
+    return np.concatenate([before, amid]).astype(np.float32)
+
+
+def _aligned(layout: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Turned, mirrored and shifted so that the first points lie as near as possible to where they lay before."""
+    if not len(before):
+        return layout
+    now = layout[: len(before)]
+    turn, _ = orthogonal_procrustes(now - now.mean(axis=0), before - before.mean(axis=0))
+    return (layout - now.mean(axis=0)) @ turn + before.mean(axis=0)
+
+
+def _distance(before: np.ndarray, layout: np.ndarray) -> float:
+    width = float(np.ptp(before, axis=0).max()) if len(before) else 0.0
+    if width == 0:
+        return 0.0
+    return float(np.median(np.linalg.norm(layout[: len(before)] - before, axis=1))) / width
+
+
+def _checked(features: np.ndarray, stage: int) -> np.ndarray:
+    array = np.asarray(features)
+    if array.ndim != 2 or not np.isfinite(array).all():
+        raise DataError(
+            f"Expected finite features of shape (N, D) at stage {stage}, got {array.dtype} of shape {array.shape}."
+        )
+    return array

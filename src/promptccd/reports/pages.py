@@ -1,0 +1,62 @@
+"""Pages that stand alone: templates that escape every name, and the files beside them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from promptccd.errors import DiskError
+from promptccd.reports.spreadsheet import csv_text
+from promptccd.training.checkpoints import write_file
+
+Record = dict[str, Any]
+Sections = Mapping[str, Sequence[Record]]
+
+
+def render_page(template: str, **values: Any) -> str:
+    """A page from a template in ``templates/``; every value is escaped, a missing one is an error."""
+    environment = Environment(
+        loader=PackageLoader("promptccd.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(**values)
+
+
+def write_report_files(
+    out: str | Path, page: str, title: str, facts: Mapping[str, str], sections: Sections
+) -> Path:
+    """Write ``index.html``, ``report.json`` and ``report.csv``; returns the path of the page.
+
+    Args:
+        out: the folder; made if it is not there.
+        page: the page.
+        title: of the report.
+        facts: what the numbers are about, by name.
+        sections: numbers on the page; in the CSV a row per record, its first cell the section.
+
+    Raises:
+        DiskError: the folder or a file cannot be written.
+    """
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(
+            f"Cannot make the folder {str(out)!r}: {error.strerror}. Give another --out."
+        ) from error
+    records = [{"section": name, **record} for name, many in sections.items() for record in many]
+    header = list(dict.fromkeys(key for record in records for key in record)) or ["section"]
+    values = {
+        "title": title,
+        "facts": dict(facts),
+        "sections": {name: list(many) for name, many in sections.items()},
+    }
+    write_file(folder / "report.json", json.dumps(values, indent=1, allow_nan=False) + "\n")
+    write_file(folder / "report.csv", csv_text(header, records))
+    write_file(folder / "index.html", page)
+    return folder / "index.html"

@@ -1,0 +1,49 @@
+"""Mean and standard deviation over runs that differ in their seed alone."""
+
+import math
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ABSENT = "\N{EN DASH}"  # what tables show where there is no number
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Values of several runs in two numbers.
+
+    Attributes:
+        mean: their mean; NaN where there is none.
+        std: their standard deviation (n - 1); `None` for less than two values.
+        count: how many there are.
+    """
+
+    mean: float
+    std: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> "Spread":
+        """The spread of the values that exist: `None` and NaN are passed over."""
+        given = [float(value) for value in values if value is not None and not math.isnan(value)]
+        if not given:
+            return cls(math.nan, None, 0)
+        return cls(statistics.mean(given), statistics.stdev(given) if len(given) > 1 else None, len(given))
+
+    def __str__(self) -> str:
+        """As tables print it: one decimal, ``±`` only where there is a deviation."""
+        if math.isnan(self.mean):
+            return ABSENT
+        return f"{self.mean:.1f}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
+
+
+def signed(value: float) -> str:
+    """A difference with its sign, one decimal; a dash where there is none."""
+    rounded = round(value, 1) + 0.0  # the sum turns -0.0 into 0.0
+    return ABSENT if math.isnan(value) else f"{rounded:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def without_seed(name: str) -> str:
+    """Name of a run without ``-seed7``: runs that differ in their seed are one group."""
+    return re.sub(r"-seed\d+$", "", name)

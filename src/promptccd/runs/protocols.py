@@ -1,0 +1,261 @@
+"""Every evaluation protocol of the paper, by name: what is scored, against which reference, with how many groups."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+
+import numpy as np
+
+from promptccd.data.randomness import seed_of
+from promptccd.errors import ConfigurationError
+from promptccd.evaluation import (
+    ContinualAccuracy,
+    ContinualScore,
+    Discovery,
+    ForgettingScore,
+    SessionScore,
+    clustering_accuracy,
+    continual_accuracy,
+    discover_categories,
+    labelled_categories,
+    session_accuracy,
+)
+from promptccd.evaluation.continual import CountOf
+from promptccd.runs.category_counts import COUNTS
+from promptccd.runs.scoring import (
+    ESTIMATORS,
+    Protocol,
+    ProtocolOptions,
+    ScoredImages,
+    Task,
+    chosen_rows,
+)
+
+# For a stage and the mask of known images among the scored ones: their category ids.
+KnownAtFirst = Callable[[int, np.ndarray], np.ndarray]
+
+
+class Continual(Protocol):
+    """Algorithm 1 of the paper."""
+
+    text = "continual accuracy, Algorithm 1: predicted labels accumulate"
+    accumulate = True
+
+    def score(self, task: Task) -> ContinualScore:
+        """See the base class."""
+        scored = self.scored(task)
+        return continual_accuracy(
+            lambda stage: task.features(stage, scored.images[: stage + 1]),
+            scored.labels,
+            self.count_of(task),
+            num_known=len(task.known),
+            accumulate=self.accumulate,
+            **task.grouping,
+        )
+
+    def scored(self, task: Task) -> ScoredImages:
+        """Reference and scored images."""
+        return task.run.training_stages
+
+    def count_of(self, task: Task) -> CountOf:
+        """How many categories a stage has."""
+        return lambda stage, features, assigned: task.run.count_of_stage(stage)
+
+
+class FixedReference(Continual):
+    """The adapted GCD accuracy of the supplement."""
+
+    text = "GCD's accuracy at every stage: the labelled set stays as it was"
+    reference = "labelled images"
+    accumulate = False
+
+
+class Inductive(Continual):
+    """Algorithm 1 on images that no stage was trained on; the labelled reference is of them too."""
+
+    text = "continual accuracy on unseen images: stages cut by the same rule from the test split"
+    images = "test images, cut into stages"
+    reference = "labelled test images, and earlier test stages under their predicted labels"
+    options = ("test_split",)
+
+    def scored(self, task: Task) -> ScoredImages:
+        """See the base class."""
+        return task.run.test_stages(task.options.test_split)
+
+    def true_ids(self, task: Task) -> list[np.ndarray]:
+        """See the base class."""
+        return list(self.scored(task).labels[1:])
+
+
+class UnknownCount(Continual):
+    """Algorithm 1 without being told the number of categories, whatever the run was trained with."""
+
+    text = "continual accuracy with an unknown number of categories, estimated at every stage"
+    count = "estimated from the features of the stage's model; the range is reported"
+    options = ("estimator",)
+
+    def count_of(self, task: Task) -> CountOf:
+        """See the base class."""
+        return COUNTS[task.options.estimator or ESTIMATORS[0]](task.run.recipe.training).estimate
+
+
+class Steps(Protocol):
+    """PA-CGCD's figures on the unlabelled images of a stage, which are grouped as for continual accuracy."""
+
+    text = "PA-CGCD's setting: M_all, M_o, M_f and M_d on the unlabelled images of the stage"
+
+    def score(self, task: Task) -> ForgettingScore:
+        """See the base class."""
+        scored, grouping = task.run.training_stages, task.grouping
+        continual = ContinualAccuracy(
+            scored.labels[0], len(task.known), restarts=grouping["restarts"], seed=grouping["seed"]
+        )
+        at_first = self.known_at_first(task)
+        rows, before = [], []
+        for stage, true_ids in enumerate(self.true_ids(task), start=1):
+            count = task.run.count_of_stage(stage)
+            found = continual.discover(task.features(stage, scored.images[: stage + 1]), count.count)
+            rows.append(continual.score(self.scored(task, stage, found), true_ids, count))
+            is_known = np.isin(true_ids, task.known)
+            if is_known.any():
+                ids = at_first(stage, is_known)
+                before.append(clustering_accuracy(true_ids[is_known], ids, task.known).all)
+            else:
+                before.append(math.nan)
+        return ForgettingScore("pa-cgcd", rows, before)
+
+    def scored(self, task: Task, stage: int, found: Discovery) -> Discovery:
+        """What was found, with the ids of the images that are scored."""
+        return found
+
+    def known_at_first(self, task: Task) -> KnownAtFirst:
+        """What the model of stage 0 makes of the known ones among the images that are scored."""
+        scored, grouping = task.run.training_stages, task.grouping
+        reference, *unlabelled = task.features(0, scored.images)
+
+        def ids(stage: int, is_known: np.ndarray) -> np.ndarray:
+            return discover_categories(
+                chosen_rows(unlabelled[stage - 1], is_known),
+                reference,
+                scored.labels[0],
+                len(task.known),
+                restarts=grouping["restarts"],
+                seed=seed_of("known before", grouping["seed"], stage),
+            ).category_ids
+
+        return ids
+
+
+class StepsOnTest(Steps):
+    """PA-CGCD's figures as its own code takes them: on test images, each given the nearest prototype's category."""
+
+    text = (
+        "the same on test images of all categories seen so far, each in the category of its nearest prototype"
+    )
+    images = "test images of all categories seen so far"
+    options = ("test_split",)
+
+    def true_ids(self, task: Task) -> list[np.ndarray]:
+        """See the base class."""
+        return task.seen_test_ids()
+
+    def scored(self, task: Task, stage: int, found: Discovery) -> Discovery:
+        """See the base class."""
+        return replace(found, category_ids=found.assign(task.seen_test_features(stage)))
+
+    def known_at_first(self, task: Task) -> KnownAtFirst:
+        """See the base class."""
+        scored = task.run.training_stages
+        test = task.run.test_images(task.options.test_split)
+        reference, unseen = task.features(0, [scored.images[0], *test.images])
+        known = np.isin(test.labels[0], task.known)
+        ids = labelled_categories(reference, scored.labels[0]).assign(chosen_rows(unseen, known))
+        return lambda stage, is_known: ids
+
+
+class Sessions(Protocol):
+    """MetaGCD's setting; its published figures are those with separate assignments."""
+
+    text = "MetaGCD's setting: test images of all categories seen so far, plain k-means without labels"
+    images = StepsOnTest.images
+    reference = "none"
+    count = "given: the categories seen so far"
+    options = ("test_split",)
+
+    def score(self, task: Task) -> SessionScore:
+        """See the base class."""
+        return session_accuracy(
+            task.seen_test_features,
+            self.true_ids(task),
+            [images.stage.num_categories for images in task.run.images[1:]],
+            num_known=len(task.known),
+            **task.grouping,
+        )
+
+    def true_ids(self, task: Task) -> list[np.ndarray]:
+        """See the base class."""
+        return task.seen_test_ids()
+
+
+class PartRouting(Protocol):
+    """How often the router of PromptCCD++ agrees with the part labels; nothing is grouped."""
+
+    text = "PromptCCD++: share of patches that are routed to the part they are labelled with"
+    reference = "part labels from features of the frozen backbone"
+    count = "the parts of the model"
+    counted = "parts"
+    has_baselines = False
+
+    def score(self, task: Task) -> ContinualScore:
+        """See the base class."""
+        score = task.run.part_routing()
+        if score is None:
+            raise ConfigurationError(
+                f"Protocol part-routing needs a model with parts, got variant {task.run.recipe.model.variant}: "
+                "evaluate a run of promptccd-pp, or choose another protocol."
+            )
+        return score
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "cacc": Continual(),
+    "gcd": FixedReference(),
+    "inductive": Inductive(),
+    "unknown": UnknownCount(),
+    "pa-cgcd": Steps(),
+    "pa-cgcd-test": StepsOnTest(),
+    "metagcd": Sessions(),
+    "part-routing": PartRouting(),
+}
+
+
+def protocol_named(name: str) -> Protocol:
+    """The protocol of that name.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if name not in PROTOCOLS:
+        raise ConfigurationError(f"Expected protocol to be {' | '.join(PROTOCOLS)}, got {name!r}.")
+    return PROTOCOLS[name]
+
+
+def options_by_protocol(options: ProtocolOptions, names: Iterable[str]) -> dict[str, ProtocolOptions]:
+    """What each of some protocols reads of the options.
+
+    Raises:
+        ConfigurationError: an unknown protocol, or an option that none of them reads.
+    """
+    chosen = {name: protocol_named(name) for name in names}
+    given = {item.name: getattr(options, item.name) for item in fields(options)}
+    for option, value in given.items():
+        readers = [name for name, each in PROTOCOLS.items() if option in each.options]
+        if value is not None and not set(readers) & set(chosen):
+            raise ConfigurationError(
+                f"{option} {value!r} changes nothing for protocol {', '.join(chosen)}: leave it out, or choose "
+                f"{' or '.join(readers)}."
+            )
+    return {
+        name: ProtocolOptions(**{option: given[option] for option in each.options})
+        for name, each in chosen.items()
+    }

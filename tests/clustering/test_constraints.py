@@ -1,0 +1,94 @@
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from promptccd.clustering import GroupingConstraints
+from promptccd.errors import DataError
+
+
+def test_the_same_said_in_another_order_is_equal():
+    one = GroupingConstraints((("b", "a"), ("a", "b")), [["c", "d"]], {"a": 1}, {"c": {1}, "d": set()})
+    two = GroupingConstraints((("a", "b"),), (("d", "c"),), {"a": 1}, {"c": frozenset({1})})
+    assert one == two
+    assert one.keys == {"a", "b", "c", "d"}
+
+
+def test_survives_json():
+    constraints = GroupingConstraints((("a", "b"),), (("b", "c"),), {"a": 3}, {"c": {3, 5}})
+    assert GroupingConstraints.from_dict(json.loads(json.dumps(constraints.to_dict()))) == constraints
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"must_link": []},
+        {"must_link": "ab", "cannot_link": [], "pinned": {}, "forbidden": {}},
+        {"must_link": [["a"]], "cannot_link": [], "pinned": {}, "forbidden": {}},
+        {"must_link": [], "cannot_link": [], "pinned": {"a": "1"}, "forbidden": {}},
+        {"must_link": [], "cannot_link": [], "pinned": {}, "forbidden": {"a": 3}},
+        {"must_link": [["a", 1]], "cannot_link": [], "pinned": {}, "forbidden": {}},
+    ],
+)
+def test_json_that_is_none_of_ours_is_refused(values):
+    with pytest.raises(DataError, match="Expected"):
+        GroupingConstraints.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"must_link": [("a", "b"), ("b", "c")], "cannot_link": [("c", "a")]}, "a = b = c"),
+        ({"must_link": [("a", "b"), ("b", "c")], "pinned": {"a": 1, "c": 2}}, "a = b = c.* 1 and 2"),
+        ({"must_link": [("a", "b")], "pinned": {"a": 1}, "forbidden": {"b": {1}}}, "Category 1 .* b"),
+        ({"cannot_link": [("a", "b")], "pinned": {"a": 1, "b": 1}}, "a and b .* category 1"),
+        ({"cannot_link": [("a", "a")]}, "a and a"),
+        ({"pinned": {"a": -1}}, "-1"),
+        ({"pinned": {"a": True}}, "True"),
+    ],
+)
+def test_contradictions_name_the_images(said, named):
+    with pytest.raises(DataError, match=named):
+        GroupingConstraints(**said)
+
+
+def test_adding_keeps_what_was_said_and_refuses_another_pin():
+    constraints = GroupingConstraints(pinned={"a": 1}, forbidden={"b": {1}})
+    more = constraints.plus(must_link=[("a", "c")], forbidden={"b": {2}})
+    assert more.pinned == {"a": 1}
+    assert more.forbidden == {"b": {1, 2}}
+    assert constraints.must_link == ()
+    with pytest.raises(DataError, match="pinned to category 1"):
+        constraints.plus(pinned={"a": 2})
+    with pytest.raises(DataError, match="forbidden to image b, but image a"):
+        more.plus(must_link=[("a", "b")])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_accepts_exactly_what_some_grouping_satisfies(seed):
+    """Pins, bans and links of five images in four categories, against all 1,024 groupings.
+
+    Links that need more categories than there are is a matter of the grouping, so four are always enough here.
+    """
+    rng = np.random.default_rng(seed)
+    keys = "abcde"
+    pairs = list(itertools.combinations(keys, 2))
+    must = [pairs[each] for each in rng.choice(10, 2, replace=False)]
+    cannot = [pairs[rng.integers(10)]]
+    pinned = {str(key): int(rng.integers(2)) for key in rng.choice(list(keys), 2, replace=False)}
+    forbidden = {"abcde"[rng.integers(5)]: {int(rng.integers(2))}}
+    possible = False
+    for categories in itertools.product(range(4), repeat=5):
+        of = dict(zip(keys, categories, strict=True))
+        possible |= (
+            all(of[one] == of[two] for one, two in must)
+            and all(of[one] != of[two] for one, two in cannot)
+            and all(of[key] == category for key, category in pinned.items())
+            and all(of[key] not in each for key, each in forbidden.items())
+        )
+    if possible:
+        GroupingConstraints(tuple(must), tuple(cannot), pinned, forbidden)
+    else:
+        with pytest.raises(DataError):
+            GroupingConstraints(tuple(must), tuple(cannot), pinned, forbidden)

@@ -1,0 +1,162 @@
+"""MetaGCD's sessions, and the other class splits, held to the declared counts."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from promptccd.data import CategorySplit, StageStream
+from promptccd.data.hub_stages import PublishedStages
+from promptccd.data.sessions import cut_in_sessions
+from promptccd.data.splits import split_by_category
+from promptccd.data.stages import _rows_of
+from promptccd.errors import DataError
+from promptccd.runs import stage_stream
+from promptccd.training.arguments import DataArguments
+from tests.conftest import coloured_images
+
+FIVE = [80, 5, 5, 5, 5]
+
+
+def sessions(
+    per_category: int = 500, blocks: list[int] = FIVE, seed: int = 1
+) -> tuple[np.ndarray, CategorySplit]:
+    """Categories of equal size, cut in sessions."""
+    labels = np.repeat(np.arange(sum(blocks)), per_category)
+    names = [f"c{number}" for number in range(sum(blocks))]
+    return cut_in_sessions(labels, names, blocks, None, seed, lambda labels, names: "data")
+
+
+def test_counts_of_the_setting() -> None:
+    """32,000 labelled; 2,000 known images a session beside 1,500 novel ones more each time."""
+    labels, cut = sessions()
+    assert [len(ids) for ids in cut.sample_ids] == [32000, 3500, 5000, 6500, 8000]
+    assert [count.classes for count in cut.counts] == [80, 85, 90, 95, 100]
+    assert [int(np.sum(labels[ids] < 80)) for ids in cut.sample_ids[1:]] == [2000] * 4
+    for ids in cut.sample_ids[1:]:
+        sizes = np.bincount(labels[ids], minlength=100)
+        assert set(sizes[:80]) == {25}
+        assert set(sizes[80:]) <= {0, 300}
+
+
+def test_known_images_stand_once_and_novel_ones_recur() -> None:
+    labels, cut = sessions(50)
+    ids = [rows[labels[rows] < 80] for rows in cut.sample_ids]
+    together = np.concatenate(ids)
+    assert len(np.unique(together)) == len(together) == 80 * 50
+    first_novel = [set(rows[labels[rows] == 80].tolist()) for rows in cut.sample_ids[1:]]
+    assert all(len(rows) == 30 for rows in first_novel)
+    assert len({frozenset(rows) for rows in first_novel}) == 4  # every session draws anew
+    assert any(one & two for one, two in itertools.pairwise(first_novel))
+    for rows in cut.sample_ids:
+        assert np.array_equal(rows, np.unique(rows))
+
+
+def test_novel_order_is_seeded_and_known_categories_keep_theirs() -> None:
+    orders = [sessions(10, seed=seed)[1].categories for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert all(order[:80] == tuple(f"c{number}" for number in range(80)) for order in orders)
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
+
+
+def test_labels_are_in_the_new_ids_and_undrawn_images_have_none() -> None:
+    labels, cut = sessions(10, [2, 2, 2])
+    drawn = np.unique(np.concatenate(cut.sample_ids))
+    assert np.array_equal(np.flatnonzero(labels >= 0), drawn)
+    assert len(drawn) < len(labels)
+    source = np.repeat(np.arange(6), 10)
+    assert [f"c{item}" for item in source[drawn]] == [cut.categories[item] for item in labels[drawn]]
+
+
+def test_a_split_in_sessions_survives_json() -> None:
+    _, cut = sessions(10, [2, 2, 2])
+    values = json.loads(json.dumps(cut.to_dict()))
+    again = CategorySplit.from_dict(values)
+    assert again.rule == "sessions"
+    assert again.fingerprint == cut.fingerprint
+    assert again.to_dict() == values
+    del values["rule"]  # as splits were written before there were sessions
+    assert CategorySplit.from_dict(values).rule == "mixed"
+    values["sample_ids"][1][0] += 1
+    with pytest.raises(DataError, match="was altered"):
+        CategorySplit.from_dict(values)
+
+
+def test_a_stream_of_sessions_and_one_read_back_are_the_same() -> None:
+    table = coloured_images(5, 20)
+    stages = StageStream.from_dataset(table, class_blocks=[2, 1, 1, 1], split_rule="sessions", seed=4)
+    assert [stage.num_categories for stage in stages] == [2, 3, 4, 5]
+    names = table.features["label"].names
+    for stage in stages:
+        truth = stages.evaluation_labels(stage)
+        assert set(truth) == set(range(stage.num_categories))
+        source = [names[item] for item in table.select(stage.sample_ids)["label"]]
+        assert [stages.categories[item] for item in truth] == source
+    rows = np.concatenate([stage.sample_ids for stage in stages])
+    labels = np.full(int(rows.max()) + 1, -1, dtype=np.int64)  # what the Hub's copy says, by sample id
+    labels[rows] = np.concatenate([stages.evaluation_labels(stage) for stage in stages])
+    images = _rows_of(table, PublishedStages(stages.split, labels, None), "team/stages")
+    assert [len(each) for each in images] == [len(stage) for stage in stages]
+    seeds = [
+        StageStream.from_dataset(table, class_blocks=[2, 1, 1, 1], split_rule="sessions", seed=seed)
+        for seed in (4, 5)
+    ]
+    assert seeds[0].split.fingerprint == stages.split.fingerprint != seeds[1].split.fingerprint
+
+
+def test_recipes_name_the_rule(image_folder) -> None:
+    data = DataArguments(dataset=str(image_folder), class_blocks=[2, 2, 1], split_rule="sessions")
+    assert stage_stream(data, 1).split.rule == "sessions"
+    assert stage_stream(data, 1, split_rule="whole").split.class_blocks == (5,)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"class_blocks": [2, 3], "split_rule": "session"}, "mixed | sessions | whole, got 'session'"),
+        ({"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]}, "leave cuts none"),
+        ({"class_blocks": [2, 2], "split_rule": "sessions"}, "sum to 4, but the data set has 5"),
+    ],
+)
+def test_impossible_sessions_say_why(options: dict, said: str) -> None:
+    with pytest.raises(DataError, match=said.replace("|", r"\|")):
+        StageStream.from_dataset(coloured_images(5, 10), **options)
+
+
+def test_held_out_images_are_the_others() -> None:
+    table, options = coloured_images(5, 20), {"class_blocks": [2, 1, 1, 1], "held_out": 0.4}
+    kept = StageStream.from_dataset(table, **options)
+    tested = StageStream.from_dataset(table, **options, held_out_only=True, split_rule="whole")
+    assert len(tested) == 1
+    assert len(tested[0]) == 5 * 8
+    rows = [np.concatenate([stage.sample_ids for stage in stages]) for stages in (kept, tested)]
+    assert sorted(np.concatenate(rows).tolist()) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "known", "novel"),
+    [
+        # 500 images a category; novel ones by block, 70/20/10 %, then 90/10 %, then all
+        ([40, 20, 20, 20], [1400, 600, 600], [7000, 11000, 12000]),
+        ([40, 30, 20, 10], [1400, 600, 600], [10500, 12000, 7500]),
+        ([10, 20, 30, 40], [350, 150, 150], [7000, 15500, 22500]),
+    ],
+    ids=["4:2:2:2", "4:3:2:1", "1:2:3:4"],
+)
+def test_declared_class_ratios(blocks: list[int], known: list[int], novel: list[int]) -> None:
+    """The declared ratios, not the stream that the published tables come from."""
+    labels = np.repeat(np.arange(100), 500)
+    cut = split_by_category(labels, [str(item) for item in range(100)], blocks, None, 1, "data")
+    counts = [np.count_nonzero(labels[ids] < blocks[0]) for ids in cut.sample_ids[1:]]
+    assert counts == known
+    assert [len(ids) - old for ids, old in zip(cut.sample_ids[1:], counts, strict=True)] == novel
+
+
+def test_counts_of_the_one_step_setting() -> None:
+    """30 images a category: 24 labelled of each of 160, 6 left, and all of 40 new ones."""
+    labels = np.repeat(np.arange(200), 30)
+    names = [str(item) for item in range(200)]
+    cut = split_by_category(labels, names, [160, 40], [[0.8, 1.0], [1.0]], 1, "data")
+    assert [len(ids) for ids in cut.sample_ids] == [160 * 24, 160 * 6 + 40 * 30]
+    assert cut.counts[1].old_share == pytest.approx(0.4447, abs=5e-4)

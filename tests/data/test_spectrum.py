@@ -1,0 +1,152 @@
+"""The spectrum protocol: how much is labelled, as class blocks and cuts."""
+
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.data.spectrum import spectrum_split
+from promptccd.data.splits import CategorySplit, split_by_category
+from promptccd.errors import ConfigurationError, DataError, SplitMismatchError
+from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
+from promptccd.training.arguments import DataArguments, Recipe
+
+PAPER_RATIOS = (0.2, 0.5, 0.8)
+
+
+def cut(num_categories: int, images: int, *options: float) -> CategorySplit:
+    """The split of so many categories of so many images each."""
+    labels = np.repeat(np.arange(num_categories), images)
+    names = [f"category {number}" for number in range(num_categories)]
+    return split_by_category(labels, names, *spectrum_split(num_categories, *options), 1, "")
+
+
+def images_by_category(split: CategorySplit, images: int) -> np.ndarray:
+    """Number of images, stages x categories."""
+    return np.stack([np.bincount(ids // images, minlength=len(split.categories)) for ids in split.sample_ids])
+
+
+def test_counts_are_the_rule_worked_out_by_hand() -> None:
+    counts = images_by_category(cut(20, 60, 0.5, 0.5), 60)
+    assert counts[:, :10].T.tolist() == [[30, 15, 15]] * 10
+    assert counts[:, 10:15].T.tolist() == [[0, 42, 18]] * 5
+    assert counts[:, 15:].T.tolist() == [[0, 0, 60]] * 5
+
+
+@pytest.mark.parametrize(("category_ratio", "sample_ratio"), list(product(PAPER_RATIOS, PAPER_RATIOS)))
+def test_every_cell_of_the_papers_grid_fits_every_benchmark(
+    category_ratio: float, sample_ratio: float
+) -> None:
+    for name, benchmark in BENCHMARKS.items():
+        num = sum(benchmark.class_blocks)
+        blocks, cuts = spectrum_split(num, category_ratio, sample_ratio)
+        assert blocks[0] == num * round(100 * category_ratio) // 100, name
+        assert sum(blocks) == num, name
+        assert 0 <= blocks[1] - blocks[2] <= 1, name
+        assert cuts[0][0] == sample_ratio, name
+
+
+def test_a_share_is_the_number_that_was_written() -> None:
+    """29 % of 100 is 29, though the float product is 28.999999999999996."""
+    assert int(100 * 0.29) == 28
+    assert spectrum_split(100, 0.29, 0.5)[0][0] == 29
+    for percent, images in product(range(1, 100), (10, 30, 60, 100, 500)):
+        ratio = percent / 100
+        labelled = int(images * spectrum_split(10, 0.5, ratio)[1][0][0])
+        assert labelled == Fraction(percent, 100) * images // 1, (percent, images)
+
+
+def test_one_discovery_stage_holds_all_that_is_not_labelled() -> None:
+    split = cut(20, 60, 0.2, 0.8, 1)
+    assert split.class_blocks == (4, 16)
+    assert images_by_category(split, 60).tolist() == [[48] * 4 + [0] * 16, [12] * 4 + [60] * 16]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((20, 0.0, 0.5), "0 < category_ratio < 1, got 0.0"),
+        ((20, 20, 0.5), "0 < category_ratio < 1, got 20"),
+        ((20, 0.5, 1.0), "0 < sample_ratio < 1, got 1.0"),
+        ((20, 0.5, -0.2), "0 < sample_ratio < 1, got -0.2"),
+        ((20, float("nan"), 0.5), "0 < category_ratio < 1, got nan"),
+        ((20, 0.5, 0.5, 3), "discovery_stages to be 1 or 2, got 3"),
+        ((4, 0.2, 0.5), "category_ratio 0.2 of 4 categories labels 0 and leaves 4"),
+        ((5, 0.8, 0.5), "category_ratio 0.8 of 5 categories labels 4 and leaves 1"),
+    ],
+)
+def test_values_that_make_no_split_are_named(given: tuple, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        spectrum_split(*given)
+
+
+def test_ratios_stand_for_blocks_and_cuts() -> None:
+    data = DataArguments(benchmark="cub", category_ratio=0.2, sample_ratio=0.8)
+    assert data.resolved.class_blocks == (40, 80, 80)
+    assert data.resolved.class_order == BENCHMARKS["cub"].class_order
+    assert data.resolved_cuts == ((0.8, 0.5, 1.0), (0.7, 1.0), (1.0,))
+    own = DataArguments(
+        dataset="mine", num_classes=30, category_ratio=0.5, sample_ratio=0.5, discovery_stages=1
+    )
+    assert own.resolved.class_blocks == (15, 15)
+    assert DataArguments(benchmark="cub").resolved_cuts is None
+    assert DataArguments(cuts=[[0.5, 1.0], [1.0]]).resolved_cuts == [[0.5, 1.0], [1.0]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"category_ratio": 0.5}, "together, got 0.5 and None"),
+        ({"sample_ratio": 0.5}, "together, got None and 0.5"),
+        ({"category_ratio": 0.5, "sample_ratio": 0.5, "split_rule": "sessions"}, "split_rule sessions"),
+        ({"discovery_stages": 1}, "discovery_stages 1 belongs to the spectrum protocol"),
+        (
+            {"category_ratio": 0.5, "sample_ratio": 0.5, "class_blocks": [7, 1, 1, 1]},
+            "class_blocks .7, 1, 1, 1.",
+        ),
+        ({"category_ratio": 0.5, "sample_ratio": 0.5, "cuts": [[0.5, 1.0], [1.0]]}, "give one or the other"),
+    ],
+)
+def test_half_a_protocol_or_two_are_refused(given: dict, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Recipe.from_dict({"data": given})
+    with pytest.raises(DataError, match="category_ratio < 1, got 2.0"):
+        Recipe.from_dict({"data": {"category_ratio": 2, "sample_ratio": 0.5}})
+
+
+def test_the_stream_is_that_of_the_blocks_and_cuts(image_folder: Path) -> None:
+    """The ratios are a way to write a split, not another kind of split."""
+    given = {"dataset": str(image_folder), "num_classes": 5}
+    ratios = stage_stream(DataArguments(**given, category_ratio=0.4, sample_ratio=0.5), 1)
+    written = stage_stream(
+        DataArguments(**given, class_blocks=[2, 2, 1], cuts=[[0.5, 0.5, 1.0], [0.7, 1.0], [1.0]]), 1
+    )
+    assert ratios.split.fingerprint == written.split.fingerprint
+    assert [count.images for count in ratios.counts] == [30, 14 + 2 * 21, 16 + 2 * 9 + 30]
+
+
+def test_a_run_is_taken_up_evaluated_and_verified(recipe_values: dict[str, dict]) -> None:
+    recipe_values["data"] = {
+        "dataset": recipe_values["data"]["dataset"],
+        "num_classes": 5,
+        "category_ratio": 0.4,
+        "sample_ratio": 0.5,
+    }
+    recipe_values["training"]["epochs"] = 1
+    recipe = Recipe.from_dict(recipe_values)
+    score = train_run(recipe)
+    assert [row.stage for row in score.stages] == [1, 2]
+    run = RunDirectory(recipe.training.output_dir)
+    assert run.recipe.data.class_blocks == [2, 2, 1]
+    assert run.recipe.data.resolved_cuts == recipe.data.resolved_cuts
+    assert train_run(recipe) == score  # goes on, and there is nothing left to do
+    assert RunEvaluation(str(run.path)).evaluate().to_dict() == score.to_dict()
+    assert main(["verify", str(run.path / "stage2")]) == 0
+    assert "category_ratio: 0.4" in (run.stage(2) / "README.md").read_text(encoding="utf-8")
+    recipe_values["data"]["sample_ratio"] = 0.6
+    with pytest.raises(SplitMismatchError, match="start a new output_dir"):
+        train_run(Recipe.from_dict(recipe_values))

@@ -1,0 +1,256 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from promptccd.data.intake import read_intake
+from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.discovery.embedding import can_use_bf16, embed_images, load_embedder, resolve_precision
+from promptccd.discovery.feature_cache import (
+    FeatureCache,
+    cache_folder,
+    feature_space,
+    model_fingerprint,
+    view_fingerprint,
+)
+from promptccd.errors import DataError, DivergedError, RunError
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Ten images, one of them twice, one of them broken."""
+    path = tmp_path_factory.mktemp("embedded")
+    for number in range(10):
+        pixels = np.random.default_rng(number).integers(0, 256, (20 + number, 24, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path / f"{number}.png")
+    (path / "3 again.png").write_bytes((path / "3.png").read_bytes())
+    (path / "broken.png").write_bytes((path / "3.png").read_bytes()[:60])
+    return path
+
+
+@pytest.fixture
+def intake(folder):
+    with read_intake(folder) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def view():
+    return EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
+
+
+class CountingModel:
+    """Counts images that go through a model's forward."""
+
+    def __init__(self, model):
+        self.images = 0
+        model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, model, args, kwargs):
+        self.images += len(args[0])
+
+
+@pytest.fixture
+def counted(model):
+    return CountingModel(model)
+
+
+def test_features_are_those_of_the_model_in_order(model, view, intake):
+    found = embed_images(model, view, intake, batch_size=4, precision="fp32")
+    assert len(intake.used) == 10
+    pixels = torch.stack([view(intake.open(file)) for file in intake.used])
+    with torch.no_grad():
+        expected = F.normalize(model(normalise(pixels, view.mean, view.std)).features, dim=-1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
+    assert torch.allclose(found.norm(dim=1), torch.ones(10))
+    assert torch.equal(found, embed_images(model, view, intake, batch_size=4, precision="fp32"))
+
+
+def test_views_that_were_kept_give_the_same(model, view, folder, intake):
+    with read_intake(folder, view=view) as keeping:
+        found = embed_images(model, view, keeping, batch_size=4)
+    assert torch.equal(found, embed_images(model, view, intake, batch_size=4))
+
+
+def test_cached_features_are_not_computed_again(model, counted, view, intake, tmp_path):
+    first = embed_images(model, view, intake, batch_size=4, cache=FeatureCache(tmp_path))
+    assert counted.images == 10
+    second = embed_images(model, view, intake, batch_size=4, cache=FeatureCache(tmp_path))
+    assert counted.images == 10
+    assert torch.equal(first, second)
+    embed_images(
+        model, view, intake, precision="fp32" if can_use_bf16(CPU) else "bf16", cache=FeatureCache(tmp_path)
+    )
+    assert counted.images == 20
+    FeatureCache(tmp_path).clear()
+    embed_images(model, view, intake, cache=FeatureCache(tmp_path))
+    assert counted.images == 30
+
+
+def test_only_new_images_are_computed(model, counted, view, folder, intake, tmp_path):
+    cache = FeatureCache(tmp_path / "cache")
+    embed_images(model, view, intake, cache=cache)
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "new.png")
+    with read_intake([tmp_path / "new.png", *sorted(folder.iterdir())]) as more:
+        found = embed_images(model, view, more, cache=cache)
+    assert counted.images == 11
+    assert len(found) == 11
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:-3] + b"abc", lambda b: b"x" * 99]
+)
+def test_damaged_cache_is_computed_anew_and_said(model, counted, view, intake, tmp_path, caplog, damage):
+    first = embed_images(model, view, intake, cache=FeatureCache(tmp_path))
+    for path in tmp_path.rglob("*.safetensors"):
+        path.write_bytes(damage(path.read_bytes()))
+    with caplog.at_level("WARNING", logger="promptccd"):
+        second = embed_images(model, view, intake, cache=FeatureCache(tmp_path))
+    assert "damaged and computed anew" in caplog.text
+    assert torch.equal(first, second)
+    embed_images(model, view, intake, cache=FeatureCache(tmp_path))
+    assert counted.images == 20  # the damaged one was replaced
+
+
+def test_cache_that_cannot_be_written_is_done_without(model, view, intake, tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    found = embed_images(model, view, intake, cache=FeatureCache(tmp_path / "file"))
+    assert len(found) == 10
+    assert "could not be cached" in caplog.text
+
+
+def test_cache_is_bounded(tmp_path):
+    cache = FeatureCache(tmp_path, max_bytes=20_000)
+    for number in range(10):
+        cache.store("space", [f"{number:064x}"], torch.full((1, 1000), float(number)))
+    sizes = [path.stat().st_size for path in tmp_path.rglob("*.safetensors")]
+    assert 8_000 < sum(sizes) <= 20_000
+    kept = cache.load("space", [f"{number:064x}" for number in range(10)])
+    assert f"{9:064x}" in kept
+    assert f"{0:064x}" not in kept
+    assert cache.load("other", [f"{9:064x}"]) == {}
+
+
+def test_what_an_interrupted_run_computed_is_kept(model, counted, view, intake, tmp_path):
+    def stop(batches, total, label):
+        assert (total, label) == (5, "computing features")
+        for number, batch in enumerate(batches):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield batch
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_images(model, view, intake, batch_size=2, cache=FeatureCache(tmp_path), progress=stop)
+    assert counted.images == 4
+    embed_images(model, view, intake, batch_size=2, cache=FeatureCache(tmp_path))
+    assert counted.images == 10
+
+
+def test_fingerprints_depend_on_what_features_depend_on(model, view):
+    same = model_fingerprint(copy.deepcopy(model))
+    assert same == model_fingerprint(model)
+    named = copy.deepcopy(model)
+    named.set_categories(torch.ones(2, 32), [0, 1], ["cat", "dog"])
+    named.head.last_weight.data += 1
+    assert model_fingerprint(named) == same
+    for change in ("backbone.layernorm.bias", "backbone.embeddings.cls_token"):
+        other = copy.deepcopy(model)
+        other.get_parameter(change).data[..., 0] += 1e-3
+        assert model_fingerprint(other) != same
+    prompted = copy.deepcopy(model)
+    prompted.config.prompts_at_test = True
+    assert model_fingerprint(prompted) != same
+    larger = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=20)))
+    assert view_fingerprint(larger) != view_fingerprint(view)
+    spaces = {
+        feature_space(m, v, p) for m in (model, prompted) for v in (view, larger) for p in ("fp32", "bf16")
+    }
+    assert len(spaces) == 8
+
+
+def test_bf16_features_are_close(model, view, intake):
+    exact = embed_images(model, view, intake, precision="fp32")
+    close = embed_images(model, view, intake, precision="bf16")
+    assert close.dtype == torch.float32
+    assert (exact * close).sum(1).min() > 0.999
+    assert not torch.equal(exact, close)
+
+
+def test_precision_follows_the_device(monkeypatch):
+    for capabilities, expected in (
+        ({"avx512_bf16": True}, "bf16"),
+        ({"amx_bf16": True}, "bf16"),
+        ({"avx2": True}, "fp32"),
+    ):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=capabilities: found)
+        assert resolve_precision("auto", CPU) == expected
+        assert resolve_precision("fp32", CPU) == "fp32"
+        assert resolve_precision("bf16", CPU) == "bf16"
+    with pytest.raises(ValueError, match="Expected a precision of auto, fp32 or bf16, got 'half'"):
+        resolve_precision("half", CPU)
+
+
+def test_no_images_give_no_features(model, view, tmp_path):
+    with read_intake(tmp_path) as empty:
+        assert embed_images(model, view, empty, cache=FeatureCache(tmp_path / "cache")).shape == (0, 32)
+
+
+def test_weights_that_diverged_are_named_with_the_image(model, view, intake, tmp_path):
+    model.backbone.layernorm.bias.data[0] = float("nan")
+    with pytest.raises(DivergedError, match=r"The feature of '0.png' is not a number"):
+        embed_images(model, view, intake, cache=FeatureCache(tmp_path))
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_file_that_changed_is_named(model, view, tmp_path):
+    Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
+    with read_intake(tmp_path) as intake:
+        Image.new("RGB", (20, 20), "red").save(tmp_path / "a.png")
+        with pytest.raises(DataError, match=r"'a.png' was changed"):
+            embed_images(model, view, intake)
+
+
+def test_mode_of_the_model_is_left_alone(model, view, intake):
+    for mode in (True, False):
+        model.train(mode)
+        embed_images(model, view, intake)
+        assert model.training is mode
+
+
+def test_bare_backbone_gives_its_class_token(backbone_folder, intake):
+    model, view = load_embedder(backbone_folder)
+    found = embed_images(model, view, intake, precision="fp32")
+    pixels = normalise(torch.stack([view(intake.open(file)) for file in intake.used]), view.mean, view.std)
+    assert pixels.shape == (10, 3, 16, 16)
+    with torch.no_grad():
+        expected = F.normalize(model.backbone(pixels).last_hidden_state[:, 0], dim=-1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
+    again = load_embedder(backbone_folder)[0]
+    assert model_fingerprint(again) == model_fingerprint(model)
+
+
+def test_view_beside_a_backbone_is_used(backbone_folder, tmp_path):
+    copied = tmp_path / "backbone"
+    copied.mkdir()
+    for file in backbone_folder.iterdir():
+        (copied / file.name).write_bytes(file.read_bytes())
+    build_image_processor(ViewOptions(image_size=8, resize_size=9)).save_pretrained(copied)
+    assert load_embedder(copied)[1](Image.new("RGB", (30, 20))).shape == (3, 8, 8)
+
+
+def test_no_model_is_said(tmp_path):
+    with pytest.raises(RunError, match="Cannot load a model from"):
+        load_embedder(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text('{"model_type": "dinov2", "hidden_size": 32}')
+    with pytest.raises(RunError, match="Cannot load a backbone from"):
+        load_embedder(tmp_path)
+
+
+def test_cache_lies_where_caches_lie(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == FeatureCache().folder == tmp_path / "promptccd" / "features"

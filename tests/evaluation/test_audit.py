@@ -1,0 +1,346 @@
+"""Which rows of the paper can come from the split they are said to come from."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.data.splits import split_by_category
+from promptccd.errors import DataError
+from promptccd.evaluation import (
+    ClusteringAccuracy,
+    Interval,
+    PublishedRow,
+    SplitCounts,
+    audit_average,
+    audit_row,
+    audit_rows,
+    clustering_accuracy,
+    declared_split,
+    implied_old_share,
+    published_rows,
+)
+from promptccd.evaluation.declared_splits import DECLARED_SPLITS
+
+PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
+EVERYTHING = published_rows(protocol=None, backbone=None, setting=None)
+
+
+def outcomes(protocol: str, **wanted: object) -> Counter:
+    """How often every verdict fell on single stages."""
+    rows = published_rows(**{"protocol": protocol, "backbone": None, "setting": None, **wanted})
+    return Counter(verdict.outcome for row, verdict in audit_rows(rows) if row.stage is not None)
+
+
+def implied(protocol: str, method: str, **wanted: object) -> list[Interval | None]:
+    """Shares that the stages of one run imply, in their order."""
+    rows = published_rows(
+        method=method, **{"protocol": protocol, "backbone": None, "setting": None, **wanted}
+    )
+    staged = sorted((row for row in rows if row.stage is not None), key=lambda row: row.stage)
+    return [implied_old_share(row.all, row.old, row.new) for row in staged]
+
+
+# --- the arithmetic -------------------------------------------------------------------------------------------
+
+
+def test_the_true_share_is_always_implied() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(2000):
+        old, new = generator.integers(1, 3000, 2).tolist()
+        right = generator.integers(0, old + 1), generator.integers(0, new + 1)
+        score = ClusteringAccuracy(
+            round(100 * sum(right) / (old + new), 2),
+            round(100 * right[0] / old, 2),
+            round(100 * right[1] / new, 2),
+        )
+        found = implied_old_share(*score)
+        assert found is not None
+        assert old / (old + new) in found
+        assert audit_row(score, SplitCounts(old, new)).outcome != "impossible"
+
+
+def test_the_interval_is_no_wider_than_rounding_makes_it() -> None:
+    generator = np.random.default_rng(1)
+    for _ in range(200):
+        old, new = (float(value) for value in generator.integers(0, 101, 2))
+        if old == new:
+            continue
+        share = generator.uniform(0.2, 0.8)
+        found = implied_old_share(round(share * old + (1 - share) * new, 2), old, new)
+        for bound in found:  # accuracies that round to the printed ones reach every bound
+            if 0 < bound < 1:
+                assert abs(bound * old + (1 - bound) * new - round(share * old + (1 - share) * new, 2)) == (
+                    pytest.approx(0.01, abs=1e-6)
+                )
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ((50.0, 50.0, 50.0), Interval(0.0, 1.0)),
+        ((50.01, 50.0, 50.0), Interval(0.0, 1.0)),
+        ((50.02, 50.0, 50.0), None),
+        ((80.0, 60.0, 70.0), None),
+        ((59.98, 60.0, 70.0), None),
+        ((59.99, 60.0, 70.0), Interval(1.0, 1.0)),
+    ],
+)
+def test_old_beside_new(row: tuple[float, float, float], expected: Interval | None) -> None:
+    found = implied_old_share(*row)
+    assert found == (expected and pytest.approx(expected, abs=1e-6))
+
+
+def test_whole_numbers_tell_splits_of_one_share_apart() -> None:
+    score = ClusteringAccuracy(70.69, 80.90, 63.54)  # 1982 of 2450, 2224 of 3500
+    assert audit_row(score, SplitCounts(2450, 3500)).outcome == "consistent"
+    found = audit_row(score, SplitCounts(490, 700))
+    assert found.outcome == "impossible"
+    assert found.reason == "The accuracies are no whole numbers of 490 Old and 700 New images."
+    assert audit_row(score, SplitCounts(490, 700, inferred=True)).outcome == "undecided"
+    assert audit_row(score, 490 / 1190).outcome == "consistent"  # no numbers of images, no such test
+
+
+def test_what_cannot_be_told() -> None:
+    assert audit_row(ClusteringAccuracy(50.0, 50.1, 49.95), 0.3).outcome == "undecided"
+    assert audit_row(ClusteringAccuracy(70.0, 80.0, 60.0), None).implied == pytest.approx((0.4995, 0.5005))
+    assert audit_row(ClusteringAccuracy(70.0, float("nan"), 70.0), 0.0).outcome == "undecided"
+    assert audit_average(ClusteringAccuracy(70.0, 80.0, 60.0), []).outcome == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("row", "share", "message"),
+    [((0.7, 0.8, 101.0), 0.5, "got 101.0"), ((70.0, 80.0, -1.0), None, "got -1.0"), ((1, 2, 3), 41.2, "got 41.2")],
+)  # fmt: skip
+def test_what_is_no_percentage_or_share_is_refused(row: tuple, share: float | None, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        audit_row(ClusteringAccuracy(*row), share)
+
+
+def test_a_run_of_ones_own_is_consistent_with_its_split() -> None:
+    labels = np.repeat(np.arange(10), 40)
+    split = split_by_category(labels, [str(name) for name in range(10)], (7, 1, 1, 1), None, 1, "none")
+    generator = np.random.default_rng(3)
+    for count in split.counts[1:]:
+        true = labels[split.sample_ids[count.stage]]
+        guess = np.where(generator.random(len(true)) < 0.7, true, generator.integers(0, 10, len(true)))
+        score = clustering_accuracy(true, guess, range(7))
+        assert audit_row(score, count.old_share).outcome == "consistent"
+        assert audit_row(score, count.old_share + 0.05).outcome == "impossible"
+
+
+def test_an_average_is_judged_by_its_stages() -> None:
+    stages = [ClusteringAccuracy(70.0, 80.0, 60.0), ClusteringAccuracy(50.0, 90.0, 40.0)]
+    good = [(stage, audit_row(stage, share)) for stage, share in zip(stages, (0.5, 0.2), strict=True)]
+    mean = ClusteringAccuracy(60.0, 85.0, 50.0)
+    assert audit_row(mean, 0.35).outcome == "impossible"  # the mean share is not the share of the means
+    assert audit_average(mean, good).outcome == "consistent"
+    bad = [good[0], (stages[1], audit_row(stages[1], 0.3))]
+    assert audit_average(mean, bad).reason == "1 of its 2 stages: impossible."
+    wrong = audit_average(mean._replace(old=85.5), good)
+    assert (wrong.outcome, wrong.reason) == ("impossible", "Old 85.50 is not the mean 85.00 of its stages.")
+
+
+# --- the declared splits --------------------------------------------------------------------------------------
+
+
+def test_declared_numbers_of_images() -> None:
+    """methods.md 1.2 and 1.4, from the rule that cuts the data."""
+    counts = {
+        key: [(count.old, count.new) for count in DECLARED_SPLITS[key]]
+        for key in DECLARED_SPLITS
+        if not DECLARED_SPLITS[key][0].inferred
+    }
+    assert counts["transductive", "cifar100"] == [(2450, 3500), (1050, 5500), (1050, 6000)]
+    assert counts["transductive", "tinyimagenet"] == [(4900, 7000), (2100, 11000), (2100, 12000)]
+    assert counts["inductive", "cifar100"] == [(490, 700), (210, 1100), (210, 1200)]
+    assert counts["inductive", "imagenet100"] == [(210, 350), (140, 550), (140, 600)]
+    assert counts["inductive", "tinyimagenet"] == [(420, 700), (280, 1100), (280, 1200)]
+    assert counts["class_split=4:2:2:2", "cifar100"] == [(1400, 7000), (600, 11000), (600, 12000)]
+
+
+@pytest.mark.parametrize(
+    ("key", "shares"),
+    [
+        (("transductive", "imagenet100"), (0.4118, 0.1603, 0.1489)),
+        (("transductive", "cub"), (0.4006, 0.1750, 0.1632)),
+        (("transductive", "aircraft"), (0.3784, 0.1643, 0.2527)),
+        (("transductive", "cars"), (0.3765, 0.1177, 0.1871)),
+        (("transductive", "caltech101"), (0.498, 0.2619, 0.1878)),
+        (("inductive", "cub"), (0.3964, 0.1741, 0.1651)),
+        (("metagcd", "cifar100"), (0.9412, 0.8889, 0.8421, 0.8)),
+    ],
+)
+def test_declared_shares(key: tuple[str, str], shares: tuple[float, ...]) -> None:
+    assert [count.share for count in DECLARED_SPLITS[key]] == pytest.approx(shares, abs=1e-4)
+
+
+def test_every_clean_row_of_the_main_tables_agrees() -> None:
+    """Most rows fit their split to the last image, so the rows that do not say something."""
+    for benchmark in ("cifar100", "tinyimagenet", "imagenet100", "cub", "aircraft", "cars", "caltech101"):
+        found = outcomes("transductive_cacc", benchmark=benchmark)
+        assert found["consistent"] > 0.7 * found.total(), benchmark
+    assert outcomes("transductive_cacc")["consistent"] == 519
+    assert outcomes("transductive_cacc").total() == 600
+    assert outcomes("transductive_cacc", benchmark="cifar100") == {"consistent": 105, "impossible": 9}
+
+
+def test_imagenet_has_500_images_of_every_class() -> None:
+    """The paper's statistics say 77.46K labelled images, which is 1,272 a class."""
+    of_500 = DECLARED_SPLITS["transductive", "imagenet100"]
+    of_1272 = (SplitCounts(6230, 8900), SplitCounts(2660, 13990), SplitCounts(2730, 15270))
+    rows = [row for row in EVERYTHING if row.benchmark == "imagenet100" and declared_split(row) in of_500]
+    fits = [
+        sum(audit_row(row, split[row.stage - 1]).outcome == "consistent" for row in rows)
+        for split in (of_500, of_1272)
+    ]
+    assert [len(rows), *fits] == [171, 141, 36]
+
+
+# --- what the paper's tables show -----------------------------------------------------------------------------
+
+
+def test_rows_from_other_splits() -> None:
+    assert outcomes(
+        "transductive_cacc", benchmark="cifar100", method="happy", backbone="dino"
+    ) == {"impossible": 3}  # fmt: skip
+    misfits = []
+    for benchmark, method in (
+        ("imagenet100", "simgcd"),
+        ("imagenet100", "simgcd-replay"),
+        ("cub", "simgcd"),
+        ("cub", "simgcd-replay"),
+    ):
+        assert outcomes("transductive_cacc", benchmark=benchmark, method=method) == {"impossible": 3}
+        inductive = DECLARED_SPLITS["inductive", benchmark]
+        for row in published_rows(benchmark, method, backbone="dino"):
+            if row.stage and audit_row(row, inductive[row.stage - 1]).outcome != "consistent":
+                misfits.append((benchmark, method, row.stage))
+    # All four are of the inductive split, but for one cell: 0.3751 to 0.3755 where that split has 0.3750.
+    assert misfits == [("imagenet100", "simgcd-replay", 1)]
+
+
+def test_no_declared_class_split_was_run() -> None:
+    """All three tables are of one stream, which has 40, 20 and no new categories after 40 known ones."""
+    wrapped = (1400 / 15400, 600 / 13600, 600 / 3600)
+    assert wrapped == pytest.approx((0.0909, 0.0441, 0.1667), abs=1e-4)
+    misfits = []
+    for setting in ("class_split=4:2:2:2", "class_split=4:3:2:1", "class_split=1:2:3:4"):
+        for method in ("promptccd-gcd", "grow-merge", "promptccd"):
+            rows = audit_rows(
+                published_rows(method=method, protocol="class_split", backbone=None, setting=setting)
+            )
+            average = next(verdict for row, verdict in rows if row.stage is None)
+            assert average.outcome == "impossible"
+            for index, found in enumerate(implied("class_split", method, setting=setting)):
+                if found is None or wrapped[index] not in found:
+                    misfits.append((setting[12:], method, index + 1))
+    assert misfits == [  # a repeated cell (stage 3 of 1:2:3:4), and two that no stage of the stream gives
+        ("4:3:2:1", "grow-merge", 1),
+        ("4:3:2:1", "promptccd", 1),
+        ("1:2:3:4", "promptccd-gcd", 3),
+    ]
+    assert outcomes("class_split") == {"impossible": 24, "undecided": 2, "consistent": 1}
+
+
+def test_the_pa_cgcd_table_mixes_two_evaluation_sets() -> None:
+    verdicts = {
+        row.method: verdict for row, verdict in audit_rows(published_rows("cub", None, "pa_cgcd", None))
+    }
+    assert {method: verdict.outcome for method, verdict in verdicts.items()} == {
+        "grow-merge": "consistent", "promptccd": "consistent", "pa-cgcd": "impossible", "promptccd-gcd": "impossible",
+    }  # fmt: skip
+    assert 0.796 in verdicts["pa-cgcd"].implied  # the test set of all 200 categories
+    assert verdicts["promptccd-gcd"].implied == pytest.approx(
+        (0.4340, 0.4353), abs=1e-4
+    )  # near, yet neither set
+
+
+def test_the_metagcd_table_mixes_two_evaluation_sets() -> None:
+    assert outcomes("metagcd", method="promptccd-gcd") == {"consistent": 4}
+    assert outcomes("metagcd", method="promptccd") == {"impossible": 4}
+    shares = [(found.low + found.high) / 2 for found in implied("metagcd", "promptccd")]
+    assert shares == pytest.approx((0.573, 0.512, 0.462, 0.323), abs=1e-3)
+    assert 2000 / 3500 in implied("metagcd", "promptccd")[0]  # unlabelled images of session 1
+    assert outcomes("metagcd") == {"consistent": 8, "impossible": 16}
+
+
+def test_an_inductive_row_that_is_none() -> None:
+    """Grow and Merge's inductive row of the table of its variants repeats the one with fixed labelled images."""
+    row, *_ = published_rows("cifar100", "grow-merge", "gm_variants", "dino", setting="evaluation=inductive")
+    assert "no whole numbers of 490 Old and 700 New" in audit_row(row, declared_split(row)).reason
+    assert audit_row(row, DECLARED_SPLITS["transductive", "cifar100"][0]).outcome == "consistent"
+
+
+# --- the table and the command --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's tables are not here")
+def test_published_rows_are_the_paper() -> None:
+    names = {"cub": "cub200", "cars": "stanford_cars"}
+    metrics = {"pa_cgcd": ("m_all", "m_o", "m_d"), "part_routing": ("part_all", "part_old", "part_new")}
+    printed = {
+        tuple(
+            row[key] for key in ("table", "dataset", "method", "backbone", "setting", "stage", "metric")
+        ): row
+        for row in csv.DictReader(PAPER.open(encoding="utf-8"))
+    }
+    covered = set()
+    for row in EVERYTHING:
+        stage = str(row.stage) if row.stage and row.protocol != "pa_cgcd" else "avg"
+        method = "gcd" if row.method == "promptccd-gcd" else row.method
+        place = (row.table, names.get(row.benchmark, row.benchmark), method, row.backbone)
+        for index, metric in enumerate(metrics.get(row.protocol, ("all", "old", "new"))):
+            keys = [(*place, setting, stage, metric) for setting in (row.setting, "seed=1")]
+            key = next(key for key in keys if key in printed)
+            assert float(printed[key]["value"]) == (row.all, row.old, row.new)[index]
+            assert (float(printed[key]["std"]) if printed[key]["std"] else None) == (
+                row.std and row.std[index]
+            )
+            covered.add(key[1:])
+    left = {key[1:] for key in printed} - covered
+    accuracies = {
+        key
+        for key in left
+        if not key[0].startswith("avg_") and key[-1] not in ("estimated_c", "true_c", "m_f")
+    }
+    # Where a table says seed 1 and another says nothing, the figures are the same and stand once.
+    assert {key[3] for key in accuracies} <= {"seed=1"}
+
+
+def test_rows_are_found_by_what_is_asked() -> None:
+    rows = published_rows("cub", "promptccd-pp")
+    assert [row.stage for row in rows if row.table == "main_complete_result_ssb_w_dinov2"] == [1, 2, 3]
+    average = next(row for row in rows if row.stage is None)
+    assert (average.all, average.old, average.new, average.std) == (76.02, 86.31, 71.73, None)
+    assert published_rows("digits") == []
+    spread = published_rows("cifar100", "promptccd-b-l2p", backbone="dino", setting="seeds=5")
+    assert [(row.all, row.std) for row in spread] == [(51.59, (6.3, 8.7, 6.1))]
+    assert {row.forgetting for row in EVERYTHING if row.protocol == "pa_cgcd"} == {9.57, 23.24, 9.49, 6.07}
+    names = ("benchmark", "method", "protocol", "backbone", "setting", "stage")
+    assert len({tuple(getattr(row, name) for name in names) for row in EVERYTHING}) == len(EVERYTHING)
+    assert isinstance(rows[0], PublishedRow)
+
+
+def test_command_prints_the_verdicts(capsys: pytest.CaptureFixture) -> None:
+    assert main(["audit", "--benchmark", "cifar100", "--method", "happy", "--backbone", "dino"]) == 0
+    printed = capsys.readouterr().out
+    assert "0.4347-0.4354    0.4118  impossible  Old is 0.4347 to 0.4354 of the images" in printed
+    assert printed.endswith("4 rows: 0 consistent, 4 impossible, 0 undecided\n")
+    assert main(["audit", "--protocol", "metagcd", "--verdict", "consistent", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert len(values) == 9
+    assert {value["outcome"] for value in values} == {"consistent"}
+
+
+def test_command_names_what_the_paper_has(capsys: pytest.CaptureFixture) -> None:
+    assert main(["audit", "--benchmark", "cub200"]) == 2
+    assert (
+        "no benchmark 'cub200': it has aircraft, caltech101, cars, cifar100, cub" in capsys.readouterr().err
+    )
+    assert main(["audit", "--benchmark", "aircraft", "--protocol", "metagcd"]) == 2
+    assert "prints no row of benchmark aircraft, protocol metagcd" in capsys.readouterr().err

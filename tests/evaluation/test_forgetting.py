@@ -1,0 +1,64 @@
+"""M_f and M_d by hand, and sessions of plain k-means."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from promptccd.errors import DataError
+from promptccd.evaluation import (
+    ForgettingScore,
+    StageScore,
+    final_discovery,
+    labelled_categories,
+    max_forgetting,
+    mean_discovery,
+    session_accuracy,
+)
+
+
+def test_figures_by_hand() -> None:
+    assert max_forgetting([80.0, 80.0, 80.0], [78.0, 70.0, 75.0]) == 10.0
+    assert max_forgetting([80.0], [83.0]) == -3.0  # nothing was forgotten, something was learnt
+    assert max_forgetting([math.nan, 80.0], [math.nan, 79.0]) == 1.0
+    assert final_discovery([10.0, 20.0, 60.0]) == 60.0
+    assert mean_discovery([10.0, 20.0, 60.0]) == 30.0
+    assert mean_discovery([math.nan, 20.0]) == 20.0
+
+
+@pytest.mark.parametrize("wrong", [([], []), ([1.0], [1.0, 2.0])])
+def test_steps_that_do_not_fit_are_refused(wrong: tuple) -> None:
+    with pytest.raises(DataError, match="one accuracy before for each after"):
+        max_forgetting(*wrong)
+    for figure in (final_discovery, mean_discovery):
+        with pytest.raises(DataError, match="at least one step"):
+            figure([])
+
+
+def test_one_step_has_the_figures_of_its_row() -> None:
+    score = ForgettingScore("pa-cgcd", [StageScore(1, 60.0, 70.0, 52.0, 200, 2158)], [75.0])
+    assert score.summary == {"M_all": 60.0, "M_o": 70.0, "M_f": 5.0, "M_d": 52.0, "M_d_mean": 52.0}
+    assert score.columns == {"known_before": [75.0], "forgotten": [5.0]}
+
+
+def test_what_stage_zero_knows_assigns_by_its_means() -> None:
+    known = labelled_categories(torch.tensor([[1.0, 0.0], [0.8, 0.0], [0.0, 1.0]]), np.array([4, 4, 9]))
+    assert known.prototype_ids == [4, 9]
+    torch.testing.assert_close(known.prototypes, torch.tensor([[0.9, 0.0], [0.0, 1.0]]))
+    assert known.assign(torch.tensor([[0.1, 0.9], [0.6, 0.1]])).tolist() == [9, 4]
+
+
+def test_sessions_use_no_label() -> None:
+    """Features that hide the labels are grouped by the features, and scored so."""
+    truth = [np.array([0, 1, 2] * 6), np.array([0, 1, 2, 3] * 6)]
+    blind = [torch.eye(4)[torch.from_numpy(ids[::-1].copy()).sort().values] for ids in truth]
+    seeing = [torch.eye(4)[torch.from_numpy(ids)] for ids in truth]
+    options = {"num_known": 2, "restarts": 3, "seed": 0}
+    perfect = session_accuracy(lambda session: seeing[session - 1], truth, [3, 4], **options)
+    assert perfect.average == {"all": 100.0, "old": 100.0, "new": 100.0}
+    assert perfect.separate == [(100.0, 100.0, 100.0)] * 2
+    poor = session_accuracy(lambda session: blind[session - 1], truth, [3, 4], **options)
+    assert poor.average["all"] < 50.0
+    with pytest.raises(DataError, match="18"):
+        session_accuracy(lambda session: seeing[session - 1], truth[:1], [19], **options)

@@ -1,0 +1,321 @@
+"""What each edit does, what it refuses, and that every one is taken back to the same state."""
+
+import json
+
+import numpy as np
+import pytest
+
+from promptccd.errors import RegistryError
+from promptccd.registry import (
+    EDITS,
+    Answer,
+    CategoryRegistry,
+    CategoryState,
+    Confirm,
+    Edit,
+    Merge,
+    Move,
+    NotACategory,
+    Rename,
+    Split,
+    edit_from_dict,
+)
+from promptccd.registry.invariants import check_tables
+from promptccd.registry.schema import write_entry
+from tests.registry.streams import WIDTH, Images, known_registry, random_edit, sizes_add_up
+
+ONE, TWO = np.eye(WIDTH)[:2]
+
+
+@pytest.fixture
+def images() -> Images:
+    return Images("s1", {0: 6, 3: 9, 4: 5, 5: 7})
+
+
+@pytest.fixture
+def registry(images: Images) -> CategoryRegistry:
+    """Known 0, 1, 2; discovered 3 (9 images), 4 (7) and 5 (5)."""
+    registry = known_registry()
+    registry.observe(1, images.groups({0: 0}))
+    return registry
+
+
+def test_new_ids_go_to_the_largest_first(registry: CategoryRegistry) -> None:
+    assert [(each.id, each.name, each.size) for each in registry.active] == [
+        (0, "ant", 16), (1, "bee", 10), (2, "cat", 10),
+        (3, "discovered 3", 9), (4, "discovered 4", 7), (5, "discovered 5", 5),
+    ]  # fmt: skip
+    assert [each.born for each in registry.active] == [0, 0, 0, 1, 1, 1]
+
+
+def test_rename(registry: CategoryRegistry) -> None:
+    registry.edit(Rename(3, "  grey heron "))
+    assert registry.category(3).name == "grey heron"
+    with pytest.raises(RegistryError, match="Category 3 is called 'grey heron' already: .* merge"):
+        registry.edit(Rename(4, "grey heron"))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "at least one character"),
+        (" \t ", "at least one character"),
+        ("a\nb", r"got '\\n'"),
+        ("nul\0", r"got '\\x00'"),
+        ("line\u2028separator", "on one line"),
+        ("half\ud800", "control characters"),
+        ("x" * 101, "at most 100 characters, got 101"),
+        (7, "to be text, got 7"),
+    ],
+)
+def test_names_that_are_refused(registry: CategoryRegistry, name: object, reason: str) -> None:
+    with pytest.raises(RegistryError, match=reason):
+        registry.edit(Rename(3, name))
+
+
+@pytest.mark.parametrize("name", ["<img onerror=alert(1)>", "=cmd()", "\u202eabc", "x" * 100, "鷺", "a b"])
+def test_names_are_kept_as_written(registry: CategoryRegistry, name: str) -> None:
+    registry.edit(Rename(3, name))
+    assert registry.category(3).name == name
+
+
+def test_merge_keeps_the_known_one_and_the_mean(registry: CategoryRegistry) -> None:
+    rows = {each.id: registry.prototypes[each.prototype_row] for each in registry.active}
+    registry.edit(Merge([4, 2, 5]))
+    assert registry.category(2).size == 22
+    assert [registry.resolve(each) for each in (4, 5)] == [2, 2]
+    assert registry.categories[4].state is CategoryState.RETIRED
+    mean = (10 * rows[2] + 7 * rows[4] + 5 * rows[5]) / 22
+    np.testing.assert_allclose(registry.prototypes[registry.category(2).prototype_row], mean, atol=1e-6)
+    with pytest.raises(RegistryError, match="Category 4 was merged into category 2"):
+        registry.edit(Rename(4, "heron"))
+
+
+def test_merge_keeps_the_oldest_id_and_the_name_a_person_gave(registry: CategoryRegistry) -> None:
+    registry.edit(Rename(5, "heron"))
+    registry.edit(Merge([5, 3]))
+    assert registry.category(3).name == "heron"
+    registry.edit(Rename(4, "stork"))
+    registry.edit(Merge([4, 3]))
+    assert registry.category(3).name == "heron"
+    assert registry.resolve(5) == registry.resolve(4) == 3
+
+
+def test_merge_overrules_answers_between_the_two(registry: CategoryRegistry, images: Images) -> None:
+    three, five = images.of(3), images.of(4)
+    registry.edit(Answer(three[0], five[0], False))
+    registry.edit(Answer(three[0], three[1], False))
+    registry.edit(Merge([3, 5]))
+    assert registry.constraints().cannot_link == ((three[0], three[1]),)
+
+
+def test_split_gives_a_new_id_to_the_selected_images_alone(
+    registry: CategoryRegistry, images: Images
+) -> None:
+    part = images.of(3)[:4]
+    registry.edit(Split(3, part, ONE, TWO, "small ones"))
+    assert registry.members_of(6) == part
+    assert registry.members_of(3) == images.of(3)[4:]
+    assert registry.category(6).name == "small ones"
+    np.testing.assert_array_equal(registry.prototypes[registry.category(6).prototype_row], ONE)
+    np.testing.assert_array_equal(registry.prototypes[registry.category(3).prototype_row], TWO)
+    assert dict(registry.constraints().pinned) == dict.fromkeys(part, 6)
+
+
+def test_move_takes_only_the_selected_images(registry: CategoryRegistry, images: Images) -> None:
+    moved = images.of(3)[2:5]
+    registry.edit(Move(moved, 1))
+    assert [registry.members[key] for key in images.of(3)] == [3, 3, 1, 1, 1, 3, 3, 3, 3]
+    registry.edit(Move(moved[:1], None))
+    assert registry.unassigned == moved[:1]
+    assert registry.constraints().forbidden == {moved[0]: frozenset({1})}
+    registry.edit(Move(moved[:1], 1))
+    assert not registry.constraints().forbidden
+    assert sizes_add_up(registry)
+
+
+def test_a_category_without_images_rests_until_it_gets_some(
+    registry: CategoryRegistry, images: Images
+) -> None:
+    registry.edit(Move(images.of(4), 3))
+    assert registry.category(5).dormant
+    assert 5 not in registry.active_prototypes().ids
+    registry.edit(Move(images.of(4)[:1], 5))
+    assert 5 in registry.active_prototypes().ids
+
+
+def test_not_a_category(registry: CategoryRegistry, images: Images) -> None:
+    members = images.of(4)
+    registry.edit(NotACategory(5, {members[0]: 3}))
+    assert registry.categories[5].state is CategoryState.RETIRED
+    assert registry.resolve(5) is None
+    assert registry.members[members[0]] == 3
+    assert registry.unassigned == members[1:]
+    assert registry.constraints().forbidden[members[1]] == {5}
+
+
+def test_answers_become_constraints_and_can_be_taken_back(registry: CategoryRegistry, images: Images) -> None:
+    a, b, c = images.keys[:3]
+    registry.edit(Answer(b, a, True))
+    registry.edit(Answer(b, c, False))
+    assert registry.constraints().must_link == ((a, b),)
+    assert registry.constraints().cannot_link == ((b, c),)
+    with pytest.raises(RegistryError, match="cannot be together and must be together"):
+        registry.edit(Answer(a, c, True))
+    registry.edit(Answer(b, c, None))
+    registry.edit(Answer(a, c, True))
+    assert len(registry.constraints().must_link) == 2
+
+
+def test_a_placement_by_hand_overrules_an_older_answer(registry: CategoryRegistry, images: Images) -> None:
+    a, b = images.of(3)[0], images.of(4)[0]
+    registry.edit(Answer(a, b, True))
+    registry.edit(Move([a], 3))
+    registry.edit(Move([b], 5))  # contradicts the answer, and is newer
+    assert registry.constraints().must_link == ()
+    assert dict(registry.constraints().pinned) == {a: 3, b: 5}
+
+
+def test_confirmed_images_are_pinned(registry: CategoryRegistry, images: Images) -> None:
+    registry.edit(Confirm(images.of(3)[:2]))
+    assert dict(registry.constraints().pinned) == dict.fromkeys(images.of(3)[:2], 3)
+
+
+REFUSED: list[tuple[Edit, str]] = [
+    (Rename(99, "x"), "no category 99. There are: 0, 1, 2, 3, 4, 5"),
+    (Rename(True, "x"), "no category True"),
+    (Merge([3]), "at least two"),
+    (Merge([3, 3]), "at least two"),
+    (Split(3, [], ONE, TWO), "at least one image"),
+    (Split(3, ["s1:0"], ONE, TWO), "1 of the 1 images are not in category 3"),
+    (Split(3, [f"s1:{number}" for number in range(6, 15)], ONE, TWO), "All 9 images"),
+    (Split(3, ["s1:6"], ONE[:5], TWO), "a prototype of 24 finite numbers, got shape"),
+    (Split(3, ["s1:6"], ONE * np.nan, TWO), "NaN or infinity"),
+    (Split(3, ["s1:6"], ONE, TWO, "bee"), "Category 1 is called 'bee' already"),
+    (Move(["nowhere"], 3), "never seen, the first is 'nowhere'"),
+    (Move("s1:6", 99), "no category 99"),
+    (Move([7], 3), "to be text, got 7"),
+    (NotACategory(1), "labelled at stage 0"),
+    (NotACategory(5, {"s1:0": 3}), "'s1:0' is not in category 5"),
+    (NotACategory(5, {"s1:15": 5}), "is being retired"),
+    (Answer("s1:0", "s1:0", True), "got 's1:0' twice"),
+]
+
+
+@pytest.mark.parametrize(("edit", "reason"), REFUSED, ids=lambda value: getattr(value, "kind", None))
+def test_a_refused_edit_changes_nothing(registry: CategoryRegistry, edit: Edit, reason: str) -> None:
+    before = registry.state_hash(), registry.next_id, len(registry.log), len(registry.prototypes)
+    with pytest.raises(RegistryError, match=reason):
+        registry.edit(edit)
+    assert (registry.state_hash(), registry.next_id, len(registry.log), len(registry.prototypes)) == before
+
+
+def test_edits_come_from_plain_values(registry: CategoryRegistry) -> None:
+    entry = registry.edit(
+        edit_from_dict({"kind": "rename", "category": 3, "name": "heron"}), time="2026-01-01T00:00:00Z"
+    )
+    assert entry.what == {"kind": "rename", "category": 3, "name": "heron"}
+    assert edit_from_dict(entry.what) == Rename(3, "heron")
+    with pytest.raises(RegistryError, match=f"Unknown edit 'drop'. There are: {', '.join(EDITS)}"):
+        edit_from_dict({"kind": "drop"})
+    with pytest.raises(RegistryError, match="Expected .*'category', 'name'.* got .*'id'"):
+        edit_from_dict({"kind": "rename", "id": 3})
+
+
+def test_numbers_of_numpy_are_numbers(registry: CategoryRegistry, images: Images) -> None:
+    other = registry.copy()
+    three, five = np.int64(3), np.int64(5)
+    for one, two in (
+        (Rename(three, "heron"), Rename(3, "heron")),
+        (Move(np.array(images.of(4)[:2]), three, {three: ONE}), Move(images.of(4)[:2], 3, {3: ONE})),
+        (NotACategory(five, {images.of(4)[2]: three}), NotACategory(5, {images.of(4)[2]: 3})),
+        (Answer(images.keys[0], images.keys[1], np.True_), Answer(images.keys[0], images.keys[1], True)),
+    ):
+        assert write_entry(registry.edit(one)) == write_entry(other.edit(two))
+        assert json.dumps(write_entry(registry.log[-1])) == json.dumps(write_entry(other.log[-1]))
+    assert registry.state_hash() == other.state_hash()
+
+
+def test_time_is_in_the_log_but_not_in_the_hash(registry: CategoryRegistry) -> None:
+    other = registry.copy()
+    registry.edit(Rename(3, "heron"), time="2026-01-01T00:00:00Z")
+    other.edit(Rename(3, "heron"))
+    assert registry.log[-1].time == "2026-01-01T00:00:00Z"
+    assert registry.state_hash() == other.state_hash()
+
+
+def test_copies_are_independent(registry: CategoryRegistry) -> None:
+    other, before = registry.copy(), registry.state_hash()
+    other.edit(Merge([3, 4]))
+    other.undo()
+    other.edit(Rename(0, "wasp"))
+    assert registry.state_hash() == before
+    assert not registry.can_undo
+
+
+def test_an_undone_id_is_not_given_to_anything_else(registry: CategoryRegistry, images: Images) -> None:
+    split = Split(3, images.of(3)[:2], ONE, TWO)
+    registry.edit(split)
+    registry.undo()
+    assert 6 not in registry.categories
+    registry.redo()
+    assert registry.members_of(6) == images.of(3)[:2]
+    registry.undo()
+    registry.edit(split)
+    assert 6 not in registry.categories
+    assert registry.category(7).size == 2
+    assert not registry.can_redo
+
+
+def test_undo_and_redo_say_when_there_is_nothing(registry: CategoryRegistry) -> None:
+    with pytest.raises(RegistryError, match="nothing to undo since stage 1"):
+        registry.undo()
+    with pytest.raises(RegistryError, match="nothing to redo"):
+        registry.redo()
+    with pytest.raises(RegistryError, match="nothing was edited yet"):
+        CategoryRegistry().undo()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_sequence_is_undone_and_redone_to_the_same_states(registry: CategoryRegistry, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    hashes, given = [registry.state_hash()], set(registry.categories)
+    while len(hashes) < 26:
+        try:
+            free = registry.next_id
+            registry.edit(random_edit(registry, generator))
+        except RegistryError:
+            assert registry.state_hash() == hashes[-1]
+            continue
+        born = set(registry.categories) - given
+        assert all(each >= free for each in born)
+        given |= born
+        assert sizes_add_up(registry)
+        check_tables(
+            registry.tables, num_known=3, num_rows=len(registry.prototypes), next_id=registry.next_id
+        )
+        hashes.append(registry.state_hash())
+    for expected in hashes[-2::-1]:
+        registry.undo()
+        assert registry.state_hash() == expected
+    for expected in hashes[1:]:
+        registry.redo()
+        assert registry.state_hash() == expected
+
+
+def test_no_id_is_given_twice_however_often_people_change_their_mind(registry: CategoryRegistry) -> None:
+    generator, given = np.random.default_rng(5), set(registry.categories)
+    for _ in range(150):
+        before = set(registry.categories)
+        try:
+            if registry.can_undo and generator.random() < 0.4:
+                registry.undo()
+            else:
+                registry.edit(random_edit(registry, generator))
+                born = set(registry.categories) - before
+                assert not born & given
+                given |= born
+        except RegistryError:
+            continue
+    assert len(given) >= 10
+    assert sizes_add_up(registry)

@@ -1,0 +1,373 @@
+"""A registry on disk: the same state anywhere, and nothing believed that a file merely says."""
+
+import copy
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from promptccd.errors import DiskError, RegistryError
+from promptccd.registry import (
+    PROTOTYPES,
+    REGISTRY,
+    Answer,
+    CategoryRegistry,
+    Confirm,
+    Merge,
+    Move,
+    NotACategory,
+    Rename,
+    Split,
+    StageGroups,
+    has_registry,
+    load_registry,
+    save_registry,
+)
+from tests.registry.streams import WIDTH, Images, known_registry, sizes_add_up
+
+S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
+S2 = Images("s2", {1: 5, 3: 6, 6: 9}, seed=1)
+VECTOR = np.eye(WIDTH)[0]
+
+
+@pytest.fixture(scope="module")
+def registry() -> CategoryRegistry:
+    """One with something in every table, a log of both kinds of entries, and something to redo."""
+    registry = known_registry()
+    registry.observe(1, S1.groups(confidences=np.linspace(0, 1, len(S1.keys))))
+    registry.edit(Rename(3, "heron"), time="2026-01-01T00:00:00Z")
+    registry.observe(2, S2.groups())
+    registry.edit(Split(3, S1.of(3)[:3], VECTOR, VECTOR, "鷺 \u202e <b>"))
+    registry.edit(Answer(S1.keys[0], S1.keys[9], True))
+    registry.edit(Answer(S1.keys[0], S1.keys[30], False))
+    registry.edit(Merge([1, 4]))
+    registry.edit(Move(S1.of(0)[:1], None))
+    registry.edit(NotACategory(5))
+    registry.edit(Confirm(S2.keys[:2]))
+    registry.edit(Rename(6, "newt"))
+    registry.undo()
+    return registry
+
+
+@pytest.fixture
+def folder(registry: CategoryRegistry, tmp_path: Path) -> Path:
+    save_registry(registry, tmp_path)
+    return tmp_path
+
+
+def test_it_comes_back_as_it_was(registry: CategoryRegistry, folder: Path, tmp_path: Path) -> None:
+    found = load_registry(folder)
+    assert found.state_hash() == registry.state_hash()
+    assert (found.log, found.redo_stack, found.next_id) == (
+        registry.log,
+        registry.redo_stack,
+        registry.next_id,
+    )
+    (tmp_path / "again").mkdir()
+    save_registry(found, tmp_path / "again")
+    for name in (REGISTRY, PROTOTYPES):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_undo_and_redo_travel_with_the_checkpoint(registry: CategoryRegistry, folder: Path) -> None:
+    found, other = load_registry(folder), registry.copy()
+    while other.can_undo:
+        other.undo()
+        found.undo()
+        assert found.state_hash() == other.state_hash()
+    while other.can_redo:
+        other.redo()
+        found.redo()
+        assert found.state_hash() == other.state_hash()
+    assert not found.can_redo
+
+
+def test_another_process_reads_the_same(registry: CategoryRegistry, folder: Path) -> None:
+    code = (
+        "import sys; from promptccd.registry import load_registry; r = load_registry(sys.argv[1]); "
+        "print(r.state_hash()); r.undo(); print(r.state_hash())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, cwd="/", check=True
+    )
+    other = registry.copy()
+    other.undo()
+    assert result.stdout.split() == [registry.state_hash(), other.state_hash()]
+
+
+def test_a_file_is_replaced_whole_and_readable_by_others(registry: CategoryRegistry, folder: Path) -> None:
+    save_registry(registry, folder)
+    assert sorted(item.name for item in folder.iterdir()) == [REGISTRY, PROTOTYPES]
+    umask = os.umask(0)
+    os.umask(umask)
+    for item in folder.iterdir():
+        assert stat.S_IMODE(item.stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_save_that_is_cut_off_between_its_files_leaves_the_older_state(
+    registry: CategoryRegistry, folder: Path, tmp_path: Path
+) -> None:
+    later = registry.copy()
+    later.edit(Move(S1.of(3)[4:6], 0, {0: VECTOR}))
+    (tmp_path / "later").mkdir()
+    save_registry(later, tmp_path / "later")
+    (folder / PROTOTYPES).write_bytes((tmp_path / "later" / PROTOTYPES).read_bytes())
+    assert load_registry(folder).state_hash() == registry.state_hash()
+
+
+def test_a_file_is_on_the_disk_before_it_replaces_the_old_one(
+    registry: CategoryRegistry, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    replace, fsync = Path.replace, os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))
+    monkeypatch.setattr(
+        Path, "replace", lambda path, target: (calls.append(target.name), replace(path, target))
+    )
+    save_registry(registry, folder)
+    assert calls == ["fsync", PROTOTYPES, "fsync", REGISTRY]  # a cut between them leaves the older state
+
+
+def test_a_folder_that_cannot_be_written(registry: CategoryRegistry, tmp_path: Path) -> None:
+    with pytest.raises(DiskError, match="The old one is untouched"):
+        save_registry(registry, tmp_path / "missing")
+
+
+def test_a_checkpoint_without_a_registry(tmp_path: Path) -> None:
+    assert not has_registry(tmp_path)
+    with pytest.raises(RegistryError, match=r"holds no registry.json"):
+        load_registry(tmp_path)
+
+
+def test_an_older_checkpoint_gets_a_registry(tmp_path: Path) -> None:
+    names = ["ant", "ant", "a\nb", "discovered 3", "x" * 120]
+    found = CategoryRegistry.from_categories(
+        range(5), names, 3, np.eye(5), stage=2, members={"row:1": 0, "row:2": 3}, images={"row:9": 0}
+    )
+    save_registry(found, tmp_path)
+    found = load_registry(tmp_path)
+    ids, kept, matrix = found.active_prototypes()
+    assert ids == [0, 1, 2, 3, 4]
+    assert kept == ["ant", "ant (2)", "a b", "discovered 3", "x" * 100]
+    np.testing.assert_array_equal(matrix, np.eye(5))
+    assert [each.size for each in found.active] == [1, 0, 0, 1, 0]
+    assert [each.born for each in found.active] == [0, 0, 0, 2, 2]
+    assert (found.stage, found.next_id, found.unassigned) == (2, 5, ["row:9"])
+    with pytest.raises(RegistryError, match="category 9, which has no prototype"):
+        CategoryRegistry.from_categories([0], ["a"], 1, np.eye(1), members={"x": 9})
+    with pytest.raises(RegistryError, match="2 different ids"):
+        CategoryRegistry.from_categories([0, 1], ["a"], 1, np.eye(2))
+
+
+def category(values: dict, identity: int) -> dict:
+    return next(each for each in values["state"]["categories"] if each["id"] == identity)
+
+
+def change(path: str, value: Any) -> Callable[[dict], None]:
+    """Set a value below a path of keys; of a category by its id."""
+
+    def apply(values: dict) -> None:
+        *parts, last = path.split(".")
+        for part in parts:
+            values = (
+                next(each for each in values if str(each["id"]) == part) if part.isdigit() else values[part]
+            )
+        values[last] = value
+
+    return apply
+
+
+FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
+    "newer format": (change("format", 2), "format 2, and this version of promptccd reads formats up to 1"),
+    "no format": (lambda values: values.pop("format"), "The key 'format' is missing"),
+    "format as text": (change("format", "1"), "Expected a format of 1 to 1, got '1'"),
+    "unknown key": (change("auto_map", {}), "Unknown key 'auto_map' in the registry"),
+    "unknown key in a category": (change("state.categories.3.code", "x"), "Unknown key 'code' in a category"),
+    "unknown key in the state": (change("state.pickles", []), "Unknown key 'pickles' in the state"),
+    "a state nobody knows": (change("state.categories.3.state", "alive"), "got 'alive'"),
+    "a wrong size": (change("state.categories.3.size", 4), "Category 3 says that it has 4 images, but 15"),
+    "an id twice": (change("state.categories.3.id", 2), "Category 2 is there twice"),
+    "a name twice": (change("state.categories.3.name", "ant"), "Two categories are called 'ant'"),
+    "a long name": (change("state.categories.3.name", "x" * 101), "the name of a category to be a text of 1 to 100"),
+    "a name over two lines": (change("state.categories.3.name", "a\nb"), "on one line"),
+    "half a character": (change("state.categories.3.name", "\ud800"), "control characters"),
+    "a row out of range": (change("state.categories.3.prototype_row", 999), "Category 3 has prototype row 999"),
+    "an earlier row out of range": (change("state.categories.1.earlier_rows", [999]), "prototype row 999"),
+    "a negative row": (change("state.categories.3.prototype_row", -1), "prototype row to be an integer >= 0, got -1"),
+    "a merge in a circle": (change("state.categories.4.merged_into", 4), "Category 4 was merged into 4"),
+    "a merge that is not retired": (change("state.categories.3.merged_into", 0), "is not retired"),
+    "known by mistake": (change("num_known", 5), "Category 3 is discovered, but ids below 5 are known"),
+    "an id beyond the next": (change("next_id", 6), "Category 6 has the id 6, and the next free id is 6"),
+    "a huge number": (change("next_id", 2**70), "next_id to be an integer"),
+    "true for a number": (change("stage", True), "stage to be an integer >= -1, got True"),
+    "an image nowhere": (change("state.members", [["s1:0", 99]]), "Category 0 says"),
+    "members as an object": (change("state.members", {}), "members to be a list of at most 5000000"),
+    "an image twice": (change("state.images", [["a", 1], ["a", 1]]), "twice in images"),
+    "a long key": (change("state.images", [["a" * 1001, 1]]), "key of an image to be a text of 1 to 1000"),
+    "a key that is no text": (change("state.images", [[["a"], 1]]), "key of an image .* got a list of 1"),
+    "a pin elsewhere": (change("state.pinned", [["s1:0", 3]]), "is pinned to category 3 but is not in it"),
+    "a confidence above 1": (change("state.confidences", [["s1:0", 2]]), "confidence of 0 to 1, got 2"),
+    "an answer about strangers": (change("state.links", [[["a", "b"], "same"]]), "not about two images"),
+    "an answer nobody knows": (change("state.links", [[["a", "b"], []]]), "an answer to be 'same'"),
+    "answers that contradict": (
+        lambda values: values["state"]["links"].extend([[["s1:0", "s1:8"], "same"], [["s1:8", "s1:9"], "different"]]),
+        "cannot be together and must be together",
+    ),
+    "forbidden but there": (change("state.forbidden", [["s1:6", [6, 99]]]), "does not exist|is forbidden"),
+    "a log that is no list": (change("log", "none"), "log to be a list"),
+    "an entry without a number": (lambda values: values["log"][0].pop("number"), "'number' is missing in a log"),
+    "a number from the future": (change("next_number", 1), "not below next_number"),
+    "a redo without changes": (lambda values: values["redo"][0].update(patch=None), "does not say what it changes"),
+    "a patch of nothing known": (lambda values: values["redo"][0].update(patch={"a": []}), "Expected the changes of"),
+    "a patch of odd rows": (lambda values: values["redo"][0].update(patch={"members": [[1]]}), "rows of 3 values"),
+    "rows that are not there": (change("prototypes.rows", 999), "Expected float32 prototypes of 999 x 24"),
+    "memory for nothing": (change("prototypes.rows", 2**40), "more than a registry may have"),
+    "other prototypes": (change("prototypes.sha256", "0" * 64), "does not hold the prototypes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
+def test_a_forged_registry_is_refused_by_name(
+    folder: Path, forged: tuple[Callable[[dict], Any], str]
+) -> None:
+    values = json.loads((folder / REGISTRY).read_text())
+    forged[0](values)
+    (folder / REGISTRY).write_text(json.dumps(values))
+    with pytest.raises(RegistryError, match=r"registry\.json is refused: .*(" + forged[1] + ")"):
+        load_registry(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b"[" * 200_000, "nested too deeply"),
+        (b'{"format": NaN}', "NaN, which is no number"),
+        (b'{"format": 1, "format": 1}', "a key twice"),
+        (b'{"format": ' + b"9" * 5000 + b"}", "no JSON"),
+        (b"[]", "Expected the registry to be an object"),
+    ],
+)
+def test_what_is_no_registry_at_all(folder: Path, content: bytes, reason: str) -> None:
+    (folder / REGISTRY).write_bytes(content)
+    with pytest.raises(RegistryError, match=reason):
+        load_registry(folder)
+
+
+def test_a_file_beyond_the_limit_is_not_read(folder: Path) -> None:
+    with (folder / REGISTRY).open("ab") as stream:
+        stream.truncate(2**30)  # takes no room on the disk
+    with pytest.raises(RegistryError, match="bytes, more than the"):
+        load_registry(folder)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "header", "name", "type", "NaN"])
+def test_damaged_prototypes_are_refused(folder: Path, damage: str, registry: CategoryRegistry) -> None:
+    path, rows = folder / PROTOTYPES, np.array(registry.prototypes)
+    content = path.read_bytes()
+    nan = rows.copy()
+    nan[0, 0] = np.nan
+    damages: dict[str, Callable[[], Any]] = {
+        "missing": path.unlink,
+        "cut": lambda: path.write_bytes(content[:-40]),
+        "header": lambda: path.write_bytes(b"\xff" * 8 + content[8:]),
+        "name": lambda: save_file({"other": rows}, path),
+        "type": lambda: save_file({"prototypes": rows.astype(np.float64)}, path),
+        "NaN": lambda: save_file({"prototypes": nan}, path),
+    }
+    damages[damage]()
+    with pytest.raises(RegistryError, match=r"registry\.json is refused: .*registry\.safetensors"):
+        load_registry(folder)
+
+
+def places(value: Any, path: tuple = ()) -> Iterator[tuple]:
+    """Every path into nested lists and objects."""
+    yield path
+    children = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, child in children:
+        yield from places(child, (*path, key))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_changed_in_the_file_it_is_refused_or_whole(folder: Path, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    original = json.loads((folder / REGISTRY).read_text())
+    everywhere = [path for path in places(original) if path]
+    odd = [None, -1, 0, 3, 7, 10**30, 0.5, True, "", "s1:0", "x", [], {}, [[]], {"a": 1}, ["s1:0", 3]]
+    refused = 0
+    for _ in range(60):
+        values = copy.deepcopy(original)
+        *parts, last = everywhere[generator.integers(len(everywhere))]
+        target = values
+        for part in parts:
+            target = target[part]
+        target[last] = odd[generator.integers(len(odd))]
+        (folder / REGISTRY).write_text(json.dumps(values))
+        try:
+            found = load_registry(folder)
+            while found.can_undo:
+                found.undo()
+                assert sizes_add_up(found)
+        except RegistryError:
+            refused += 1
+    assert refused > 30
+
+
+def test_a_forged_log_is_refused_when_it_is_used(folder: Path) -> None:
+    values = json.loads((folder / REGISTRY).read_text())
+    patch = {"categories": [[3, category(values, 3), {**category(values, 3), "size": 0}]]}
+    values["redo"][0]["patch"] = patch
+    (folder / REGISTRY).write_text(json.dumps(values))
+    found = load_registry(folder)
+    before = found.state_hash()
+    with pytest.raises(RegistryError, match="Category 3 says that it has 0 images"):
+        found.redo()
+    assert found.state_hash() == before
+
+
+def test_thirty_thousand_images_are_quick(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    clusters = generator.integers(0, 200, 30_000)
+    keys = [f"{number:064x}" for number in range(30_000)]
+    registry = CategoryRegistry()
+    prototypes = generator.normal(size=(200, 768)).astype(np.float32)
+    groups = StageGroups(keys, clusters, prototypes, confidences=generator.random(30_000))
+    registry.observe(0, groups)
+
+    def seconds(function: Callable[[], Any]) -> float:
+        """Least of three: what other processes take is not ours."""
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            function()
+            times.append(time.process_time() - start)
+        return min(times)
+
+    assert seconds(lambda: (save_registry(registry, tmp_path), load_registry(tmp_path))) < 1
+    members = registry.members_of(7)
+    for edit in (
+        Rename(3, "heron"), Merge([1, 2]), Split(7, members[:50], prototypes[0], prototypes[1]),
+        Move(keys[:1000], 9), NotACategory(11), Answer(keys[0], keys[9], True), Confirm(keys[:1000]),
+    ):  # fmt: skip
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            registry.edit(edit)
+            times.append(time.process_time() - start)
+            registry.undo()
+        assert min(times) < 0.05, edit.kind
+        registry.redo()
+    assert seconds(lambda: (registry.undo(), registry.redo())) < 0.2
+    assert seconds(lambda: registry.observe(0, groups)) < 2

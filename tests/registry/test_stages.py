@@ -1,0 +1,416 @@
+"""Stages come and are grouped again: ids, names and edits stay, and nobody's id goes to another."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from promptccd.errors import RegistryError
+from promptccd.registry import (
+    GROUPING,
+    Answer,
+    CategoryRegistry,
+    CategoryState,
+    Confirm,
+    Merge,
+    Move,
+    NotACategory,
+    Rename,
+    Split,
+    StageGroups,
+)
+from tests.registry.streams import CENTRES, WIDTH, Images, known_registry, random_edit, sizes_add_up
+
+S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
+S2 = Images("s2", {1: 5, 3: 6, 5: 6, 6: 9, 7: 10}, seed=1)
+S3 = Images("s3", {2: 5, 4: 6, 6: 6, 8: 11, 9: 4}, seed=2)
+KNOWN = {0: 0, 1: 1, 2: 2}
+
+
+def mean_of(images: Images, keys: list[str]) -> np.ndarray:
+    return images.features[[images.keys.index(key) for key in keys]].mean(0)
+
+
+def snapshot(registry: CategoryRegistry) -> dict:
+    return {
+        "names": {
+            each.id: (each.name, each.state, each.merged_into) for each in registry.categories.values()
+        },
+        "members": dict(registry.members),
+        "constraints": registry.constraints(),
+    }
+
+
+@pytest.fixture
+def lived() -> CategoryRegistry:
+    """Three stages with renames, merges, splits, a move and a rejection in between."""
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN, seed=1))  # 3: truth 3, 4: truth 4, 5: truth 5
+    registry.edit(Rename(3, "heron"))
+    part = S1.of(3)[:5]
+    registry.edit(Split(3, part, mean_of(S1, part), mean_of(S1, S1.of(3)[5:]), "young heron"))  # 6
+    registry.edit(Move(S1.of(0)[:2], 4))
+    registry.observe(2, S2.groups(KNOWN, seed=2))  # 7: truth 7, 8: truth 6
+    registry.edit(Rename(8, "newt"))
+    registry.edit(Merge([7, 5]))
+    registry.observe(3, S3.groups(KNOWN, seed=3))  # 9: truth 8, 10: truth 9
+    registry.edit(Rename(9, "owl"))
+    registry.edit(NotACategory(10))
+    registry.edit(Merge([8, 4]))
+    registry.edit(Split(9, S3.of(8)[:4], mean_of(S3, S3.of(8)[:4]), mean_of(S3, S3.of(8)[4:])))  # 11
+    registry.edit(Rename(11, "owlet"))
+    return registry
+
+
+def test_three_stages_with_edits(lived: CategoryRegistry) -> None:
+    assert {each.id: each.name for each in lived.active} == {
+        0: "ant", 1: "bee", 2: "cat", 3: "heron", 4: "newt", 5: "discovered 5", 6: "young heron", 9: "owl",
+        11: "owlet",
+    }  # fmt: skip
+    assert lived.members_of(6) == sorted(S1.of(3)[:5])
+    assert set(S2.of(3)) <= set(lived.members_of(3))
+    assert set(S2.of(5)) | set(S2.of(7)) <= set(lived.members_of(5))
+    assert lived.unassigned == S3.of(9)
+    assert sizes_add_up(lived)
+
+
+@pytest.mark.parametrize("again", [(3,), (1, 2, 3), (2, 2), (3, 1, 2)])
+def test_a_repeated_stage_keeps_everything(lived: CategoryRegistry, again: tuple[int, ...]) -> None:
+    before, free, stage = snapshot(lived), lived.next_id, lived.stage
+    for number, stage_again in enumerate(again):
+        images = {1: S1, 2: S2, 3: S3}[stage_again]
+        change = lived.observe(stage_again, images.groups(KNOWN, seed=10 + number))
+        assert change.rerun
+        assert (change.new, change.arrived, change.moved, change.retired) == ((), 0, {}, ())
+        assert snapshot(lived) == before
+    assert (lived.next_id, lived.stage) == (free, stage)
+    assert sizes_add_up(lived)
+
+
+def test_a_repeated_stage_is_undone_like_an_edit(lived: CategoryRegistry) -> None:
+    entry, before = lived.log[-1], lived.state_hash()
+    lived.observe(3, S3.groups(KNOWN, together=(2, 4)))  # another grouping: two categories as one
+    assert lived.log[-1].kind == GROUPING
+    assert lived.state_hash() != before
+    lived.undo()
+    assert lived.state_hash() == before
+    assert lived.undo() == entry
+
+
+def test_the_same_groups_again_are_no_entry(lived: CategoryRegistry) -> None:
+    lived.observe(3, S3.groups(KNOWN, seed=5))
+    length, before = len(lived.log), lived.state_hash()
+    lived.undo()
+    lived.redo()
+    lived.observe(3, S3.groups(KNOWN, seed=6))
+    assert (len(lived.log), lived.state_hash()) == (length, before)
+
+
+def test_every_edit_of_a_stage_is_undone_to_its_state_and_no_further(lived: CategoryRegistry) -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN, seed=1))
+    registry.edit(Rename(3, "heron"))
+    registry.observe(2, S2.groups(KNOWN))
+    hashes = [registry.state_hash()]
+    for edit in (Rename(3, "stork"), Merge([4, 5]), Move(S2.of(6), 3), Confirm(S1.of(3))):
+        registry.edit(edit)
+        hashes.append(registry.state_hash())
+    for expected in hashes[-2::-1]:
+        registry.undo()
+        assert registry.state_hash() == expected
+    with pytest.raises(RegistryError, match="since stage 2 was grouped"):
+        registry.undo()
+    assert [entry.kind for entry in registry.log] == [GROUPING, "rename", GROUPING]
+    assert not registry.log[1].patch
+
+
+def test_new_images_of_a_discovered_category_join_it(lived: CategoryRegistry) -> None:
+    images = Images("s4", {3: 5, 8: 6, 20: 7}, seed=4)
+    change = lived.observe(4, images.groups())
+    assert change.new == (12,)
+    assert set(images.of(3)) <= set(lived.members_of(3)) | set(lived.members_of(6))
+    assert set(images.of(8)) <= set(lived.members_of(9)) | set(lived.members_of(11))
+    assert change.cluster_ids.count(12) == 1
+
+
+def test_what_was_merged_stays_merged_for_new_images(lived: CategoryRegistry) -> None:
+    images = Images("s4", {5: 6, 7: 6}, seed=4)  # 7 was merged into 5
+    change = lived.observe(4, images.groups())
+    assert change.cluster_ids == (5, 5)
+    assert change.new == ()
+
+
+def test_what_was_rejected_stays_rejected_for_new_images(lived: CategoryRegistry) -> None:
+    images = Images("s4", {9: 6, 20: 3}, seed=4)
+    change = lived.observe(4, images.groups())
+    assert change.rejected == tuple(images.of(9))
+    assert set(images.of(9)) <= set(lived.unassigned)
+    assert lived.categories[10].state is CategoryState.RETIRED
+    assert len(change.new) == 1
+    assert sizes_add_up(lived)
+
+
+def test_a_finer_grouping_gives_new_ids_to_the_smaller_halves_only() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
+    assert registry.category(3).size == 20
+    change = registry.observe(1, S1.groups(KNOWN))
+    assert change.new == (5,)
+    assert registry.members_of(3) == sorted(S1.of(3))
+    assert registry.members_of(5) == S1.of(4)
+
+
+def test_a_category_that_a_coarser_grouping_lost_comes_back_with_its_id_and_name() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Rename(4, "stork"))
+    change = registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
+    assert change.emptied == (4,)
+    assert 4 not in registry.active_prototypes().ids
+    registry.observe(1, S1.groups(KNOWN))
+    assert registry.category(4).name == "stork"
+    assert registry.members_of(4) == S1.of(4)
+
+
+def test_pinned_images_stay_where_they_were_put() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Move(S1.of(3), 5))  # all of them: the cluster itself must not take 5 with it
+    change = registry.observe(1, S1.groups(KNOWN))
+    assert (change.new, change.moved) == ((), {})
+    assert registry.members_of(5) == sorted([*S1.of(3), *S1.of(5)])
+
+
+def test_an_image_taken_out_does_not_come_back() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Move(S1.of(3)[:1], None))
+    registry.observe(1, S1.groups(KNOWN))
+    assert registry.unassigned == S1.of(3)[:1]
+
+
+def test_answers_hold_in_the_next_grouping() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    a, b, c, d = S1.of(3)[0], S1.of(5)[0], S1.of(4)[0], S1.of(4)[1]
+    registry.edit(Confirm([b]))
+    registry.edit(Answer(a, b, True))
+    registry.edit(Answer(c, d, False))
+    change = registry.observe(1, S1.groups(KNOWN))
+    assert registry.members[a] == registry.members[b] == 5
+    assert change.moved == {a: (3, 5)}
+    assert change.unsatisfied == ((c, d),)  # the grouping has them together and nothing says which one leaves
+
+
+def test_images_that_must_be_apart_go_back_to_where_they_were() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    a, b = S1.of(3)[0], S1.of(4)[0]
+    registry.edit(Answer(a, b, False))
+    change = registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
+    assert (registry.members[a], registry.members[b]) == (3, 4)
+    assert change.unsatisfied == ()
+
+
+def test_edited_categories_take_the_mean_of_their_own_images() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    part = S1.of(3)[:4]
+    registry.edit(Split(3, part, np.eye(WIDTH)[0], np.eye(WIDTH)[1]))
+    kept = registry.copy()
+    kept.observe(1, S1.groups(KNOWN))
+    registry.observe(1, S1.groups(KNOWN, features=S1.features))
+    for identity, keys in ((3, S1.of(3)[4:]), (6, part)):
+        row = registry.category(identity).prototype_row
+        np.testing.assert_allclose(registry.prototypes[row], mean_of(S1, keys), atol=1e-6)
+    fixed = kept.prototypes[[kept.category(each).prototype_row for each in (6, 3)]]
+    np.testing.assert_array_equal(fixed, np.eye(WIDTH)[:2])
+
+
+def test_what_changed_since_the_last_stage() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN, confidences=np.full(len(S1.keys), 0.9)))
+    earlier = registry.copy()
+    registry.edit(Rename(3, "heron"))
+    registry.edit(Merge([4, 5]))
+    both = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
+    both.keys = [*S1.keys[:-1], "s2:0"]
+    confidences = np.full(len(both.keys), 0.9)
+    confidences[0] = 0.2
+    registry.observe(2, both.groups(KNOWN, confidences=confidences))
+    change = registry.changes_since(earlier)
+    assert change.stage == 2 and not change.rerun
+    assert change.renamed == {3: ("discovered 3", "heron")}
+    assert change.retired == (5,)
+    assert change.grown == {4: (8, 16)}
+    assert change.unsure == (both.keys[0],)
+    assert change.arrived == 1
+    assert set(change.moved.values()) == {(5, 4)}
+
+
+def test_everything_is_new_without_known_categories() -> None:
+    registry = CategoryRegistry()
+    change = registry.observe(0, S1.groups())
+    assert change.new == (0, 1, 2, 3)
+    ids, names, matrix = registry.active_prototypes()
+    assert (ids, names[0], matrix.shape) == ([0, 1, 2, 3], "discovered 0", (4, WIDTH))
+    np.testing.assert_allclose(matrix[0], S1.features[S1.truths == 3].mean(0), atol=1e-6)
+
+
+def test_a_default_name_that_somebody_took_gets_a_number() -> None:
+    registry = known_registry()
+    registry.edit(Rename(0, "discovered 3"))
+    registry.observe(1, S1.groups(KNOWN))
+    assert registry.category(3).name == "discovered 3 (2)"
+
+
+def test_settled_ids_of_retired_categories_lead_to_their_survivor(lived: CategoryRegistry) -> None:
+    images = Images("s4", {7: 4, 9: 4}, seed=4)
+    change = lived.observe(4, images.groups({7: 7, 9: 10}))
+    assert set(change.cluster_ids) == {5, None}
+    assert set(images.of(7)) <= set(lived.members_of(5))
+    assert change.rejected == tuple(images.of(9))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stages_and_any_edits_then_the_stages_again(seed: int) -> None:
+    generator, registry = np.random.default_rng(seed), known_registry()
+    given: dict[int, int] = {}
+    for stage, images in ((1, S1), (2, S2), (3, S3)):
+        registry.observe(stage, images.groups(KNOWN, seed=seed))
+        for _ in range(8):
+            try:
+                registry.edit(random_edit(registry, generator))
+            except RegistryError:
+                continue
+        for each in registry.categories.values():
+            assert given.setdefault(each.id, each.born) == each.born
+    before = snapshot(registry)
+    for stage, images in ((1, S1), (2, S2), (3, S3)):
+        registry.observe(stage, images.groups(KNOWN, seed=seed + 1))
+    after = snapshot(registry)
+    assert {key: after["names"][key] for key in before["names"]} == before["names"]
+    assert after["constraints"] == before["constraints"]
+    assert {after["members"][key] for key in before["constraints"].pinned} <= set(registry.categories)
+    for key, identity in before["constraints"].pinned.items():
+        assert after["members"][key] == identity
+    assert sizes_add_up(registry)
+
+
+GROUPS = S1.groups()
+WRONG: dict[str, tuple[dict, str]] = {
+    "too few clusters": ({"clusters": GROUPS.clusters[:-1]}, "Expected 33 clusters, one per image, got 32"),
+    "too few confidences": ({"confidences": np.ones(2)}, "Expected 33 confidences"),
+    "too few ids": ({"ids": [None]}, "Expected 4 ids, one per cluster, got 1"),
+    "twice the same image": ({"keys": ["a"] * 33}, "Image 'a' was grouped twice"),
+    "twice the same id": ({"ids": [0, 0, None, None]}, "Two clusters are said to be category 0"),
+    "an unknown id": ({"ids": [0, 77, None, None]}, "category 77, which was never registered"),
+    "a cluster out of range": ({"clusters": GROUPS.clusters + 1}, "clusters of 0 to 3, got 1 to 4"),
+    "clusters that are no integers": ({"clusters": GROUPS.clusters * 0.5}, "to be integers, got float64"),
+    "NaN in a prototype": ({"prototypes": GROUPS.prototypes * np.nan}, "Expected finite prototypes"),
+    "another width": ({"prototypes": GROUPS.prototypes[:, :5]}, "another backbone"),
+    "a confidence above 1": ({"confidences": np.full(33, 1.5)}, "confidences of 0 to 1"),
+    "an empty key": ({"keys": ["", *S1.keys[1:]]}, "keys of 1 to 1000 characters, got ''"),
+}
+
+
+@pytest.mark.parametrize("values", WRONG.values(), ids=WRONG.keys())
+def test_a_malformed_grouping_changes_nothing(values: tuple[dict, str]) -> None:
+    registry = known_registry()
+    before = registry.state_hash()
+    with pytest.raises(RegistryError, match=values[1]):
+        registry.observe(1, replace(GROUPS, **values[0]))
+    assert (registry.state_hash(), registry.stage, len(registry.log)) == (before, 0, 0)
+
+
+def test_an_empty_stage_changes_nothing() -> None:
+    registry = known_registry()
+    change = registry.observe(1, StageGroups([], np.zeros(0, np.int64), CENTRES[:3], [0, 1, 2]))
+    assert (change.new, change.arrived, change.cluster_ids) == ((), 0, (0, 1, 2))
+    assert registry.stage == 1
+    assert sizes_add_up(registry)
+
+
+def turned(groups: StageGroups) -> StageGroups:
+    """The same groups in features that have nothing to do with the earlier ones."""
+    rotation = np.linalg.qr(np.random.default_rng(3).normal(size=(WIDTH, WIDTH)))[0]
+    return replace(groups, prototypes=groups.prototypes @ rotation)
+
+
+def test_a_repeated_stage_keeps_everything_whatever_the_features(lived: CategoryRegistry) -> None:
+    before = snapshot(lived)
+    for stage, images in ((3, S3), (1, S1), (2, S2)):
+        change = lived.observe(stage, turned(images.groups(KNOWN, seed=stage)))
+        assert (change.new, change.moved) == ((), {})
+        assert snapshot(lived) == before
+
+
+def test_images_of_a_rejected_category_stay_where_they_were_given() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(NotACategory(3, dict.fromkeys(S1.of(3)[:9], 4)))  # more than there are in 4
+    for groups in (S1.groups(KNOWN), turned(S1.groups(KNOWN))):
+        change = registry.observe(1, groups)
+        assert (change.new, change.moved) == ((), {})
+        assert registry.members_of(4) == sorted([*S1.of(3)[:9], *S1.of(4)])
+
+
+def test_a_cluster_of_pinned_images_alone_is_no_category() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Move(S1.of(3), 5))
+    change = registry.observe(1, S1.groups(KNOWN))
+    assert sorted(change.cluster_ids, key=str) == [0, 1, 2, 4, 5, None]
+
+
+def test_of_two_look_alikes_only_the_nearest_is_the_category() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    row = registry.prototypes[registry.category(3).prototype_row]
+    near, nearer = row + 0.1 * CENTRES[30], row + 0.05 * CENTRES[30]
+    groups = StageGroups(["a", "b"], np.array([0, 1]), np.stack([near, nearer]))
+    assert registry.observe(2, groups).cluster_ids == (6, 3)
+
+
+def test_a_category_that_is_settled_is_not_given_to_a_look_alike() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    row = registry.prototypes[registry.category(3).prototype_row]
+    groups = StageGroups(["a", "b"], np.array([0, 1]), np.stack([CENTRES[30], row]), [3, None])
+    assert registry.observe(2, groups).cluster_ids == (3, 6)
+
+
+def test_one_image_seen_before_does_not_name_a_cluster() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    images = Images("s2", {20: 12})
+    images.keys[0] = S1.of(3)[0]
+    change = registry.observe(2, images.groups())
+    assert change.cluster_ids == (6,)
+    assert change.moved == {S1.of(3)[0]: (3, 6)}
+
+
+def test_a_new_stage_drops_the_prototypes_that_nobody_refers_to(lived: CategoryRegistry) -> None:
+    kept = {each.id: lived.prototypes[list(each.rows)] for each in lived.categories.values()}
+    for _ in range(3):
+        lived.edit(Move(S1.of(3)[:1], 3, {3: kept[3][0] * 2}))
+        lived.undo()
+    lived.observe(4, StageGroups([], np.zeros(0, np.int64), np.zeros((0, WIDTH))))
+    rows = [row for each in lived.categories.values() for row in each.rows]
+    assert sorted(set(rows)) == list(range(len(lived.prototypes)))
+    for each in lived.categories.values():
+        np.testing.assert_array_equal(lived.prototypes[list(each.rows)], kept[each.id])
+
+
+def test_prototypes_are_replaced_after_training(lived: CategoryRegistry) -> None:
+    before = snapshot(lived)
+    lived.replace_prototypes({3: np.eye(WIDTH)[3], 0: np.eye(WIDTH)[0]})
+    ids, _, matrix = lived.active_prototypes()
+    np.testing.assert_array_equal(matrix[ids.index(3)], np.eye(WIDTH)[3])
+    np.testing.assert_array_equal(matrix[ids.index(0)], np.eye(WIDTH)[0])
+    assert snapshot(lived) == before
+    assert not lived.can_undo
+    state = lived.state_hash()
+    with pytest.raises(RegistryError, match="Category 10 was said to be no category"):
+        lived.replace_prototypes({3: np.eye(WIDTH)[5], 10: np.eye(WIDTH)[3]})
+    assert lived.state_hash() == state

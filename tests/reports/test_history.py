@@ -1,0 +1,89 @@
+"""What a run records of its training, also when it is interrupted."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from promptccd.errors import InterruptedRunError
+from promptccd.runs import RunDirectory, train_run
+from promptccd.runs.history import HISTORY, add_epoch, read_history
+from promptccd.training.arguments import Recipe
+from promptccd.training.history import EpochRecord
+from promptccd.training.interruption import StopRequest
+
+RECORD = EpochRecord(1, 0, 4, {"loss": 2.5, "info_nce": 2.5}, 0.01, 1.5)
+
+
+def test_every_epoch_is_recorded_with_its_parts(runs: list[Path]) -> None:
+    history = read_history(runs[0])
+    assert [(record.stage, record.epoch) for record in history] == [
+        (stage, epoch) for stage in range(4) for epoch in range(2)
+    ]
+    for record in history:
+        parts = record.losses
+        if record.stage:
+            assert parts["loss"] == pytest.approx(parts["info_nce"])
+        else:
+            assert parts["loss"] == pytest.approx(
+                0.65 * parts["info_nce"] + 0.35 * parts["supervised"], rel=1e-5
+            )
+        assert record.seconds > 0
+    assert history[0].learning_rate == 0.05
+    assert history[0].steps == 2  # of 43 images in batches of 32
+    memory = RunDirectory(runs[0]).manifest["peak_memory"]
+    assert set(memory) == {"stage0", "stage1", "stage2", "stage3"}
+    assert all(peak["process"] > 50e6 and peak["accelerator"] is None for peak in memory.values())
+
+
+def test_an_interrupted_run_records_every_epoch_and_changes_no_byte(
+    recipe_values: dict[str, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recipe(name: str) -> Recipe:
+        training = {**recipe_values["training"], "output_dir": str(tmp_path / name), "save_steps": 1}
+        return Recipe.from_dict({**recipe_values, "training": training})
+
+    train_run(recipe("whole"))
+    calls = 0
+
+    def now_and_then(self: StopRequest, accelerator: object) -> bool:
+        nonlocal calls
+        calls += 1
+        return calls % 11 == 0
+
+    monkeypatch.setattr(StopRequest, "agreed", now_and_then)
+    monkeypatch.setattr(StopRequest, "error", lambda self, what: InterruptedRunError(what, 2))
+    for _ in range(100):
+        try:
+            train_run(recipe("again"))
+            break
+        except InterruptedRunError:
+            with (tmp_path / "again" / HISTORY).open("ab") as file:
+                file.write(b'{"stage": 0, "epoch": 7, "ste')  # what a kill may leave
+    whole, again = read_history(tmp_path / "whole"), read_history(tmp_path / "again")
+    assert [(record.stage, record.epoch) for record in again] == [
+        (record.stage, record.epoch) for record in whole
+    ]
+    in_one_go = [pair for pair in zip(whole, again, strict=True) if pair[0].steps == pair[1].steps]
+    assert 0 < len(in_one_go) < len(whole)
+    assert all(one.losses == other.losses for one, other in in_one_go)
+    for stage in range(4):
+        first, second = (
+            hashlib.sha256((tmp_path / name / f"stage{stage}" / "model.safetensors").read_bytes()).hexdigest()
+            for name in ("whole", "again")
+        )
+        assert first == second
+
+
+def test_the_last_line_of_an_epoch_counts_and_rubbish_does_not(tmp_path: Path) -> None:
+    assert read_history(tmp_path) == []
+    later = EpochRecord(1, 0, 2, {"loss": 1.5}, 0.01, 0.5)
+    for record in (EpochRecord(2, 1, 4, {"loss": 1.0}, 0.1, 1.0), RECORD, later):
+        add_epoch(tmp_path, record)
+    path = tmp_path / HISTORY
+    path.write_bytes(path.read_bytes() + b'[1]\n{"stage": 1, "epoch": 0}\nnull\n\xff\xfe\n{"stage": 1, "ep')
+    add_epoch(tmp_path, EpochRecord(1, 1, 4, {"loss": 1.0}, 0.1, 1.0))
+    assert [(record.stage, record.epoch) for record in read_history(tmp_path)] == [(1, 0), (1, 1), (2, 1)]
+    assert read_history(tmp_path)[0] == later
+    assert json.loads(path.read_text(errors="replace").splitlines()[0])["stage"] == 2

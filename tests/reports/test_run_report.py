@@ -1,0 +1,268 @@
+"""A report says what the run says, in a page that stands alone."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.errors import ConfigurationError, MismatchError, PromptCCDError, RunError
+from promptccd.reports import ReportOptions, write_report, write_run_comparison
+from promptccd.reports.published import published_table
+from promptccd.reports.run_measures import measure_run
+from promptccd.runs import RunDirectory, RunEvaluation
+from promptccd.training.arguments import DataArguments, ModelArguments, Recipe
+from tests.browsing import Visit
+from tests.reports.conftest import NAMES
+
+QUICK = ReportOptions(map_method=None, samples=0)
+PARTS = ("all", "old", "new")
+
+
+@pytest.fixture(scope="module")
+def report(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page about one run."""
+    return write_report(runs[:1], tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def sections(report: Path) -> dict[str, list[dict]]:
+    return json.loads((report.parent / "report.json").read_text())["sections"]
+
+
+def test_scores_are_those_of_the_run_and_of_its_evaluation(runs: list[Path], sections: dict) -> None:
+    recorded = json.loads((runs[0] / "results.json").read_text())
+    recomputed = RunEvaluation(str(runs[0])).evaluate().to_dict()
+    for values in (recorded, recomputed):
+        for row, expected in zip(sections["scores"][:-1], values["stages"], strict=True):
+            for key in (*PARTS, "stage", "num_images", "num_categories"):
+                assert row[key] == pytest.approx(expected[key], abs=1e-4), key
+        average = sections["scores"][-1]
+        assert {part: average[part] for part in PARTS} == pytest.approx(values["average"], abs=1e-4)
+    summary = sections["summary"]
+    assert [row["stage"] for row in summary] == [1, 2, 3, "average"]
+    assert {part: summary[-1][part] for part in PARTS} == pytest.approx(recorded["average"], abs=1e-4)
+    assert all(row["all_std"] is None for row in summary)
+
+
+def test_counts_add_up(sections: dict) -> None:
+    for row in sections["scores"][:-1]:
+        stage, images = row["stage"], row["num_images"]
+
+        def of(name: str) -> list[dict]:
+            return [record for record in sections[name] if record["stage"] == stage]  # noqa: B023
+
+        (kinds,) = of("known_and_novel")
+        known = [kinds[name] for name in kinds if name.startswith("known")]
+        novel = [kinds[name] for name in kinds if name.startswith("novel")]
+        assert sum(known) + sum(novel) == images
+        assert 100 * kinds["known_right"] / sum(known) == pytest.approx(row["old"], abs=1e-3)
+        assert 100 * kinds["novel_right"] / sum(novel) == pytest.approx(row["new"], abs=1e-3)
+        assert sum(record["images"] for record in of("confusion")) == images
+        assert sum(record["true_images"] for record in of("category_sizes")) == images
+        assert sum(record["found_images"] for record in of("category_sizes")) == images
+        blocks = of("blocks")
+        assert [record["block"] for record in blocks] == list(range(stage + 1))
+        assert sum(record["images"] for record in blocks) == images
+        weighted = sum(record["images"] * record["accuracy"] for record in blocks) / images
+        assert weighted == pytest.approx(row["all"], abs=1e-3)
+        assert blocks[0]["accuracy"] == pytest.approx(row["old"], abs=1e-3)
+
+
+def test_what_else_the_files_hold(runs: list[Path], sections: dict, report: Path) -> None:
+    ids = RunDirectory(runs[0]).assignments(3)["category_ids"]
+    found = {record["category"]: record for record in sections["discovered"]}
+    given = {item for stage in (1, 2, 3) for item in RunDirectory(runs[0]).assignments(stage)["category_ids"]}
+    names = {f"discovered {item}" for item in given if item > 1}
+    assert set(found) == names
+    for record in sections["discovered"]:
+        assert 0 < record["purity"] <= 100
+        assert len(record["sample_ids"].split()) == min(8, record["images"])
+    assert {record["known"] for record in sections["nearest_known"]} == set(NAMES[:2])
+    assert len(sections["history"]) == 8
+    assert [record["stage"] for record in sections["costs"]] == [0, 1, 2, 3]
+    sizes = [len(RunDirectory(runs[0]).assignments(stage)["category_ids"]) for stage in range(4)]
+    places = [record["stage"] for record in sections["map"]]
+    assert [places.count(stage) for stage in range(4)] == np.cumsum(sizes).tolist()
+    assert len(sections["map_movement"]) == 3
+    assert len(ids) == sizes[3]
+
+    with (report.parent / "report.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(len(records) for records in sections.values())
+    cells = {cell for row in rows for cell in row.values()}
+    assert "'=SUM(A1)" in cells
+    assert not any(cell.startswith(("=", "+", "@", "\t")) for cell in cells)
+
+
+def test_names_are_text_on_the_page(report: Path) -> None:
+    page = report.read_text(encoding="utf-8")
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    assert "<img src=x" not in page
+    assert "<script>alert(2)" not in page
+    assert "{{ 7 * 7 }}" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert str(report.parent) not in page
+
+
+@pytest.mark.parametrize("width", [1280, 390, 360])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_in_a_browser(report: Path, visit: Visit, width: int, scheme: str) -> None:
+    page = visit.page
+    page.on("dialog", lambda dialog: visit.complaints.append(f"dialog: {dialog.message}"))
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(report.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("h1").inner_text() == "Report of tiny"
+    assert page.locator("img").evaluate_all("images => images.every(image => image.naturalWidth > 0)")
+
+    shown = page.locator("#map-points > use:not(.later)")
+    everything = shown.count()
+    slider = page.get_by_label("Stage", exact=True)
+    slider.focus()
+    before = page.locator("#map-points > use").first.get_attribute("style")
+    page.keyboard.press("Home")
+    assert 0 < shown.count() < everything
+    assert page.locator("#map-note").inner_text().startswith("stage 0: ")
+    assert page.locator("#map-points > use").first.get_attribute("style") != before
+    page.keyboard.press("ArrowRight")
+    assert "earlier ones moved by" in page.locator("#map-note").inner_text()
+    page.get_by_label("Painted by").select_option("true")
+    assert page.locator("[data-legend=true]").is_visible()
+    assert NAMES[0] in page.locator("[data-legend=true]").inner_text()
+    page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert visit.complaints == []
+    assert visit.foreign_requests == []
+
+
+def test_seeds_are_averaged(runs: list[Path], tmp_path: Path) -> None:
+    page = write_report(runs, tmp_path / "out", QUICK)
+    sections = json.loads((page.parent / "report.json").read_text())["sections"]
+    tables = [json.loads((run / "results.json").read_text()) for run in runs]
+    for part in PARTS:
+        values = [table["average"][part] for table in tables]
+        average = sections["summary"][-1]
+        assert average[part] == pytest.approx(np.mean(values), abs=1e-4)
+        assert average[f"{part}_std"] == pytest.approx(np.std(values, ddof=1), abs=1e-4)
+        shown = f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
+        assert f"<strong>{shown}</strong>" in page.read_text()
+    assert sections["map"] == []
+    assert sections["discovered"] == []
+    assert {row["run"] for row in sections["blocks"]} == {"tiny-seed1", "tiny-seed2"}
+
+
+def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, capsys) -> None:
+    other = tmp_path / "other-seed1"
+    shutil.copytree(runs[1], other)
+    out = tmp_path / "out"
+    assert main(["report", "--compare", str(runs[0]), str(runs[1]), str(other), "--out", str(out), "--dataset",
+                 str(runs[0].parent / "images")]) == 0  # fmt: skip
+    assert capsys.readouterr().out.strip() == str(out / "index.html")
+    averages = json.loads((out / "report.json").read_text())["sections"]["averages"]
+    assert [(row["variant"], row["runs"]) for row in averages] == [("tiny", 2), ("other", 1)]
+    tables = [json.loads((run / "results.json").read_text())["average"]["all"] for run in runs]
+    assert averages[0]["all"] == pytest.approx(np.mean(tables), abs=1e-4)
+    assert averages[1]["all_difference"] == pytest.approx(tables[1] - np.mean(tables), abs=1e-3)
+    for width in (1280, 390):
+        visit.page.set_viewport_size({"width": width, "height": 800})
+        visit.page.goto((out / "index.html").as_uri())
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert visit.complaints == []
+    assert visit.foreign_requests == []
+
+
+def test_old_runs_without_a_history_say_so(runs: list[Path], tmp_path: Path) -> None:
+    old = tmp_path / "runs" / "old"
+    shutil.copytree(runs[0], old, ignore=shutil.ignore_patterns("history.jsonl"))
+    manifest = json.loads((old / "manifest.json").read_text())
+    manifest.pop("peak_memory")
+    manifest["seconds"].pop("stage2")
+    (old / "manifest.json").write_text(json.dumps(manifest))
+    options = ReportOptions(map_method="pca", samples=1, dataset=str(runs[0].parent / "images"))
+    page = write_report([old], tmp_path / "out", options).read_text()
+    assert "Losses were not recorded by this run" in page
+    assert "principal components" in page
+
+
+def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run"):
+        write_report([tmp_path / "nothing"], tmp_path / "out")
+    other = tmp_path / "other"
+    shutil.copytree(runs[0], other)
+    options = ReportOptions(map_method=None, samples=0, dataset=str(runs[0].parent / "images"))
+    with pytest.raises(ConfigurationError, match="--compare"):
+        write_report([runs[0], other], tmp_path / "out", options)
+
+    results = json.loads((other / "results.json").read_text())
+    results["stages"][1]["all"] += 1
+    (other / "results.json").write_text(json.dumps(results))
+    with pytest.raises(MismatchError, match="at stage 2, its assignments give"):
+        write_report([other], tmp_path / "out", options)
+    (other / "stage2" / "assignments.json").write_text("{}")
+    with pytest.raises(RunError, match=r"assignments\.json was altered"):
+        write_report([other], tmp_path / "out", options)
+    for stage in (1, 2, 3):
+        shutil.rmtree(other / f"stage{stage}")
+    with pytest.raises(ConfigurationError, match="has finished stage 0 alone"):
+        write_report([other], tmp_path / "out", options)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PromptCCDError, match="Give another --out"):
+        write_run_comparison(runs[:1], tmp_path / "file", options)
+
+
+def test_routing_and_estimates_are_left_to_those_who_have_them(runs: list[Path]) -> None:
+    measured = measure_run(RunEvaluation(str(runs[0])))
+    assert measured.routing is None
+    assert all(stage.score.count_range is None for stage in measured.stages)
+    assert [stage.num_true for stage in measured.stages] == [3, 4, 5]
+
+
+def test_published_rows_beside_a_run() -> None:
+    def recipe(**model) -> Recipe:
+        return Recipe(
+            data=DataArguments(benchmark="cifar100"),
+            model=ModelArguments(**{"backbone": "facebook/dinov2-base", **model}),
+        )
+
+    table = published_table(recipe(variant="promptccd-pp"), num_scored=3)
+    assert table is not None
+    assert set(table.rows) == {None, 1, 2, 3}
+    assert table.differences == []
+    assert table.rows[None].row.all == pytest.approx(
+        np.mean([table.rows[stage].row.all for stage in (1, 2, 3)]), abs=0.01
+    )
+    other = published_table(
+        recipe(variant="promptccd-b", pool="dualprompt", backbone="somebody/else"), num_scored=2
+    )
+    assert other is not None
+    assert other.rows[1].row.method == "promptccd-b-dp"
+    assert len(other.differences) == 2
+    assert published_table(Recipe(data=DataArguments(benchmark="digits")), num_scored=3) is None
+    assert published_table(Recipe(), num_scored=3) is None
+    assert "digits" in BENCHMARKS
+
+
+def test_a_published_row_of_another_split_is_marked(runs: list[Path], tmp_path: Path) -> None:
+    """Rows of the paper that cannot come from the declared split exist, and are found by their audit."""
+    from promptccd.evaluation import audit_rows, published_rows
+    from promptccd.reports.published import PublishedTable
+    from promptccd.reports.run_figures import score_rows
+
+    impossible = next(
+        audited
+        for audited in audit_rows(published_rows())
+        if audited.verdict.outcome == "impossible" and audited.row.stage
+    )
+    measured = measure_run(RunEvaluation(str(runs[0])))
+    header, rows = score_rows([measured], PublishedTable({1: impossible}, "a table", []))
+    assert len(header) == len(rows[0]) == len(rows[1])
+    assert rows[0][-1] == "✗ no"
+    assert rows[1][-1] == "–"  # noqa: RUF001

@@ -1,0 +1,347 @@
+"""Every protocol on one small trained run: identities, oracle features, and what cannot be scored."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import DatasetDict, load_from_disk
+
+from promptccd.cli.main import main
+from promptccd.data import StageStream
+from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.data.loading import BUILT_IN
+from promptccd.data.splits import split_by_category
+from promptccd.data.stage_images import StageImages
+from promptccd.errors import ConfigurationError, DataError, RunError
+from promptccd.evaluation import ForgettingScore, SessionScore, clustering_accuracy
+from promptccd.runs import PROTOCOLS, ProtocolOptions, RunEvaluation, train_run
+from promptccd.runs.scoring import Task
+from promptccd.training.arguments import Recipe
+from tests.conftest import TINY_HEAD, coloured_images
+
+GROUPING = [name for name in PROTOCOLS if name != "part-routing"]
+BLOCKS = [2, 1, 1, 1]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five categories with a train and a test split of other images."""
+    folder = tmp_path_factory.mktemp("data")
+    splits = {"train": coloured_images(5, 30), "test": coloured_images(5, 24, seed=1)}
+    DatasetDict(splits).save_to_disk(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, backbone_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained run of PromptCCD++, which every protocol can score."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    values = {
+        "data": {"dataset": str(data), "class_blocks": BLOCKS},
+        "views": {"image_size": 32, "resize_size": 36},
+        "model": {"variant": "promptccd-pp", "num_parts": 2, "backbone": str(backbone_folder), **TINY_HEAD},
+        "training": {"output_dir": str(folder), "epochs": 1, "batch_size": 42, "kmeans_restarts": 3},
+    }
+    train_run(Recipe.from_dict(values))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def evaluation(run: Path) -> RunEvaluation:
+    """The run, its features kept from protocol to protocol."""
+    return RunEvaluation(str(run), keep_features=True)
+
+
+def told(name: str) -> ProtocolOptions:
+    """Options a protocol needs on data that no benchmark knows."""
+    return ProtocolOptions(test_split="test" if "test_split" in PROTOCOLS[name].options else None)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_all_is_the_mean_of_old_and_new_weighted_by_the_images_scored(
+    name: str, evaluation: RunEvaluation, data: Path
+) -> None:
+    score = evaluation.evaluate(name, told(name))
+    assert score.protocol == name
+    assert [row.stage for row in score.stages] == [1, 2, 3]
+    truth = PROTOCOLS[name].true_ids(Task(evaluation, evaluation.features, told(name)))
+    for row, ids, share in zip(score.stages, truth, old_shares(data)[PROTOCOLS[name].images], strict=True):
+        assert row.num_images == len(ids)
+        assert np.mean(ids < 2) == pytest.approx(share, abs=5e-5)
+        assert row.all == pytest.approx(share_of(ids) * row.old + (1 - share_of(ids)) * row.new, abs=1e-9)
+
+
+def share_of(ids: np.ndarray) -> float:
+    return float(np.mean(ids < 2))
+
+
+def old_shares(data: Path) -> dict[str, list[float]]:
+    """Share of Old images at every stage from the split rule alone, by the images a protocol says it scores."""
+    training, test = (
+        StageStream.from_dataset(str(data), class_blocks=BLOCKS, seed=1, split=split)
+        for split in ("train", "test")
+    )
+    return {
+        PROTOCOLS["cacc"].images: [count.old_share for count in training.counts[1:]],
+        PROTOCOLS["inductive"].images: [count.old_share for count in test.counts[1:]],
+        PROTOCOLS["metagcd"].images: [2 / 3, 2 / 4, 2 / 5],
+    }
+
+
+def test_v1_of_the_sessions_is_never_below_v2(evaluation: RunEvaluation) -> None:
+    score = evaluation.evaluate("metagcd", told("metagcd"))
+    assert isinstance(score, SessionScore)
+    assert [row.num_categories for row in score.stages] == [3, 4, 5]
+    for row, each in zip(score.stages, score.separate, strict=True):
+        assert each.old >= row.old
+        assert each.new >= row.new
+        share = 2 / row.num_categories
+        assert each.all == pytest.approx(share * each.old + (1 - share) * each.new, abs=1e-9)
+    again = SessionScore.from_dict(json.loads(json.dumps(score.to_dict())))
+    assert again.to_dict() == score.to_dict()
+
+
+@pytest.mark.parametrize("name", ["pa-cgcd", "pa-cgcd-test"])
+def test_figures_of_the_one_step_setting(name: str, evaluation: RunEvaluation) -> None:
+    score = evaluation.evaluate(name, told(name))
+    assert isinstance(score, ForgettingScore)
+    assert (score.m_all, score.m_o, score.m_d) == (
+        score.stages[-1].all,
+        score.stages[-1].old,
+        score.stages[-1].new,
+    )
+    losses = [before - row.old for before, row in zip(score.known_before, score.stages, strict=True)]
+    assert score.forgotten == losses
+    assert score.m_f == max(losses)
+    assert score.to_dict()["summary"].keys() == {"M_all", "M_o", "M_f", "M_d", "M_d_mean"}
+    again = ForgettingScore.from_dict(json.loads(json.dumps(score.to_dict())))
+    assert again.to_dict() == score.to_dict()
+
+
+def test_both_evaluation_sets_of_the_one_step_setting_differ_in_the_images(evaluation: RunEvaluation) -> None:
+    training, test = (evaluation.evaluate(name, told(name)) for name in ("pa-cgcd", "pa-cgcd-test"))
+    assert [row.num_images for row in training.stages] == [len(stage) for stage in evaluation.stages[1:]]
+    assert [row.num_images for row in test.stages] == [24 * 3, 24 * 4, 24 * 5]
+    assert training.stages == evaluation.evaluate("cacc").stages  # M_all, M_o, M_d are All, Old, New
+
+
+def test_test_images_are_assigned_as_the_checkpoint_assigns_them(evaluation: RunEvaluation) -> None:
+    """The nearest prototype that the protocol finds again is that of the saved model."""
+    row = evaluation.evaluate("pa-cgcd-test", told("pa-cgcd-test")).stages[-1]
+    model = evaluation.variant.from_pretrained(evaluation.run.stage(3))
+    test = evaluation.test_images("test")
+    ids = model.assign(evaluation.features(3, test.images)[0]).category_ids.numpy()
+    assert clustering_accuracy(test.labels[0], ids, range(2)) == (row.all, row.old, row.new)
+
+
+def oracle(evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every image the one-hot feature of its category."""
+    sets = [
+        evaluation.training_stages,
+        evaluation.test_stages("test"),
+        evaluation.test_images("test"),
+    ]
+    truth = {each: ids for scored in sets for each, ids in zip(scored.images, scored.labels, strict=True)}
+
+    def features(stage: int, images: Sequence[StageImages]) -> list[torch.Tensor]:
+        return [torch.eye(8)[torch.from_numpy(truth[each])] for each in images]
+
+    monkeypatch.setattr(evaluation, "features", features)
+
+
+@pytest.mark.parametrize("name", GROUPING)
+def test_oracle_features_score_100(
+    name: str, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle(evaluation, monkeypatch)
+    score = evaluation.evaluate(name, told(name))
+    assert score.average == {"all": 100.0, "old": 100.0, "new": 100.0}
+    assert [row.num_categories for row in score.stages] == [3, 4, 5]
+    if isinstance(score, ForgettingScore):
+        assert score.summary == {"M_all": 100.0, "M_o": 100.0, "M_f": 0.0, "M_d": 100.0, "M_d_mean": 100.0}
+
+
+def test_an_unknown_number_is_estimated_whatever_the_run_was_trained_with(
+    evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all(row.count_range is None for row in evaluation.evaluate("cacc").stages)
+    for estimator in ("split_merge", "kmeans"):
+        score = evaluation.evaluate("unknown", ProtocolOptions(estimator=estimator))
+        for row in score.stages:
+            low, high = row.count_range
+            assert 1 <= low <= high
+    oracle(evaluation, monkeypatch)
+    rows = evaluation.evaluate("unknown", ProtocolOptions(estimator="split_merge")).stages
+    assert [
+        row.count_range[0] <= truth <= row.count_range[1] for row, truth in zip(rows, (3, 4, 5), strict=True)
+    ]
+
+
+def test_cacc_is_what_the_run_recorded(evaluation: RunEvaluation) -> None:
+    recorded = evaluation.run.results
+    assert evaluation.evaluate().to_dict() == recorded.to_dict()
+
+
+@pytest.mark.parametrize("name", ["cacc", "metagcd", "pa-cgcd-test"])  # one of every kind
+def test_baselines_are_scored_by_the_same_protocol(name: str, evaluation: RunEvaluation) -> None:
+    for score in (evaluation.frozen_backbone(name, told(name)), evaluation.raw_pixels(name, told(name))):
+        assert score.protocol == name
+        assert [row.num_images for row in score.stages] == [
+            row.num_images for row in evaluation.evaluate(name, told(name)).stages
+        ]
+
+
+def test_unknown_names_and_options_nobody_reads(evaluation: RunEvaluation) -> None:
+    with pytest.raises(ConfigurationError, match=r"cacc \| gcd .* got 'ccac'"):
+        evaluation.evaluate("ccac")
+    with pytest.raises(ConfigurationError, match=r"split_merge \| kmeans, got 'guess'"):
+        ProtocolOptions(estimator="guess")
+    with pytest.raises(ConfigurationError, match="changes nothing for protocol cacc: .* unknown"):
+        evaluation.evaluate("cacc", ProtocolOptions(estimator="kmeans"))
+    with pytest.raises(ConfigurationError, match="test_split 'test' changes nothing"):
+        evaluation.evaluate("unknown", ProtocolOptions(test_split="test"))
+
+
+@pytest.mark.parametrize(
+    ("test_split", "said"),
+    [
+        (None, "No test images are known .* --test_split.* or train with --held_out 0.2"),
+        ("train", "was trained on split 'train'"),
+        ("valid", r"no split 'valid'; it has \['test', 'train'\].*--test_split"),
+    ],
+)
+@pytest.mark.parametrize("name", ["inductive", "metagcd", "pa-cgcd-test"])
+def test_missing_test_images_say_what_to_do(
+    name: str, test_split: str | None, said: str, evaluation: RunEvaluation
+) -> None:
+    with pytest.raises(DataError, match=said):
+        evaluation.evaluate(name, ProtocolOptions(test_split=test_split))
+
+
+def test_a_folder_without_splits_is_no_test_set(
+    recipe_values: dict, backbone_folder: Path, tmp_path: Path
+) -> None:
+    """It gives the training images under any name; what was held out can be evaluated instead."""
+    recipe_values["training"] |= {"epochs": 1, "batch_size": 42}
+    recipe_values["data"]["held_out"] = 0.4
+    train_run(Recipe.from_dict(recipe_values))
+    evaluation = RunEvaluation(recipe_values["training"]["output_dir"])
+    with pytest.raises(DataError, match="holds the images the run was trained on"):
+        evaluation.evaluate("metagcd", ProtocolOptions(test_split="test"))
+    trained = {int(sample) for stage in evaluation.stages for sample in stage.sample_ids}
+    for scored in (evaluation.test_images(), evaluation.test_stages()):
+        tested = {int(sample) for images in scored.images for sample in images.sample_ids}
+        assert trained.isdisjoint(tested)
+        assert len(trained | tested) == 150
+    score = evaluation.evaluate("inductive")
+    assert [row.num_images for row in score.stages] == [
+        len(each) for each in evaluation.test_stages().labels[1:]
+    ]
+
+
+def test_a_run_with_one_stage_says_what_to_do(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    for stage in (1, 2, 3):
+        shutil.rmtree(copy / f"stage{stage}")
+    evaluation = RunEvaluation(str(copy), str(RunEvaluation(str(run)).recipe.data.dataset))
+    for name in PROTOCOLS:
+        with pytest.raises(RunError, match="finished stage 0 alone.*run the training command again"):
+            evaluation.evaluate(name, told(name))
+
+
+def test_a_run_in_sessions_is_trained_and_scored_like_any_other(
+    recipe_values: dict, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its images recur; the model has no parts that could be routed to."""
+    recipe_values["data"] |= {"split_rule": "sessions", "held_out": 0.4}
+    recipe_values["training"] |= {"epochs": 1, "batch_size": 42}
+    folder = recipe_values["training"]["output_dir"]
+    score = train_run(Recipe.from_dict(recipe_values))
+    evaluation = RunEvaluation(folder)
+    assert evaluation.stages.split.rule == "sessions"
+    assert evaluation.evaluate().to_dict()["stages"] == score.to_dict()["stages"]
+    test = evaluation.test_images()  # novel categories come in another order than in the data
+    names = load_from_disk(recipe_values["data"]["dataset"]).select(test.images[0].sample_ids)["label"]
+    assert [evaluation.stages.categories[item] for item in test.labels[0]] == [
+        f"category {name}" for name in names
+    ]
+    assert [row.num_images for row in evaluation.evaluate("metagcd").stages] == [12 * 3, 12 * 4, 12 * 5]
+    assert [row.num_images for row in evaluation.evaluate("inductive").stages] == [2 + 7, 2 + 14, 2 + 21]
+    with pytest.raises(ConfigurationError, match="needs a model with parts, got variant promptccd"):
+        evaluation.evaluate("part-routing")
+    assert main(["evaluate", folder, "--protocol", "part-routing"]) == 2
+    assert "choose another protocol" in capsys.readouterr().err
+
+
+def test_several_protocols_at_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["metagcd", "pa-cgcd-test"]
+    command = ["evaluate", str(run), "--test_split", "test"]
+    command += [word for name in names for word in ("--protocol", name)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert all(f"({name})" in text for name in names)
+    assert all(word in text for word in ("all v1", "known before", "M_f", "part routing"))
+    assert main([*command, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert [values[name]["protocol"] for name in names] == names
+    assert values["pa-cgcd-test"]["summary"].keys() >= {"M_all", "M_o", "M_f", "M_d"}
+    assert values["part_routing"]["protocol"] == "part routing"
+    assert main([*command, "--json", "--baselines"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values.keys() == {*names, "part_routing"}
+    assert values["metagcd"].keys() == {"run", "frozen backbone", "raw pixels"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--estimator", "kmeans"], "estimator 'kmeans' changes nothing for protocol cacc"),
+        (["--protocol", "part-routing", "--baselines"], "No baseline can be scored by part-routing"),
+        (["--protocol", "inductive"], "--test_split"),
+        (["--protocol", "inductive", "--test_split", "valid"], "has no split 'valid'"),
+    ],
+)
+def test_wrong_commands_end_in_one_line(
+    words: list[str], said: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(run), *words]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert "Traceback" not in errors
+
+
+def test_an_unknown_protocol_is_a_usage_error(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["evaluate", str(run), "--protocol", "ccac"])
+    assert "invalid choice: 'ccac'" in capsys.readouterr().err
+
+
+AUDIT = {  # share of Old images after stages 1 to 3, where the split rule alone determines it
+    "cifar100": ((500, 100), (0.4118, 0.1603, 0.1489), (0.4118, 0.1603, 0.1489)),
+    "imagenet100": ((500, 50), (0.4118, 0.1603, 0.1489), (0.375, 0.2029, 0.1892)),
+    "tinyimagenet": ((500, 50), (0.4118, 0.1603, 0.1489), (0.375, 0.2029, 0.1892)),
+}
+
+
+@pytest.mark.parametrize("name", AUDIT)
+def test_shares_of_old_images_are_those_of_the_audit(name: str) -> None:
+    blocks = BENCHMARKS[name].class_blocks
+    for per_category, shares in zip(AUDIT[name][0], AUDIT[name][1:], strict=True):
+        labels = np.repeat(np.arange(sum(blocks)), per_category)
+        cut = split_by_category(labels, [str(item) for item in range(sum(blocks))], blocks, None, 7, "data")
+        assert tuple(count.old_share for count in cut.counts[1:]) == shares
+
+
+def test_benchmarks_name_their_test_images() -> None:
+    """A split that is not the one trained on, or a share that is held out; the built-in data have neither."""
+    for name, facts in BENCHMARKS.items():
+        if facts.dataset in BUILT_IN:
+            assert facts.test_split is None
+        else:
+            assert (facts.test_split is not None) != (facts.held_out > 0), name
+            assert facts.test_split != facts.split, name

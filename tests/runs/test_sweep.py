@@ -1,0 +1,338 @@
+"""A grid of trainings: planned whole, the same bytes as alone, and one failure or kill costs nobody else anything."""
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.cli.sweep_commands import parse_settings, split_values
+from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
+from promptccd.runs import RunDirectory, SweepCell, grid_keys, plan_cells, run_sweep, train_run
+from promptccd.training.arguments import Recipe
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.runs.test_resume import stage_hashes
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, backbone_folder: Path) -> Path:
+    """A folder with ``tiny.yaml`` and ``tiny-gcd.yaml``, which train in seconds."""
+    folder = tmp_path_factory.mktemp("recipes")
+    values = {
+        "data": {"dataset": str(image_folder), "class_blocks": [2, 1, 1, 1]},
+        "views": {"image_size": 16, "resize_size": 18},
+        "model": {"backbone": str(backbone_folder), **TINY_HEAD},
+        "training": {
+            "epochs": 2,
+            "batch_size": 16,
+            "learning_rate": 0.05,
+            "refit_every": 2,
+            "prompt_warmup_epochs": 1,
+            "replay_samples": 10,
+            "kmeans_restarts": 3,
+            "save_steps": 2,
+        },
+    }
+    (folder / "tiny.yaml").write_text(json.dumps(values))  # JSON is YAML
+    values["model"]["variant"] = "promptccd-gcd"
+    (folder / "tiny-gcd.yaml").write_text(json.dumps(values))
+    return folder
+
+
+def plan(recipes: Path, out: Path, *, names=("tiny",), seeds=(1, 2), settings=None, **overrides):
+    return plan_cells([recipes / f"{name}.yaml" for name in names], seeds, settings or {}, out, overrides)
+
+
+def hashes(cells: list[SweepCell]) -> dict[str, list[str]]:
+    return {cell.name: stage_hashes(cell.path) for cell in cells}
+
+
+def processes_of(session: int) -> list[int]:
+    """Processes of a session that are not just waiting to be noticed as dead."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, number = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(number) == session and state not in "ZX":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(recipes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished sweep of ``tiny`` with the seeds 1 and 2."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    result = run_sweep(plan(recipes, out), out)
+    assert result.failures == {}
+    return out
+
+
+def test_values_of_a_key_are_read_as_the_command_line_reads_them() -> None:
+    assert split_values("[7,1,1,1], [4,2,2,2]") == ["[7,1,1,1]", "[4,2,2,2]"]
+    assert split_values("{a: 1, b: [2, 3]},none") == ["{a: 1, b: [2, 3]}", "none"]
+    assert parse_settings(["data.class_blocks=[7,1,1,1],[4,2,2,2]", "learning_rate=1e-4,0.1"]) == {
+        "data.class_blocks": [[7, 1, 1, 1], [4, 2, 2, 2]],
+        "training.learning_rate": [1e-4, 0.1],
+    }
+    assert parse_settings(["num_parts=4,auto,none", "pool=l2p"]) == {
+        "model.num_parts": [4, "auto", None],
+        "model.pool": ["l2p"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["epoch=1"], "'epoch'. Did you mean 'epochs'"),
+        (["training.epoch=1"], "Unknown field of section 'training' 'epoch'"),
+        (["trainin.epochs=1"], "Unknown section of --set 'trainin'"),
+        (["epochs"], "Expected --set KEY=V1,V2, got 'epochs'"),
+        (["epochs=1", "training.epochs=2"], "gives training.epochs twice"),
+    ],
+)
+def test_a_key_that_is_no_field_is_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        parse_settings(texts)
+    assert message in str(error.value)
+
+
+def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path) -> None:
+    settings = {"data.class_blocks": [[2, 1, 1, 1], [1, 2, 1, 1]], "training.learning_rate": [0.1]}
+    cells = plan(recipes, tmp_path, names=("tiny", "tiny-gcd"), seeds=(7,), settings=settings)
+    assert [cell.name for cell in cells] == [
+        "tiny-class_blocks=2,1,1,1-learning_rate=0.1-seed7",
+        "tiny-class_blocks=1,2,1,1-learning_rate=0.1-seed7",
+        "tiny-gcd-class_blocks=2,1,1,1-learning_rate=0.1-seed7",
+        "tiny-gcd-class_blocks=1,2,1,1-learning_rate=0.1-seed7",
+    ]
+    assert cells[1].recipe.data.class_blocks == [1, 2, 1, 1]
+    assert cells[1].variant == "tiny-class_blocks=1,2,1,1-learning_rate=0.1"
+    assert cells[1].path == tmp_path / cells[1].name
+    odd = {"data.cuts": [[[0.7, 1.0], [1.0]]], "data.split": ["../a b/train"]}
+    assert plan(recipes, tmp_path, seeds=(1,), settings=odd)[0].name == (
+        "tiny-cuts=0.7,1.0_1.0-split=.._ab_train-seed1"
+    )
+    assert grid_keys(settings) is None
+    assert grid_keys({"a": [1, 2], "b": [1], "c": [3, 4]}) == ("a", "c")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "epochs=1,many"], "Wrong type for training.epochs: expected int, got 'many'"),
+        (["--set", "epochs=1,0"], "Expected epochs >= 1, got 0"),
+        (
+            ["--set", "class_blocks=7,1"],
+            "Wrong type for data.class_blocks: expected list[int] or none, got 7",
+        ),
+        (["--set", "pool=l2p"], "promptccd has no pool"),
+        (["--set", "seed=1,2"], "give its values to seeds"),
+        (["--output_dir", "elsewhere"], "give its values to out"),
+        (["--set", "epochs=1,1"], "Two cells of the sweep would be called tiny-epochs=1-seed1"),
+        (["--jobs", "0"], "Expected jobs >= 1, got 0"),
+        (["--backbone", "none", "--backbone_config", "{depth: 3}"], "model.backbone_config has no depth"),
+    ],
+)
+def test_the_whole_grid_is_checked_before_anything_trains(
+    recipes: Path, tmp_path: Path, capsys, words: list[str], message: str
+) -> None:
+    out = tmp_path / "out"
+    code = main(["sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "--out", str(out), *words])
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_dry_run_lists_the_cells_and_their_state(recipes: Path, undisturbed: Path, capsys) -> None:
+    command = [
+        "sweep",
+        "--config",
+        str(recipes / "tiny.yaml"),
+        "--out",
+        str(undisturbed),
+        "--dry-run",
+        "--json",
+    ]
+    assert main([*command, "--seeds", "2", "3"]) == 0
+    cells = json.loads(capsys.readouterr().out)
+    assert [(cell["cell"], cell["state"]) for cell in cells] == [
+        ("tiny-seed2", "finished"),
+        ("tiny-seed3", "new"),
+    ]
+    assert not (undisturbed / "tiny-seed3").exists()
+
+
+def test_a_cell_is_what_training_alone_gives(recipes: Path, undisturbed: Path, tmp_path: Path) -> None:
+    recipe = Recipe.from_yaml(
+        recipes / "tiny.yaml", {"training": {"seed": 2, "output_dir": str(tmp_path / "alone")}}
+    )
+    score = train_run(recipe)
+    assert stage_hashes(tmp_path / "alone") == stage_hashes(undisturbed / "tiny-seed2")
+    assert run_sweep(plan(recipes, undisturbed), undisturbed).scores["tiny-seed2"] == score
+
+
+def test_cells_share_a_backbone_and_train_as_if_each_had_made_it(recipes: Path, tmp_path: Path) -> None:
+    made_here = {
+        "model": {"backbone": None, "backbone_config": TINY_BACKBONE},
+        "pretraining": {"epochs": 1},
+        "training": {"epochs": 1},
+    }
+    out = tmp_path / "sweep"
+    cells = plan(recipes, out, names=("tiny", "tiny-gcd"), seeds=(1,), **made_here)
+    assert run_sweep(cells, out, jobs=2).failures == {}
+    makers = [cell for cell in cells if (cell.path / "backbone").exists()]
+    assert [cell.name for cell in makers] == ["tiny-seed1"]
+    assert (
+        RunDirectory(out / "tiny-gcd-seed1").manifest["recipe"]["model"]["backbone"]
+        == "../tiny-seed1/backbone"
+    )
+    alone = plan(recipes, tmp_path / "alone", names=("tiny-gcd",), seeds=(1,), **made_here)[0]
+    train_run(alone.recipe)
+    assert stage_hashes(alone.path) == stage_hashes(out / "tiny-gcd-seed1")
+    reordered = plan(recipes, out, names=("tiny-gcd", "tiny"), seeds=(1,), **made_here)
+    assert run_sweep(reordered, out).failures == {}  # each goes on with the backbone it was begun with
+
+
+def test_a_failed_cell_stops_no_other(recipes: Path, tmp_path: Path, capsys) -> None:
+    command = [
+        "sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "2", "--out", str(tmp_path / "out"),
+        "--set", "learning_rate=1e30,0.05", "kmeans_restarts=1,2", "--epochs", "1", "--baselines",
+        "--class_blocks", "4", "1", "--cuts", "[[0.7, 1.0], [1.0]]",
+    ]  # fmt: skip
+    assert main(command) == 1
+    printed = capsys.readouterr()
+    table = (tmp_path / "out" / "table.md").read_text()
+    finished = "tiny-learning_rate=0.05-kmeans_restarts=2"
+    failed = "tiny-learning_rate=1e+30-kmeans_restarts=1-seed2"
+    assert f"missing: {failed}: DivergedError: " in printed.out
+    assert f"4 of 8 cells failed: {failed.replace('seed2', 'seed1')}, {failed}" in printed.err
+    assert f"Missing: {failed}" in table
+    averages = [
+        RunDirectory(tmp_path / "out" / f"{finished}-seed{seed}").results.average["all"]  # type: ignore[union-attr]
+        for seed in (1, 2)
+    ]
+    mean, std = sum(averages) / 2, abs(averages[0] - averages[1]) / math.sqrt(2)
+    with (tmp_path / "out" / "table.csv").open() as stream:
+        row = next(row for row in csv.DictReader(stream) if row["variant"] == finished)
+    assert (float(row["all"]), float(row["all_std"])) == (
+        pytest.approx(mean, abs=1e-3),
+        pytest.approx(std, abs=1e-3),
+    )
+    assert f"| {finished} | {mean:.1f} ± {std:.1f} |" in table
+    record = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert record["grid"]["means"]["tiny"]["all"][0] == [None, None]
+    assert record["grid"]["means"]["tiny"]["all"][1][1] == pytest.approx(mean, abs=1e-3)
+    assert (record["grid"]["row_key"], record["grid"]["columns"]) == ("training.learning_rate", [1, 2])
+    baselines = [name for name in record["baselines"] if name.startswith(("raw pixels", "frozen backbone"))]
+    assert len(baselines) == 4  # clustered with one restart and with two
+    assert [len(record["baselines"][name]) for name in baselines] == [2] * 4
+    state = json.loads((tmp_path / "out" / "sweep.json").read_text())["cells"]
+    assert state[failed]["status"] == "failed"
+    assert "DivergedError" in state[failed]["error"]
+    assert (tmp_path / "out" / "report" / "index.html").exists()
+    stamp = (tmp_path / "out" / f"{finished}-seed1" / "baselines.json").stat().st_mtime_ns
+    assert main([*command, "--dry-run", "--json"]) == 0
+    states = {cell["cell"]: cell["state"] for cell in json.loads(capsys.readouterr().out)}
+    assert (states[failed], states[f"{finished}-seed1"]) == ("begun", "finished")
+    assert main([*command, "--jobs", "2"]) == 1
+    assert (tmp_path / "out" / f"{finished}-seed1" / "baselines.json").stat().st_mtime_ns == stamp
+    assert (tmp_path / "out" / "table.md").read_text() == table
+
+
+def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
+    recipes: Path, undisturbed: Path, caplog
+) -> None:
+    with pytest.raises(
+        RunError, match=r"tiny-seed1 was made with other settings: training.epochs was 2, is 3"
+    ):
+        run_sweep(plan(recipes, undisturbed, training={"epochs": 3}), undisturbed)
+    with pytest.raises(RunError, match="is the run of one training"):
+        run_sweep(plan(recipes, undisturbed), undisturbed / "tiny-seed1")
+    owner = RunDirectory(undisturbed)
+    owner.lock()
+    with pytest.raises(RunError, match=f"Process {os.getpid()} is writing"):
+        run_sweep(plan(recipes, undisturbed), undisturbed)
+    owner.unlock()
+    stamp = (undisturbed / "tiny-seed1" / "train.log").stat().st_mtime_ns
+    grown = run_sweep(plan(recipes, undisturbed, names=("tiny", "tiny-gcd"), seeds=(1,)), undisturbed)
+    assert list(grown.groups) == ["tiny", "tiny-gcd"]
+    assert (undisturbed / "tiny-seed1" / "train.log").stat().st_mtime_ns == stamp
+    state = json.loads((undisturbed / "sweep.json").read_text())["cells"]
+    assert {"tiny-seed2", "tiny-gcd-seed1"} <= set(state)
+
+
+def crash_or_train(recipe: Recipe) -> None:
+    """End seed 1 as the operating system ends a process that took too much memory."""
+    if recipe.training.seed == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    train_run(recipe)
+
+
+def test_a_cell_that_is_killed_takes_nothing_along(
+    recipes: Path, undisturbed: Path, tmp_path: Path, caplog
+) -> None:
+    cells = plan(recipes, tmp_path)
+    result = run_sweep(cells, tmp_path, train=crash_or_train)
+    assert result.failures == {"tiny-seed1": "killed by signal 9 (SIGKILL); out of memory?"}
+    assert "tiny-seed1: FAILED, see" in caplog.text
+    assert list(result.scores) == ["tiny-seed2"]
+    assert stage_hashes(cells[1].path) == stage_hashes(undisturbed / "tiny-seed2")
+
+
+def test_ctrl_c_saves_the_cell_at_work_and_the_same_call_goes_on(
+    recipes: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    cells = plan(recipes, tmp_path)
+
+    def interrupt() -> None:
+        while not (tmp_path / "tiny-seed1" / "stage0").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(InterruptedRunError, match="of 2 cells are finished") as error:
+        run_sweep(cells, tmp_path)
+    assert error.value.exit_code == 128 + signal.SIGINT
+    state = json.loads((tmp_path / "sweep.json").read_text())["cells"]
+    assert state["tiny-seed1"]["status"] in ("interrupted", "finished")
+    assert not (tmp_path / "tiny-seed2").exists()
+    assert run_sweep(cells, tmp_path).failures == {}
+    assert hashes(cells) == hashes(plan(recipes, undisturbed))
+
+
+def test_a_killed_sweep_leaves_no_process_and_goes_on(
+    recipes: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "promptccd.cli.main", "sweep", "--config", str(recipes / "tiny.yaml")]
+    sweep = subprocess.Popen(
+        [*command, "--seeds", "1", "2", "--jobs", "2", "--out", str(tmp_path)],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 120
+    while not (tmp_path / "tiny-seed1" / "stage0").exists():
+        assert sweep.poll() is None, sweep.stderr and sweep.stderr.read()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert len(processes_of(sweep.pid)) >= 3  # itself, the server, a cell
+    sweep.kill()
+    sweep.communicate()
+    cells = plan(recipes, tmp_path)
+    assert not all(cell.finished() for cell in cells)
+    result = run_sweep(cells, tmp_path)  # at once: a cell that is just dying is waited for
+    assert result.failures == {}
+    assert hashes(cells) == hashes(plan(recipes, undisturbed))
+    assert result.groups == run_sweep(plan(recipes, undisturbed), undisturbed).groups
+    while processes_of(sweep.pid):
+        assert time.monotonic() < until
+        time.sleep(0.05)
