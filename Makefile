@@ -23,7 +23,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 test lint format bench clean
+.PHONY: demo demo-seeds variants variants-cifar100 spectrum test lint format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -38,8 +38,15 @@ variants: $(VENV)/.run       ## every variant on digits, three seeds: mean and d
 variants-cifar100: $(VENV)/.run  ## the same on 20 classes of CIFAR-100; CIFAR100=folder for a local copy
 	$(call sweep_variants,cifar100,--dataset $(CIFAR100) $(SMALL))
 
+spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories and of images; about an hour
+	$(BIN)/promptccd train --config hub_configs/promptccd-gcd-creatures.yaml --dataset other-creatures \
+		--class_blocks 17 1 1 1 --seed 3 --training.epochs 1 --pretraining.epochs 120 --output_dir $(RUNS)/other-creatures
+	$(BIN)/promptccd sweep --config $(foreach method,promptccd-gcd promptccd promptccd-pp,hub_configs/$(method)-creatures-spectrum.yaml) \
+		--seeds 1 --set category_ratio=0.2,0.5,0.8 sample_ratio=0.2,0.5,0.8 \
+		--backbone $(RUNS)/other-creatures/backbone --backbone_config '{}' --out $(RUNS)/spectrum
+
 test: $(VENV)/.dev           ## the whole suite, offline
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 lint: $(VENV)/.dev           ## ruff and mypy, nothing is changed
 	$(BIN)/ruff check .

@@ -130,3 +130,33 @@ def recipe_values(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> 
             "save_steps": 2,
         },
     }
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, backbone_folder: Path) -> Path:
+    """Folder of a finished run of four stages. Tests that change it work on a copy."""
+    from promptccd.runs import train_run
+    from promptccd.training.arguments import Recipe
+
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, folder)))
+    return folder
+
+
+def quick_recipe(image_folder: Path, backbone_folder: Path, folder: Path, **model: object) -> dict[str, dict]:
+    """Values of a four-stage recipe that trains in a second or two."""
+    return {
+        "data": {"dataset": str(image_folder), "class_blocks": [2, 1, 1, 1]},
+        "views": {"image_size": 16, "resize_size": 18},
+        "model": {"backbone": str(backbone_folder), **TINY_HEAD, **model},
+        "training": {
+            "output_dir": str(folder),
+            "epochs": 2,
+            "batch_size": 32,
+            "learning_rate": 0.05,
+            "refit_every": 2,
+            "prompt_warmup_epochs": 1,
+            "replay_samples": 5,
+            "kmeans_restarts": 3,
+        },
+    }

@@ -32,6 +32,7 @@ from promptccd.registry import (
     load_registry,
     save_registry,
 )
+from promptccd.registry.files import PREVIOUS
 from tests.registry.streams import WIDTH, Images, known_registry, sizes_add_up
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
@@ -134,7 +135,8 @@ def test_a_file_is_on_the_disk_before_it_replaces_the_old_one(
         Path, "replace", lambda path, target: (calls.append(target.name), replace(path, target))
     )
     save_registry(registry, folder)
-    assert calls == ["fsync", PROTOTYPES, "fsync", REGISTRY]  # a cut between them leaves the older state
+    kept = ["fsync", PREVIOUS]  # with it a cut between the next two leaves the older state
+    assert calls == [*kept, "fsync", PROTOTYPES, "fsync", REGISTRY]
 
 
 def test_a_folder_that_cannot_be_written(registry: CategoryRegistry, tmp_path: Path) -> None:

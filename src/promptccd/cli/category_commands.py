@@ -8,9 +8,16 @@ from typing import Any
 
 from promptccd.cli.command import command, show
 from promptccd.cli.tables import table
-from promptccd.discovery import edit_registry, registry_in, split_in
+from promptccd.discovery.registry_edits import (
+    correct,
+    dissolve_in,
+    edit_registry,
+    move_in,
+    registry_in,
+    split_in,
+)
 from promptccd.errors import RegistryError
-from promptccd.registry import CategoryRegistry, Merge, Move, NotACategory, Rename
+from promptccd.registry import CategoryRegistry, Merge, Rename
 
 
 def add_commands(commands: Any) -> None:
@@ -50,11 +57,11 @@ def _rename(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> N
         raise RegistryError(
             f"Expected rename ID NAME, got {arguments}: put a name of several words in quotes."
         )
-    registry.edit(Rename(_id(arguments[0]), arguments[1]))
+    correct(registry, Rename(_id(arguments[0]), arguments[1]))
 
 
 def _merge(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    registry.edit(Merge([_id(each) for each in arguments]))
+    correct(registry, Merge([_id(each) for each in arguments]))
 
 
 def _split(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
@@ -68,13 +75,13 @@ def _split(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> No
 def _move(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
     if len(arguments) < 2:
         raise RegistryError(f"Expected move ID IMAGE ..., got {arguments}.")
-    registry.edit(Move(arguments[1:], _id(arguments[0])))
+    move_in(folder, registry, arguments[1:], _id(arguments[0]))
 
 
 def _dissolve(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
     if len(arguments) != 1:
         raise RegistryError(f"Expected dissolve ID, got {arguments}.")
-    registry.edit(NotACategory(_id(arguments[0])))
+    dissolve_in(folder, registry, _id(arguments[0]))
 
 
 def _undo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:

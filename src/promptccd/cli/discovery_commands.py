@@ -15,6 +15,7 @@ from promptccd.discovery import (
     discover,
 )
 from promptccd.errors import ConfigurationError
+from promptccd.training.interruption import StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -50,18 +51,22 @@ def add_commands(commands: Any) -> None:
 
 def discover_command(options: argparse.Namespace) -> None:
     """``promptccd discover``."""
+    num_categories = _count(options.num_categories)
+    adaptation = AdaptationOptions(epochs=options.epochs) if options.adapt else None
     session = DiscoverySession.open(
         options.model, seed=options.seed, cache=None if options.no_cache else FeatureCache()
     )
-    result = discover(
-        session,
-        options.images,
-        options.out,
-        num_categories=_count(options.num_categories),
-        adaptation=AdaptationOptions(epochs=options.epochs) if options.adapt else None,
-        exports=options.export,
-        precision=options.precision,
-    )
+    with StopRequest() as stop:
+        result = discover(
+            session,
+            options.images,
+            options.out,
+            num_categories=num_categories,
+            adaptation=adaptation,
+            exports=options.export,
+            precision=options.precision,
+            stop=stop,
+        )
     show(options, _plain(result), lambda: _summary(result))
     logger.info("Written: %s", ", ".join(str(path) for path in result.paths))
 
@@ -89,9 +94,10 @@ def _plain(result: DiscoveryResult) -> dict[str, Any]:
 def _summary(result: DiscoveryResult) -> str:
     report, counts = result.report, result.counts
     lines = [
-        f"{report.found} files: {report.used} images, {report.duplicates} copies, {report.skipped} skipped",
+        f"{report.found} files: {report.used} images, {report.duplicates} "
+        f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
-        f"categories: {result.estimate}",
+        f"categories {'estimated' if result.estimate.is_estimate else 'asked for'}: {result.estimate}",
         f"images: {counts['known']} in known categories, {counts['settled']} in ones discovered before, "
         f"{counts['new']} in new ones"
         + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),

@@ -10,6 +10,7 @@ from transformers.utils import logging as transformers_logging
 from promptccd.cli import (
     audit_commands,
     category_commands,
+    demo_commands,
     discovery_commands,
     evaluation_commands,
     hub_commands,
@@ -28,6 +29,7 @@ COMMANDS = (
     model_commands,
     discovery_commands,
     category_commands,
+    demo_commands,
     hub_commands,
     report_commands,
 )

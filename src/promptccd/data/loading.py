@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ BUILT_IN = {
     "digits": BuiltIn(digits_dataset, "scikit-learn's digits"),
     "creatures": BuiltIn(
         creatures_dataset, "creatures drawn by rule, whose categories differ by their parts"
+    ),
+    "other-creatures": BuiltIn(
+        partial(creatures_dataset, seed=1), "other images of the same creatures, to pretrain a backbone on"
     ),
 }
 

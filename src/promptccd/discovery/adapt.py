@@ -15,7 +15,8 @@ from promptccd.data.stages import Stage
 from promptccd.data.views import TrainingViews, ViewOptions
 from promptccd.discovery.embedding import Precision
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import ConfigurationError, DataError
+from promptccd.errors import ConfigurationError, DataError, InterruptedRunError
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.interruption import StopRequest
 from promptccd.training.trainer import StageTrainer
@@ -35,6 +36,9 @@ class AdaptationOptions:
         batch_size: images per step; fewer where there are fewer.
         learning_rate: at the start. A tenth of the paper's: it trains 200 epochs on thousands of images.
         replay_samples: features drawn per component of the last mixture, for variants that have one.
+
+    Raises:
+        ConfigurationError: a number is out of range.
     """
 
     epochs: int = 10
@@ -42,38 +46,100 @@ class AdaptationOptions:
     learning_rate: float = 0.01
     replay_samples: int = 100
 
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 1), ("replay_samples", 0)):
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"Expected {name} >= {least}, got {getattr(self, name)}.")
+        if not self.learning_rate > 0:
+            raise ConfigurationError(f"Expected learning_rate > 0, got {self.learning_rate}.")
 
-def adapt(session: DiscoverySession, options: AdaptationOptions, precision: Precision = "auto") -> None:
-    """Train the session's model on its newest images, without labels, and embed them anew.
 
-    A stage of training wants the labelled images again for its grouping, and a checkpoint holds only their means.
-    So a settled category's prototype is moved by as much as the training moved the images nearest to it (ours).
-
-    Args:
-        session: its images are embedded and grouped; the number of categories is that of the grouping.
-        options: how to train.
-        precision: of the features afterwards.
+def require_head(session: DiscoverySession) -> None:
+    """Refuse a model that has nothing to learn with.
 
     Raises:
-        ConfigurationError: the model is a bare backbone, which has no head to train.
-        DataError: there are fewer than four images.
-        InterruptedRunError: a signal was received; the session is as before.
+        ConfigurationError: it is a bare backbone.
     """
-    model, stage = session.model, session.current
     if not session.registry.num_known:
         raise ConfigurationError(
             "A bare backbone cannot be adapted: it has no projection head to learn with. Give a stage that training "
             "finished, or leave --adapt out."
         )
-    if len(stage.keys) < FEWEST_IMAGES:
-        raise DataError(f"Expected at least {FEWEST_IMAGES} images to train on, got {len(stage.keys)}.")
-    standing, before = session.standing(), session.features
-    number = stage.stage
+
+
+def require_enough_images(session: DiscoverySession) -> None:
+    """Refuse images that are too few to train on.
+
+    Raises:
+        DataError: there are fewer than four.
+    """
+    if len(session.current.keys) < FEWEST_IMAGES:
+        raise DataError(
+            f"Expected at least {FEWEST_IMAGES} images to train on, got {len(session.current.keys)}."
+        )
+
+
+def adapt(
+    session: DiscoverySession,
+    options: AdaptationOptions,
+    precision: Precision = "auto",
+    stop: StopRequest | None = None,
+) -> None:
+    """Train a copy of the session's model on its newest images, without labels, and embed them anew with it.
+
+    A stage of training wants the labelled images again for its grouping, and a checkpoint holds only their means.
+    So a settled category's prototype is moved by as much as the training moved the images nearest to it (ours).
+    The bytes of all images are held in memory meanwhile, which is fine for thousands of photographs.
+
+    Args:
+        session: its images are embedded and grouped; the number of categories is that of the grouping.
+        options: how to train.
+        precision: of the features afterwards.
+        stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
+
+    Raises:
+        ConfigurationError: the model is a bare backbone, which has no head to train.
+        DataError: there are fewer than four images.
+        DivergedError: the loss or a feature is no longer a number; the session is as before.
+        InterruptedRunError: a signal was received; the session is as before.
+    """
+    require_head(session)
+    require_enough_images(session)
+    standing, before = session.standing(), (session.model, session.features)
+    student = copy.deepcopy(session.model)
+    try:
+        _train(student, session, len(standing.grouping.ids), options, stop or StopRequest())
+    except InterruptedRunError as error:  # of a run that keeps states, which this does not
+        raise InterruptedRunError(
+            "Interrupted: nothing of the training was kept, and all is as before it. Run the same command again.",
+            error.exit_code - 128,
+        ) from error
+    try:
+        session.model = student.eval()
+        features = session.embed(None if stop is None else stop.progress, precision)
+    except BaseException:
+        session.model, session.current.features = before
+        raise
+    row_of = {key: row for row, key in enumerate(session.current.keys)}
+    after = features[[row_of[key] for key in standing.keys]]
+    session.carry_prototypes(
+        _shifts(standing.grouping.ids, standing.grouping.category_ids, standing.features, after)
+    )
+
+
+def _train(
+    model: CategoryDiscoveryModel,
+    session: DiscoverySession,
+    num_categories: int,
+    options: AdaptationOptions,
+    stop: StopRequest,
+) -> None:
+    stage = session.current
     replay = None
     if model.mixture is not None and options.replay_samples:
-        replay = model.mixture.sample(options.replay_samples, torch_generator("replay", session.seed, number))
-    teacher = copy.deepcopy(model)  # what stage 0 left is not at hand
-    model.begin_discovery(lambda: teacher)
+        generator = torch_generator("replay", session.seed, stage.stage)
+        replay = model.mixture.sample(options.replay_samples, generator)
+    model.begin_discovery(lambda: copy.deepcopy(session.model))  # what stage 0 left is not at hand
     arguments = TrainingArguments(
         seed=session.seed,
         epochs=options.epochs,
@@ -82,27 +148,25 @@ def adapt(session: DiscoverySession, options: AdaptationOptions, precision: Prec
         refit_every=max(1, options.epochs // 3),
         prompt_warmup_epochs=0,
     )
-    with StopRequest() as stop:
-        StageTrainer(
-            model,
-            StageImages.read(_stage_of(session), 0, stop.progress),
-            None,
-            replay,
-            len(standing.grouping.ids),
-            arguments=arguments,
-            views=TrainingViews(_view_options(session)),
-            evaluation_view=session.view,
-            accelerator=Accelerator(cpu=model.device.type == "cpu"),
-            stop=stop,
-            save=lambda state: None,
-        ).train()
-    model.eval()
-    after = session.embed(precision=precision)
-    session.carry_prototypes(_shifts(standing.grouping.ids, standing.grouping.category_ids, before, after))
+    StageTrainer(
+        model,
+        StageImages.read(_stage_of(session), 0, stop.progress),
+        None,
+        replay,
+        num_categories,
+        arguments=arguments,
+        views=TrainingViews(_view_options(session)),
+        evaluation_view=session.view,
+        accelerator=Accelerator(cpu=model.device.type == "cpu"),
+        stop=stop,
+        save=lambda state: None,
+    ).train()
 
 
 def _shifts(ids: tuple[int, ...], assigned: Tensor, before: Tensor, after: Tensor) -> dict[int, np.ndarray]:
     """How far the images of each category moved on average; those of a category without images like all."""
+    if not len(before):  # all images are in none
+        return {}
     moved = (after - before).double()
     everywhere = moved.mean(0).numpy()
     rows = {identity: (assigned == identity).nonzero().flatten() for identity in ids}

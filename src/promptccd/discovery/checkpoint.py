@@ -1,6 +1,7 @@
 """What a session leaves: a checkpoint with its registry, or beside other results the registry alone."""
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from promptccd.clustering import CountEstimate
 from promptccd.discovery.exports import make_folder
 from promptccd.discovery.feature_cache import feature_space
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import DataError, RunError
+from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
 from promptccd.training.checkpoints import write_directory, write_file
 
-MODEL_RECORD, FEATURES = "discovery.json", "features.safetensors"
+logger = logging.getLogger(__name__)
+
+MODEL_RECORD, FEATURES, BEFORE = "discovery.json", "features.safetensors", "before"
 
 
 def save_checkpoint(session: DiscoverySession, folder: str | Path) -> Path:
@@ -37,16 +40,26 @@ def save_checkpoint(session: DiscoverySession, folder: str | Path) -> Path:
     return Path(folder)
 
 
-def save_progress(session: DiscoverySession, out: Path) -> None:
-    """The registry, and which model's features it was made with."""
+def save_progress(session: DiscoverySession, out: Path, came_with: str) -> None:
+    """The registry, the one before this stage, the features, and what all was made with.
+
+    The registry is written last: a folder whose writer was killed holds what it held before.
+
+    Args:
+        session: its newest images are grouped.
+        out: an existing folder.
+        came_with: hash of the registry that the model came with.
+    """
     record = {
         "features": feature_space(session.model, session.view, ""),
-        "stage": session.registry.stage,
+        "came_with": came_with,
         "estimate": session.estimate.to_dict(),
     }
-    write_file(out / MODEL_RECORD, json.dumps(record, indent=1) + "\n")
     keys = {"keys": json.dumps(session.current.keys)}
     write_file(out / FEATURES, save({"features": session.features.contiguous()}, keys))
+    make_folder(out / BEFORE)
+    save_registry(session.current.before, out / BEFORE)
+    write_file(out / MODEL_RECORD, json.dumps(record, indent=1) + "\n")
     save_registry(session.registry, out)
 
 
@@ -60,35 +73,71 @@ def load_features(folder: Path) -> tuple[list[str], Tensor] | None:
         return None
     try:
         with safe_open(folder / FEATURES, framework="pt") as file:
-            return json.loads(file.metadata()["keys"]), file.get_tensor("features")
+            keys, features = json.loads(file.metadata()["keys"]), file.get_tensor("features")
+        if features.ndim != 2 or len(keys) != len(features):
+            raise ValueError(f"{len(keys)} keys for features of shape {tuple(features.shape)}")
+        return keys, features
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{folder / FEATURES} is damaged ({error}): run promptccd discover again.") from error
 
 
 @dataclass(frozen=True)
 class EarlierDiscovery:
-    """What an earlier discovery left in a folder."""
+    """What an earlier discovery left in a folder.
+
+    Attributes:
+        registry: as it was left, corrections since included.
+        before: as it was before the newest stage; `None` if it is lost.
+        estimate: of the number of categories.
+    """
 
     registry: CategoryRegistry
+    before: CategoryRegistry | None
     estimate: CountEstimate
 
 
 def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | None:
-    """The registry that an earlier discovery left in a folder, and its estimate; `None` if there is none.
+    """What an earlier discovery left in a folder; `None` if there is none.
 
     Raises:
         RunError: it was made with another model, so that its prototypes mean nothing here.
-        RegistryError: it is damaged.
+        RegistryError: its registry is damaged.
     """
     if not has_registry(out):
         return None
     try:
         record = json.loads((out / MODEL_RECORD).read_text(encoding="utf-8"))
-        made_with, estimate = record["features"], CountEstimate.from_dict(record["estimate"])
-    except (OSError, ValueError, KeyError, TypeError, DataError):
-        made_with, estimate = None, None
-    if estimate is None or made_with != feature_space(session.model, session.view, ""):
+        made_with, came_with = record["features"], record["came_with"]
+        estimate = CountEstimate.from_dict(record["estimate"])
+    except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise RunError(
-            f"{out} holds categories that were found with another model. Give that model again, or another --out."
+            f"{out / MODEL_RECORD} is missing or damaged, so there is no telling which model the categories there "
+            "belong to: give another --out."
+        ) from error
+    if made_with != feature_space(session.model, session.view, ""):
+        trained = sorted(each.name for each in out.glob("stage*") if each.is_dir())
+        raise RunError(
+            f"{out} holds categories that were found with another model. "
+            + (
+                f"Go on with the one that was trained there, {out / trained[-1]}"
+                if trained
+                else "Give that one"
+            )
+            + ", or give another --out."
         )
-    return EarlierDiscovery(load_registry(out), estimate)
+    if came_with != session.registry.state_hash():
+        logger.warning(
+            "The categories of the model are not those that %s was begun with; it goes on with its own. Give another "
+            "--out to go on with the model's.",
+            out,
+        )
+    return EarlierDiscovery(load_registry(out), _before(out), estimate)
+
+
+def _before(out: Path) -> CategoryRegistry | None:
+    """The state before the newest stage; it serves to say what changed, and nothing is lost with it."""
+    try:
+        return load_registry(out / BEFORE)
+    except RegistryError as error:
+        logger.warning("What changed since the last stage cannot be said: %s", error)
+        return None

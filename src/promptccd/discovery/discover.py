@@ -1,27 +1,27 @@
 """From a folder of images to groups, in one call: read, embed, group, write down."""
 
-import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.intake import IntakeReport
-from promptccd.data.stage_images import Progress
-from promptccd.discovery.adapt import AdaptationOptions, adapt
+from promptccd.discovery.adapt import AdaptationOptions, adapt, require_enough_images, require_head
 from promptccd.discovery.assignments import AssignmentRow, assignment_rows
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_checkpoint, save_progress
 from promptccd.discovery.embedding import Precision
 from promptccd.discovery.exports import EXPORTS, make_folder
 from promptccd.discovery.page import write_page
 from promptccd.discovery.session import DiscoverySession
+from promptccd.errors import ConfigurationError, RunError
 from promptccd.registry import StageChange
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.training.checkpoints import CHECKSUMS, remove_leftovers
+from promptccd.training.interruption import StopRequest
 from promptccd.training.progress import progress_bar
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,13 @@ def discover(
     adaptation: AdaptationOptions | None = None,
     exports: Sequence[str] = (),
     precision: Precision = "auto",
-    progress: Progress = progress_bar,
+    stop: StopRequest | None = None,
 ) -> DiscoveryResult:
     """Group the images of a source and write everything down.
 
     A folder that an earlier discovery with the same model wrote to is gone on with: categories, names and corrections
-    there are taken over. The same images are grouped again, others become the next stage.
+    there are taken over. The same images stay where they are, others become the next stage. Whenever it is left
+    early, the folder is as it was, and features that were computed are in the session's cache.
 
     Args:
         session: fresh, with its model.
@@ -77,59 +78,125 @@ def discover(
         adaptation: trains a stage on the images before they are grouped for good, and leaves it in ``stage<t+1>``.
         exports: names of `EXPORTS` besides ``csv``.
         precision: of the model's forward.
-        progress: wraps what takes long in a progress bar.
+        stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:
         PromptCCDError: with a message that says what, why and what to do.
+        InterruptedRunError: a signal was received.
     """
-    target, seconds = make_folder(out), {}
-    run = RunDirectory(target)
-    run.lock()
-    try:
-        earlier = load_progress(session, target)
-        session.registry = earlier.registry if earlier else session.registry
-        steps: list[tuple[str, Any]] = [
-            ("reading", lambda: session.read(source, progress)),
-            ("features", lambda: session.embed(progress, precision)),
-            ("grouping", lambda: _group(session, num_categories, earlier)),
-            ("training", lambda: _adapted(session, target, adaptation, precision)),
-            ("writing", lambda: _written(session, target, exports)),
-        ]
-        made: Any = None
-        for name, step in steps:
-            started = time.perf_counter()
-            made = step()
-            seconds[name] = round(time.perf_counter() - started, 2)
-    finally:
-        run.unlock()
-    rows, paths = made
-    return DiscoveryResult(
-        session.current.intake.report(), session.estimate, session.change, rows, paths, seconds
-    )
+    if adaptation is not None:
+        require_head(session)
+    target = _target(source, out)
+    return _Discovery(session, source, target, num_categories, adaptation, exports, precision, stop).run()
 
 
-def _group(session: DiscoverySession, num_categories: int | None, earlier: EarlierDiscovery | None) -> None:
-    """Group the images, unless they are where an earlier discovery and people since have put them."""
-    if earlier is not None and num_categories is None and session.is_grouped:
-        session.keep(earlier.estimate)
-    else:
-        session.group(num_categories)
+@dataclass(frozen=True)
+class _Discovery:
+    """The arguments of `discover`, which all of its steps need."""
+
+    session: DiscoverySession
+    source: str | Path
+    out: Path
+    num_categories: int | None
+    adaptation: AdaptationOptions | None
+    exports: Sequence[str]
+    precision: Precision
+    stop: StopRequest | None
+
+    def run(self) -> DiscoveryResult:
+        session, seconds = self.session, dict[str, float]()
+        folder = RunDirectory(self.out)
+        folder.lock()
+        try:
+            remove_leftovers(self.out)
+            came_with = session.registry.state_hash()
+            earlier = load_progress(session, self.out)
+            with self._timed(seconds, "reading"):
+                self._read(earlier)
+            with self._timed(seconds, "features"):
+                session.embed(self._progress, self.precision)
+            with self._timed(seconds, "grouping"):
+                self._group(earlier)
+            if self.adaptation is not None:
+                with self._timed(seconds, "training"):
+                    came_with = self._adapt(self.adaptation)
+            with self._timed(seconds, "writing"):
+                save_progress(session, self.out, came_with)
+                rows = assignment_rows(session)
+                paths = [
+                    EXPORTS[name](session, rows, self.out) for name in dict.fromkeys(["csv", *self.exports])
+                ]
+                paths.insert(0, write_page(session, rows, self.out / "discovery.html"))
+        finally:
+            folder.unlock()
+        report = session.current.intake.report()
+        return DiscoveryResult(report, session.estimate, session.change, rows, paths, seconds)
+
+    def _read(self, earlier: EarlierDiscovery | None) -> None:
+        session = self.session
+        if earlier is not None:
+            session.registry = earlier.registry
+        session.read(self.source, self._progress)
+        if (
+            earlier is not None
+            and earlier.before is not None
+            and session.current.stage == earlier.registry.stage
+        ):
+            session.current.before = earlier.before
+        if self.adaptation is not None:
+            require_enough_images(session)
+            _require_absent(self._stage_folder)
+
+    def _group(self, earlier: EarlierDiscovery | None) -> None:
+        """Group the images, unless they are where an earlier discovery and people since have put them."""
+        if earlier is not None and self.num_categories is None and self.session.is_grouped:
+            self.session.keep(earlier.estimate)
+        else:
+            self.session.group(self.num_categories)
+
+    def _adapt(self, adaptation: AdaptationOptions) -> str:
+        """Train, group again and save; returns the hash of the categories that the new stage comes with."""
+        adapt(self.session, adaptation, self.precision, self.stop)
+        self.session.group(self.session.num_categories)
+        save_checkpoint(self.session, self._stage_folder)
+        return self.session.registry.state_hash()
+
+    @property
+    def _stage_folder(self) -> Path:
+        return self.out / f"stage{self.session.current.stage}"
+
+    def _progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
+        return (self.stop.progress if self.stop else progress_bar)(items, total, label)
+
+    @contextmanager
+    def _timed(self, seconds: dict[str, float], step: str) -> Iterator[None]:
+        if self.stop is not None and self.stop.received:
+            raise self.stop.error("stopped; features that were computed are kept")
+        started = time.perf_counter()
+        yield
+        seconds[step] = round(time.perf_counter() - started, 2)
 
 
-def _adapted(
-    session: DiscoverySession, out: Path, adaptation: AdaptationOptions | None, precision: Precision
-) -> Path | None:
-    if adaptation is None:
-        return None
-    adapt(session, adaptation, precision)
-    session.group(len(session.registry.active))
-    return save_checkpoint(session, out / f"stage{session.current.stage}")
+def _target(source: str | Path, out: str | Path) -> Path:
+    """The folder for the results, made if need be.
+
+    Raises:
+        ConfigurationError: it is a checkpoint, or lies among the images.
+        DiskError: it cannot be made.
+    """
+    folder, images = Path(out), Path(source).expanduser()
+    if (folder / "config.json").exists() or (folder / CHECKSUMS).exists():
+        raise ConfigurationError(f"{str(out)!r} is a model: give another --out for the results.")
+    if images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
+        raise ConfigurationError(
+            f"{str(out)!r} lies in the folder of images, where the next run would take results for images: give an "
+            "--out outside of it."
+        )
+    return make_folder(out)
 
 
-def _written(
-    session: DiscoverySession, out: Path, exports: Sequence[str]
-) -> tuple[list[AssignmentRow], list[Path]]:
-    save_progress(session, out)
-    rows = assignment_rows(session)
-    paths = [EXPORTS[name](session, rows, out) for name in dict.fromkeys(["csv", *exports])]
-    return rows, [write_page(session, rows, out / "discovery.html"), *paths]
+def _require_absent(folder: Path) -> None:
+    if folder.exists():
+        raise RunError(
+            f"{folder} was trained already: go on with it as the model and without --adapt, or give another --out."
+        )

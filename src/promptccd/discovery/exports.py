@@ -7,23 +7,39 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Features, Image, Value
+import pyarrow  # type: ignore[import-untyped]
+from datasets import Features, Image, Value
+from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]
 
 from promptccd.discovery.assignments import AssignmentRow, assignments_csv
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DiskError
 from promptccd.reports.spreadsheet import csv_text
+from promptccd.training.checkpoints import TEMPORARY, write_file
 
 JPEG_QUALITY = 95
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
+_ROWS_AT_ONCE = 100
+_MARK = ".promptccd-export"  # what has it may be replaced by the next export
 _METADATA = ("file_name", "category", "name", "known", "confidence", "stage", "original_file", "sha256")
+_FEATURES = Features(
+    {
+        "image": Image(),
+        "file": Value("string"),
+        "category": Value("int64"),
+        "name": Value("string"),
+        "known": Value("string"),
+        "confidence": Value("float32"),
+        "stage": Value("int64"),
+        "sha256": Value("string"),
+    }
+)
 
 
 def export_csv(session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path) -> Path:
     """``assignments.csv``: every file found, one line each."""
-    path = out / "assignments.csv"
-    path.write_text(assignments_csv(rows), encoding="utf-8")
-    return path
+    write_file(out / "assignments.csv", assignments_csv(rows))
+    return out / "assignments.csv"
 
 
 def export_image_folder(session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path) -> Path:
@@ -31,51 +47,48 @@ def export_image_folder(session: DiscoverySession, rows: Sequence[AssignmentRow]
 
     Photographs are encoded again at quality 95 and other pictures without loss, so that no metadata comes along. The
     folder is made anew: what an earlier export left is removed.
+
+    Raises:
+        DiskError: it cannot be written, or a folder of that name was made by somebody else.
     """
-    target = out / "images"
-    shutil.rmtree(target, ignore_errors=True)
-    listed: list[dict[str, Any]] = []
-    for row in _grouped(rows):
-        suffix, content = _encoded(session, row)
-        place = Path(
-            folder_name(row.category, row.name),
-            f"{_plain(Path(row.file).stem)}-{row.sha256[:HASH_DIGITS]}{suffix}",
-        )
-        (target / place).parent.mkdir(parents=True, exist_ok=True)
-        (target / place).write_bytes(content)
-        listed.append({"file_name": place.as_posix(), "original_file": row.file, **_facts(row)})
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "metadata.csv").write_text(csv_text(_METADATA, listed), encoding="utf-8")
-    return target
+
+    def fill(target: Path) -> None:
+        listed: list[dict[str, Any]] = []
+        for row in _grouped(rows):
+            suffix, content = _encoded(session, row)
+            place = Path(
+                folder_name(row.category, row.name),
+                f"{_plain(Path(row.file).stem)}-{row.sha256[:HASH_DIGITS]}{suffix}",
+            )
+            (target / place).parent.mkdir(exist_ok=True)
+            (target / place).write_bytes(content)
+            listed.append({"file_name": place.as_posix(), "original_file": row.file, **_facts(row)})
+        (target / "metadata.csv").write_text(csv_text(_METADATA, listed), encoding="utf-8")
+
+    return _replaced(out / "images", fill)
 
 
 def export_dataset(session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path) -> Path:
-    """``dataset/data/train-00000-of-00001.parquet``: what ``load_dataset(folder)`` reads; one row per content."""
-    target = out / "dataset"
-    shutil.rmtree(target, ignore_errors=True)
-    (target / "data").mkdir(parents=True)
+    """``dataset/data/train-00000-of-00001.parquet``: what ``load_dataset(folder)`` reads; one row per content.
 
-    def records() -> Iterator[dict[str, Any]]:
-        for row in _grouped(rows):
-            suffix, content = _encoded(session, row)
-            image = {"bytes": content, "path": f"{row.sha256}{suffix}"}
-            yield {"image": image, "file": row.file, **_facts(row)}
+    Raises:
+        DiskError: as for `export_image_folder`.
+    """
 
-    features = Features(
-        {
-            "image": Image(),
-            "file": Value("string"),
-            "category": Value("int64"),
-            "name": Value("string"),
-            "known": Value("string"),
-            "confidence": Value("float32"),
-            "stage": Value("int64"),
-            "sha256": Value("string"),
-        }
-    )
-    table = Dataset.from_list(list(records()), features=features)
-    table.to_parquet(str(target / "data" / "train-00000-of-00001.parquet"))
-    return target
+    def record(row: AssignmentRow) -> dict[str, Any]:
+        suffix, content = _encoded(session, row)
+        image = {"bytes": content, "path": f"{row.sha256}{suffix}"}
+        return {"image": image, "file": row.file, **_facts(row)}
+
+    def fill(target: Path) -> None:
+        (target / "data").mkdir()
+        schema, listed = _FEATURES.arrow_schema, list(_grouped(rows))
+        with ParquetWriter(target / "data" / "train-00000-of-00001.parquet", schema) as writer:
+            for start in range(0, len(listed), _ROWS_AT_ONCE):  # not all images in memory at once
+                records = [record(row) for row in listed[start : start + _ROWS_AT_ONCE]]
+                writer.write_table(pyarrow.Table.from_pylist(records, schema=schema))
+
+    return _replaced(out / "dataset", fill)
 
 
 Export = Callable[[DiscoverySession, Sequence[AssignmentRow], Path], Path]
@@ -100,6 +113,30 @@ def make_folder(out: str | Path) -> Path:
             f"Cannot write to {str(out)!r}: {error.strerror}. Give --out another folder."
         ) from error
     return Path(out)
+
+
+def _replaced(target: Path, fill: Callable[[Path], None]) -> Path:
+    """Fill a folder that appears whole, in place of what an earlier export left and of nothing else."""
+    if target.exists() and not (target / _MARK).exists():
+        raise DiskError(
+            f"{target} is there and was made by something else, so it is not replaced: give another --out, or move it "
+            "away."
+        )
+    staging = target.with_name(f"{TEMPORARY}{target.name}")
+    try:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        (staging / _MARK).touch()
+        fill(staging)
+        shutil.rmtree(target, ignore_errors=True)
+        staging.rename(target)
+    except OSError as error:
+        raise DiskError(
+            f"Could not write {target}: {error.strerror}. Free some space and try again."
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return target
 
 
 def folder_name(category: int | None, name: str) -> str:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from promptccd.clustering import describe_groups
 from promptccd.discovery.session import DiscoverySession
+from promptccd.discovery.standing import Standing
+from promptccd.registry import CategoryRegistry
 
 SURE, FAIRLY_SURE = 0.8, 0.5
 
@@ -49,7 +51,11 @@ class GroupView:
 
 def group_views(session: DiscoverySession) -> list[GroupView]:
     """Groups of the newest stage: settled ones by id, then new ones, largest first."""
-    standing, registry = session.standing(), session.registry
+    return views_of(session.standing(), session.registry)
+
+
+def views_of(standing: Standing, registry: CategoryRegistry) -> list[GroupView]:
+    """Groups of images that stand in a registry, in the same order."""
     views = []
     for each in describe_groups(standing.grouping, standing.features):
         category = registry.category(each.category_id)

@@ -4,7 +4,6 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -125,20 +124,27 @@ def _style(identity: int) -> tuple[int, int]:
     return identity % NUM_STYLES, (identity + identity // NUM_STYLES) % NUM_STYLES
 
 
-def _change_in_words(session: DiscoverySession) -> list[tuple[str, Any]]:
-    """What is different from before these images, as lines of a heading and its text."""
+def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What is different from before the stage: headings, and below each names with what became of them."""
     change, registry = session.change, session.registry
 
-    def title(identity: int | None) -> str:
-        return "no category" if identity is None else f"{identity} · {registry.categories[identity].name}"
+    def title(identity: int) -> str:
+        return f"{identity} · {registry.categories[identity].name}"
 
-    lines: list[tuple[str, Any]] = [
-        ("New", ", ".join(f"{title(each)} ({registry.categories[each].size})" for each in change.new)),
-        ("Grown", ", ".join(f"{title(each)}: {was} to {now}" for each, (was, now) in change.grown.items())),
-        ("Shrunk", ", ".join(f"{title(each)}: {was} to {now}" for each, (was, now) in change.shrunk.items())),
-        ("Renamed", ", ".join(f"{was} to {now}" for was, now in change.renamed.values())),
-        ("Retired", ", ".join(title(each) for each in change.retired)),
-        ("Moved", f"{len(change.moved)} images seen before are in another category" if change.moved else ""),
-        ("No longer sure", f"{len(change.unsure)} images" if change.unsure else ""),
+    lines: list[tuple[str, list[tuple[str, str]]]] = [
+        ("New", [(title(each), f"({registry.categories[each].size})") for each in change.new]),
+        ("Grown", [(title(each), f"({was} to {now})") for each, (was, now) in change.grown.items()]),
+        ("Shrunk", [(title(each), f"({was} to {now})") for each, (was, now) in change.shrunk.items()]),
+        ("Renamed", [(title(each), f"(was {was})") for each, (was, _) in change.renamed.items()]),
+        ("Retired", [(title(each), _where_to(session, each)) for each in change.retired]),
+        ("Left without images", [(title(each), "") for each in change.emptied]),
+        ("Moved", [("", f"{len(change.moved)} images seen before are elsewhere now")] * bool(change.moved)),
+        ("No longer sure", [("", f"{len(change.unsure)} images")] * bool(change.unsure)),
+        ("In no category", [("", f"{change.unassigned} images")] * bool(change.unassigned)),
     ]
-    return [(heading, text) for heading, text in lines if text]
+    return [(heading, items) for heading, items in lines if items]
+
+
+def _where_to(session: DiscoverySession, retired: int) -> str:
+    target = session.registry.resolve(retired)
+    return "(is no category)" if target is None else f"(merged into {target})"

@@ -1,24 +1,42 @@
 """Corrections to what lies on disk: a registry by itself, or a checkpoint whose model has to follow."""
 
+import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.checkpoint import load_features
-from promptccd.discovery.corrections import split_category
+from promptccd.discovery.corrections import dissolve_category, move_images, split_category
+from promptccd.discovery.registry_of import registry_of
+from promptccd.discovery.session import now
 from promptccd.discovery.standing import Standing, standing_of
 from promptccd.errors import RegistryError
-from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
+from promptccd.registry import (
+    CategoryRegistry,
+    Edit,
+    Move,
+    NotACategory,
+    has_registry,
+    load_registry,
+    save_registry,
+)
+from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.prediction import load_model
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.training.checkpoints import CHECKSUMS, write_directory
+from promptccd.runs.stage_registry import key_of
+from promptccd.training.checkpoints import CHECKSUMS, remove_leftovers, write_directory
+
+logger = logging.getLogger(__name__)
 
 
-def edit_registry(folder: str | Path, act: Callable[[CategoryRegistry], None]) -> CategoryRegistry:
+def edit_registry(folder: str | Path, act: Callable[[CategoryRegistry], object]) -> CategoryRegistry:
     """Change a registry and write it back, with the model beside it if there is one; all of it or nothing.
+
+    What a finished stage assigned to whom (``assignments.json``) and its card stay as they were written: the registry
+    says what was corrected since, and the next stage goes on from it.
 
     Args:
         folder: of a finished stage, or what `discover` wrote.
@@ -31,17 +49,101 @@ def edit_registry(folder: str | Path, act: Callable[[CategoryRegistry], None]) -
         RegistryError: there is none, it is damaged, or does not allow it; nothing changed.
         RunError: another process is writing there.
     """
-    place = Path(folder)
-    registry = registry_in(place)
-    act(registry)
-    if not (place / "config.json").exists():
-        lock = RunDirectory(place)
-        lock.lock()
-        try:
+    place = Path(folder).absolute()  # "." has no name to put a new folder under
+    registry_in(place)
+    lock = RunDirectory(place.parent if _is_model(place) else place)
+    lock.lock()
+    try:
+        remove_leftovers(lock.path)
+        registry = registry_in(place)
+        act(registry)
+        if _is_model(place):
+            _save_with_model(place, registry)
+        else:
             save_registry(registry, place)
-        finally:
-            lock.unlock()
-        return registry
+    finally:
+        lock.unlock()
+    return registry
+
+
+def correct(registry: CategoryRegistry, edit: Edit) -> None:
+    """Make an edit, with the time it was made.
+
+    Raises:
+        RegistryError: it is not possible; nothing changed.
+    """
+    registry.edit(edit, time=now())
+
+
+def registry_in(folder: Path) -> CategoryRegistry:
+    """The registry of a folder; for a checkpoint from before there were registries, one made of its categories.
+
+    Raises:
+        RegistryError: there is none, or it is damaged.
+    """
+    if has_registry(folder):
+        return load_registry(folder)
+    if _is_model(folder):
+        return registry_of(load_model(folder), folder)
+    raise RegistryError(
+        f"{str(folder)!r} holds no registry of categories: give the folder of a finished stage, or the --out of "
+        "promptccd discover."
+    )
+
+
+def standing_in(folder: Path, registry: CategoryRegistry) -> Standing:
+    """Where images stand, by the features that a discovery left, or by those of a run's stage, computed anew.
+
+    Raises:
+        RegistryError: neither is to be had.
+        PromptCCDError: the data of the run cannot be read.
+    """
+    found = load_features(folder) or _features_of_stage(folder)
+    if found is None:
+        raise RegistryError(
+            f"{str(folder)!r} holds no features of its images and lies in no run, and without them there is no telling "
+            "what each part looks like: edit the --out folder of promptccd discover."
+        )
+    keys, features = found
+    settled = [each.id for each in registry.active if each.known or each.born < registry.stage]
+    count = CountEstimate.known(max(len(registry.active), 1))
+    return standing_of(registry, keys, features, settled=settled, count=count, temperature=1.0)
+
+
+def split_in(
+    folder: Path, registry: CategoryRegistry, category: int, images: Sequence[str], name: str | None = None
+) -> None:
+    """Cut a category in two; without images where their features suggest it.
+
+    Raises:
+        DataError: the category has fewer than two images, or all of them were given.
+        RegistryError: there are no features, or the registry does not allow it.
+    """
+    correct(registry, split_category(standing_in(folder, registry), category, images or None, name=name))
+
+
+def move_in(folder: Path, registry: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
+    """Put images into another category or into none; prototypes follow where features lie beside the registry."""
+    edit = Move(images, to)
+    if load_features(folder) is not None:
+        edit = move_images(standing_in(folder, registry), images, to)
+    correct(registry, edit)
+
+
+def dissolve_in(folder: Path, registry: CategoryRegistry, category: int) -> None:
+    """Say that a category is none; its images go to the nearest ones where features lie beside the registry."""
+    registry.category(category)
+    edit = NotACategory(category)
+    if load_features(folder) is not None:
+        edit = dissolve_category(standing_in(folder, registry), category)
+    correct(registry, edit)
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").exists()
+
+
+def _save_with_model(place: Path, registry: CategoryRegistry) -> None:
     model = load_model(place)
     found = registry.active_prototypes()
     model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
@@ -51,44 +153,19 @@ def edit_registry(folder: str | Path, act: Callable[[CategoryRegistry], None]) -
         model.save_pretrained(staging)
         save_registry(registry, staging)
 
-    write_directory(place, fill)
-    return registry
-
-
-def registry_in(folder: Path) -> CategoryRegistry:
-    """The registry of a folder.
-
-    Raises:
-        RegistryError: there is none, or it is damaged.
-    """
-    if not has_registry(folder):
-        raise RegistryError(
-            f"{str(folder)!r} holds no registry of categories: give the folder of a finished stage, or the --out of "
-            "promptccd discover."
+    write_directory(place, fill, replace=True)
+    later = place.with_name(f"stage{registry.stage + 1}")
+    if place.name == f"stage{registry.stage}" and later.exists():
+        logger.warning(
+            "%s was made before this correction and does not know it: edit the newest stage.", later
         )
-    return load_registry(folder)
 
 
-def standing_in(folder: Path, registry: CategoryRegistry) -> Standing:
-    """Where the images of a discovery stand, from what it left in its folder.
-
-    Raises:
-        RegistryError: no features of images lie there.
-    """
-    found = load_features(folder)
-    if found is None:
-        raise RegistryError(
-            f"{str(folder)!r} holds no features of its images, and without them there is no telling what each half "
-            "looks like: split in the --out folder of promptccd discover."
-        )
-    keys, features = found
-    settled = [each.id for each in registry.active if each.known or each.born < registry.stage]
-    count = CountEstimate.known(max(len(registry.active), 1))
-    return standing_of(registry, keys, features, settled=settled, count=count, temperature=1.0)
-
-
-def split_in(
-    folder: Path, registry: CategoryRegistry, category: int, images: list[str], name: str | None = None
-) -> None:
-    """Cut a category of a discovery in two; without images where their features suggest it."""
-    registry.edit(split_category(standing_in(folder, registry), category, images or None, name=name))
+def _features_of_stage(folder: Path) -> tuple[list[str], torch.Tensor] | None:
+    """Keys and features of the images of a run up to the stage in a folder; `None` if that lies in no run."""
+    run, name = RunDirectory(folder.absolute().parent), folder.absolute().name
+    if not run.begun or not name.removeprefix("stage").isdecimal():
+        return None
+    evaluation, stage = RunEvaluation(str(run.path)), int(name.removeprefix("stage"))
+    keys = [key_of(each) for images in evaluation.images[: stage + 1] for each in images.sample_ids.tolist()]
+    return keys, torch.cat(evaluation.features_of_stage(stage)).cpu()

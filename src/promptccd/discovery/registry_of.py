@@ -5,6 +5,7 @@ from pathlib import Path
 
 from transformers.utils import cached_file
 
+from promptccd.errors import RegistryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import find_model
 from promptccd.registry import (
@@ -25,12 +26,18 @@ def registry_of(model: CategoryDiscoveryModel, place: str | Path) -> CategoryReg
             backbones, have none; theirs is made of the categories in the configuration.
 
     Raises:
-        RegistryError: it is damaged.
+        RegistryError: it is damaged, or belongs to features of another width.
     """
-    folder = _folder_of(place)
+    folder, config = _folder_of(place), model.config
     if folder is not None:
-        return load_registry(folder)
-    config = model.config
+        registry = load_registry(folder)
+        width = config.vision_config.hidden_size
+        if registry.active and registry.prototypes.shape[1] != width:
+            raise RegistryError(
+                f"The registry of {str(place)!r} has prototypes of {registry.prototypes.shape[1]} values, its model "
+                f"features of {width}: the two are of different checkpoints. Copy the checkpoint again."
+            )
+        return registry
     if not config.category_ids:
         return CategoryRegistry()
     return CategoryRegistry.from_categories(

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from promptccd.discovery.standing import Standing, standing_of
 from promptccd.errors import DataError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
+from promptccd.registry.categories import default_name
 from promptccd.runs.explanation import Explanation, explain_image
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class SessionStage:
     Attributes:
         stage: its number.
         intake: every file and what became of it.
-        before: the registry as it was when they came.
+        before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
     """
 
@@ -46,7 +48,12 @@ class SessionStage:
     @property
     def keys(self) -> tuple[str, ...]:
         """Content hashes of the used images, in the order of the source."""
-        return tuple(file.content_hash for file in self.intake.used)
+        return tuple(self.files)
+
+    @cached_property
+    def files(self) -> dict[str, IntakeFile]:
+        """Used images by content hash, in the order of the source."""
+        return {file.content_hash: file for file in self.intake.used}
 
 
 class DiscoverySession:
@@ -109,7 +116,9 @@ class DiscoverySession:
         """
         model, view = load_embedder(place)
         model.to(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))).eval()
-        return cls(model, view, registry or registry_of(model, place), seed=seed, limits=limits, cache=cache)
+        if registry is None:
+            registry = registry_of(model, place)
+        return cls(model, view, registry, seed=seed, limits=limits, cache=cache)
 
     # Images in
 
@@ -133,12 +142,17 @@ class DiscoverySession:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
         """
         intake = read_intake(source, limits=self.limits, progress=progress, view=self.view)
-        intake.require_images()
+        try:
+            intake.require_images()
+        except DataError:
+            intake.close()
+            raise
         if self.stages and self.stages[-1].stage > self.registry.stage:  # was read, never grouped
             self.stages.pop().intake.close()
         again = all(file.content_hash in self.registry.images for file in intake.used)
         number = max(self.registry.stage, 0) if again else self.registry.stage + 1
-        self.stages.append(SessionStage(number, intake, self.registry.copy()))
+        same = [each.before for each in self.stages if each.stage == number]
+        self.stages.append(SessionStage(number, intake, same[0] if same else self.registry.copy()))
         self._estimate = None
         return self.current
 
@@ -177,6 +191,12 @@ class DiscoverySession:
         return [each.id for each in self.registry.active if each.known or each.born < self.current.stage]
 
     @property
+    def fixed(self) -> list[int]:
+        """Ids of active categories that a grouping leaves where they are: settled ones, and those somebody named."""
+        named = [each.id for each in self.registry.active if each.name != default_name(each.id)]
+        return sorted({*self.settled, *named})
+
+    @property
     def estimate(self) -> CountEstimate:
         """How many categories there are, with the range that it could as well be.
 
@@ -188,17 +208,17 @@ class DiscoverySession:
         return self._estimate
 
     def group(self, num_categories: int | None = None) -> StageChange:
-        """Group the newest stage's images beside the settled categories; corrections hold.
+        """Group the newest stage's images beside the categories that stay; corrections hold.
 
         Args:
-            num_categories: all of them, settled ones included; none estimates the number.
+            num_categories: all of them, those in `fixed` included; none estimates the number.
 
         Raises:
             DataError: there cannot be so many, or corrections contradict it; the images are named.
         """
-        settled = set(self.settled)
+        fixed = set(self.fixed)
         found, sizes = self.registry.active_prototypes(), self.registry.categories
-        rows = [row for row, identity in enumerate(found.ids) if identity in settled]
+        rows = [row for row, identity in enumerate(found.ids) if identity in fixed]
         known = KnownCategories(
             tuple(found.ids[row] for row in rows),
             torch.from_numpy(found.matrix[rows]) if rows else torch.zeros(0, self.features.shape[1]),
@@ -250,6 +270,12 @@ class DiscoverySession:
         )
 
     @property
+    def num_categories(self) -> int:
+        """Active categories that the newest images are grouped into: fixed ones, and others with images here."""
+        here = {self.registry.members.get(key) for key in self.current.keys} - {None}
+        return len(here.union(self.fixed))
+
+    @property
     def change(self) -> StageChange:
         """What is different from before the newest stage, corrections included."""
         return self.registry.changes_since(self.current.before)
@@ -276,17 +302,20 @@ class DiscoverySession:
     def edit(self, edit: Edit, regroup: bool = False) -> None:
         """Do what a person said, and on request group again with it, into as many categories as there are.
 
+        The grouping is an entry of its own: taking both back is two times `undo`.
+
         Raises:
             RegistryError: it is not possible; nothing changed.
             DataError: the images cannot be grouped so; nothing changed.
         """
-        self.registry.edit(edit, time=datetime.now(UTC).isoformat(timespec="seconds"))
-        if regroup:
-            try:
-                self.group(len(self.registry.active))
-            except DataError:
-                self.registry.undo()
-                raise
+        before = self.registry.copy()
+        try:
+            self.registry.edit(edit, time=now())
+            if regroup:
+                self.group(self.num_categories)
+        except BaseException:  # with what could be redone, which a new edit forgets
+            self.registry = before
+            raise
 
     def undo(self) -> None:
         """Take the last correction, or the last repeated grouping, back."""
@@ -305,9 +334,8 @@ class DiscoverySession:
             DataError: there is none in this session.
         """
         for stage in reversed(self.stages):
-            for file in stage.intake.used:
-                if file.content_hash == key:
-                    return stage.intake, file
+            if key in stage.files:
+                return stage.intake, stage.files[key]
         raise DataError(f"No image {key[:12]!r} in this session: it came with an earlier one.")
 
     def thumbnail(self, key: str) -> bytes:
@@ -333,3 +361,8 @@ class DiscoverySession:
             stage.intake.close()
         self.stages.clear()
         self.registry = CategoryRegistry()
+
+
+def now() -> str:
+    """The time for the log of a registry: UTC, in ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from huggingface_hub import ModelCard
 
 from promptccd.errors import PromptCCDError
 from promptccd.hub.download import download_stage
+from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
+from promptccd.runs.stage_registry import NO_CATEGORY
 from promptccd.training.checkpoints import problems_of
 
 TOLERANCE = (
@@ -65,15 +68,47 @@ def _stage_checks(folder: Path, name: str) -> Iterator[Check]:
         return
     yield Check(f"{name}: the model loads")
     config = model.config
+    yield from _category_checks(folder, name, config.category_ids)
+    counted = (len(model.prototypes), len(config.category_ids))
+    problem = f"{counted[0]} prototypes for {counted[1]} categories" if counted[0] != counted[1] else ""
+    yield Check(f"{name}: a prototype for every category", problem)
+
+
+def _category_checks(folder: Path, name: str, category_ids: list[int]) -> Iterator[Check]:
+    """Whether images, categories and corrections of a stage go together."""
+    ids = set(category_ids)
+    if has_registry(folder):
+        try:
+            registry = load_registry(folder)
+        except PromptCCDError as error:
+            yield Check(f"{name}: its registry loads", str(error))
+            return
+        made = [entry.kind for entry in registry.log if entry.kind != GROUPING]
+        said = f", with {_counted(made)} by people" if made else ""
+        active = {each.id for each in registry.active}
+        problem = "" if active == ids else f"the model has {sorted(ids)}, the registry {sorted(active)}"
+        yield Check(f"{name}: its categories are those of its registry{said}", problem)
+        ids |= {*registry.categories, NO_CATEGORY}  # retired since, or none
+    if not (folder / "assignments.json").exists():  # of a person's images, which have no rows
+        return
     given = json.loads((folder / "assignments.json").read_text(encoding="utf-8"))
-    strangers = sorted(set(given["category_ids"]) - set(config.category_ids))
+    strangers = sorted(set(given["category_ids"]) - ids)
     yield Check(
         f"{name}: images were assigned to its own categories",
         f"{strangers[:5]} are no category ids" if strangers else "",
     )
-    counted = (len(model.prototypes), len(config.category_ids))
-    problem = f"{counted[0]} prototypes for {counted[1]} categories" if counted[0] != counted[1] else ""
-    yield Check(f"{name}: a prototype for every category", problem)
+
+
+def _counted(kinds: list[str]) -> str:
+    return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(Counter(kinds).items()))
+
+
+def _corrections_before(run: RunDirectory, stage: int) -> list[str]:
+    """Kinds of the corrections to earlier stages that a stage was grouped with; names change no grouping."""
+    if not has_registry(run.stage(stage)):
+        return []
+    log = load_registry(run.stage(stage)).log
+    return [entry.kind for entry in log if entry.stage < stage and entry.kind not in (GROUPING, Rename.kind)]
 
 
 def _run_checks(run: RunDirectory, recompute: bool) -> Iterator[Check]:
@@ -95,7 +130,7 @@ def _run_checks(run: RunDirectory, recompute: bool) -> Iterator[Check]:
             f"stage{stage}: numbers on the card are those of results.json", _card_problem(run, stage, rows)
         )
     if recompute:
-        yield _recomputed(run, written)
+        yield from _recomputed(run, written)
 
 
 def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> str:
@@ -107,16 +142,27 @@ def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> 
     return "" if on_card == expected else f"the card says {on_card}, results.json {expected}"
 
 
-def _recomputed(run: RunDirectory, written: dict[str, Any]) -> Check:
+def _recomputed(run: RunDirectory, written: dict[str, Any]) -> Iterator[Check]:
+    """Accuracies once more from the checkpoints; corrections people made in between cannot be replayed."""
     what = "accuracies recomputed from the checkpoints"
     try:
+        corrected = {row["stage"]: _corrections_before(run, row["stage"]) for row in written["stages"]}
         found = RunEvaluation(str(run.path)).evaluate().to_dict()
     except PromptCCDError as error:
-        return Check(what, str(error))
+        yield Check(what, str(error))
+        return
     apart = [
         f"stage {row['stage']} {part}: {row[part]} written, {again[part]} found"
         for row, again in zip(written["stages"], found["stages"], strict=True)
         for part in ("all", "old", "new")
-        if row[part] is not None and abs(row[part] - again[part]) > TOLERANCE
+        if not corrected[row["stage"]]
+        and row[part] is not None
+        and (again[part] is None or abs(row[part] - again[part]) > TOLERANCE)
     ]
-    return Check(what, "; ".join(apart))
+    yield Check(what, "; ".join(apart))
+    for stage, kinds in corrected.items():
+        if kinds:
+            yield Check(
+                f"stage{stage}: not compared, it was grouped after {_counted(kinds)} by people; without them All is "
+                f"{found['stages'][stage - 1]['all']:.1f} instead of {written['stages'][stage - 1]['all']:.1f}"
+            )

@@ -1,7 +1,7 @@
 """A registry beside a checkpoint: ``registry.json`` and its prototypes in ``registry.safetensors``.
 
-Rows of prototypes are only appended within a stage, and the prototypes are written first. A save that is cut off
-between the two files therefore leaves the old JSON with more rows than it refers to, which is a whole registry.
+The prototypes are written first. A save that is cut off between the two files therefore leaves the old JSON, and its
+prototypes under another name, where loading finds them: a whole registry.
 """
 
 import hashlib
@@ -32,6 +32,7 @@ from promptccd.registry.view import NOTHING_YET
 
 FORMAT = 1
 REGISTRY, PROTOTYPES = "registry.json", "registry.safetensors"
+PREVIOUS = ".previous-registry.safetensors"  # prototypes of the JSON that is there, while both are replaced
 LARGEST_JSON = 512 * 2**20  # bytes; about five million images
 LARGEST_PROTOTYPES = 2 * 2**30  # bytes
 _KEYS = ("format", "num_known", "stage", "next_id", "next_number", "prototypes", "state", "log", "redo")
@@ -64,8 +65,10 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
     }
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
     try:
+        _keep_previous(Path(folder))
         _replace(Path(folder) / PROTOTYPES, save({"prototypes": rows}))
         _replace(Path(folder) / REGISTRY, text.encode())
+        (Path(folder) / PREVIOUS).unlink(missing_ok=True)
     except OSError as error:
         raise DiskError(
             f"Could not write the category registry: {error.strerror}. The old one is untouched: free some space "
@@ -85,7 +88,13 @@ def load_registry(folder: str | Path) -> CategoryRegistry:
             f"{Path(folder).name} holds no {REGISTRY}: it was saved before there were registries, or is no checkpoint."
         )
     try:
-        return _registry(_read_json(path), Path(folder) / PROTOTYPES)
+        values, previous = _read_json(path), Path(folder) / PREVIOUS
+        try:
+            return _registry(values, Path(folder) / PROTOTYPES)
+        except RegistryError:
+            if not previous.is_file():
+                raise
+            return _registry(values, previous)
     except RegistryError as error:
         raise RegistryError(f"{REGISTRY} is refused: {error}") from error
 
@@ -162,6 +171,18 @@ def _read_prototypes(path: Path, described: Any) -> np.ndarray:
             f"{path.name} does not hold the prototypes it was saved with: copy the checkpoint again."
         )
     return found
+
+
+def _keep_previous(folder: Path) -> None:
+    """Keep the prototypes of the JSON that is there; an interrupted save may have kept them already."""
+    if not (folder / REGISTRY).is_file() or not (folder / PROTOTYPES).is_file():
+        return
+    if (folder / PREVIOUS).is_file():
+        try:
+            _read_prototypes(folder / PROTOTYPES, _read_json(folder / REGISTRY)["prototypes"])
+        except (RegistryError, KeyError, TypeError):
+            return
+    _replace(folder / PREVIOUS, (folder / PROTOTYPES).read_bytes())
 
 
 def _digest(rows: np.ndarray) -> str:

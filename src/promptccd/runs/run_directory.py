@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import StageStream
-from promptccd.errors import RunError, SplitMismatchError
+from promptccd.errors import DiskError, RunError, SplitMismatchError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.models import VARIANTS
 from promptccd.training.arguments import Recipe
@@ -126,16 +126,22 @@ class RunDirectory:
 
         Raises:
             RunError: another process is at it; its id is named.
+            DiskError: nothing can be written there.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise DiskError(
+                f"Cannot write to {self.path}: {error.strerror}. Give another folder, or the right to write there."
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             owner = os.read(descriptor, 32).decode() or "unknown"
             os.close(descriptor)
             raise RunError(
-                f"Process {owner} is writing to {self.path}. Wait for it, stop it, or give another --output_dir."
+                f"Process {owner} is writing to {self.path}. Wait for it, stop it, or give another folder."
             ) from error
         os.ftruncate(descriptor, 0)
         os.write(descriptor, str(os.getpid()).encode())

@@ -173,7 +173,7 @@ class _Sweep:
             logger.info(
                 "%s: done in %s%s; %s since the start, %d to go%s",
                 name, _clock(seconds[-1]), "" if prefix else _average(cell), _clock(elapsed), left,
-                f", about {spent}" if left else "",
+                f", {spent} left" if left else "",
             )  # fmt: skip
         elif not self.stop.received:
             self._open.discard(cell.name)

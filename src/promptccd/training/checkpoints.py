@@ -21,15 +21,18 @@ logger = logging.getLogger(__name__)
 CHECKSUMS = "checksums.json"
 TEMPORARY = ".tmp-"
 REFUSED = ".refused-"
+REPLACED = ".replaced-"
 EDITABLE = ("README.md",)  # a person may rewrite the card without breaking the checkpoint
 
 
-def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
+def write_directory(path: Path, fill: Callable[[Path], None], *, replace: bool = False) -> None:
     """Create a directory atomically.
 
     Args:
-        path: the final name; must not exist.
+        path: the final name; must not exist, unless it is replaced.
         fill: writes the files into the folder it is given.
+        replace: put it in the place of the one that is there. A process that is killed between the two renames of
+            that leaves the old one aside, and `remove_leftovers` puts it back.
 
     Raises:
         DiskError: the disk is full or refuses to be written; nothing is left behind.
@@ -46,7 +49,7 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
             _fsync(file)
         for folder in [*(item for item in staging.rglob("*") if item.is_dir()), staging]:
             _fsync(folder)
-        staging.rename(path)
+        _put_in_place(staging, path, replace)
         _fsync(path.parent)
     except Exception as error:
         needed = sum(file.stat().st_size for file in _files(staging)) if staging.exists() else 0
@@ -110,7 +113,13 @@ def trusted(path: Path) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what a killed writer left under a temporary name."""
+    """Delete what a killed writer left under a temporary name, and put back what it was about to replace."""
+    for item in folder.glob(f"{REPLACED}*"):
+        original = item.with_name(item.name.removeprefix(REPLACED))
+        if original.exists():
+            shutil.rmtree(item, ignore_errors=True)
+        else:
+            item.rename(original)
     for item in folder.glob(f"{TEMPORARY}*"):
         if item.is_dir():
             shutil.rmtree(item, ignore_errors=True)
@@ -121,6 +130,21 @@ def remove_leftovers(folder: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, keys sorted, into a directory that is being filled."""
     path.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8")
+
+
+def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
+    if not replace or not path.exists():
+        staging.rename(path)
+        return
+    aside = path.with_name(f"{REPLACED}{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    try:
+        staging.rename(path)
+    except OSError:
+        aside.rename(path)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _files(folder: Path) -> list[Path]:

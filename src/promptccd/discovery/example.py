@@ -1,0 +1,119 @@
+"""A finished discovery that ships with the package: handwritten digits in four stages, to look at without a model.
+
+The images are those of scikit-learn; what a run made of them lies in ``example_data/``, written by
+`promptccd.discovery.example_making`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from safetensors.numpy import load
+
+from promptccd.data.digits import digits_pixels
+from promptccd.discovery.groups import GroupView
+from promptccd.reports.thumbnails import thumbnail
+from promptccd.runs.stage_registry import key_of
+
+FORMAT = 1
+DATA, RECORD, ARRAYS = "example_data", "example.json", "example.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleStage:
+    """One stage of the example.
+
+    Attributes:
+        stage: its number; 0 is the labelled one.
+        rows: places in the arrays of the example of the images that came at this stage.
+        groups: those of its images: known ones, then ones discovered before, then new ones; keys are those of
+            `Example.keys`.
+        accuracy: All, Old and New in percent by ``"all"``, ``"old"`` and ``"new"``; `None` at stage 0.
+    """
+
+    stage: int
+    rows: range
+    groups: tuple[GroupView, ...]
+    accuracy: Mapping[str, float] | None
+
+    @property
+    def so_far(self) -> range:
+        """Places of all images up to this stage."""
+        return range(self.rows.stop)
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """Digits 0 to 6 with labels, then three stages without, which bring 7, 8 and 9.
+
+    Letters: N images, in the order they came.
+
+    Attributes:
+        stages: oldest first.
+        keys: of the images, N.
+        category_ids: the group of each at the stage it came at, ``(N,)``.
+        confidences: of that, in 0..1, ``(N,)``.
+        places: of each on a map ``(N, 2)`` in 0..1: features of the last stage's model, laid out once, so that an
+            image stays where it is from stage to stage. The first column is to the right, the second upwards.
+        made_with: what the run was: ``model`` (the variant), ``seed``, and the fingerprint of its ``split``.
+    """
+
+    stages: tuple[ExampleStage, ...]
+    keys: tuple[str, ...]
+    category_ids: np.ndarray
+    confidences: np.ndarray
+    places: np.ndarray
+    made_with: Mapping[str, Any]
+
+    def picture(self, key: str) -> str:
+        """A digit as a ``data:`` URI of 8 x 8 pixels, to be enlarged without smoothing."""
+        return thumbnail(Image.fromarray(self._pixels[self._sample_ids[key]])).uri
+
+    @cached_property
+    def _sample_ids(self) -> dict[str, int]:
+        return {key: int(key.partition(":")[2]) for key in self.keys}
+
+    @cached_property
+    def _pixels(self) -> np.ndarray:
+        return digits_pixels()
+
+
+def load_example() -> Example:
+    """The example, from the files of the package; no model is loaded."""
+    folder = files("promptccd.discovery") / DATA
+    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    arrays = load((folder / ARRAYS).read_bytes())
+    stages, start = [], 0
+    for each in record["stages"]:
+        rows = range(start, start + each["images"])
+        groups = tuple(_group_of(values) for values in each["groups"])
+        stages.append(ExampleStage(each["stage"], rows, groups, each["accuracy"]))
+        start = rows.stop
+    return Example(
+        tuple(stages),
+        tuple(map(key_of, arrays["sample_ids"].tolist())),
+        arrays["category_ids"],
+        arrays["confidences"],
+        arrays["places"],
+        record["made_with"],
+    )
+
+
+def _group_of(values: dict[str, Any]) -> GroupView:
+    near = values.pop("nearest_known")
+    confidence = values.pop("confidence")
+    return GroupView(
+        id=values["id"],
+        name=values["name"],
+        standing=values["standing"],
+        size=values["size"],
+        confidence=float("nan") if confidence is None else confidence,
+        typical=tuple(values["typical"]),
+        borderline=tuple(values["borderline"]),
+        nearest_known=None if near is None else (near[0], near[1], near[2]),
+    )

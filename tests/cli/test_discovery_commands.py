@@ -1,0 +1,181 @@
+"""`promptccd discover` and `promptccd categories` as a person types them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.registry import load_registry
+from tests.conftest import coloured_images
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("album")
+    for row, record in enumerate(coloured_images(6, 5, seed=30)):
+        record["image"].save(folder / f"{record['label']}-{row:03d}.png")
+    (folder / "copy.png").write_bytes((folder / "0-000.png").read_bytes())
+    (folder / "page.png").write_bytes(b"<html>")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found_once(trained_run: Path, album: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("found") / "out"
+    options = ["--num_categories", "6", "--no-cache"]
+    assert main(["discover", str(trained_run / "stage0"), str(album), "--out", str(out), *options]) == 0
+    return out
+
+
+@pytest.fixture
+def found(found_once: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(found_once, tmp_path / "out"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main([*map(str, argv)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> None:
+    model = trained_run / "stage0"
+    arguments = ("discover", model, album, "--out", tmp_path / "out", "--no-cache")
+    code, text, _ = run(capsys, *arguments)
+    assert code == 0
+    assert text.startswith("32 files: 30 images, 1 copy, 1 skipped\n")
+    assert "skipped 1: not an image that can be read (starts like HTML)" in text
+    assert "categories estimated: " in text
+    code, printed, _ = run(capsys, *arguments, "--json")
+    assert code == 0
+    values = json.loads(printed)
+    assert values["files"]["found"] == 32 == len(values["assignments"]) == sum(values["counts"].values())
+    for row in values["assignments"]:
+        if row["category"] is not None:
+            assert f"  {row['category']:4d}  {row['name']} ({row['known']}): " in text
+    assert all(Path(each).exists() for each in values["written"])
+    low, high = values["num_categories"]["low"], values["num_categories"]["high"]
+    assert f"({low} to {high}" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--num_categories", "many"], "auto or a number from 1 on, got 'many'"),
+        (["--num_categories", "0"], "auto or a number from 1 on, got '0'"),
+        (["--num_categories", "1"], "Expected 2 <= num_categories"),
+        (["--num_categories", "99"], "got 99"),
+        (["--adapt", "--epochs", "0"], "Expected epochs >= 1, got 0"),
+    ],
+)
+def test_numbers_that_cannot_be_are_one_line(trained_run, album, tmp_path, capsys, options, said) -> None:
+    code, out, err = run(
+        capsys, "discover", trained_run / "stage0", album, "--out", tmp_path / "out", "--no-cache", *options
+    )
+    assert code == 2
+    assert out == ""
+    assert said in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("place", ["nowhere/at/all", "https://example.org/a.zip"])
+def test_images_that_are_not_there_are_one_line(trained_run, tmp_path, capsys, place) -> None:
+    code, _, err = run(capsys, "discover", trained_run / "stage0", place, "--out", tmp_path / "out")
+    assert code == 2
+    assert "Traceback" not in err
+
+
+def test_a_model_that_is_not_there_is_one_line(album, tmp_path, capsys) -> None:
+    code, _, err = run(capsys, "discover", tmp_path / "nothing", album, "--out", tmp_path / "out")
+    assert code == 2
+    assert "nothing" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_day_of_corrections(found, capsys) -> None:
+    registry = load_registry(found)
+    new = [each.id for each in registry.active if not each.known and each.size > 2]
+    code, listed, _ = run(capsys, "categories", found, "list")
+    assert code == 0
+    for each in registry.active:
+        assert each.name in listed
+    key = registry.members_of(new[0])[0]
+    for action in (
+        ("rename", new[0], "great crested grebe"),
+        ("move", new[1], key),
+        ("split", new[0]),
+        ("merge", new[1], 0),
+        ("dissolve", new[0]),
+    ):
+        code, _, err = run(capsys, "categories", found, *action)
+        assert code == 0, err
+    final = load_registry(found)
+    assert [entry.kind for entry in final.log if entry.time] == [
+        "rename",
+        "move",
+        "split",
+        "merge",
+        "not_a_category",
+    ]
+    assert final.members[key] == 0
+    for _ in range(5):
+        assert run(capsys, "categories", found, "undo")[0] == 0
+    assert load_registry(found).state_hash() == registry.state_hash()
+    code, _, err = run(capsys, "categories", found, "undo")
+    assert code == 2
+    assert "nothing to undo" in err
+    for _ in range(5):
+        assert run(capsys, "categories", found, "redo")[0] == 0
+    assert load_registry(found).state_hash() == final.state_hash()
+    code, printed, _ = run(capsys, "categories", found, "list", "--json")
+    retired = {each["id"] for each in json.loads(printed) if each["state"] == "retired"}
+    assert retired == {new[0], new[1]}
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (("rename", "0"), "Expected rename ID NAME"),
+        (("rename", "0", "a", "b"), "in quotes"),
+        (("rename", "x", "a"), "Expected the number of a category, got 'x'"),
+        (("rename", "999", "a"), "There is no category 999"),
+        (("rename", "0", "category 1"), "is called 'category 1' already"),
+        (("rename", "0", "two\nlines"), "one line without control characters"),
+        (("rename", "0", "n" * 255), "at most 100 characters, got 255"),
+        (("merge", "0"), "at least two categories"),
+        (("split",), "Expected split ID"),
+        (("split", "0", "abc"), "0 of the"),
+        (("move", "0"), "Expected move ID IMAGE"),
+        (("move", "0", "abc"), "never seen"),
+        (("dissolve", "0"), "was labelled at stage 0"),
+        (("dissolve",), "Expected dissolve ID"),
+        (("redo",), "nothing to redo"),
+    ],
+)
+def test_corrections_that_cannot_be_are_one_line_and_change_nothing(found, capsys, action, said) -> None:
+    before = (found / "registry.json").read_bytes()
+    code, _, err = run(capsys, "categories", found, *action)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
+    assert (found / "registry.json").read_bytes() == before
+
+
+def test_a_folder_without_categories_is_named(tmp_path, capsys) -> None:
+    code, _, err = run(capsys, "categories", tmp_path, "list")
+    assert code == 2
+    assert "holds no registry of categories" in err
+
+
+def test_predictions_bear_the_names_people_gave(trained_run, album, tmp_path, capsys) -> None:
+    stage = Path(shutil.copytree(trained_run / "stage3", tmp_path / "run" / "stage3"))
+    assert run(capsys, "categories", stage, "rename", 0, "heron")[0] == 0
+    assert run(capsys, "categories", stage, "rename", 1, "=cmd()|' /C calc'!A0")[0] == 0
+    code, printed, _ = run(capsys, "predict", stage, album, "--json")
+    assert code == 0
+    names = {item["category"]: item["name"] for item in json.loads(printed)["predictions"]}
+    assert names.items() <= {each.id: each.name for each in load_registry(stage).active}.items()
+    assert {"heron", "=cmd()|' /C calc'!A0"} & set(names.values())

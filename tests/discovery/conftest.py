@@ -1,0 +1,59 @@
+"""Pictures of a person, and sessions over a tiny model that was really trained."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from accelerate.state import AcceleratorState
+
+from promptccd.discovery import DiscoverySession, FeatureCache
+from tests.conftest import coloured_images
+
+Pictures = Callable[..., Path]
+
+
+def write_pictures(folder: Path, categories: list[int], per_category: int = 8, seed: int = 5) -> Path:
+    """PNG files ``<category>-<number>.png`` of some of seven kinds of picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for row, record in enumerate(coloured_images(7, per_category, seed=seed)):
+        if record["label"] in categories:
+            record["image"].save(folder / f"{record['label']}-{row:03d}.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> FeatureCache:
+    """Of features, so that equal pictures of several tests are embedded once."""
+    return FeatureCache(tmp_path_factory.mktemp("features"))
+
+
+@pytest.fixture(scope="session")
+def albums(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three folders: kinds 0 to 3, then 2 to 5, then 4 to 6, all pictures different."""
+    folder = tmp_path_factory.mktemp("albums")
+    kinds = ([0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6])
+    return [write_pictures(folder / str(n), each, seed=10 + n) for n, each in enumerate(kinds)]
+
+
+@pytest.fixture
+def stage0(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the labelled stage's checkpoint, to be changed at will."""
+    return Path(shutil.copytree(trained_run / "stage0", tmp_path_factory.mktemp("model") / "stage0"))
+
+
+@pytest.fixture
+def session(stage0: Path, cache: FeatureCache) -> Iterator[DiscoverySession]:
+    """A session over the labelled stage."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    opened = DiscoverySession.open(stage0, cache=cache)
+    yield opened
+    opened.forget()
+
+
+def grouped(session: DiscoverySession, album: Path, num_categories: int | None = None) -> DiscoverySession:
+    """The session after an album was read, embedded and grouped."""
+    session.read(album)
+    session.embed()
+    session.group(num_categories)
+    return session

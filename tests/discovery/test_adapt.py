@@ -1,0 +1,179 @@
+"""A stage trained on a person's images, from a checkpoint alone: loadable, repeatable, and no worse."""
+
+import hashlib
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import Module
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from promptccd.discovery import AdaptationOptions, DiscoverySession, adapt, discover, move_images
+from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, RunError
+from promptccd.evaluation.accuracy import clustering_accuracy
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.registry import Rename, load_registry
+from promptccd.runs import load_model, train_run
+from promptccd.training.arguments import Recipe
+from promptccd.training.checkpoints import problems_of
+from promptccd.training.interruption import StopRequest
+from tests.conftest import quick_recipe
+from tests.discovery.conftest import grouped, write_pictures
+
+QUICK = AdaptationOptions(epochs=2, batch_size=16)
+
+
+def hash_of(folder: Path) -> str:
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def stage0_of(tmp_path_factory, image_folder, backbone_folder, trained_run):
+    """The labelled stage of a variant, trained once."""
+    made: dict[str, Path] = {"promptccd": trained_run / "stage0"}
+
+    def of(variant: str) -> Path:
+        if variant not in made:
+            folder = tmp_path_factory.mktemp(variant) / "run"
+            values = quick_recipe(image_folder, backbone_folder, folder, variant=variant)
+            train_run(Recipe.from_dict(values))
+            made[variant] = folder / "stage0"
+        return made[variant]
+
+    return of
+
+
+@pytest.mark.parametrize("variant", ["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"])
+def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path, variant):
+    place = stage0_of(variant)
+    session = DiscoverySession.open(place, cache=cache)
+    before = {name: value.clone() for name, value in session.model.state_dict().items()}
+    result = discover(session, albums[0], tmp_path / "out", adaptation=QUICK, num_categories=4)
+    assert "training" in result.seconds
+    folder = tmp_path / "out/stage1"
+    assert problems_of(folder) == []
+    model = load_model(folder)
+    assert type(model) is type(session.model)
+    assert model.config.stage == 1
+    after = model.state_dict()
+    trained = [
+        name
+        for name in before
+        if name in after and name != "prototypes" and not torch.equal(before[name], after[name])
+    ]
+    assert any(name.startswith("backbone") for name in trained)
+    assert load_registry(folder).state_hash() == load_registry(tmp_path / "out").state_hash()
+    assert [row.category for row in result.rows] == session.standing().grouping.category_ids.tolist()
+
+    again = DiscoverySession.open(folder, cache=cache)  # the stage is the next run's model
+    repeated = discover(again, albums[0], tmp_path / "out")
+    assert again.current.stage == 1
+    assert [row.category for row in repeated.rows] == [row.category for row in result.rows]
+    assert discover(DiscoverySession.open(folder), albums[1], tmp_path / "elsewhere").change.stage == 2
+
+
+def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache, tmp_path):
+    for name in ("a", "b"):
+        session = DiscoverySession.open(stage0, cache=cache)
+        result = discover(
+            session, albums[0], tmp_path / name, adaptation=AdaptationOptions(epochs=4), num_categories=4
+        )
+    assert hash_of(tmp_path / "a/stage1") == hash_of(tmp_path / "b/stage1")
+    for name in ("assignments.csv", "registry.json", "discovery.html"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    truth = np.array([int(row.file[0]) for row in result.rows])
+    found = np.array([row.category for row in result.rows])
+    plain = discover(DiscoverySession.open(stage0, cache=cache), albums[0], tmp_path / "c", num_categories=4)
+    without = np.array([row.category for row in plain.rows])
+    adapted, before = (clustering_accuracy(truth, each, range(2)).all for each in (found, without))
+    assert adapted >= before - 10
+    assert adapted > 40
+
+
+def test_names_and_corrections_survive(session, albums, tmp_path):
+    grouped(session, albums[0], num_categories=5)
+    new = [each.id for each in session.registry.active if not each.known and each.size > 2]
+    session.edit(Rename(new[0], "heron"))
+    moved = session.registry.members_of(new[0])[:2]
+    session.edit(move_images(session.standing(), moved, 0))
+    out = session.registry.members_of(new[1])[:1]
+    session.edit(
+        move_images(session.standing(), out, None)
+    )  # an image in no category does not shift the others
+    features = session.features.clone()
+    adapt(session, QUICK)
+    assert not torch.equal(session.features, features)
+    session.group(session.num_categories)
+    assert session.registry.category(new[0]).name == "heron"
+    assert session.registry.category(new[0]).size > 0
+    assert [session.registry.members[key] for key in moved] == [0, 0]
+
+
+def test_what_was_trained_is_not_trained_over(stage0, albums, cache, tmp_path):
+    out = tmp_path / "out"
+    discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+    before = hash_of(out / "stage1")
+    with pytest.raises(RunError, match=r"Go on with the one that was trained there, .*stage1"):
+        discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+    with pytest.raises(RunError, match="was trained already"):
+        discover(DiscoverySession.open(out / "stage1", cache=cache), albums[0], out, adaptation=QUICK)
+    assert hash_of(out / "stage1") == before
+    discover(DiscoverySession.open(out / "stage1", cache=cache), albums[1], out, adaptation=QUICK)
+    assert load_registry(out / "stage2").stage == 2
+    assert hash_of(out / "stage1") == before
+
+
+def test_a_bare_backbone_is_refused_before_anything_is_read(backbone_folder, albums, tmp_path):
+    session = DiscoverySession.open(backbone_folder)
+    with pytest.raises(ConfigurationError, match="A bare backbone cannot be adapted"):
+        discover(session, albums[0], tmp_path / "out", adaptation=QUICK)
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_few_images_are_refused_before_they_are_embedded(session, tmp_path):
+    write_pictures(tmp_path / "few", [0, 1, 2], per_category=1)
+    with pytest.raises(DataError, match="Expected at least 4 images to train on, got 3"):
+        discover(session, tmp_path / "few", tmp_path / "out", adaptation=QUICK)
+    assert session.current.features is None
+
+
+@pytest.mark.parametrize(
+    "values", [{"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}, {"replay_samples": -1}]
+)
+def test_options_are_checked(values):
+    with pytest.raises(ConfigurationError, match=next(iter(values))):
+        AdaptationOptions(**values)
+
+
+def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
+    grouped(session, albums[0])
+    model, state, features = session.model, session.registry.state_hash(), session.features
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    stop = StopRequest()
+
+    def send(module: Module, _: object) -> None:  # the student's first step in training
+        if module.training and isinstance(module, CategoryDiscoveryModel):
+            stop.received = signal.SIGTERM
+
+    hook = register_module_forward_pre_hook(send)
+    try:
+        with pytest.raises(InterruptedRunError, match="nothing of the training was kept") as raised:
+            adapt(session, QUICK, stop=stop)
+    finally:
+        hook.remove()
+    assert raised.value.exit_code == 143
+    assert session.model is model
+    assert session.features is features
+    assert session.registry.state_hash() == state
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+def test_a_folder_without_registry_can_be_adapted(stage0, albums, cache, tmp_path):
+    old = Path(shutil.copytree(stage0, tmp_path / "old"))
+    for name in ("registry.json", "registry.safetensors", "checksums.json"):
+        (old / name).unlink()
+    discover(DiscoverySession.open(old, cache=cache), albums[0], tmp_path / "out", adaptation=QUICK)
+    assert load_registry(tmp_path / "out/stage1").num_known == 2

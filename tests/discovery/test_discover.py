@@ -1,0 +1,261 @@
+"""One call from images to results: whatever is in the folder, however often, however it is interrupted."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.nn import Module
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from promptccd.cli.main import main
+from promptccd.discovery import discover
+from promptccd.errors import ConfigurationError, DiskError, RunError
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.registry import load_registry
+from promptccd.runs import RunDirectory
+from tests.data.test_archives import REFUSED, SKIPPING
+from tests.data.test_intake import EXTRA, GOLDEN, LINKS
+from tests.discovery.conftest import write_pictures
+
+WRITTEN = ("assignments.csv", "discovery.html", "discovery.json", "registry.json", "registry.safetensors")
+
+
+def rows_of(out: Path) -> list[dict[str, str]]:
+    with (out / "assignments.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def run(model: Path, images: Path, out: Path, *options: str) -> int:
+    return main(["discover", str(model), str(images), "--out", str(out), "--no-cache", *options])
+
+
+def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
+    """Assignments and confidences, from features that are computed anew."""
+    command = [sys.executable, "-m", "promptccd.cli.main", "discover", str(stage0), str(albums[0])]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    assert run(stage0, albums[0], tmp_path / "out") == 0
+    written = [tmp_path / "out" / name for name in ("assignments.csv", "discovery.html", "registry.json")]
+    first = [path.read_bytes() for path in written]
+    result = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")], env=environment, capture_output=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert b"Traceback" not in result.stderr
+    assert [path.read_bytes() for path in written] == first
+    assert any(float(row["confidence"]) < 1 for row in rows_of(tmp_path / "out"))
+
+
+def test_three_stages_of_one_folder_keep_what_people_said(stage0, albums, tmp_path, capsys):
+    out, ids, count = tmp_path / "out", set(), 6
+    for stage, album in enumerate(albums, start=1):
+        assert run(stage0, album, out, "--num_categories", str(count)) == 0
+        registry = load_registry(out)
+        assert registry.stage == stage
+        new = [each.id for each in registry.active if each.born == stage and each.size > 1]
+        assert not ids.intersection(new)
+        ids |= set(registry.categories)
+        named, merged = new[0], new[1]
+        for action in (("rename", named, f"kind {stage}"), ("split", named), ("merge", merged, 1)):
+            assert main(["categories", str(out), *map(str, action)]) == 0
+        ids |= set(load_registry(out).categories)
+        count = len(load_registry(out).active) + 4
+    before = load_registry(out)
+    kinds = {each.name for each in before.active}
+    assert {"kind 1", "kind 2", "kind 3"} <= kinds
+    assert run(stage0, albums[-1], out) == 0
+    assert load_registry(out).state_hash() == before.state_hash()
+    assert run(stage0, albums[-1], out, "--num_categories", str(len(before.active) + 1)) == 0
+    after = load_registry(out)
+    assert {"kind 1", "kind 2", "kind 3"} <= {each.name for each in after.active}
+    assert [entry.what for entry in after.log if entry.time] == [
+        entry.what for entry in before.log if entry.time
+    ]
+    for each in before.categories.values():
+        assert after.categories[each.id].name == each.name
+        assert after.categories[each.id].merged_into == each.merged_into
+    assert {row["name"] for row in rows_of(out)} >= {"kind 3"}
+    assert main(["categories", str(out), "undo"]) == 0  # the forced regrouping
+    assert load_registry(out).state_hash() == before.state_hash()
+    capsys.readouterr()
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory) -> Path:
+    """What strangers send, as the intake's own tests have it, and some ordinary pictures."""
+    base = tmp_path_factory.mktemp("hostile")
+    root = write_pictures(base / "images", [0, 3, 5], per_category=4)
+    (base / "outside.png").write_bytes(b"outside")
+    for name, (content, *_) in {**GOLDEN, **EXTRA}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    for name, (target, *_) in LINKS.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).symlink_to(target)
+    os.mkfifo(root / "pipe.jpg")
+    return root
+
+
+def test_hostile_files_are_all_accounted_for(stage0, hostile, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(stage0, hostile, out, "--export", "csv", "imagefolder", "dataset", "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    rows, files = rows_of(out), printed["files"]
+    assert len(rows) == files["found"] >= len(GOLDEN) + len(EXTRA) + len(LINKS) + 12
+    by_status = {
+        status: sum(row["status"] == status for row in rows) for status in ("used", "duplicate", "skipped")
+    }
+    assert by_status == {"used": files["used"], "duplicate": files["duplicates"], "skipped": files["skipped"]}
+    assert sum(by_status.values()) == files["found"] == sum(printed["counts"].values())
+    assert all(bool(row["category"]) == (row["status"] != "skipped") for row in rows)
+    assert all(row["note"] for row in rows if row["status"] != "used")
+    page = (out / "discovery.html").read_text()
+    assert (
+        f"{files['found']} found = {files['used']} used + {files['duplicates']} copies + {files['skipped']} skipped"
+    ) in page
+    exported = [path for path in (out / "images").rglob("*") if path.suffix in (".jpg", ".png")]
+    assert len(exported) == files["used"]
+
+
+@pytest.mark.parametrize("case", ["up", "link", "twice", "nested", "override", "thousandfold"])
+def test_hostile_archives_run_through(stage0, tmp_path, case, capsys):
+    content, expected = SKIPPING[case]
+    (tmp_path / "album.zip").write_bytes(content)
+    code = run(stage0, tmp_path / "album.zip", tmp_path / "out")
+    if not any(not reason for reason in expected.values()):
+        assert code == 2
+        return
+    assert code == 0
+    assert {row["file"].lstrip("'"): row["status"] == "skipped" for row in rows_of(tmp_path / "out")} == {
+        name: bool(reason) for name, reason in expected.items()
+    }
+    assert sorted(os.listdir(tmp_path)) == ["album.zip", "out"]
+
+
+@pytest.mark.parametrize("case", ["overlap", "quoted overlap", "ratio", "cut", "no archive"])
+def test_refused_archives_leave_no_results(stage0, tmp_path, case, capsys):
+    (tmp_path / "album.zip").write_bytes(REFUSED[case][0])
+    assert run(stage0, tmp_path / "album.zip", tmp_path / "out") == 2
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert "album.zip" in err
+    assert not [name for name in os.listdir(tmp_path / "out") if name != ".lock"]
+
+
+def test_nothing_usable_is_one_line(stage0, tmp_path, capsys):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.png").write_bytes(b"<html>")
+    assert run(stage0, tmp_path / "images", tmp_path / "out") == 2
+    assert "holds no image that can be used" in capsys.readouterr().err
+
+
+def test_results_never_lie_among_the_images_or_in_a_model(stage0, albums, session, tmp_path):
+    before = sorted(path.name for path in stage0.iterdir())
+    with pytest.raises(ConfigurationError, match="is a model"):
+        discover(session, albums[0], stage0)
+    assert sorted(path.name for path in stage0.iterdir()) == before
+    for inside in (albums[0], albums[0] / "results"):
+        with pytest.raises(ConfigurationError, match="lies in the folder of images"):
+            discover(session, albums[0], inside)
+    assert not (albums[0] / "results").exists()
+
+
+def test_an_out_of_another_model_is_refused(stage0, backbone_folder, albums, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(stage0, albums[0], out) == 0
+    before = {name: (out / name).read_bytes() for name in WRITTEN}
+    assert run(backbone_folder, albums[0], out) == 2
+    assert "found with another model" in capsys.readouterr().err
+    (out / "discovery.json").write_text("{")
+    assert run(stage0, albums[0], out) == 2
+    assert "no telling which model" in capsys.readouterr().err
+    assert (out / "registry.json").read_bytes() == before["registry.json"]
+
+
+def test_a_damaged_registry_is_refused_and_left_alone(stage0, albums, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(stage0, albums[0], out) == 0
+    text = (out / "registry.json").read_text()
+    (out / "registry.json").write_text(text[:-20])
+    assert run(stage0, albums[0], out) == 2
+    assert "registry.json is refused" in capsys.readouterr().err
+    assert (out / "registry.json").read_text() == text[:-20]
+
+
+def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, tmp_path, caplog):
+    out = tmp_path / "out"
+    assert run(stage0, albums[0], out) == 0
+    before = (out / "assignments.csv").read_bytes()
+    shutil.rmtree(out / "before")
+    assert run(stage0, albums[0], out) == 0
+    assert "What changed since the last stage cannot be said" in caplog.text
+    assert (out / "assignments.csv").read_bytes() == before
+
+
+def test_one_process_at_a_time(session, albums, tmp_path):
+    folder = RunDirectory(tmp_path / "out")
+    folder.lock()
+    try:
+        with pytest.raises(RunError, match=rf"Process {os.getpid()} is writing"):
+            discover(session, albums[0], tmp_path / "out")
+    finally:
+        folder.unlock()
+    assert discover(session, albums[0], tmp_path / "out").report.used == 32
+
+
+def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DiskError, match="Cannot write to .*file"):
+        discover(session, albums[0], tmp_path / "file")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.lock").mkdir()  # as good as a folder without write permission, and so for root too
+    with pytest.raises(DiskError, match="Cannot write to .*out"):
+        discover(session, albums[0], tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, tmp_path, capsys, number):
+    out, sent = tmp_path / "out", []
+    assert run(stage0, albums[0], out) == 0
+    before = {name: (out / name).read_bytes() for name in WRITTEN}
+
+    def send(module: Module, _: object) -> None:
+        if isinstance(module, CategoryDiscoveryModel) and not sent:
+            sent.append(os.kill(os.getpid(), number))
+
+    hook = register_module_forward_pre_hook(send)
+    try:
+        assert run(stage0, albums[1], out) == 128 + number
+    finally:
+        hook.remove()
+    assert "Interrupted" in capsys.readouterr().err
+    assert {name: (out / name).read_bytes() for name in WRITTEN} == before
+    assert run(stage0, albums[1], out) == 0
+    assert load_registry(out).stage == 2
+
+
+def test_seconds_of_every_step_are_told(session, albums, tmp_path):
+    result = discover(session, albums[0], tmp_path / "out")
+    assert list(result.seconds) == ["reading", "features", "grouping", "writing"]
+    assert sum(result.counts.values()) == result.report.found == len(result.rows)
+
+
+def test_a_backbone_alone_works_too(backbone_folder, albums, tmp_path):
+    assert run(backbone_folder, albums[0], tmp_path / "out") == 0
+    rows = rows_of(tmp_path / "out")
+    assert {row["known"] for row in rows} == {"new"}
+    assert run(backbone_folder, albums[1], tmp_path / "out") == 0
+    assert {row["known"] for row in rows_of(tmp_path / "out")} <= {"new", "settled"}
+
+
+def test_csv_is_what_the_session_says(session, albums, tmp_path):
+    result = discover(session, albums[0], tmp_path / "out")
+    text = (tmp_path / "out/assignments.csv").read_text()
+    assert [row["file"] for row in csv.DictReader(io.StringIO(text))] == [row.file for row in result.rows]

@@ -1,0 +1,187 @@
+"""Corrections on disk: the model follows its registry, whole or not at all."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from promptccd.discovery import discover, edit_registry, registry_in, split_in
+from promptccd.discovery.registry_edits import dissolve_in, move_in
+from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
+from promptccd.registry import Merge, Rename, has_registry, load_registry, save_registry
+from promptccd.runs import RunDirectory, load_model
+from promptccd.training.checkpoints import REPLACED, problems_of, remove_leftovers
+from tests.discovery.conftest import grouped
+
+
+@pytest.fixture
+def run(trained_run, tmp_path) -> Path:
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+@pytest.fixture
+def found(session, albums, tmp_path) -> Path:
+    """What a discovery left."""
+    discover(session, albums[0], tmp_path / "found", num_categories=5)
+    return tmp_path / "found"
+
+
+def new_of(folder: Path) -> list[int]:
+    return [each.id for each in registry_in(folder).active if not each.known and each.size > 1]
+
+
+def test_a_checkpoint_predicts_what_its_registry_says(run):
+    stage = run / "stage3"
+    before, registry = load_file(stage / "model.safetensors"), registry_in(stage)
+    new = new_of(stage)
+    edit_registry(stage, lambda each: each.edit(Rename(new[0], "heron")))
+    edit_registry(stage, lambda each: each.edit(Merge(new[:2])))
+    assert problems_of(stage) == []
+    model, after = load_model(stage), registry_in(stage)
+    assert model.config.names_by_id[new[0]] == "heron"
+    assert new[1] not in model.config.category_ids
+    assert torch.equal(model.prototypes, torch.from_numpy(after.active_prototypes().matrix))
+    for name, value in load_file(stage / "model.safetensors").items():
+        assert name == "prototypes" or torch.equal(value, before[name])
+    edit_registry(stage, lambda each: each.undo())
+    edit_registry(stage, lambda each: each.undo())
+    assert registry_in(stage).state_hash() == registry.state_hash()
+    assert torch.equal(load_model(stage).prototypes, before["prototypes"])
+    assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [".lock"]
+
+
+def test_what_is_not_possible_changes_nothing(run):
+    before = {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()}
+    for edit in (Rename(0, ""), Merge([0]), Rename(99, "x")):
+        with pytest.raises(RegistryError):
+            edit_registry(run / "stage2", lambda each, edit=edit: each.edit(edit))
+    assert {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()} == before
+
+
+def test_a_run_that_is_being_written_is_left_alone(run):
+    folder = RunDirectory(run)
+    folder.lock()
+    try:
+        with pytest.raises(RunError, match="is writing to"):
+            edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "x")))
+    finally:
+        folder.unlock()
+
+
+def test_a_process_killed_between_two_renames_loses_nothing(run):
+    stage = run / "stage3"
+    edit_registry(stage, lambda each: each.edit(Rename(0, "heron")))
+    stage.rename(run / f"{REPLACED}stage3")  # where such a kill leaves it
+    (run / f"{REPLACED}stage1").mkdir()  # and where a kill after both renames does
+    edit_registry(run / "stage2", lambda each: each.edit(Rename(0, "egret")))
+    assert load_registry(stage).category(0).name == "heron"
+    assert not (run / f"{REPLACED}stage1").exists()
+    assert problems_of(stage) == []
+
+
+def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):
+    edit_registry(run / "stage2", lambda each: each.edit(Rename(0, "heron")))
+    assert "stage3 was made before this correction" in caplog.text
+    caplog.clear()
+    edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+    assert "was made before" not in caplog.text
+
+
+def test_a_stage_of_a_run_is_split_by_its_features(run):
+    category = max(new_of(run / "stage3"), key=lambda each: registry_in(run / "stage3").category(each).size)
+    size = registry_in(run / "stage3").category(category).size
+    edit_registry(run / "stage3", lambda each: split_in(run / "stage3", each, category, []))
+    registry = registry_in(run / "stage3")
+    part = registry.category(registry.next_id - 1)
+    assert 0 < part.size <= registry.category(category).size
+    assert part.size + registry.category(category).size == size
+    assert all(key.startswith("row:") for key in registry.members_of(part.id))
+    chosen = registry.members_of(category)[:1]
+    edit_registry(run / "stage3", lambda each: split_in(run / "stage3", each, category, chosen, "odd one"))
+    assert registry_in(run / "stage3").members_of(registry.next_id) == chosen
+    assert load_model(run / "stage3").config.names_by_id[registry.next_id] == "odd one"
+
+
+def test_a_stage_by_itself_cannot_be_split(run, tmp_path):
+    alone = Path(shutil.copytree(run / "stage3", tmp_path / "alone" / "stage3"))
+    with pytest.raises(RegistryError, match="lies in no run"):
+        edit_registry(alone, lambda each: split_in(alone, each, new_of(alone)[0], []))
+
+
+def test_in_a_discovery_prototypes_follow_the_images(found):
+    first, second, *_ = new_of(found)
+    registry = registry_in(found)
+    key = registry.members_of(first)[0]
+    before = registry.prototypes[registry.category(first).prototype_row].copy()
+    edit_registry(found, lambda each: move_in(found, each, [key], second))
+    registry = registry_in(found)
+    assert registry.members[key] == second
+    assert (registry.prototypes[registry.category(first).prototype_row] != before).any()
+    members = registry.members_of(second)
+    edit_registry(found, lambda each: dissolve_in(found, each, second))
+    registry = registry_in(found)
+    assert all(key in registry.members for key in members), "they go to the nearest ones"
+    with pytest.raises(RegistryError, match="was said to be no category"):
+        edit_registry(found, lambda each: dissolve_in(found, each, second))
+    assert registry.log[-1].time
+
+
+def test_damaged_features_are_said(found):
+    content = (found / "features.safetensors").read_bytes()
+    for damaged in (content[:50], content[:-7], b""):
+        (found / "features.safetensors").write_bytes(damaged)
+        with pytest.raises(RunError, match="is damaged"):
+            edit_registry(found, lambda each: split_in(found, each, new_of(found)[0], []))
+
+
+def test_images_of_another_category_cannot_be_split_off(found):
+    first, second, *_ = new_of(found)
+    strangers = registry_in(found).members_of(second)[:1]
+    with pytest.raises((DataError, RegistryError)):
+        edit_registry(found, lambda each: split_in(found, each, first, strangers))
+
+
+def test_old_checkpoints_get_a_registry_with_their_first_edit(run):
+    stage = run / "stage3"
+    for name in ("registry.json", "registry.safetensors", "checksums.json"):
+        (stage / name).unlink()
+    assert len(registry_in(stage).active) >= 3
+    edit_registry(stage, lambda each: each.edit(Rename(0, "heron")))
+    assert has_registry(stage)
+    assert problems_of(stage) == []
+    assert load_model(stage).config.names_by_id[0] == "heron"
+
+
+def test_other_folders_are_named(tmp_path):
+    with pytest.raises(PromptCCDError, match="holds no registry"):
+        edit_registry(tmp_path, lambda each: None)
+    with pytest.raises(PromptCCDError, match="holds no registry"):
+        registry_in(tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_cut_off_between_its_two_files_loses_nothing(found, session, albums):
+    """At a new stage rows of prototypes are dropped, so the old JSON does not fit the new prototypes."""
+    before = load_registry(found)
+    grouped(session, albums[1])
+    (found / ".tmp-registry.json").mkdir()  # the second file cannot be written
+    for _ in range(2):
+        with pytest.raises(DiskError, match="old one is untouched"):
+            save_registry(session.registry, found)
+        assert load_registry(found).state_hash() == before.state_hash()
+    remove_leftovers(found)
+    assert load_registry(found).state_hash() == before.state_hash()
+    save_registry(session.registry, found)
+    names = sorted(path.name for path in found.iterdir())
+    assert load_registry(found).state_hash() == session.registry.state_hash()
+    assert [name for name in names if "registry" in name] == ["registry.json", "registry.safetensors"]
+    # Killed once the JSON was in place, and once more in the middle of the next save.
+    (found / ".previous-registry.safetensors").write_bytes(b"of long ago")
+    (found / ".tmp-registry.json").mkdir()
+    session.carry_prototypes({0: np.ones(32)})
+    with pytest.raises(DiskError):
+        save_registry(session.registry, found)
+    assert load_registry(found).stage == 2

@@ -1,0 +1,323 @@
+"""Ids, names and corrections outlive stages, repetitions and new processes; whatever was done can be taken back."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from promptccd.discovery import (
+    DiscoverySession,
+    dissolve_category,
+    move_images,
+    save_checkpoint,
+    split_category,
+)
+from promptccd.discovery.assignments import assignment_rows
+from promptccd.discovery.groups import group_views
+from promptccd.errors import DataError, DivergedError, RegistryError
+from promptccd.registry import Answer, Merge, Rename, load_registry, save_registry
+from promptccd.runs import load_model
+from tests.discovery.conftest import grouped, write_pictures
+
+
+def largest_new(session: DiscoverySession) -> list[int]:
+    """Ids of unsettled categories, largest first."""
+    return [view.id for view in group_views(session) if view.standing == "new" and view.size]
+
+
+def corrected(session: DiscoverySession) -> None:
+    """Rename, split and merge what the newest stage found."""
+    first, second, *_ = largest_new(session)
+    session.edit(Rename(first, f"named at {session.current.stage}"))
+    session.edit(split_category(session.standing(), first, name=f"part of {first}"))
+    session.edit(Merge([second, 1]))  # into a known category
+
+
+def test_three_stages_of_corrections_keep_every_id_name_and_edit(session, albums, stage0, cache, tmp_path):
+    given, people = set(session.registry.categories), []
+    for stage, album in enumerate(albums, start=1):
+        grouped(session, album, num_categories=len(session.fixed) + 3)
+        assert session.current.stage == session.registry.stage == stage
+        found = set(session.registry.categories) - given
+        assert found.isdisjoint(given)
+        assert min(found) >= max(given) + 1, "an id was given again"
+        given |= found
+        before = dict(session.registry.categories)
+        corrected(session)
+        given |= set(session.registry.categories)
+        people += [entry.what for entry in session.registry.log if entry.stage == stage and entry.time]
+        kept = {each: session.registry.categories[each].name for each in before}
+        renamed = [each for each in before if kept[each] != before[each].name]
+        assert len(renamed) == 1
+    assert len(people) == 9
+    assert [entry.what for entry in session.registry.log if entry.time] == people
+    names = {each.id: each.name for each in session.registry.categories.values()}
+    members = dict(session.registry.members)
+
+    save_checkpoint(session, tmp_path / "kept")
+    again = DiscoverySession.open(tmp_path / "kept", cache=cache)
+    assert again.registry.state_hash() == session.registry.state_hash()
+    grouped(again, albums[-1], num_categories=len(session.registry.active))  # a re-run, forced to group again
+    assert {each.id: each.name for each in again.registry.categories.values() if each.id in names} == names
+    assert [entry.what for entry in again.registry.log if entry.time] == people
+    assert set(again.registry.categories) - given == set(again.registry.categories) - set(names)
+    for key, identity in again.registry.constraints().pinned.items():
+        assert again.registry.members[key] == members[key] == identity
+    assert again.registry.next_id > max(names)
+
+
+def test_the_same_images_again_change_nothing(session, albums):
+    grouped(session, albums[0])
+    state, rows = session.registry.state_hash(), assignment_rows(session)
+    grouped(session, albums[0])
+    assert session.current.stage == 1
+    assert session.registry.state_hash() == state
+    assert assignment_rows(session) == rows
+    assert session.change.new, "what changed is told from before the stage, not from before the repetition"
+
+
+def test_one_more_image_is_the_next_stage_and_what_was_found_stays(session, albums, tmp_path):
+    grouped(session, albums[0])
+    before = {each.id: each.name for each in session.registry.active}
+    members = dict(session.registry.members)
+    album = tmp_path / "more"
+    write_pictures(album, [6], per_category=1)
+    for path in albums[0].iterdir():
+        (album / path.name).write_bytes(path.read_bytes())
+    grouped(session, album)
+    assert session.current.stage == 2
+    assert before.items() <= {each.id: each.name for each in session.registry.active}.items()
+    stayed = [key for key in members if session.registry.members[key] == members[key]]
+    assert len(stayed) >= 0.9 * len(members)
+    assert len(session.change.moved) == len(members) - len(stayed)
+
+
+def test_undo_goes_back_through_edits_and_regroupings_hash_for_hash(session, albums):
+    grouped(session, albums[0], num_categories=6)
+    states = [session.registry.state_hash()]
+    first, second, *_ = largest_new(session)
+    keys = session.registry.members_of(first)
+    other = session.registry.members_of(second)
+    edits = [
+        (Rename(first, "heron"), False),
+        (Answer(keys[0], other[0], True), True),
+        (Merge([first, second]), True),
+        (split_category(session.standing(), 1), False),
+    ]
+    for edit, regroup in edits:
+        number = session.registry.next_number
+        session.edit(edit, regroup=regroup)
+        assert session.registry.next_number - number in (1, 2)
+        if session.registry.next_number - number == 2:
+            states.append("of the edit alone")
+        states.append(session.registry.state_hash())
+    with pytest.raises(RegistryError, match="nothing to redo"):
+        session.redo()
+    after = states[-1]
+    for state in reversed(states[:-1]):
+        session.undo()
+        assert state in (session.registry.state_hash(), "of the edit alone")
+    assert session.registry.state_hash() == states[0]
+    with pytest.raises(RegistryError, match="nothing to undo"):
+        session.undo()
+    for _ in states[1:]:
+        session.redo()
+    assert session.registry.state_hash() == after
+
+
+def test_an_edit_that_cannot_be_leaves_even_the_redo_stack_alone(session, albums):
+    grouped(session, albums[0])
+    new = largest_new(session)[0]
+    session.edit(Rename(new, "heron"))
+    session.undo()
+    state = session.registry.state_hash()
+    for edit in (Rename(new, "\n"), Merge([new]), Rename(999, "x")):
+        with pytest.raises(RegistryError):
+            session.edit(edit, regroup=True)
+    features, session.current.features = session.features, torch.full_like(session.features, torch.nan)
+    with pytest.raises(DataError):
+        session.edit(Rename(new, "egret"), regroup=True)
+    session.current.features = features
+    assert session.registry.state_hash() == state
+    session.redo()
+    assert session.registry.category(new).name == "heron"
+
+
+def test_a_named_category_is_fixed_for_the_next_grouping(session, albums):
+    grouped(session, albums[0])
+    new = largest_new(session)[0]
+    assert new not in session.fixed
+    session.edit(Rename(new, "heron"))
+    assert new in session.fixed
+    prototype = session.registry.prototypes[session.registry.category(new).prototype_row].copy()
+    session.group()
+    kept = session.registry.category(new)
+    assert kept.name == "heron"
+    assert not kept.dormant
+    assert np.abs(session.registry.prototypes[kept.prototype_row] - prototype).max() < 1e-5
+    with pytest.raises(DataError, match=r"Expected 3 <= num_categories"):
+        session.group(2)
+
+
+def test_corrections_move_the_images_they_name(session, albums):
+    grouped(session, albums[0], num_categories=5)
+    new, other, *_ = largest_new(session)
+    keys = session.registry.members_of(new)
+    session.edit(move_images(session.standing(), keys[:2], other))
+    assert [session.registry.members[key] for key in keys[:2]] == [other, other]
+    session.edit(move_images(session.standing(), keys[2:3], None))
+    assert keys[2] not in session.registry.members
+    assert keys[2] not in session.standing().keys
+    row = next(row for row in assignment_rows(session) if row.sha256 == keys[2])
+    assert (row.category, row.name, row.known, row.confidence, row.status) == (None, "", "", None, "used")
+    session.edit(dissolve_category(session.standing(), other))
+    assert all(session.registry.members[key] != other for key in keys[:2])
+    assert session.registry.category(new).size == len(keys) - 3 + sum(
+        session.registry.members.get(key) == new for key in keys[:3]
+    )
+    with pytest.raises(DataError, match="select some, not all"):
+        split_category(session.standing(), new, session.registry.members_of(new))
+    with pytest.raises(DataError, match=r"has 0 images here; it takes two"):
+        split_category(session.standing(), 999)
+
+
+def test_settled_prototypes_do_not_follow_a_move(session, albums):
+    grouped(session, albums[0])
+    keys = session.registry.members_of(largest_new(session)[0])[:3]
+    known = session.registry.prototypes[session.registry.category(0).prototype_row].copy()
+    session.edit(move_images(session.standing(), keys, 0))
+    assert np.array_equal(session.registry.prototypes[session.registry.category(0).prototype_row], known)
+
+
+def test_a_saved_session_predicts_like_the_session(session, albums, tmp_path):
+    grouped(session, albums[0])
+    session.edit(Rename(largest_new(session)[0], "heron"))
+    folder = save_checkpoint(session, tmp_path / "saved")
+    model = load_model(folder)
+    assert "heron" in model.config.category_names
+    assert model.config.stage == 1
+    assert model.config.num_known == 2
+    standing = session.standing()
+    found = model.assign(standing.features)
+    nearest = [int(i) for i in found.category_ids]
+    agreeing = np.mean(np.array(nearest) == standing.grouping.category_ids.numpy())
+    assert agreeing > 0.9  # k-means may stop one image short
+    same = torch.tensor(nearest) == standing.grouping.category_ids
+    torch.testing.assert_close(found.distances[same], standing.grouping.distances[same], rtol=0, atol=1e-5)
+    assert load_registry(folder).state_hash() == session.registry.state_hash()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_very_few_images(session, tmp_path, count):
+    for number in range(count):
+        Image.new("RGB", (20, 20), (80 * number, 255, 9)).save(tmp_path / f"{number}.png")
+    grouped(session, tmp_path)
+    assert len(assignment_rows(session)) == count
+    assert sum(view.size for view in group_views(session)) == count
+    assert session.estimate.count >= 2
+
+
+def test_more_categories_than_images_and_fewer_than_known_are_refused(session, tmp_path):
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "a.png")
+    session.read(tmp_path)
+    session.embed()
+    for count in (1, 4):
+        with pytest.raises(DataError, match=rf"Expected 2 <= num_categories <= 3.*got {count}"):
+            session.group(count)
+    session.group(3)
+    assert len(session.registry.active) == 3
+
+
+def test_copies_of_one_image_are_one(session, tmp_path):
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "a.png")
+    for name in "bcd":
+        (tmp_path / f"{name}.png").write_bytes((tmp_path / "a.png").read_bytes())
+    grouped(session, tmp_path)
+    rows = assignment_rows(session)
+    assert [row.status for row in rows] == ["used", "duplicate", "duplicate", "duplicate"]
+    assert len({row.category for row in rows}) == 1
+    assert rows[1].note == "same bytes as a.png"
+
+
+def test_nothing_usable_leaves_the_session_as_it_was(session, albums, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"<html>")
+    with pytest.raises(DataError, match="holds no image that can be used"):
+        session.read(tmp_path)
+    with pytest.raises(DataError, match="No images yet"):
+        session.current  # noqa: B018
+    grouped(session, albums[0])
+    with pytest.raises(DataError):
+        session.read(tmp_path)
+    assert session.current.stage == 1
+
+
+def test_steps_out_of_order_are_named(session, albums):
+    session.read(albums[0])
+    with pytest.raises(DataError, match="not embedded yet"):
+        session.group()
+    session.embed()
+    with pytest.raises(DataError, match="Nothing is grouped yet"):
+        session.standing()
+    with pytest.raises(DataError, match="No image 'abc'"):
+        session.thumbnail("abc")
+    session.read(albums[1])  # the first was never grouped: it is as if it had not been read
+    assert [stage.stage for stage in session.stages] == [1]
+
+
+def test_weights_that_diverged_are_said(session, albums):
+    session.cache = None
+    session.model.backbone.layernorm.weight.data.fill_(float("nan"))
+    session.read(albums[0])
+    with pytest.raises(DivergedError, match="is not a number"):
+        session.embed()
+    assert session.registry.stage == 0
+
+
+def test_a_bare_backbone_knows_nothing_and_finds_groups(backbone_folder, albums, tmp_path):
+    session = DiscoverySession.open(backbone_folder)
+    grouped(session, albums[0])
+    assert session.registry.num_known == 0
+    assert {view.standing for view in group_views(session)} == {"new"}
+    assert session.why(session.current.keys[0]) is not None
+    folder = save_checkpoint(session, tmp_path / "first")
+    again = DiscoverySession.open(folder)
+    assert again.registry.state_hash() == session.registry.state_hash()
+    grouped(again, albums[1])
+    assert again.current.stage == session.current.stage + 1
+
+
+def test_a_checkpoint_without_registry_starts_one_from_its_categories(stage0, albums):
+    for name in ("registry.json", "registry.safetensors", "checksums.json"):
+        (stage0 / name).unlink()
+    session = DiscoverySession.open(stage0)
+    assert [each.name for each in session.registry.active] == ["category 0", "category 1"]
+    assert grouped(session, albums[0]).current.stage == 1
+
+
+def test_a_registry_of_another_width_is_refused(stage0):
+    registry = load_registry(stage0)
+    registry = type(registry).from_categories([0, 1], ["a", "b"], 2, np.ones((2, 5), np.float32))
+    save_registry(registry, stage0)
+    (stage0 / "checksums.json").unlink()
+    with pytest.raises(RegistryError, match="prototypes of 5 values, its model features of 32"):
+        DiscoverySession.open(stage0)
+
+
+def test_forgetting_leaves_nothing(session, albums):
+    grouped(session, albums[0])
+    session.forget()
+    assert not session.stages
+    assert not session.registry.images
+    with pytest.raises(DataError):
+        session.standing()
+
+
+def test_explaining_needs_no_second_look(session, albums):
+    grouped(session, albums[0])
+    before = session.registry.state_hash()
+    assert session.why(session.current.keys[0]) is not None
+    assert session.registry.state_hash() == before
+    assert isinstance(session.file_of(session.current.keys[0])[1].name, str)
+    assert Path(albums[0], session.file_of(session.current.keys[0])[1].name).exists()

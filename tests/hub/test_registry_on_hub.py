@@ -1,0 +1,77 @@
+"""Categories, names and corrections go to the Hub and come back with the checkpoint."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from promptccd.cli.main import main
+from promptccd.discovery import DiscoverySession, edit_registry
+from promptccd.hub import push_run, verify
+from promptccd.registry import Merge, Rename, load_registry
+from promptccd.runs import RunDirectory, load_model
+from tests.conftest import coloured_images
+from tests.hub.server import Hub
+
+
+@pytest.fixture
+def edited(trained_run: Path, tmp_path: Path) -> Path:
+    """A run whose last stage people have corrected."""
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    new = [each.id for each in load_registry(run / "stage3").active if not each.known]
+    edit_registry(run / "stage3", lambda registry: registry.edit(Rename(new[0], "heron")))
+    edit_registry(run / "stage3", lambda registry: registry.edit(Merge(new[:2])))
+    return run
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    folder = tmp_path / "album"
+    folder.mkdir()
+    for row, record in enumerate(coloured_images(6, 4, seed=20)):
+        record["image"].save(folder / f"{row}.png")
+    return folder
+
+
+def test_a_registry_comes_back_as_it_was_pushed(
+    edited: Path, hub: Hub, album: Path, tmp_path: Path, capsys
+) -> None:
+    push_run(RunDirectory(edited), stages=[3])
+    local = load_registry(edited / "stage3")
+    session = DiscoverySession.open("user/run-stage3")
+    assert session.registry.state_hash() == local.state_hash()
+    assert [entry.what for entry in session.registry.log] == [entry.what for entry in local.log]
+    assert torch.equal(session.model.prototypes, load_model(edited / "stage3").prototypes)
+    checks = verify("user/run-stage3")
+    assert not [check for check in checks if check.problem]
+    assert any("1 merge, 1 rename by people" in check.what for check in checks)
+
+    outs = []
+    for number, place in enumerate(("user/run-stage3", str(edited / "stage3"))):
+        outs.append(tmp_path / str(number))
+        assert main(["discover", place, str(album), "--out", str(outs[-1]), "--no-cache"]) == 0
+    for name in ("assignments.csv", "registry.json", "registry.safetensors"):
+        assert (outs[0] / name).read_bytes() == (outs[1] / name).read_bytes()
+    assert load_registry(outs[0]).stage == 4
+    assert "heron" in capsys.readouterr().out
+
+
+def test_a_repository_without_registry_starts_one(edited: Path, hub: Hub) -> None:
+    for name in ("registry.json", "registry.safetensors", "checksums.json"):
+        (edited / "stage3" / name).unlink()
+    from promptccd.training.checkpoints import write_directory
+
+    place = edited / "stage3"
+    write_directory(place, lambda staging: shutil.copytree(place, staging, dirs_exist_ok=True), replace=True)
+    push_run(RunDirectory(edited), stages=[3])
+    session = DiscoverySession.open("user/run-stage3")
+    assert [each.id for each in session.registry.active] == load_model(place).config.category_ids
+    assert not session.registry.images
+
+
+def test_what_is_not_on_the_hub_is_one_line(hub: Hub, album: Path, tmp_path: Path, capsys) -> None:
+    assert main(["discover", "user/nothing", str(album), "--out", str(tmp_path / "out")]) != 0
+    err = capsys.readouterr().err
+    assert "user/nothing" in err
+    assert "Traceback" not in err

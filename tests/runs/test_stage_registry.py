@@ -1,0 +1,234 @@
+"""Every stage's checkpoint carries the registry; what people correct between stages, the next stage goes on from."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from promptccd.cli.main import main
+from promptccd.discovery import edit_registry, registry_in
+from promptccd.evaluation import Discovery
+from promptccd.hub import verify
+from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, load_registry
+from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
+from promptccd.runs.stage_registry import NO_CATEGORY, key_of, observe_stage, settled_images
+from promptccd.training.checkpoints import problems_of, write_directory
+
+
+def assignments(run: Path, stage: int) -> tuple[list[str], list[int]]:
+    found = RunDirectory(run).assignments(stage)
+    return [key_of(each) for each in found["sample_ids"]], found["category_ids"]
+
+
+def test_ids_and_names_of_a_stage_are_those_of_its_registry(trained_run: Path) -> None:
+    seen: dict[str, int] = {}
+    for stage in range(4):
+        registry, model = (
+            load_registry(trained_run / f"stage{stage}"),
+            load_model(trained_run / f"stage{stage}"),
+        )
+        keys, ids = assignments(trained_run, stage)
+        seen |= dict(zip(keys, ids, strict=True))
+        assert dict(registry.members) == seen
+        assert registry.stage == model.config.stage == stage
+        assert registry.num_known == model.config.num_known == 2
+        found = registry.active_prototypes()
+        assert (found.ids, found.names) == (model.config.category_ids, model.config.category_names)
+        assert torch.equal(torch.from_numpy(found.matrix), model.prototypes)
+        for each in registry.active:
+            assert each.known == (each.id < 2)
+            assert each.born <= stage
+            assert each.size == sum(each.id == identity for identity in seen.values())
+    assert [each.name for each in registry.active[:2]] == ["category 0", "category 1"]
+
+
+def trained_to(trained_run: Path, folder: Path, stage: int) -> Path:
+    """A copy of the run that was stopped after a stage; training goes on from there."""
+    shutil.copytree(trained_run, folder)
+    for later in range(stage + 1, 4):
+        shutil.rmtree(folder / f"stage{later}")
+    results = folder / "results.json"
+    values = json.loads(results.read_text())
+    values["stages"] = [row for row in values["stages"] if row["stage"] <= stage]
+    results.write_text(json.dumps(values))
+    return folder
+
+
+def go_on(run: Path) -> None:
+    recipe = RunDirectory(run).recipe
+    recipe.training.output_dir = str(run)
+    train_run(recipe)
+
+
+def corrected(run: Path, stage: int) -> list[dict]:
+    """Rename, split and merge from the shell; what the log says."""
+    place = str(run / f"stage{stage}")
+    new = [each.id for each in registry_in(Path(place)).active if not each.known and each.size > 2]
+    largest = max(new, key=lambda each: registry_in(Path(place)).category(each).size)
+    assert main(["categories", place, "rename", str(largest), f"named after {stage}"]) == 0
+    assert main(["categories", place, "split", str(largest)]) == 0
+    part = registry_in(Path(place)).next_id - 1
+    others = [each for each in new if each != largest]
+    assert main(["categories", place, "merge", "1", str(others[0] if others else part)]) == 0
+    return [entry.what for entry in registry_in(Path(place)).log if entry.kind != GROUPING]
+
+
+@pytest.fixture(scope="module")
+def edited_run(
+    trained_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[dict], list[dict]]:
+    """A run whose stages 1 and 2 were corrected before the next one was trained."""
+    from accelerate.state import AcceleratorState
+
+    run = trained_to(trained_run, tmp_path_factory.mktemp("edited") / "run", 1)
+    said = []
+    for stage in (1, 2):
+        said.append(corrected(run, stage))
+        for later in range(stage + 2, 4):
+            shutil.rmtree(run / f"stage{later}", ignore_errors=True)
+        AcceleratorState._reset_state(reset_partial_state=True)
+        go_on(run)
+        if stage == 1:  # the run trained both; take the last one back so that stage 2 can be corrected first
+            shutil.rmtree(run / "stage3")
+    return run, said[0], said[1]
+
+
+def test_corrections_between_stages_are_kept_and_no_id_is_given_again(edited_run) -> None:
+    run, first, second = edited_run
+    assert len(first) == 3
+    assert second[:3] == first
+    final = load_registry(run / "stage3")
+    assert [entry.what for entry in final.log if entry.kind != GROUPING] == second
+    names = [each.name for each in final.categories.values()]
+    assert "named after 1" in names
+    assert "named after 2" in names
+    for stage in (1, 2):
+        earlier = load_registry(run / f"stage{stage}")
+        for each in earlier.categories.values():
+            kept = final.categories[each.id]
+            assert kept.born == each.born
+            assert kept.merged_into == each.merged_into or kept.state is CategoryState.RETIRED
+        for key, identity in earlier.members.items():
+            assert final.resolve(identity) == final.members[key] or key in final.constraints().pinned
+        fresh = set(load_registry(run / f"stage{stage + 1}").categories) - set(earlier.categories)
+        assert all(each >= earlier.next_id for each in fresh)
+    keys, ids = assignments(run, 3)
+    assert [final.members[key] for key in keys] == ids
+    model = load_model(run / "stage3")
+    assert model.config.category_ids == final.active_prototypes().ids
+    retired = [each.id for each in final.categories.values() if each.retired]
+    assert retired
+    assert not set(retired).intersection(model.config.category_ids)
+    assert not set(retired).intersection(ids)
+
+
+def test_training_on_from_the_same_corrections_gives_equal_bytes(edited_run, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(edited_run[0], tmp_path / "run"))
+    before = {name: (run / "stage3" / name).read_bytes() for name in ("model.safetensors", "registry.json")}
+    shutil.rmtree(run / "stage3")
+    go_on(run)
+    assert {name: (run / "stage3" / name).read_bytes() for name in before} == before
+
+
+def test_verify_names_corrections_and_still_finds_damage(edited_run, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(edited_run[0], tmp_path / "run"))
+    checks = verify(str(run))
+    assert not [check for check in checks if check.problem]
+    texts = " | ".join(check.what for check in checks)
+    assert (
+        "stage2: its categories are those of its registry, with 2 merge, 2 rename, 2 split by people" in texts
+    )
+    assert "stage3: not compared, it was grouped after 2 merge, 2 split by people" in texts
+    assert "stage1: not compared" not in texts
+    results = json.loads((run / "results.json").read_text())
+    results["stages"][0]["all"] += 2
+    (run / "results.json").write_text(json.dumps(results))
+    assert any("stage 1 all" in check.problem for check in verify(str(run)))
+    registry = json.loads((run / "stage3/registry.json").read_text())
+    registry["num_known"] = 1
+    (run / "stage3/registry.json").write_text(json.dumps(registry))
+    assert any("registry.json was altered" in check.problem for check in verify(str(run), recompute=False))
+
+
+def test_a_corrected_run_can_be_evaluated(edited_run) -> None:
+    score = RunEvaluation(str(edited_run[0])).evaluate()
+    assert [row.stage for row in score.stages] == [1, 2, 3]
+
+
+def test_renaming_alone_changes_no_number(trained_run: Path, tmp_path: Path) -> None:
+    run = trained_to(trained_run, tmp_path / "run", 2)
+    edit_registry(run / "stage2", lambda registry: registry.edit(Rename(2, "heron")))
+    go_on(run)
+    name = "stage3/model.safetensors"
+    assert (run / name).read_bytes() == (trained_run / name).read_bytes()
+    assert load_model(run / "stage3").config.names_by_id[2] == "heron"
+    assert assignments(run, 3) == assignments(trained_run, 3)
+    assert not [check for check in verify(str(run)) if check.problem]
+
+
+def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_path: Path) -> None:
+    run = trained_to(trained_run, tmp_path / "run", 2)
+    new = max(
+        (each for each in registry_in(run / "stage2").active if not each.known), key=lambda each: each.size
+    )
+    edit_registry(run / "stage2", lambda registry: registry.edit(NotACategory(new.id)))
+    sample_ids = [np.array(RunDirectory(run).assignments(stage)["sample_ids"]) for stage in range(3)]
+    settled = settled_images(RunDirectory(run), np.zeros(len(sample_ids[0]), dtype=np.int64), sample_ids)
+    gone = sum(int((ids == NO_CATEGORY).sum()) for ids in settled.ids)
+    assert gone == new.size > 0
+    features = [torch.arange(len(ids)).float()[:, None] for ids in sample_ids]
+    for ids, assigned, placed in zip(settled.ids, settled.assigned, settled.of_placed(features), strict=True):
+        assert len(assigned) == len(placed)
+        assert np.array_equal(ids[placed[:, 0].long().numpy()], assigned)
+    go_on(run)
+    assert problems_of(run / "stage3") == []
+    assert new.id not in load_model(run / "stage3").config.category_ids
+    assert not [check for check in verify(str(run)) if check.problem]
+
+
+def test_a_run_from_before_registries_goes_on(trained_run: Path, tmp_path: Path) -> None:
+    run = trained_to(trained_run, tmp_path / "run", 2)
+    for stage in range(3):
+        for name in ("registry.json", "registry.safetensors", "checksums.json"):
+            (run / f"stage{stage}" / name).unlink()
+        place = run / f"stage{stage}"
+        write_directory(
+            place, lambda staging, old=place: shutil.copytree(old, staging, dirs_exist_ok=True), replace=True
+        )
+    go_on(run)
+    registry = load_registry(run / "stage3")
+    assert assignments(run, 3) == assignments(trained_run, 3)
+    keys, ids = assignments(run, 3)
+    assert [registry.members[key] for key in keys] == ids
+    name = "stage3/model.safetensors"
+    assert (run / name).read_bytes() == (trained_run / name).read_bytes()
+
+
+def test_a_damaged_registry_stops_the_next_stage(trained_run: Path, tmp_path: Path, caplog) -> None:
+    run = trained_to(trained_run, tmp_path / "run", 2)
+    text = (run / "stage2/registry.json").read_text()
+    (run / "stage2/registry.json").write_text(text.replace('"size":', '"size" :', 1))
+    go_on(run)
+    assert "Refused stage2: registry.json was altered" in caplog.text
+    assert assignments(run, 3) == assignments(trained_run, 3)
+
+
+def test_a_cluster_that_people_rejected_is_no_category(trained_run: Path) -> None:
+    registry = load_registry(trained_run / "stage1")
+    new = next(each for each in registry.active if not each.known)
+    registry.edit(NotACategory(new.id))
+    sample_ids = [np.array(RunDirectory(trained_run).assignments(stage)["sample_ids"]) for stage in (0, 1)]
+    settled = settled_images(
+        RunDirectory(trained_run), np.zeros(len(sample_ids[0]), dtype=np.int64), sample_ids
+    )
+    settled = type(settled)(registry, settled.ids)
+    prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
+    found = Discovery(np.array([0, new.id, new.id]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])
+    found = Discovery(np.array([0, new.id + 50, new.id + 50]), found.prototypes, found.prototype_ids)
+    after, observed = observe_stage(settled, found, np.array([9001, 9002, 9003]), ["a", "b"])
+    assert observed.category_ids.tolist() == [0, NO_CATEGORY, NO_CATEGORY]
+    assert new.id not in observed.prototype_ids
+    assert {"row:9002", "row:9003"} <= set(after.unassigned)
