@@ -1,12 +1,19 @@
 """Parts of the trainer that a whole run would not show to be wrong."""
 
+import logging
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 
 from promptccd import PromptCCDModel
+from promptccd.runs import train_run
+from promptccd.training.arguments import Recipe
 from promptccd.training.trainer import cosine_rate, restore, snapshot
+from tests.conftest import coloured_images
 
 
 def test_learning_rate_is_the_papers_cosine() -> None:
@@ -41,3 +48,23 @@ def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(m
     for parameter in learning:
         assert torch.equal(fresh.state[parameter]["momentum_buffer"].isfinite(), parameter.isfinite())
         assert math.isfinite(float(fresh.state[parameter]["momentum_buffer"].sum()))
+
+
+@pytest.mark.parametrize("pictures", ["one", "many"])
+def test_a_stage_that_cannot_tell_images_apart_says_so(
+    pictures: str, recipe_values: dict[str, dict], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = coloured_images(3, 8)
+    if pictures == "one":
+        images = Dataset.from_dict(
+            {"image": [np.full((16, 16, 3), 90, np.uint8)] * 24, "label": images["label"]},
+            features=images.features,
+        )
+    images.save_to_disk(str(tmp_path / "images"))
+    values = recipe_values | {
+        "data": {"dataset": str(tmp_path / "images"), "class_blocks": [2, 1], "cuts": [[0.5, 1.0], [1.0]]}
+    }
+    with caplog.at_level(logging.WARNING):
+        train_run(Recipe.from_dict(values))
+    told = [record for record in caplog.records if "has collapsed" in record.getMessage()]
+    assert len(told) == (2 if pictures == "one" else 0)  # once for every stage

@@ -4,6 +4,8 @@ Rows are views: ``[view 1 of all images; view 2 of all images]``, so row i and r
 the ``(2B, 2B)`` similarities is what costs; both losses read the same matrix.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,6 +25,11 @@ def info_nce_loss(similarities: Tensor, temperature: float = 1.0) -> Tensor:
     logits = _without_self(similarities) / temperature
     partner = torch.arange(rows, device=similarities.device).roll(rows // 2)
     return F.cross_entropy(logits, partner)
+
+
+def collapsed_info_nce(num_images: int) -> float:
+    """What `info_nce_loss` is at any temperature where all embeddings are one: nothing tells the partner apart."""
+    return math.log(2 * num_images - 1)
 
 
 def supervised_contrastive_loss(similarities: Tensor, labels: Tensor, temperature: float = 0.07) -> Tensor:

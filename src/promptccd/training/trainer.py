@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +24,13 @@ from promptccd.training.distributed import same_on_all
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
 from promptccd.training.interruption import StopRequest
+from promptccd.training.losses import collapsed_info_nce
 from promptccd.training.progress import EpochProgress
 from promptccd.training.step import Batch, ContrastiveWeights, training_loss
 
 logger = logging.getLogger(__name__)
+
+COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tenth of it
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,9 @@ class StageTrainer:
         stop: remembers signals.
         save: writes a resumable state.
         record: is told of every epoch when it is over.
+
+    Attributes:
+        collapsed_epoch: first epoch in which all embeddings were alike, if there was one.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class StageTrainer:
         self.num_categories = num_categories
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
         self.accelerator, self.stop, self.save, self.record = accelerator, stop, save, record
+        self.collapsed_epoch: int | None = None
         self.stage = images.stage.index
         self.steps = steps_per_epoch(len(images), arguments.batch_size)
         discovery = arguments.discovery_learning_rate
@@ -170,6 +177,7 @@ class StageTrainer:
                 steps = self.steps - first_step
                 means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
                 seconds = time.monotonic() - started
+                self._warn_if_collapsed(means, epoch, first_step)
                 self.record(EpochRecord(self.stage, epoch, steps, means, rate, seconds))
             self._save_where_due(optimizer, epoch, step, totals["loss"])
         mean = self._finite(totals["loss"], epoch) / max(1, self.steps - first_step)
@@ -201,6 +209,21 @@ class StageTrainer:
             self.save(TrainingState(next_epoch, next_step, tensors))
         if stopping:
             raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
+
+    def _warn_if_collapsed(self, means: Mapping[str, float], epoch: int, first_step: int) -> None:
+        """Say so, once a stage, when no image can be told from another: such a stage trains nothing any more."""
+        size, images = self.arguments.batch_size, len(self.images)
+        sizes = [min(size, images - step * size) for step in range(first_step, self.steps)]
+        chance = sum(map(collapsed_info_nce, sizes)) / len(sizes)
+        if self.collapsed_epoch is not None or abs(means["info_nce"] - chance) >= COLLAPSED:
+            return
+        self.collapsed_epoch = epoch
+        if self.accelerator.is_main_process:
+            logger.warning(
+                "Stage %d has collapsed at epoch %d: all embeddings are alike (loss %.4f, that of guessing), and "
+                "nothing is learnt from here on. Lower --learning_rate (now %g), in a new --output_dir.",
+                self.stage, epoch, chance, self.learning_rate,
+            )  # fmt: skip
 
     def _finite(self, total: Tensor | float, epoch: int) -> float:
         """A sum as a number; one that is none ends the run before anything is written."""
