@@ -214,7 +214,7 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
         write_report([other], tmp_path / "out", options)
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(PromptCCDError, match="Give another --out"):
+    with pytest.raises(PromptCCDError, match="Give another folder"):
         write_run_comparison(runs[:1], tmp_path / "file", options)
 
 

@@ -10,12 +10,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.exports import make_folder
 from promptccd.discovery.feature_cache import feature_space
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
-from promptccd.training.checkpoints import write_directory, write_file
+from promptccd.training.checkpoints import make_folder, write_directory, write_file
 
 logger = logging.getLogger(__name__)
 

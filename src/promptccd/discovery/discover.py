@@ -13,13 +13,13 @@ from promptccd.discovery.adapt import AdaptationOptions, adapt, require_enough_i
 from promptccd.discovery.assignments import AssignmentRow, assignment_rows
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_checkpoint, save_progress
 from promptccd.discovery.embedding import Precision
-from promptccd.discovery.exports import EXPORTS, make_folder
+from promptccd.discovery.exports import EXPORTS
 from promptccd.discovery.page import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.registry import StageChange
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.training.checkpoints import CHECKSUMS, remove_leftovers
+from promptccd.training.checkpoints import CHECKSUMS, make_folder, remove_leftovers
 from promptccd.training.interruption import StopRequest
 from promptccd.training.progress import progress_bar
 

@@ -100,21 +100,6 @@ EXPORTS: Mapping[str, Export] = {
 }
 
 
-def make_folder(out: str | Path) -> Path:
-    """The folder to write to, made if it is not there.
-
-    Raises:
-        DiskError: it cannot be made.
-    """
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DiskError(
-            f"Cannot write to {str(out)!r}: {error.strerror}. Give --out another folder."
-        ) from error
-    return Path(out)
-
-
 def _replaced(target: Path, fill: Callable[[Path], None]) -> Path:
     """Fill a folder that appears whole, in place of what an earlier export left and of nothing else."""
     if target.exists() and not (target / _MARK).exists():

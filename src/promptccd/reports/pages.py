@@ -7,9 +7,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from promptccd.errors import DiskError
 from promptccd.reports.spreadsheet import csv_text
-from promptccd.training.checkpoints import write_file
+from promptccd.training.checkpoints import make_folder, write_file
 
 Record = dict[str, Any]
 Sections = Mapping[str, Sequence[Record]]
@@ -42,13 +41,7 @@ def write_report_files(
     Raises:
         DiskError: the folder or a file cannot be written.
     """
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DiskError(
-            f"Cannot make the folder {str(out)!r}: {error.strerror}. Give another --out."
-        ) from error
+    folder = make_folder(out)
     records = [{"section": name, **record} for name, many in sections.items() for record in many]
     header = list(dict.fromkeys(key for record in records for key in record)) or ["section"]
     values = {

@@ -10,9 +10,9 @@ from PIL import Image
 
 from promptccd.data.images import decode_image
 from promptccd.data.views import EvaluationView, normalise
-from promptccd.errors import DataError, DiskError
+from promptccd.errors import DataError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.checkpoints import write_json
+from promptccd.training.checkpoints import make_folder, write_json
 
 SHOWN_SIDE = 336  # pixels of each panel of the overlay
 PALETTE = (  # part 0, the background, stays as it is
@@ -108,13 +108,7 @@ class Explanation:
         Raises:
             DiskError: the folder cannot be made.
         """
-        target = Path(folder)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DiskError(
-                f"Cannot write to {target}: {error.strerror}. Give --out another folder."
-            ) from error
+        target = make_folder(folder)
         paths = [target / name for name in ("explanation.json", "arrays.npz", "overlay.png")]
         write_json(paths[0], self.to_dict())
         arrays = {

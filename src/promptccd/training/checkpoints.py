@@ -62,6 +62,21 @@ def write_directory(path: Path, fill: Callable[[Path], None], *, replace: bool =
         raise
 
 
+def make_folder(folder: str | Path) -> Path:
+    """The folder for results, made if it is not there.
+
+    Raises:
+        DiskError: it cannot be made.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(
+            f"Cannot write to {str(folder)!r}: {error.strerror}. Give another folder, or the right to write there."
+        ) from error
+    return Path(folder)
+
+
 def write_file(path: Path, content: str | bytes) -> None:
     """Replace a small file atomically; text is written as UTF-8.
 
