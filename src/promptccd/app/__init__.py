@@ -1,0 +1,14 @@
+"""The page for people: images in, groups out, corrected, and taken away. Needs ``promptccd[space]``.
+
+Analytics of Gradio are off, and it is told so before it is imported.
+"""
+
+import os
+
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+from promptccd.app.look import LAUNCH
+from promptccd.app.page import build_app
+from promptccd.app.visits import Visit, VisitOverError, Visits
+
+__all__ = ["LAUNCH", "Visit", "VisitOverError", "Visits", "build_app"]

@@ -1,0 +1,159 @@
+"""What every panel stands on: who is asking, one thing at a time, and messages instead of tracebacks."""
+
+import html
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from promptccd.app.background import StoppedError
+from promptccd.app.visits import Visit, Visits
+from promptccd.errors import DataError, PromptCCDError
+
+logger = logging.getLogger(__name__)
+
+Updates = dict[Any, Any]
+MESSAGE_S, INFO_S = 15, 5
+# Few things that are short at once: a visitor who waits does not hold up the others.
+QUIET: Mapping[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": 8}
+# Whatever runs the model, or changes its categories, waits for its turn.
+MODEL: Mapping[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+
+
+class Panel(ABC):
+    """A part of the page.
+
+    Attributes:
+        outputs: components that `show` may update.
+    """
+
+    outputs: Sequence[Any]
+
+    @abstractmethod
+    def show(self, visit: Visit) -> Updates:
+        """What the panel looks like now, by component."""
+
+
+class Desk:
+    """Connects buttons to sessions.
+
+    Args:
+        visits: all of them.
+        visit_id: the component that holds whose turn it is; it is ``""`` before a visit is opened.
+    """
+
+    def __init__(self, visits: Visits, visit_id: gr.State):
+        self.visits, self.visit_id = visits, visit_id
+
+    def on(
+        self,
+        trigger: Callable[..., Any],
+        act: Callable[..., Any],
+        inputs: Sequence[Component] = (),
+        *,
+        panels: Sequence[Panel] = (),
+        js: str | None = None,
+        model: bool = False,
+    ) -> Any:
+        """Let an event act on the visitor's session, then show panels anew.
+
+        Args:
+            trigger: the event, such as ``button.click``.
+            act: takes the visit and the inputs; what it returns, if anything, is told the visitor.
+            inputs: components.
+            panels: shown anew afterwards.
+            js: runs in the browser before, and may replace the inputs.
+            model: whether it uses the model.
+        """
+
+        def answer(visit_id: str, *values: Any) -> Updates:
+            return self.run(visit_id, lambda visit: act(visit, *values), panels)
+
+        outputs = [each for panel in panels for each in panel.outputs]
+        options = {**QUIET, **(MODEL if model else {})}
+        return trigger(answer, [self.visit_id, *inputs], outputs, js=js, **options)
+
+    def on_select(self, tab: gr.Tab, panel: Panel) -> None:
+        """Show a panel anew whenever its tab is opened; it stays as it is before there is a visit."""
+
+        def answer(visit_id: str) -> Updates:
+            with told():
+                if not visit_id or self.visits.get(visit_id).busy:
+                    return {}
+            return self.run(visit_id, lambda visit: None, [panel])
+
+        tab.select(answer, self.visit_id, panel.outputs, **QUIET)
+
+    def visit(self, visit_id: str) -> Visit:
+        """The visitor's visit, if nothing is going on there.
+
+        Raises:
+            DataError: it has not begun, or something takes long there.
+            VisitOverError: it is over.
+        """
+        if not visit_id:
+            raise DataError("No images yet: give some in the step “Images” first.")
+        found = self.visits.get(visit_id)
+        if found.busy:
+            raise DataError("Your images are being worked on: wait until that is done, or press “Cancel”.")
+        return found
+
+    def run(self, visit_id: str, act: Callable[[Visit], str | None], panels: Sequence[Panel]) -> Updates:
+        """Act on a visitor's session and show panels anew.
+
+        Raises:
+            gr.Error: it was not possible; the message is escaped.
+        """
+        with told():
+            visit = self.visit(visit_id)
+            with visit.lock:
+                said = act(visit)
+                shown = merged(panel.show(visit) for panel in panels)
+            if said:
+                gr.Info(html.escape(said), duration=INFO_S)
+            return shown
+
+
+class told:
+    """What goes wrong inside is told in the visitor's browser, escaped; bugs of ours go into the log.
+
+    That the visitor stopped something is left to whoever did it.
+    """
+
+    def __enter__(self) -> None:
+        """Nothing happens yet."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Tell it.
+
+        Raises:
+            gr.Error: in place of any other exception.
+        """
+        if error is None or not isinstance(error, Exception) or isinstance(error, gr.Error | StoppedError):
+            return
+        if isinstance(error, PromptCCDError):
+            text = str(error)
+        else:
+            logger.error("Unexpected error in the app.", exc_info=error)
+            text = (
+                "Something went wrong on our side. Your images and groups are as they were: try again, or start "
+                "over with fewer images."
+            )
+        raise gr.Error(html.escape(text, quote=False), duration=MESSAGE_S, print_exception=False) from error
+
+
+def merged(parts: Iterable[Updates]) -> Updates:
+    """Updates of several panels in one."""
+    together: Updates = {}
+    for part in parts:
+        together |= part
+    return together
+
+
+def told_steps(steps: Iterator[Any]) -> Iterator[Any]:
+    """The same steps; what goes wrong is told."""
+    with told():
+        yield from steps

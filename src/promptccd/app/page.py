@@ -1,0 +1,87 @@
+"""The whole page: the steps as tabs, and the button that ends a visit."""
+
+import html
+
+import gradio as gr
+
+from promptccd.app.desk import QUIET, Desk, Panel, Updates, told
+from promptccd.app.guard import keep_uploads_private
+from promptccd.app.html import render
+from promptccd.app.panels.changes import ChangesPanel
+from promptccd.app.panels.example import ExamplePanel
+from promptccd.app.panels.group import GroupPanel
+from promptccd.app.panels.groups import GroupsPanel
+from promptccd.app.panels.images import ImagesPanel
+from promptccd.app.panels.questions import QuestionsPanel
+from promptccd.app.panels.take_away import TakeAwayPanel
+from promptccd.app.visits import Visits
+from promptccd.data.limits import IntakeLimits
+
+LIFETIME_S = 1800.0
+MOST_WAITING = 32  # requests in the queue; more are told to come back
+TITLE = "What is in these images?"
+
+
+def build_app(
+    place: str,
+    *,
+    limits: IntakeLimits | None = None,
+    lifetime_s: float = LIFETIME_S,
+    title: str = TITLE,
+) -> gr.Blocks:
+    """The page, not yet served; launch it with ``LAUNCH``.
+
+    Args:
+        place: the model that groups, a folder or a name on the Hub; it is loaded at the first visit.
+        limits: on what a visitor brings; none means those for strangers.
+        lifetime_s: seconds without a sign of life after which a visit is forgotten.
+        title: of the page.
+    """
+    keep_uploads_private()
+    visits = Visits(place, limits=limits or IntakeLimits.for_visitors(), lifetime_s=lifetime_s)
+    with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(300, int(lifetime_s))) as app:
+        visit_id = gr.State("", delete_callback=visits.forget)
+        desk = Desk(visits, visit_id)
+        gr.HTML(render("title.html.jinja", title=title))
+        with gr.Tabs(elem_id="pc-steps", overflow_behavior="wrap") as tabs:
+            with gr.Tab("Example", id="example"):
+                example = ExamplePanel()
+            with gr.Tab("Images", id="images"):
+                images = ImagesPanel(desk)
+            with gr.Tab("Groups", id="groups"):
+                groups = GroupsPanel(desk)
+                group = GroupPanel(desk)
+            with gr.Tab("Questions", id="questions") as questions_tab:
+                questions = QuestionsPanel(desk)
+            with gr.Tab("Changes", id="changes") as changes_tab:
+                changes = ChangesPanel(desk)
+            with gr.Tab("Take away", id="take-away"):
+                take_away = TakeAwayPanel(desk)
+        panels: list[Panel] = [groups, group, questions, changes, take_away]
+        example.connect(tabs)
+        images.connect(tabs, panels)
+        groups.connect(group)
+        group.connect(groups)
+        questions.connect(questions_tab, [groups, group])
+        changes.connect(changes_tab)
+        take_away.connect()
+        _end(desk, tabs)
+    return app.queue(max_size=MOST_WAITING)
+
+
+def _end(desk: Desk, tabs: gr.Tabs) -> None:
+    """The button that forgets everything, beside the promise that it happens by itself."""
+    with gr.Row(elem_id="pc-end", equal_height=True):
+        gr.HTML(render("end.html.jinja", minutes=round(desk.visits.lifetime_s / 60)), scale=4)
+        button = gr.Button("Forget my data", variant="stop", size="sm", scale=1, elem_id="pc-forget")
+
+    def forget(visit_id: str) -> Updates:
+        with told():
+            if visit_id:
+                desk.visits.forget(visit_id)
+        gr.Info(html.escape("Your images, groups and files are deleted."))
+        return {desk.visit_id: "", tabs: gr.Tabs(selected="images")}
+
+    forgotten = button.click(forget, desk.visit_id, [desk.visit_id, tabs], **QUIET)
+    # Whatever is still shown of the images goes with the page.
+    forgotten.success(None, js="() => setTimeout(() => location.reload(), 1200)", api_visibility="private")

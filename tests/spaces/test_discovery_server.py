@@ -1,0 +1,363 @@
+"""The page served as it is, and visitors who are up to no good: each is answered, and the others do not notice."""
+
+import gc
+import http.server
+import io
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from promptccd.data.limits import MIB, IntakeLimits
+from promptccd.discovery.session import DiscoverySession
+from tests.data.test_archives import REFUSED, SKIPPING, packed
+from tests.data.test_images import BOMB_WEBP
+from tests.spaces.visitor import Answer, Visitor, as_file, shown
+
+pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
+
+from promptccd.app import LAUNCH, build_app
+from promptccd.app.guard import launch_guarded, remove_abandoned
+
+LIMITS = IntakeLimits(
+    max_files=30, max_file_bytes=MIB, max_total_bytes=2 * MIB, max_pixels=10**6, max_ratio=100
+)
+
+
+def picture(seed: int, size: int = 16) -> bytes:
+    """A noisy PNG whose colour is one of three."""
+    generator = np.random.default_rng(seed)
+    pixels = generator.integers(0, 90, (size, size, 3))
+    pixels[..., seed % 3] += 150
+    stream = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def pictures(first: int = 0) -> list[tuple[str, bytes]]:
+    return [(f"{number}.png", picture(number)) for number in range(first, first + 9)]
+
+
+@dataclass
+class Server:
+    """The page on loopback.
+
+    Attributes:
+        url: its address.
+        config: what it tells browsers.
+        uploads: where Gradio keeps what was uploaded.
+        visits: below which private folders lie.
+        pages: what Gradio remembers of open pages, by session.
+    """
+
+    url: str
+    config: dict[str, Any]
+    uploads: Path
+    visits: Path
+    pages: dict[str, Any]
+
+    def visitor(self) -> Visitor:
+        return Visitor(self.url, self.config)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path) -> Iterator[Server]:
+    """The page over a tiny backbone, with small limits."""
+    uploads, private = tmp_path_factory.mktemp("uploads"), tmp_path_factory.mktemp("private")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(uploads))
+        patch.setattr("tempfile.tempdir", str(private))
+        app = build_app(str(backbone_folder), limits=LIMITS)
+        options = {**LAUNCH, **launch_guarded(LIMITS), "prevent_thread_lock": True, "quiet": True}
+        _, url, _ = app.launch(**options)
+        with Visitor(url) as visitor:
+            yield Server(url, visitor.config, uploads, private, app.app.state_holder.session_data)
+        app.close()
+
+
+@pytest.fixture
+def visitor(server: Server) -> Iterator[Visitor]:
+    """Somebody new."""
+    with server.visitor() as visitor:
+        yield visitor
+        visitor.click("pc-forget")
+
+
+@pytest.fixture(autouse=True)
+def still_serves(server: Server) -> Iterator[None]:
+    """Whatever a test did, somebody else is served after it."""
+    yield
+    with server.visitor() as other:
+        assert other.call("example", [2]).went_well
+
+
+def refused(answer: Answer, *parts: str) -> None:
+    """A message was given, not a traceback and not silence."""
+    assert not answer.went_well
+    message = answer.text if answer.status != 200 else answer.error
+    assert message
+    assert "Traceback" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_a_visit(visitor: Visitor) -> None:
+    read = visitor.call("read", [visitor.upload(pictures()), ""])
+    assert shown(read, lambda text: "9 images can be grouped" in text)
+    assert visitor.call("find_groups", []).went_well
+    taken = visitor.call("take_away", [["csv"]])
+    assert shown(taken, lambda text: "assignments.csv" in text)
+
+
+def test_uploads_beyond_the_limits(visitor: Visitor) -> None:
+    form = {"files": ("large.png", bytes(LIMITS.max_total_bytes + 2 * MIB))}
+    answer = visitor.post("/gradio_api/upload", files=form)
+    assert (answer.status_code, "the limit is 2097152 in all" in answer.text) == (413, True)
+    answer = visitor.post("/gradio_api/upload", files={"files": ("large.png", bytes(2 * MIB + 1))})
+    assert (answer.status_code, "exceeded maximum allowed size" in answer.text) == (413, True)
+    many = [("files", (f"{n}.png", b"x")) for n in range(1001)]
+    assert visitor.post("/gradio_api/upload", files=many).status_code == 400
+    refused(
+        visitor.call("read", [visitor.upload([(f"{n}.png", b"x") for n in range(31)]), ""]), "limit is 30"
+    )
+    refused(
+        visitor.call("read", [visitor.upload([("a.png", bytes(MIB + 1))]), ""]),
+        "exceeds the limit of 1048576",
+    )
+    refused(visitor.call("read", [visitor.upload([("a.webp", BOMB_WEBP)]), ""]), "pixels")
+
+
+def test_an_upload_must_say_how_long_it_is(server: Server) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+        yield bytes(100)
+        yield b"\r\n--b--\r\n"
+
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    answer = httpx.post(f"{server.url}gradio_api/upload", content=parts(), headers=kind)
+    assert answer.status_code == 411
+
+
+def test_broken_uploads_do_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "tmpabc").write_bytes(b"half of a picture")
+    (tmp_path / "finished").mkdir()
+    remove_abandoned(tmp_path)
+    assert (tmp_path / "tmpabc").exists()  # somebody may be at it
+    remove_abandoned(tmp_path, older_than_s=-1)
+    assert [path.name for path in tmp_path.iterdir()] == ["finished"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("script.sh", picture(1), "Invalid file type"),
+        ("page.jpg", b"<html><script>alert(1)</script>", "starts like HTML"),
+        ("nothing.png", b"", "holds no image that can be used"),
+        ("program.png", b"\x7fELF" + bytes(200), "holds no image that can be used"),
+        ("weights.png", b"\x80\x04\x95cos\nsystem\n.", "holds no image that can be used"),
+        ("drawing.png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "holds no image that can be used"),
+        ("album.zip", b"no archive", "holds no image that can be used"),
+    ],
+)
+def test_wrong_types_are_told_by_their_content(
+    visitor: Visitor, name: str, content: bytes, message: str
+) -> None:
+    refused(visitor.call("read", [visitor.upload([(name, content)]), ""]), message)
+
+
+def test_one_bad_image_does_not_end_a_visit(visitor: Visitor) -> None:
+    bad = [("page.jpg", b"<html>"), ("<img src=x onerror=alert(1)>.png", b"")]
+    read = visitor.call("read", [visitor.upload([*pictures(), *bad]), ""])
+    assert read.went_well
+    assert shown(read, lambda text: "9 images can be grouped" in text and "<img src=x" not in text)
+    refused(visitor.call("read", [visitor.upload(bad[:1]), ""]), "no image")
+    assert visitor.call("find_groups", []).went_well  # of the nine
+
+
+FORGED = [
+    "/etc/passwd", "/proc/self/environ", "../../../../etc/passwd", "app.py", "\0", "a" * 5000,
+    "http://169.254.169.254/latest/meta-data", "file:///etc/passwd", "ftp://127.0.0.1/a.png",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FORGED, ids=lambda path: path[:20].encode("unicode_escape").decode())
+def test_forged_paths(visitor: Visitor, server: Server, path: str) -> None:
+    for file in (as_file(path), {"path": path}, as_file(path, url=path, orig_name="a.png")):
+        refused(visitor.call("read", [[file], ""]))
+    inside = f"{server.uploads}/../../{path.strip('/')}"
+    refused(visitor.call("read", [[as_file(inside)], ""]))
+    answer = visitor.get(f"/gradio_api/file={quote(path, safe='')}")
+    assert answer.status_code in (403, 404)
+    assert "root:" not in answer.text
+
+
+def test_addresses_are_never_fetched(visitor: Visitor) -> None:
+    asked = []
+
+    class Notes(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is printed."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Notes) as trap:
+        threading.Thread(target=trap.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{trap.server_port}/a.png"
+        own = visitor.upload(pictures())[0]
+        for file in (
+            as_file(address),
+            as_file(address.upper()),
+            as_file(f" {address}"),
+            {**own, "path": address},
+        ):
+            refused(visitor.call("read", [[file], ""]), "Addresses are not fetched")
+        assert visitor.get(f"/gradio_api/file={address}").status_code == 403
+        assert visitor.get(f"/gradio_api/proxy={address}").status_code == 404
+        for name in (
+            address,
+            "http://169.254.169.254/latest",
+            "file:///etc/passwd",
+            "../../etc",
+            "/etc",
+            "x" * 200,
+        ):
+            refused(visitor.call("read", [[], name]), "is no data set of the Hub")
+        refused(visitor.call("read", [[], "namespace/name"]), "Cannot ask the Hub")  # offline
+        assert visitor.call("read", [[{**own, "url": address}], ""]).went_well  # which nobody reads
+        trap.shutdown()
+    assert asked == []
+
+
+def test_nobody_reaches_what_another_has(server: Server, visitor: Visitor) -> None:
+    files = visitor.upload(pictures())
+    read = visitor.call("read", [files, ""])
+    assert read.values[0] is None  # the id of a visit stays on the server
+    assert visitor.call("find_groups", []).went_well
+    taken = visitor.call("take_away", [["csv"]])
+    assert taken.went_well
+    private = [path for path in server.visits.rglob("*") if path.is_file()]
+    assert {path.name for path in private} >= {"0.png", "assignments.csv"}
+    with server.visitor() as other:
+        for name in ("find_groups", "take_away"):
+            refused(other.call(name, [] if name == "find_groups" else [["csv"]]), "give")
+        for path in private:
+            assert other.get(f"/gradio_api/file={path}").status_code == 403
+            refused(other.call("read", [[as_file(str(path))], ""]), "not uploaded here")
+        for route in ("deep_link?session_hash=" + visitor.session, "run-history/records", "runs"):
+            assert other.get(f"/gradio_api/{route}").status_code == 404
+        assert other.get("/monitoring").status_code == 404
+        assert other.get("/monitoring/summary").status_code == 404
+        # Who has the same pictures and uploads them, too, gets them, and they do not vanish from the first one.
+        assert other.call("read", [other.upload(pictures()), ""]).went_well
+        other.click("pc-forget")
+    assert visitor.call("find_groups", []).went_well
+
+
+def test_forgetting_reaches_what_the_server_keeps(server: Server, visitor: Visitor) -> None:
+    def remembered() -> str:
+        page = server.pages.get(visitor.session)
+        return "" if page is None else str(page.config_values)
+
+    images = [(f"holiday in {name}", content) for name, content in pictures()]
+    files = visitor.upload(images)
+    assert visitor.call("read", [files, ""]).went_well
+    assert visitor.call("find_groups", []).went_well
+    assert visitor.call("take_away", [["csv"]]).went_well
+    assert "holiday in" in remembered()
+    assert list(server.uploads.rglob("assignments.csv"))
+    assert visitor.click("pc-forget").went_well
+    assert "holiday in" not in remembered()
+    assert not any(
+        "holiday" in path.name for place in (server.uploads, server.visits) for path in place.rglob("*")
+    )
+    assert not list(server.uploads.rglob("assignments.csv"))
+    assert visitor.get(f"/gradio_api/file={files[0]['path']}").status_code == 403
+    refused(visitor.call("take_away", [["csv"]]), "images")
+
+
+def test_values_out_of_bounds(visitor: Visitor) -> None:
+    for stage in (99, -1, "x", None, [1]):
+        refused(visitor.call("example", [stage]))
+    visitor.call("read", [visitor.upload(pictures()), ""])
+    visitor.call("find_groups", [])
+    for count in (10**9, 0, -5, "many", None):
+        refused(visitor.click("pc-regroup", [count]))
+    for what in (["../../etc"], ["csv", "everything"], "csv", 7):
+        refused(visitor.call("take_away", [what]))
+    assert visitor.post("/gradio_api/queue/join", content=b"[" * 10_000).status_code == 400
+    assert visitor.post("/gradio_api/queue/join", content=b'{"a": "' + b"x" * MIB + b'"}').status_code == 413
+    assert visitor.post("/gradio_api/queue/join", json={"fn_index": 10**6}).status_code in (404, 422)
+    refused(visitor.call("read", [None, None]), "No images yet")
+
+
+ARCHIVES = {
+    **{name: content for name, (content, _) in SKIPPING.items()},
+    **{name: content for name, (content, _, _) in REFUSED.items() if len(content) < LIMITS.max_total_bytes},
+}
+
+
+def test_hostile_archives(server: Server, visitor: Visitor) -> None:
+    assert len(ARCHIVES) > 25
+    usable = packed(*pictures())
+
+    def give(name: str) -> Answer:
+        with server.visitor() as guest:
+            answer = guest.call(
+                "read", [guest.upload([(f"{name}.zip", ARCHIVES[name]), (f"good {name}.zip", usable)]), ""]
+            )
+            guest.click("pc-forget")
+            return answer
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = dict(zip(ARCHIVES, pool.map(give, ARCHIVES), strict=True))
+    for name, answer in answers.items():
+        if name in SKIPPING and name not in ("says too much", "thousandfold"):
+            assert answer.went_well, (name, answer.error)
+            assert shown(answer, lambda text: "can be grouped" in text)
+        elif not answer.went_well:
+            refused(answer, "rchive")
+    for name in ("overlap", "quoted overlap", "cut", "ratio"):
+        refused(answers[name])
+
+
+def test_fifty_at_once(server: Server) -> None:
+    """Each is served or told to come back, somebody at the page still is, and memory is given back."""
+    before = sessions()
+
+    def come(number: int) -> list[Answer]:
+        with server.visitor() as guest:
+            files = guest.upload([(f"{number} {name}", content) for name, content in pictures(number)])
+            answers = [guest.call("read", [files, ""])]
+            if answers[0].went_well:
+                answers.append(guest.call("find_groups", []))
+            while guest.click("pc-forget").status == 503:  # the queue is full
+                time.sleep(0.1)
+            return answers
+
+    with ThreadPoolExecutor(50) as pool:
+        answers = [answer for some in pool.map(come, range(50)) for answer in some]
+    served = [answer for answer in answers if answer.went_well]
+    assert len(served) >= 20
+    for answer in answers:
+        if not answer.went_well:
+            assert answer.status == 503 or answer.error
+    deadline = time.monotonic() + 20
+    while sessions() > before and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert sessions() <= before
+
+
+def sessions() -> int:
+    gc.collect()
+    return sum(isinstance(each, DiscoverySession) for each in gc.get_objects())

@@ -1,0 +1,112 @@
+"""A visitor of a Gradio app without a browser, who may be up to no good: it speaks plain HTTP."""
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+PATIENCE_S = 60.0
+
+
+@dataclass
+class Answer:
+    """What a call came to.
+
+    Attributes:
+        status: of the request that joined the queue.
+        text: of its answer, where it was refused.
+        values: of all outputs, in order; empty if it failed.
+        error: the message of the failure; none if it went well.
+    """
+
+    status: int
+    text: str = ""
+    values: list[Any] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def went_well(self) -> bool:
+        return self.status == 200 and self.error is None
+
+
+class Visitor:
+    """One session.
+
+    Args:
+        url: of the app.
+        config: of the app, to save asking for it.
+    """
+
+    def __init__(self, url: str, config: dict[str, Any] | None = None):
+        self.session = secrets.token_hex(6)
+        self._http = httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False)
+        self.config = config or self._http.get("/config").json()
+
+    def __enter__(self) -> "Visitor":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._http.close()
+
+    def get(self, path: str) -> httpx.Response:
+        return self._http.get(path)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self._http.post(path, **options)
+
+    def upload(self, files: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
+        """Upload files; what comes back stands for them in a call."""
+        answer = self.post("/gradio_api/upload", files=[("files", file) for file in files])
+        answer.raise_for_status()
+        return [as_file(path) for path in answer.json()]
+
+    def call(self, name: str, values: Sequence[Any]) -> Answer:
+        """Call an end point by name; states are filled in."""
+        return self._call(next(each for each in self._functions if each.get("api_name") == name), values)
+
+    def click(self, element: str, values: Sequence[Any] = (), event: str = "click") -> Answer:
+        """Do what an event of an element does, whether it has a name or not."""
+        identity = next(
+            each["id"] for each in self.config["components"] if each["props"].get("elem_id") == element
+        )
+        found = next(each for each in self._functions if [identity, event] in map(list, each["targets"]))
+        return self._call(found, values)
+
+    @property
+    def _functions(self) -> list[dict[str, Any]]:
+        return self.config["dependencies"]
+
+    def _call(self, function: dict[str, Any], values: Sequence[Any]) -> Answer:
+        kinds = {each["id"]: each["type"] for each in self.config["components"]}
+        given = iter(values)
+        data = [None if kinds[each] == "state" else next(given) for each in function["inputs"]]
+        body = {"data": data, "fn_index": function["id"], "session_hash": self.session}
+        joined = self.post("/gradio_api/queue/join", json=body)
+        if joined.status_code != 200:
+            return Answer(joined.status_code, joined.text)
+        event = joined.json()["event_id"]
+        params = {"session_hash": self.session}
+        with self._http.stream("GET", "/gradio_api/queue/data", params=params) as stream:
+            for line in stream.iter_lines():
+                message = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
+                if message.get("msg") == "process_completed" and message.get("event_id") == event:
+                    output = message["output"]
+                    if message["success"]:
+                        return Answer(200, values=output["data"])
+                    return Answer(200, error=output.get("error") or "no message")
+                if message.get("msg") in ("unexpected_error", "server_stopped"):
+                    return Answer(200, error=str(message.get("message")))
+        return Answer(200, error="the stream ended without an answer")
+
+
+def as_file(path: str, **more: Any) -> dict[str, Any]:
+    """How a call names a file."""
+    return {"path": path, "meta": {"_type": "gradio.FileData"}, **more}
+
+
+def shown(answer: Answer, test: Callable[[str], bool]) -> bool:
+    """Whether a text among the outputs passes a test."""
+    return test(json.dumps(answer.values, ensure_ascii=False))
