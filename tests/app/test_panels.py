@@ -71,6 +71,17 @@ def test_names_are_text_in_every_panel(visit: Visit, desk: Desk) -> None:
     assert together.count("&lt;img src=x onerror=alert(1)&gt;") >= 4
 
 
+def test_a_step_opened_too_early_stays_as_it_is(visits: Visits) -> None:
+    with gr.Blocks() as blocks:
+        desk, tab = Desk(visits, gr.State("")), gr.Tab()
+        panel = QuestionsPanel(desk)
+        desk.on_select(tab, panel)
+    (event,) = blocks.fns.values()
+    answer = event.fn("")
+    assert set(answer) == set(panel.outputs)  # an empty answer would be shown as a value
+    assert all(each == gr.skip() for each in answer.values())
+
+
 def test_a_message_is_escaped_and_a_bug_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(gr.Error) as shown, told():
         raise DataError("No file <img src=x>: give another.")

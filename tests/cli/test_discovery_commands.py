@@ -55,7 +55,10 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
     assert values["files"]["found"] == 32 == len(values["assignments"]) == sum(values["counts"].values())
     for row in values["assignments"]:
         if row["category"] is not None:
-            assert f"  {row['category']:4d}  {row['name']} ({row['known']}): " in text
+            kind = "found earlier" if row["known"] == "settled" else row["known"]
+            assert f"  {row['category']:4d}  {row['name']} ({kind}): " in text
+    seen = {row["category"] for row in values["assignments"]} - {None}
+    assert ("without an image here" in text) == (values["num_categories"]["count"] > len(seen))
     assert all(Path(each).exists() for each in values["written"])
     low, high = values["num_categories"]["low"], values["num_categories"]["high"]
     assert f"({low} to {high}" in text

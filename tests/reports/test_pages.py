@@ -15,7 +15,7 @@ from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
 from promptccd.reports import GridFigure, csv_text, render_page, safe_cell, write_comparison
 from promptccd.reports.charts import bar_chart, heat_map, line_chart, nice_ticks, shortened
 from promptccd.reports.measures import KnownAndNovel, block_accuracies, category_sizes, confusion, forgetting
-from promptccd.reports.spread import Spread, signed, without_seed
+from promptccd.reports.spread import Spread, signed
 from promptccd.reports.thumbnails import thumbnail
 from tests.browsing import Visit
 
@@ -72,8 +72,6 @@ def test_spread() -> None:
     assert str(Spread.of([1.0, None, 3.0, math.nan])) == "2.0 ± 1.4"
     assert str(Spread.of([2.0])) == "2.0"
     assert math.isnan(Spread.of([]).mean)
-    assert without_seed("promptccd-digits-seed12") == "promptccd-digits"
-    assert without_seed("seed12-x") == "seed12-x"
     assert signed(-1.25)[1:] == "1.2"
     assert signed(2) == "+2.0"
     assert signed(-0.01) == "+0.0"

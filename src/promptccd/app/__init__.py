@@ -9,6 +9,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 from promptccd.app.look import LAUNCH
 from promptccd.app.page import build_app
-from promptccd.app.visits import Visit, VisitOverError, Visits
+from promptccd.app.visit_lock import VisitOverError
+from promptccd.app.visits import Visit, Visits
 
 __all__ = ["LAUNCH", "Visit", "VisitOverError", "Visits", "build_app"]

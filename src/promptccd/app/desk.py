@@ -82,7 +82,7 @@ class Desk:
         def answer(visit_id: str) -> Updates:
             with told():
                 if not visit_id or self.visits.get(visit_id).busy:
-                    return {}
+                    return dict.fromkeys(panel.outputs, gr.skip())  # an empty one would be taken for a value
             return self.run(visit_id, lambda visit: None, [panel])
 
         tab.select(answer, self.visit_id, panel.outputs, **QUIET)

@@ -1,6 +1,6 @@
 """Who is visiting: a private session and folder each, over one model whose weights all of them share."""
 
-import copy
+import contextlib
 import logging
 import os
 import secrets
@@ -11,53 +11,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
+from promptccd.app.shared_model import SharedModel
+from promptccd.app.visit_lock import VisitLock, VisitOverError
 from promptccd.data.limits import IntakeLimits
-from promptccd.data.views import EvaluationView
-from promptccd.discovery.embedding import load_embedder
-from promptccd.discovery.registry_of import registry_of
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.models import CategoryDiscoveryModel
-from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 
 UPLOADS_KEPT = 4  # times the limit of one upload: what a visit of several stages may lay down in all
-
-
-class VisitOverError(PromptCCDError):
-    """A visit was forgotten or has timed out."""
-
-
-class VisitLock:
-    """Held while a session is read or changed; it cannot be taken any more once the visit is over."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._over = False
-
-    def __enter__(self) -> None:
-        """Wait for it.
-
-        Raises:
-            VisitOverError: the visit is over.
-        """
-        self._lock.acquire()
-        if self._over:
-            self._lock.release()
-            raise VisitOverError("This visit is over and its images are deleted: give the images again.")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
-
-    def end(self) -> None:
-        """Wait for whoever holds it; nobody gets it afterwards."""
-        with self._lock:
-            self._over = True
 
 
 @dataclass(eq=False)
@@ -165,7 +128,7 @@ class Visits:
         self._root: tempfile.TemporaryDirectory[str] | None = (
             None  # goes when this object or the process does
         )
-        self._model: _SharedModel | None = None
+        self._model: SharedModel | None = None
         self._loading = threading.Lock()
         self._open: dict[str, Visit] = {}
         self._lock = threading.Lock()  # of the two below and `_open`; never held while a visit is waited for
@@ -224,7 +187,7 @@ class Visits:
         found.lock.end()
         found.session.forget()
         for path in found.taken | {path for path in found.uploads.keys() - others if found.still_has(path)}:
-            path.unlink(missing_ok=True)
+            _remove(path)
         shutil.rmtree(found.folder, ignore_errors=True)
         for clear in found.at_end:
             clear()
@@ -264,10 +227,10 @@ class Visits:
                 "promptccd demo on your own machine."
             )
 
-    def _shared_model(self) -> "_SharedModel":
+    def _shared_model(self) -> SharedModel:
         with self._loading:
             if self._model is None:
-                self._model = _SharedModel.load(self.place)
+                self._model = SharedModel.load(self.place)
             return self._model
 
     def _set_timer(self) -> None:
@@ -286,36 +249,6 @@ class Visits:
             self._set_timer()
 
 
-@dataclass(frozen=True)
-class _SharedModel:
-    """What is loaded once."""
-
-    model: CategoryDiscoveryModel
-    view: EvaluationView
-    registry: CategoryRegistry
-
-    @classmethod
-    def load(cls, place: str) -> "_SharedModel":
-        try:
-            model, view = load_embedder(place)
-            return cls(model.eval(), view, registry_of(model, place))
-        except PromptCCDError as error:  # which may name folders of this machine
-            logger.error("No visit can begin: %s", error)
-            raise PromptCCDError(
-                "The model of this page cannot be loaded. Whoever runs the page finds the reason in its log; try "
-                "again later."
-            ) from error
-
-    def session(self, limits: IntakeLimits) -> DiscoverySession:
-        """A session whose model has modules, categories and configuration of its own over the same weights.
-
-        Categories of one visitor's model, and hooks that an explanation sets, are so out of reach of the others.
-        """
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        twin = copy.deepcopy(self.model, {id(tensor): tensor for tensor in tensors})
-        return DiscoverySession(twin, self.view, self.registry.copy(), limits=limits)
-
-
 def _link(source: Path, place: Path) -> None:
     try:
         os.link(source, place, follow_symlinks=False)
@@ -323,3 +256,10 @@ def _link(source: Path, place: Path) -> None:
         raise
     except OSError:  # another file system, or one without links
         shutil.copyfile(source, place, follow_symlinks=False)
+
+
+def _remove(served: Path) -> None:
+    """Delete a file of the server's and its folder, whose name tells what the file held."""
+    served.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # another file is in it
+        served.parent.rmdir()

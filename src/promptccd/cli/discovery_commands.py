@@ -19,6 +19,9 @@ from promptccd.training.interruption import StopRequest
 
 logger = logging.getLogger(__name__)
 
+# How a category stands, in the words of the page.
+KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
+
 
 def add_commands(commands: Any) -> None:
     """Declare them."""
@@ -93,21 +96,23 @@ def _plain(result: DiscoveryResult) -> dict[str, Any]:
 
 def _summary(result: DiscoveryResult) -> str:
     report, counts = result.report, result.counts
-    lines = [
-        f"{report.found} files: {report.used} images, {report.duplicates} "
-        f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
-        *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
-        f"categories {'estimated' if result.estimate.is_estimate else 'asked for'}: {result.estimate}",
-        f"images: {counts['known']} in known categories, {counts['settled']} in ones discovered before, "
-        f"{counts['new']} in new ones"
-        + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),
-    ]
     sizes: dict[tuple[int, str, str], int] = {}
     for row in result.rows:
         if row.category is not None:
             key = (row.category, row.name, row.known)
             sizes[key] = sizes.get(key, 0) + 1
+    unseen = ", those without an image here included" if result.estimate.count > len(sizes) else ""
+    lines = [
+        f"{report.found} files: {report.used} images, {report.duplicates} "
+        f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
+        *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
+        f"categories {'estimated' if result.estimate.is_estimate else 'asked for'}: {result.estimate}{unseen}",
+        f"{'images and copies' if report.duplicates else 'images'}: {counts['known']} in known categories, "
+        f"{counts['settled']} in ones discovered before, {counts['new']} in new ones"
+        + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),
+    ]
     lines += [
-        f"  {number:4d}  {name} ({kind}): {size}" for (number, name, kind), size in sorted(sizes.items())
+        f"  {number:4d}  {name} ({KINDS[kind]}): {size}"
+        for (number, name, kind), size in sorted(sizes.items())
     ]
     return "\n".join(lines)

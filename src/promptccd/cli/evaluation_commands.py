@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
 from promptccd.runs import PROTOCOLS, ProtocolOptions, RunEvaluation
 from promptccd.runs.protocols import options_by_protocol
+from promptccd.runs.run_groups import require_different, row_name
 from promptccd.runs.scoring import ESTIMATORS
 
 Scores = dict[str, list[ContinualScore]]
@@ -65,6 +65,7 @@ def add_commands(commands: Any) -> None:
 
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
+    require_different(options.runs)
     told = options_by_protocol(
         ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
     )
@@ -75,7 +76,7 @@ def evaluate_command(options: argparse.Namespace) -> None:
     shown = _Shown({name: {} for name in told}, {name: {} for name in told}, {}, set())
     for path in options.runs:
         evaluation = RunEvaluation(path, options.dataset, options.num_workers, keep_features=len(told) > 1)
-        run = _without_seed(evaluation.run.path.resolve().name)
+        run = row_name(evaluation.run, evaluation.num_stages)
         for name, own in told.items():
             score = evaluation.evaluate(name, own)
             shown.scores[name].setdefault(run, []).append(score)
@@ -145,8 +146,3 @@ def _protocol_texts() -> str:
         lines += [f"      scored: {protocol.images}", f"      settled: {protocol.reference}"]
         lines += [f"      {protocol.counted}: {protocol.count}"]
     return "\n".join(lines)
-
-
-def _without_seed(name: str) -> str:
-    """Name of a run without ``-seed7``: runs that differ in their seed are averaged."""
-    return re.sub(r"-seed\d+$", "", name)

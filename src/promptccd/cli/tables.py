@@ -30,12 +30,13 @@ def score_table(score: ContinualScore, counted: str = "categories") -> str:
 
 def comparison_table(scores: Mapping[str, Sequence[ContinualScore]]) -> str:
     """Average All/Old/New by name; over several runs their mean and standard deviation (n - 1)."""
-    runs = max(len(each) for each in scores.values())
+    counts = {len(each) for each in scores.values()}
+    runs, upto = max(counts), "up to " if len(counts) > 1 else ""
     rows = [
         [name, *(_spread([score.average[part] for score in each]) for part in ("all", "old", "new"))]
         for name, each in scores.items()
     ]
-    several = f", mean ± std of {runs} runs" if runs > 1 else ""
+    several = f", mean ± std of {upto}{runs} runs" if runs > 1 else ""
     return table(["average over stages" + several, "All", "Old", "New"], rows)
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.clustering.open_grouping import Grouping
+from promptccd.clustering.grouping_problem import Grouping
 from promptccd.clustering.semi_supervised_kmeans import Array, SemiSupervisedKMeans, as_features
 from promptccd.errors import DataError
 

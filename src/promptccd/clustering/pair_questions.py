@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints, Pair
-from promptccd.clustering.open_grouping import Grouping
+from promptccd.clustering.grouping_problem import Grouping
 from promptccd.clustering.semi_supervised_kmeans import Array, as_features
 from promptccd.errors import DataError
 

@@ -65,9 +65,9 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
         else:
             loaded = load_dataset(str(path) if path.exists() else dataset)
     except Exception as error:  # datasets raises a dozen kinds here; a person needs one line
-        first_line = str(error).strip().split("\n")[0]
+        first_line = str(error).strip().split("\n")[0].rstrip(".")
         raise DataError(
-            f"Could not load dataset {dataset!r}: {first_line} "
+            f"Could not load dataset {dataset!r}: {first_line}. "
             "Set --dataset to a Hub id you can reach, or to a folder of parquet files or of a sub-folder per category."
         ) from error
     return _one_split(loaded, dataset, split)

@@ -32,9 +32,10 @@ from promptccd.reports.run_figures import (
 )  # fmt: skip
 from promptccd.reports.run_measures import RunMeasures, measure_run
 from promptccd.reports.run_records import run_records
-from promptccd.reports.spread import Spread, without_seed
+from promptccd.reports.spread import Spread
 from promptccd.runs import RunEvaluation
 from promptccd.runs.card_text import data_in_words, hub_id_of
+from promptccd.runs.run_groups import require_different, row_name, without_seed
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,9 @@ class ReportOptions:
         routing: whether part routing is computed for variants with parts.
         dataset: where the data lies now, if not where the runs recorded it.
         num_workers: loader processes.
+
+    Raises:
+        ConfigurationError: fewer points than 1, or fewer samples than 0.
     """
 
     map_method: str | None = "tsne"
@@ -58,6 +62,12 @@ class ReportOptions:
     routing: bool = True
     dataset: str | None = None
     num_workers: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name, least in (("max_points", 1), ("samples", 0)):
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"Expected {name} >= {least}, got {getattr(self, name)}.")
 
 
 @dataclass
@@ -81,7 +91,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         Path of the page.
 
     Raises:
-        ConfigurationError: the runs are of different names; these are compared, not averaged.
+        ConfigurationError: a run is given twice, or they are of different names; these are compared, not averaged.
         PromptCCDError: a run is missing, damaged or without a scored stage, or its records disagree.
     """
     options = options or ReportOptions()
@@ -91,6 +101,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
             f"Expected runs that differ in -seed<n> alone, got {', '.join(names) or 'none'}: put --compare before "
             "them, or report them one by one."
         )
+    require_different(paths)
     runs: list[RunMeasures] = []
     pictures = _Pictures()
     for path in paths:
@@ -107,19 +118,23 @@ def write_run_comparison(
 ) -> Path:
     """Write a page that puts variants side by side; runs that differ in ``-seed<n>`` alone are one variant.
 
+    Runs that are not finished make a row of their own, which says so.
+
     Raises:
         PromptCCDError: as `write_report`.
     """
     options = options or ReportOptions()
+    require_different(paths)
     groups: dict[str, list[RunMeasures]] = {}
     for path in paths:
-        measured = measure_run(_evaluation(path, options), routing=False)
-        groups.setdefault(without_seed(measured.name), []).append(measured)
+        evaluation = _evaluation(path, options)
+        name = row_name(evaluation.run, evaluation.num_stages)
+        groups.setdefault(name, []).append(measure_run(evaluation, routing=False))
     every = [run for runs in groups.values() for run in runs]
     facts = {
         "data": ", ".join(dict.fromkeys(_data(run) for run in every)),
         "categories per stage": "; ".join(dict.fromkeys(_blocks(run) for run in every)),
-        "seeds": ", ".join(dict.fromkeys(str(run.recipe.training.seed) for run in every)),
+        "seeds": ", ".join(map(str, sorted({run.recipe.training.seed for run in every}))),
         "different splits": str(len({run.fingerprint for run in every})),
     }
     return write_comparison(

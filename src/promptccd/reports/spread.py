@@ -1,7 +1,6 @@
 """Mean and standard deviation over runs that differ in their seed alone."""
 
 import math
-import re
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,8 +41,3 @@ def signed(value: float) -> str:
     """A difference with its sign, one decimal; a dash where there is none."""
     rounded = round(value, 1) + 0.0  # the sum turns -0.0 into 0.0
     return ABSENT if math.isnan(value) else f"{rounded:+.1f}".replace("-", "\N{MINUS SIGN}")
-
-
-def without_seed(name: str) -> str:
-    """Name of a run without ``-seed7``: runs that differ in their seed are one group."""
-    return re.sub(r"-seed\d+$", "", name)

@@ -23,7 +23,7 @@ from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.scoring import FeaturesOf, ProtocolOptions, ScoredImages, Task
 from promptccd.runs.stage_checkpoint import load_view
 from promptccd.runs.train_run import stage_stream
-from promptccd.runs.unseen_images import cut_test_stages, whole_test_stage
+from promptccd.runs.unseen_images import UnseenImages
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.progress import progress_bar
 
@@ -101,7 +101,7 @@ class RunEvaluation:
                     stage, share, self.true_ids(images), self.stages.num_known, model.part_labeller.num_parts
                 )
             )
-        return ContinualScore("part routing", rows) if rows else None
+        return ContinualScore("part-routing", rows) if rows else None
 
     def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
         """A protocol on pixels in 0..1: as they are where all training images have one size, else as viewed.
@@ -170,7 +170,7 @@ class RunEvaluation:
         Raises:
             DataError: there are no such images, they are those of the training, or they lack a category.
         """
-        return self._test_images("stages", test_split)
+        return self._kept_test_images(UnseenImages.in_stages, test_split)
 
     def test_images(self, test_split: str | None = None) -> ScoredImages:
         """All unseen images, as one entry.
@@ -181,20 +181,22 @@ class RunEvaluation:
         Raises:
             DataError: there are no such images, they are those of the training, or of other categories.
         """
-        return self._test_images("whole", test_split)
+        return self._kept_test_images(UnseenImages.whole, test_split)
 
-    def _test_images(self, how: str, test_split: str | None) -> ScoredImages:
-        if (how, test_split) not in self._test:
-            read = {"stages": cut_test_stages, "whole": whole_test_stage}[how]
-            self._test[how, test_split] = read(
+    def _kept_test_images(
+        self, how: Callable[[UnseenImages, str | None], ScoredImages], test_split: str | None
+    ) -> ScoredImages:
+        key = (how.__name__, test_split)
+        if key not in self._test:
+            unseen = UnseenImages(
                 self.recipe.data,
                 self.recipe.training.seed,
-                test_split,
                 self.stages,
                 self.images,
                 lambda stage: StageImages.read(stage, self.num_workers, progress_bar),
             )
-        return self._test[how, test_split]
+            self._test[key] = how(unseen, test_split)
+        return self._test[key]
 
     def _score(self, protocol: str, features: FeaturesOf, options: ProtocolOptions | None) -> ContinualScore:
         own = options_by_protocol(options or ProtocolOptions(), [protocol])[protocol]

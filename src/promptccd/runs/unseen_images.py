@@ -1,7 +1,7 @@
 """Unseen images to evaluate a run on: its data set's test split, or what the run left out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,73 +16,66 @@ COMPARED_IMAGES = 16
 Read = Callable[[Stage], StageImages]
 
 
-def cut_test_stages(
-    data: DataArguments,
-    seed: int,
-    test_split: str | None,
-    stages: StageStream,
-    trained_on: Sequence[StageImages],
-    read: Read,
-) -> ScoredImages:
-    """Test images cut by the rule, the seed and the class blocks of the run (paper, inductive evaluation).
+@dataclass(frozen=True)
+class UnseenImages:
+    """Where the unseen images of a run come from.
 
-    Args:
+    Attributes:
         data: the run's data.
         seed: the run's seed.
-        test_split: split of the data set; none means the benchmark's, else the images the run left out.
         stages: the run's stages.
         trained_on: images of its finished stages; as many test stages are read.
         read: reads the images of a stage.
-
-    Raises:
-        DataError: there are no such images, they are those of the training, or of other categories.
     """
-    test = _stream(data, seed, test_split, None)
-    if test.categories != stages.categories:
-        lacking = sorted(set(stages.categories) - set(test.categories))
-        raise DataError(
-            f"The test images are of other categories than the run's: they lack {lacking[:3]} ({len(lacking)}). Give "
-            "--test_split a split with the same categories."
-        )
-    images = [read(stage) for stage in test[: len(trained_on)]]
-    _require_unseen(images, trained_on, data, test_split)
-    labels = [test.evaluation_labels(each.stage)[each.positions] for each in images]
-    return ScoredImages(images, labels)
 
+    data: DataArguments
+    seed: int
+    stages: StageStream
+    trained_on: Sequence[StageImages]
+    read: Read
 
-def whole_test_stage(
-    data: DataArguments,
-    seed: int,
-    test_split: str | None,
-    stages: StageStream,
-    trained_on: Sequence[StageImages],
-    read: Read,
-) -> ScoredImages:
-    """All test images as one entry, their labels in the ids of the run.
+    def in_stages(self, test_split: str | None) -> ScoredImages:
+        """Test images cut by the rule, the seed and the class blocks of the run (paper, inductive evaluation).
 
-    Args:
-        data: as for `cut_test_stages`.
-        seed: as for `cut_test_stages`.
-        test_split: as for `cut_test_stages`.
-        stages: as for `cut_test_stages`.
-        trained_on: as for `cut_test_stages`.
-        read: as for `cut_test_stages`.
+        Args:
+            test_split: split of the data set; none means the benchmark's, else the images the run left out.
 
-    Raises:
-        DataError: there are no such images, they are those of the training, or of other categories.
-    """
-    test = _stream(data, seed, test_split, "whole")
-    id_of = {name: index for index, name in enumerate(stages.categories)}
-    strangers = [name for name in test.categories if name not in id_of]
-    if strangers:
-        raise DataError(
-            f"The test images are of categories that the run does not have: {strangers[:3]} ({len(strangers)}). Give "
-            "--test_split a split with the same categories."
-        )
-    images = read(test[0])
-    _require_unseen([images], trained_on, data, test_split)
-    ids = np.asarray([id_of[name] for name in test.categories])
-    return ScoredImages([images], [ids[test.evaluation_labels(images.stage)[images.positions]]])
+        Raises:
+            DataError: there are no such images, they are those of the training, or of other categories.
+        """
+        test = _stream(self.data, self.seed, test_split, None)
+        if test.categories != self.stages.categories:
+            lacking = sorted(set(self.stages.categories) - set(test.categories))
+            raise DataError(
+                f"The test images are of other categories than the run's: they lack {lacking[:3]} ({len(lacking)}). "
+                "Give --test_split a split with the same categories."
+            )
+        images = [self.read(stage) for stage in test[: len(self.trained_on)]]
+        _require_unseen(images, self.trained_on, self.data, test_split)
+        labels = [test.evaluation_labels(each.stage)[each.positions] for each in images]
+        return ScoredImages(images, labels)
+
+    def whole(self, test_split: str | None) -> ScoredImages:
+        """All test images as one entry, their labels in the ids of the run.
+
+        Args:
+            test_split: as for `in_stages`.
+
+        Raises:
+            DataError: as for `in_stages`.
+        """
+        test = _stream(self.data, self.seed, test_split, "whole")
+        id_of = {name: index for index, name in enumerate(self.stages.categories)}
+        strangers = [name for name in test.categories if name not in id_of]
+        if strangers:
+            raise DataError(
+                f"The test images are of categories that the run does not have: {strangers[:3]} ({len(strangers)}). "
+                "Give --test_split a split with the same categories."
+            )
+        images = self.read(test[0])
+        _require_unseen([images], self.trained_on, self.data, test_split)
+        ids = np.asarray([id_of[name] for name in test.categories])
+        return ScoredImages([images], [ids[test.evaluation_labels(images.stage)[images.positions]]])
 
 
 def _stream(data: DataArguments, seed: int, test_split: str | None, rule: str | None) -> StageStream:

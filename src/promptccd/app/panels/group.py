@@ -164,7 +164,7 @@ def _close(visit: Visit) -> None:
 
 def _rename(visit: Visit, name: str) -> str:
     visit.session.edit(Rename(_opened(visit), name))
-    return f"Group {visit.opened} is called {name.strip()} now."
+    return f"No. {visit.opened} is called {name.strip()} now."
 
 
 def _merge(visit: Visit, other: int | None) -> str:
@@ -173,7 +173,7 @@ def _merge(visit: Visit, other: int | None) -> str:
     visit.session.edit(Merge([_opened(visit), int(other)]))
     visit.opened = visit.session.registry.resolve(_opened(visit))
     survivor = visit.session.registry.category(_opened(visit))
-    return f"Both are {survivor.id} · {survivor.name} now."
+    return f"Both are {survivor.name} (No. {survivor.id}) now."
 
 
 def _split(visit: Visit) -> str:
@@ -188,7 +188,7 @@ def _split_off(visit: Visit, keys: Sequence[str] | None) -> str:
     session, fresh = visit.session, visit.session.registry.next_id
     session.edit(split_category(session.standing(), _opened(visit), keys, seed=session.seed))
     part = session.registry.category(fresh)
-    return f"{counted(part.size, 'image')} became the new group {part.id} · {part.name}."
+    return f"{counted(part.size, 'image')} became the new group {part.name} (No. {part.id})."
 
 
 def _dissolve(visit: Visit) -> str:

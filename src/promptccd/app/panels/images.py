@@ -9,7 +9,8 @@ from promptccd.app.background import Step, StoppedError, watched
 from promptccd.app.desk import MODEL, Desk, Panel, Updates, merged, told, told_steps
 from promptccd.app.guard import forget_page
 from promptccd.app.html import render
-from promptccd.app.visits import Visit, VisitOverError
+from promptccd.app.visit_lock import VisitOverError
+from promptccd.app.visits import Visit
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Status
 from promptccd.data.sources import ImageSource
