@@ -3,6 +3,7 @@
 from benchmarks import (
     bench_accuracy,
     bench_clustering,
+    bench_discovery,
     bench_head,
     bench_parts_step,
     bench_split_merge,
@@ -21,6 +22,7 @@ def main() -> None:
         (bench_split_merge, []),
         (bench_views, []),
         (bench_accuracy, []),
+        (bench_discovery, []),
     ):
         print(f"\n== {benchmark.__name__.removeprefix('benchmarks.')} ==", flush=True)
         benchmark.main(argv)

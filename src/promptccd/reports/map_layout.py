@@ -20,6 +20,8 @@ from promptccd.errors import ConfigurationError, DataError
 
 PERPLEXITY = 30.0
 NEIGHBOURS = 5  # a new point starts amid so many placed ones
+FIRST_ITERATIONS = 1000  # what is not settled now moves at the next stage
+ONLY_ITERATIONS = 500  # where none follows: half the time, and as many neighbours kept together
 LATER_ITERATIONS = 300  # t-SNE goes on from a finished layout, so it needs few
 FEWEST_FOR_TSNE = 5
 
@@ -85,12 +87,13 @@ def stage_maps(
     if not stages or any(later < earlier for earlier, later in pairwise(sizes)):
         raise DataError(f"Expected features of stages that only add rows, got {sizes or 'none'} rows.")
     rows = choose_points(np.diff([0, *sizes]).tolist(), max_points, seed)
+    first = FIRST_ITERATIONS if len(stages) > 1 else ONLY_ITERATIONS
     layouts: list[np.ndarray] = []
     moved: list[float | None] = []
     for features in stages:
         shown = features[rows[rows < len(features)]]
         before = layouts[-1] if layouts else None
-        layout = _METHODS[method](shown, before, seed)
+        layout = _METHODS[method](shown, before, first if before is None else LATER_ITERATIONS, seed)
         if before is not None:
             layout = _aligned(layout, before)
         moved.append(None if before is None else _distance(before, layout))
@@ -98,7 +101,7 @@ def stage_maps(
     return StageMaps(rows, layouts, moved, method)
 
 
-def _pca(features: np.ndarray, before: np.ndarray | None, seed: int) -> np.ndarray:
+def _pca(features: np.ndarray, before: np.ndarray | None, iterations: int, seed: int) -> np.ndarray:
     """The two widest directions; missing ones are zero."""
     width = min(2, *features.shape)
     layout = np.zeros((len(features), 2))
@@ -107,18 +110,17 @@ def _pca(features: np.ndarray, before: np.ndarray | None, seed: int) -> np.ndarr
     return layout
 
 
-def _tsne(features: np.ndarray, before: np.ndarray | None, seed: int) -> np.ndarray:
+def _tsne(features: np.ndarray, before: np.ndarray | None, iterations: int, seed: int) -> np.ndarray:
     if len(features) < FEWEST_FOR_TSNE or not np.ptp(features, axis=0).any():
-        return _pca(features, before, seed)  # no neighbourhoods to keep
-    first = before is None
+        return _pca(features, before, iterations, seed)  # no neighbourhoods to keep
     perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
     start = "pca" if before is None or len(before) == 0 else _start(features, before)
     return (
         TSNE(
             init=start,
             perplexity=perplexity,
-            early_exaggeration=12.0 if first else 1.0,
-            max_iter=1000 if first else LATER_ITERATIONS,
+            early_exaggeration=12.0 if before is None else 1.0,
+            max_iter=iterations,
             random_state=seed_of("map", seed) % 2**32,
         )
         .fit_transform(features.astype(np.float32))

@@ -1,0 +1,125 @@
+"""``promptccd discover`` on a random ViT-S/14 at 224 px: what it adds to the bare model, and what its cache saves.
+
+Weights are random and so is what the features say; the cost is that of real ones. Chunks of the bare forward and of
+embedding take turns, so that a machine that slows down slows both; compare the ratios, not the seconds.
+
+    python -m benchmarks.bench_discovery --images 1000
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import torch
+from PIL import Image
+from sklearn.metrics import adjusted_rand_score
+from transformers import Dinov2Config, Dinov2Model
+
+from promptccd.data.creatures import NUM_CATEGORIES, draw_creature
+from promptccd.data.intake import read_intake
+from promptccd.data.views import normalise
+from promptccd.discovery.embedding import can_use_bf16, embed_images, load_embedder
+
+CHUNK = 32
+
+
+def write_model(folder: Path) -> Path:
+    """A random backbone of ViT-S size in the published format."""
+    torch.manual_seed(0)
+    config = Dinov2Config(
+        hidden_size=384, num_hidden_layers=12, num_attention_heads=6, patch_size=14, image_size=224
+    )
+    Dinov2Model(config).save_pretrained(folder)
+    return folder
+
+
+def write_images(folder: Path, count: int) -> Path:
+    """Drawn creatures as JPEG files of 256 x 256 pixels."""
+    folder.mkdir()
+    for position in range(count):
+        category, index = position % NUM_CATEGORIES, position // NUM_CATEGORIES
+        creature = draw_creature(category, index, size=256)
+        Image.fromarray(creature.pixels).save(folder / f"{position:05d}.jpg", quality=90)
+    return folder
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Wall time of a call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def report_features(model_folder: Path, images: Path) -> None:
+    """Embedding against the bare forward on pixels that are in memory already."""
+    model, view = load_embedder(model_folder)
+    bare = Dinov2Model.from_pretrained(model_folder).eval()
+    precisions: list[Literal["fp32", "bf16"]] = ["fp32", "bf16"] if can_use_bf16(model.device) else ["fp32"]
+    seconds = dict.fromkeys(["bare", *precisions], 0.0)
+    files = sorted(images.iterdir())
+    for start in range(0, len(files), CHUNK):
+        intake = read_intake(files[start : start + CHUNK], view=view)
+        pixels = torch.stack([intake.view_of(file, view) for file in intake.used])
+        values = normalise(pixels, view.mean, view.std)
+        with torch.no_grad():
+            seconds["bare"] += seconds_of(partial(bare, values))
+        for precision in precisions:
+            seconds[precision] += seconds_of(partial(embed_images, model, view, intake, precision=precision))
+        intake.close()
+    print(f"{len(files)} images\n  bare forward in fp32          {seconds['bare']:7.1f} s")
+    for precision in precisions:
+        ratio = seconds[precision] / seconds["bare"]
+        print(
+            f"  embed_images in {precision}          {seconds[precision]:7.1f} s   {ratio:.3f} x", flush=True
+        )
+
+
+def report_discover(model: Path, images: Path, folder: Path) -> None:
+    """The whole command: first, again from the cache, and in float32; and whether the groups are the same."""
+    groups = {}
+    for label, out, options in (
+        ("discover", "auto", []),
+        ("again, features cached", "auto", []),
+        ("in fp32", "fp32", ["--precision", "fp32"]),
+    ):
+        command = [sys.executable, "-m", "promptccd.cli.main", "discover", str(model), str(images)]
+        start = time.perf_counter()
+        done = subprocess.run(
+            [*command, "--out", str(folder / out), "--json", *options],
+            env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        wall, found = time.perf_counter() - start, json.loads(done.stdout)
+        groups[out] = [row["category"] for row in found["assignments"]]
+        steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in found["seconds"].items())
+        print(f"  {label:28s}  {wall:7.1f} s in all: {steps}", flush=True)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    agreement = adjusted_rand_score(groups["fp32"], groups["auto"])
+    print(f"  peak memory {peak:.2f} GiB; adjusted Rand index of the groups against fp32's {agreement:.4f}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Time embedding, then the whole command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=200)
+    arguments = parser.parse_args(argv)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        model, images = write_model(folder / "model"), write_images(folder / "images", arguments.images)
+        report_features(model, images)
+        report_discover(model, images, folder)
+
+
+if __name__ == "__main__":
+    main()
