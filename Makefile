@@ -8,6 +8,7 @@ RUNS   ?= runs
 export OMP_WAIT_POLICY ?= PASSIVE
 
 SEEDS    ?= 1 7 10
+JOBS     ?= 1
 VARIANTS ?= promptccd promptccd-gcd promptccd-b-l2p promptccd-b-dp promptccd-u promptccd-pp
 CIFAR100 ?= uoft-cs/cifar100
 
@@ -17,10 +18,10 @@ SMALL := --backbone none --num_classes 20 --images_per_class 100 --class_blocks 
 	--projection_hidden_size 1024 --projection_output_size 4096 --epochs 16 --batch_size 64 --learning_rate 0.01 \
 	--discovery_learning_rate 0.001 --refit_every 4 --prompt_warmup_epochs 4 --mixed_precision no --num_workers 0
 
-# Cells of one seed share a backbone; what is finished is not trained again.
+# Cells of one seed share a backbone; what is finished is not trained again. JOBS cells are trained at once.
 define sweep_variants
 $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(variant)-$(1).yaml) --seeds $(SEEDS) \
-	--baselines --out $(RUNS)/$(1) $(2)
+	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
 .PHONY: demo demo-seeds variants variants-cifar100 spectrum test lint format bench clean
@@ -43,7 +44,7 @@ spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories 
 		--class_blocks 17 1 1 1 --seed 3 --training.epochs 1 --pretraining.epochs 120 --output_dir $(RUNS)/other-creatures
 	$(BIN)/promptccd sweep --config $(foreach method,promptccd-gcd promptccd promptccd-pp,hub_configs/$(method)-creatures-spectrum.yaml) \
 		--seeds 1 --set category_ratio=0.2,0.5,0.8 sample_ratio=0.2,0.5,0.8 \
-		--backbone $(RUNS)/other-creatures/backbone --backbone_config '{}' --out $(RUNS)/spectrum
+		--backbone $(RUNS)/other-creatures/backbone --backbone_config '{}' --jobs $(JOBS) --out $(RUNS)/spectrum
 
 test: $(VENV)/.dev           ## the whole suite, offline
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
