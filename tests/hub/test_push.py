@@ -55,6 +55,18 @@ def test_four_stages_are_four_repositories_of_one_commit_each(run: RunDirectory,
     assert all(len(hub.repo(stage.repo_id).history()) == 2 for stage in again)
 
 
+def test_a_cell_of_a_sweep_gets_a_name_that_the_hub_takes(
+    recipe_values: dict, tmp_path: Path, hub: Hub
+) -> None:
+    recipe_values["training"]["output_dir"] = str(tmp_path / "cell-sample_ratio=0.2,n=3--seed1")
+    train_run(Recipe.from_dict(recipe_values))
+    run = RunDirectory(tmp_path / "cell-sample_ratio=0.2,n=3--seed1")
+    (pushed,) = push_run(run, stages=[3])
+    assert pushed.repo_id == "user/cell-sample_ratio-0.2-n-3-seed1-stage3"
+    assert is_whole(hub, pushed.repo_id, run.stage(3))
+    assert "# cell-sample_ratio-0.2-n-3-seed1-stage3" in (run.stage(3) / "README.md").read_text()
+
+
 def test_what_is_loaded_is_what_was_pushed(run: RunDirectory, hub: Hub, monkeypatch) -> None:
     push_run(run, stages=[3])
     local = load_model(run.stage(3))

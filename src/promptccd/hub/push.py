@@ -86,11 +86,11 @@ def push_run(
     namespace = namespace or _retried(lambda: _user(api), later, wait)
     pushed = []
     for stage in wanted:
-        repo_id = f"{namespace}/{run.path.absolute().name}-stage{stage}"
+        repo_id = f"{namespace}/{run.name}-stage{stage}"
         options = {"private": private, "dry_run": dry_run}
         pushed.append(push_stage(run.stage(stage), repo_id, api=api, later=later, wait=wait, **options))
     if not dry_run:
-        _retried(lambda: _gather(api, run.path.absolute().name, namespace, pushed, private), later, wait)
+        _retried(lambda: _gather(api, run.name, namespace, pushed, private), later, wait)
     return pushed
 
 

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -65,6 +66,15 @@ class RunDirectory:
     def stage(self, index: int) -> Path:
         """Folder of a stage's checkpoint."""
         return self.path / f"stage{index}"
+
+    @property
+    def name(self) -> str:
+        """What the run is called on the Hub: its folder's name, without what no repository may be called.
+
+        A sweep names its cells by fields and values, as in ``category_ratio=0.2``.
+        """
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", self.path.absolute().name)
+        return re.sub(r"--+|\.\.+", "-", plain).strip("-.") or "run"
 
     @property
     def backbone(self) -> Path:

@@ -257,7 +257,7 @@ class _Run:
         return stage_card(
             model.config,
             self.run.recipe,
-            name=self.run.path.absolute().name,
+            name=self.run.name,
             fingerprint=manifest["split_fingerprint"],
             images=[images.report.to_dict() for images in self.images],
             category_sizes=dict(zip(ids.tolist(), sizes.tolist(), strict=True)),
