@@ -1,6 +1,7 @@
 """A stage trained on a person's images, from a checkpoint alone: loadable, repeatable, and no worse."""
 
 import hashlib
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.discovery import AdaptationOptions, DiscoverySession, adapt, discover, move_images
-from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, RunError
+from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import Rename, load_registry
@@ -124,6 +125,56 @@ def test_what_was_trained_is_not_trained_over(stage0, albums, cache, tmp_path):
     discover(DiscoverySession.open(out / "stage1", cache=cache), albums[1], out, adaptation=QUICK)
     assert load_registry(out / "stage2").stage == 2
     assert hash_of(out / "stage1") == before
+
+
+def test_a_signal_while_the_stage_is_written_comes_too_late(stage0, albums, cache, tmp_path, monkeypatch):
+    save = CategoryDiscoveryModel.save_pretrained
+
+    def interrupted(model: CategoryDiscoveryModel, folder: Path, **options: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        save(model, folder, **options)
+
+    monkeypatch.setattr(CategoryDiscoveryModel, "save_pretrained", interrupted)
+    with StopRequest() as stop:
+        session = DiscoverySession.open(stage0, cache=cache)
+        discover(session, albums[0], tmp_path / "out", adaptation=QUICK, stop=stop)
+        assert stop.received == signal.SIGINT
+    assert load_registry(tmp_path / "out").state_hash() == load_registry(tmp_path / "out/stage1").state_hash()
+
+
+def test_a_stage_whose_results_cannot_be_written_is_not_left_behind(stage0, albums, cache, tmp_path):
+    out = tmp_path / "out"
+    (out / "features.safetensors").mkdir(parents=True)  # in the way
+    with pytest.raises(DiskError):
+        discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+    assert not (out / "stage1").exists()
+    (out / "features.safetensors").rmdir()
+    discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+    assert (out / "stage1").exists()
+
+
+@pytest.mark.parametrize("grouped_before", [0, 1], ids=["another-stage", "the-same-stage"])
+def test_a_stage_that_outlived_its_writer_is_gone_on_with(stage0, albums, cache, tmp_path, grouped_before):
+    out, spare = tmp_path / "out", tmp_path / "spare"
+    discover(DiscoverySession.open(stage0, cache=cache), albums[grouped_before], out)
+    shutil.copytree(out, spare)
+    discover(DiscoverySession.open(stage0, cache=cache), albums[1], out, adaptation=QUICK)
+    newest = next(out.glob("stage*"))
+    newest.rename(spare / newest.name)  # as after a kill between the stage and the rest
+    with pytest.raises(RunError, match=f"{newest.name} was trained already"):
+        discover(DiscoverySession.open(stage0, cache=cache), albums[1], spare, adaptation=QUICK)
+    result = discover(DiscoverySession.open(spare / newest.name, cache=cache), albums[1], spare)
+    assert load_registry(spare).members == load_registry(out).members
+    assert set(result.change.new) == set(load_registry(out).changes_since(load_registry(out / "before")).new)
+
+
+def test_the_newest_of_many_stages_is_named(stage0, backbone_folder, albums, cache, tmp_path):
+    out = tmp_path / "out"
+    discover(DiscoverySession.open(stage0, cache=cache), albums[0], out)
+    for number in (8, 9, 10):
+        shutil.copytree(stage0, out / f"stage{number}")
+    with pytest.raises(RunError, match=r"Go on with the one that was trained there, .*stage10"):
+        discover(DiscoverySession.open(backbone_folder, cache=cache), albums[0], out)
 
 
 def test_a_bare_backbone_is_refused_before_anything_is_read(backbone_folder, albums, tmp_path):

@@ -247,6 +247,31 @@ def test_seconds_of_every_step_are_told(session, albums, tmp_path):
     assert sum(result.counts.values()) == result.report.found == len(result.rows)
 
 
+def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, albums, tmp_path, capsys):
+    out = tmp_path / "out"
+
+    def number(album: int, *options: str) -> str:
+        capsys.readouterr()
+        assert run(stage0, albums[album], out, *options) == 0
+        return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("categories"))
+
+    assert number(0, "--num_categories", "6") == "categories: 6"
+    assert main(["categories", str(out), "merge", "2", "3"]) == 0
+    assert number(0) == "categories: 5"
+    estimated = number(1)
+    assert estimated.startswith("categories, estimated: ")
+    assert number(1) == estimated
+    assert number(0).startswith("categories: "), "the estimate is of other images"
+
+
+def test_a_folder_that_is_mistyped_is_said_to_be_missing(stage0, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert run(stage0, "phots/cats", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert "there is no such folder" in error
+    assert "--dataset" not in error
+
+
 def test_a_backbone_alone_works_too(backbone_folder, albums, tmp_path):
     assert run(backbone_folder, albums[0], tmp_path / "out") == 0
     rows = rows_of(tmp_path / "out")

@@ -56,9 +56,7 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
         return BUILT_IN[dataset].load()
     path = Path(dataset).expanduser()
     if not path.exists() and (dataset.startswith((".", "/", "~")) or dataset.count("/") > 1):
-        raise DataError(
-            f"No folder at dataset {dataset!r}. Set --dataset to a folder that exists, or to a Hub id."
-        )
+        raise DataError(f"No folder at dataset {dataset!r}. Give a folder that exists, or a Hub id.")
     try:
         if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
             loaded = load_from_disk(str(path))
@@ -66,9 +64,10 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
             loaded = load_dataset(str(path) if path.exists() else dataset)
     except Exception as error:  # datasets raises a dozen kinds here; a person needs one line
         first_line = str(error).strip().split("\n")[0].rstrip(".")
+        missing = "" if path.exists() else ", and there is no such folder"
         raise DataError(
-            f"Could not load dataset {dataset!r}: {first_line}. "
-            "Set --dataset to a Hub id you can reach, or to a folder of parquet files or of a sub-folder per category."
+            f"Could not load dataset {dataset!r}{missing}: {first_line}. "
+            "Give a Hub id you can reach, or a folder of parquet files or of a sub-folder per category."
         ) from error
     return _one_split(loaded, dataset, split)
 

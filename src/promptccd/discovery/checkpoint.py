@@ -1,5 +1,6 @@
 """What a session leaves: a checkpoint with its registry, or beside other results the registry alone."""
 
+import hashlib
 import json
 import logging
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str) -> None:
         "features": feature_space(session.model, session.view, ""),
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
+        "images": _images_hash(session),
     }
     keys = {"keys": json.dumps(session.current.keys)}
     write_file(out / FEATURES, save({"features": session.features.contiguous()}, keys))
@@ -88,11 +90,22 @@ class EarlierDiscovery:
         registry: as it was left, corrections since included.
         before: as it was before the newest stage; `None` if it is lost.
         estimate: of the number of categories.
+        images: hash of the newest stage's images, to which the estimate belongs.
     """
 
     registry: CategoryRegistry
     before: CategoryRegistry | None
     estimate: CountEstimate
+    images: str
+
+    def estimate_for(self, session: DiscoverySession) -> CountEstimate:
+        """The estimate, where it is one of the session's images; otherwise the number of their categories as it is."""
+        ours = self.estimate.is_estimate and self.images == _images_hash(session)
+        return (
+            self.estimate
+            if ours or not session.num_categories
+            else CountEstimate.known(session.num_categories)
+        )
 
 
 def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | None:
@@ -107,21 +120,21 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
     try:
         record = json.loads((out / MODEL_RECORD).read_text(encoding="utf-8"))
         made_with, came_with = record["features"], record["came_with"]
-        estimate = CountEstimate.from_dict(record["estimate"])
+        estimate, images = CountEstimate.from_dict(record["estimate"]), record["images"]
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise RunError(
             f"{out / MODEL_RECORD} is missing or damaged, so there is no telling which model the categories there "
             "belong to: give another --out."
         ) from error
     if made_with != feature_space(session.model, session.view, ""):
-        trained = sorted(each.name for each in out.glob("stage*") if each.is_dir())
+        if _was_trained_there(session, out):  # by a process that was killed before it could say so in `out`
+            left = load_registry(out)
+            before = left if left.stage < session.registry.stage else _before(out)
+            return EarlierDiscovery(session.registry.copy(), before, estimate, images)
+        trained = _stages_in(out)
         raise RunError(
             f"{out} holds categories that were found with another model. "
-            + (
-                f"Go on with the one that was trained there, {out / trained[-1]}"
-                if trained
-                else "Give that one"
-            )
+            + (f"Go on with the one that was trained there, {trained[-1]}" if trained else "Give that one")
             + ", or give another --out."
         )
     if came_with != session.registry.state_hash():
@@ -130,7 +143,22 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
             "--out to go on with the model's.",
             out,
         )
-    return EarlierDiscovery(load_registry(out), _before(out), estimate)
+    return EarlierDiscovery(load_registry(out), _before(out), estimate, images)
+
+
+def _stages_in(out: Path) -> list[Path]:
+    """Stages that were trained there, oldest first."""
+    numbered = {each.name.removeprefix("stage"): each for each in out.glob("stage*") if has_registry(each)}
+    return [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]
+
+
+def _was_trained_there(session: DiscoverySession, out: Path) -> bool:
+    newest = _stages_in(out)[-1:]
+    return any(load_registry(each).state_hash() == session.registry.state_hash() for each in newest)
+
+
+def _images_hash(session: DiscoverySession) -> str:
+    return hashlib.sha256("".join(sorted(session.current.keys)).encode()).hexdigest()
 
 
 def _before(out: Path) -> CategoryRegistry | None:

@@ -1,5 +1,6 @@
 """From a folder of images to groups, in one call: read, embed, group, write down."""
 
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -119,9 +120,12 @@ class _Discovery:
                 self._group(earlier)
             if self.adaptation is not None:
                 with self._timed(seconds, "training"):
-                    came_with = self._adapt(self.adaptation)
-            with self._timed(seconds, "writing"):
-                save_progress(session, self.out, came_with)
+                    adapt(session, self.adaptation, self.precision, self.stop)
+                    session.group(session.num_categories)
+            with self._timed(
+                seconds, "writing"
+            ):  # a signal from here on is too late: all or nothing is written
+                self._save(came_with)
                 rows = assignment_rows(session)
                 paths = [
                     EXPORTS[name](session, rows, self.out) for name in dict.fromkeys(["csv", *self.exports])
@@ -150,16 +154,21 @@ class _Discovery:
     def _group(self, earlier: EarlierDiscovery | None) -> None:
         """Group the images, unless they are where an earlier discovery and people since have put them."""
         if earlier is not None and self.num_categories is None and self.session.is_grouped:
-            self.session.keep(earlier.estimate)
+            self.session.keep(earlier.estimate_for(self.session))
         else:
             self.session.group(self.num_categories)
 
-    def _adapt(self, adaptation: AdaptationOptions) -> str:
-        """Train, group again and save; returns the hash of the categories that the new stage comes with."""
-        adapt(self.session, adaptation, self.precision, self.stop)
-        self.session.group(self.session.num_categories)
+    def _save(self, came_with: str) -> None:
+        """What the next discovery goes on from, and the stage that was trained, if one was: both or neither."""
+        if self.adaptation is None:
+            save_progress(self.session, self.out, came_with)
+            return
         save_checkpoint(self.session, self._stage_folder)
-        return self.session.registry.state_hash()
+        try:
+            save_progress(self.session, self.out, self.session.registry.state_hash())
+        except BaseException:
+            shutil.rmtree(self._stage_folder, ignore_errors=True)
+            raise
 
     @property
     def _stage_folder(self) -> Path:
