@@ -55,6 +55,8 @@ Examples:
 class CACC(evaluate.Metric):
     """All, Old and New of every stage and their means; see `continual_accuracy`."""
 
+    _highest = -1  # of the references collected; -1 if there is none
+
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=DESCRIPTION,
@@ -67,14 +69,19 @@ class CACC(evaluate.Metric):
     def compute(
         self, *, predictions=None, references=None, stages=None, num_known=None, detail=False
     ) -> dict[str, Any] | None:
-        """Score what is given here, or what `add` and `add_batch` collected."""
-        _check_options(num_known, detail)  # before the collected samples are handed over and forgotten
-        inputs = {"predictions": predictions, "references": references, "stages": stages}
-        if all(values is None for values in inputs.values()):
-            inputs = {}
+        """Score what `add` and `add_batch` collected, and what is given here."""
+        # All of it is checked before the collected samples are handed over and forgotten.
+        _check_options(num_known, detail)
+        inputs, highest = {}, self._highest
+        if any(values is not None for values in (predictions, references, stages)):
+            inputs = _checked_columns(predictions, references, stages)
+            highest = self._highest_with(inputs)
+        if highest >= 0 and self.num_process == 1:  # other processes may have collected higher ones
+            _check_num_known(num_known, highest)
         try:
             return super().compute(**inputs, num_known=num_known, detail=detail)
         finally:
+            self._highest = -1
             for lock in self.filelocks or ():  # evaluate keeps them when a computation fails
                 lock.release()
 
@@ -85,11 +92,16 @@ class CACC(evaluate.Metric):
         # One sample opens the file; evaluate would go through the others one by one.
         super().add_batch(**head)
         self.writer.write_batch({name: values[1:] for name, values in batch.items()})
+        self._highest = self._highest_with(batch)
 
     def add(self, *, prediction=None, reference=None, stages=None) -> None:
         """Collect one sample to score later with `compute`."""
-        _checked_columns([prediction], [reference], [stages])
+        sample = _checked_columns([prediction], [reference], [stages])
         super().add(prediction=prediction, reference=reference, stages=stages)
+        self._highest = self._highest_with(sample)
+
+    def _highest_with(self, columns: dict[str, np.ndarray]) -> int:
+        return max(self._highest, int(columns["references"].max(initial=-1)))
 
     def _compute(self, *, predictions, references, stages, num_known, detail=False) -> dict[str, Any]:
         return continual_accuracy(predictions, references, stages, num_known, detail=detail)
@@ -116,12 +128,7 @@ def continual_accuracy(
         raise ValueError(
             "Expected at least one sample to score, got none: give predictions, references and stages."
         )
-    highest = int(true.max())
-    if num_known > highest + 1:
-        raise ValueError(
-            f"Expected num_known between 1 and {highest + 1}, got {num_known}: the highest reference is {highest}, "
-            "and num_known counts the labelled categories 0 to num_known - 1, not images."
-        )
+    _check_num_known(num_known, int(true.max()))
     stage_codes, stage_ids = _codes(columns["stages"])
     rows = [
         {
@@ -206,6 +213,15 @@ def _check_options(num_known: Any, detail: Any) -> None:
         )
     if not isinstance(detail, bool | np.bool_):
         raise ValueError(f"Expected detail to be True or False, got {detail!r}.")
+
+
+def _check_num_known(num_known: int, highest: int) -> None:
+    """Refuse more labelled categories than the highest reference leaves room for."""
+    if num_known > highest + 1:
+        raise ValueError(
+            f"Expected num_known between 1 and {highest + 1}, got {num_known}: the highest reference is {highest}, "
+            "and num_known counts the labelled categories 0 to num_known - 1, not images."
+        )
 
 
 def _checked_columns(predictions: Any, references: Any, stages: Any) -> dict[str, np.ndarray]:

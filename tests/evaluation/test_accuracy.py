@@ -14,6 +14,7 @@ from promptccd.evaluation import (
     discover_categories,
     separate_clustering_accuracy,
 )
+from promptccd.evaluation.accuracy import matched_categories
 
 
 def brute_force(y_true: np.ndarray, y_pred: np.ndarray, old: set[int]) -> list[tuple[float, float, float]]:
@@ -49,6 +50,12 @@ def test_names_of_clusters_do_not_matter() -> None:
     y_true = ["cat", "cat", "dog", "dog", "owl"]
     assert clustering_accuracy(y_true, [9, 9, 4, 4, 0], ["cat", "dog"]) == (100.0, 100.0, 100.0)
     assert clustering_accuracy(y_true, ["x", "x", "x", "x", "y"], ["cat"]).all == pytest.approx(60.0)
+
+
+def test_a_cluster_is_matched_to_a_category_it_shares_images_with() -> None:
+    true, found = [0] * 14 + [1] * 8 + [2] * 2, [0] * 10 + [1] * 4 + [3] * 8 + [0] * 2
+    assert matched_categories(true, found) == {0: 0, 3: 1}  # SciPy also pairs cluster 1 with category 2
+    assert clustering_accuracy(true, found, [0, 1]) == (75.0, pytest.approx(100 * 18 / 22), 0.0)
 
 
 def test_all_is_the_weighted_mean_of_old_and_new() -> None:

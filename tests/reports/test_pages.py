@@ -13,9 +13,10 @@ from PIL import Image
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
 from promptccd.reports import GridFigure, csv_text, render_page, safe_cell, write_comparison
-from promptccd.reports.charts import bar_chart, heat_map, line_chart, nice_ticks, shortened
+from promptccd.reports.charts import TOP, bar_chart, heat_map, line_chart, nice_ticks, shortened
+from promptccd.reports.comparison import stage_records
 from promptccd.reports.measures import KnownAndNovel, block_accuracies, category_sizes, confusion, forgetting
-from promptccd.reports.spread import Spread, signed
+from promptccd.reports.spread import ABSENT, Spread, count_text, signed
 from promptccd.reports.thumbnails import thumbnail
 from tests.browsing import Visit
 
@@ -47,6 +48,32 @@ def test_ticks_enclose_the_range(low: float, high: float) -> None:
     assert ticks[-1] >= high - 1e-9
     assert 2 <= len(ticks) <= 8
     assert ticks == sorted(set(ticks))
+
+
+@pytest.mark.parametrize(
+    "found, labels",
+    [((8.33, None), ["8", "9"]), ((8.5, 0.7), ["7", "8", "9", "10"]), ((8, None), ["8", "10"])],
+)
+def test_counts_have_whole_ticks_around_all_that_is_drawn(
+    found: tuple[float, float | None], labels: list[str]
+) -> None:
+    chart = line_chart("l", {"true": [(1, 8)], "found": [(1, *found)]}, x_label="x", y_label="y", whole=True)
+    assert [tick.label for tick in chart.y_ticks] == labels
+    true, other = (series.points[0] for series in chart.series)
+    assert (other.y < true.y) is (found[0] > 8)
+    ends = [end for end in (other.low, other.high) if end is not None]
+    assert all(TOP <= end <= chart.base for end in [true.y, other.y, *ends])
+
+
+def test_a_number_of_categories_lies_in_its_range() -> None:
+    """Clusters that ended empty got no category."""
+    rows = [StageScore(3, 90.0, 90.0, 90.0, 9, 100, (10, 11)), StageScore(3, 90.0, 90.0, 90.0, 10, 100)]
+    assert count_text(rows[:1]) == "9 (9 to 11)"
+    assert count_text(rows) == "9.5 (9 to 11)"
+    assert count_text(rows[1:]) == "10"
+    assert count_text([]) == ABSENT
+    (record,) = stage_records({"x": [ContinualScore("cacc", rows[:1])]})
+    assert (record["categories"], record["categories_low"], record["categories_high"]) == (9, 9, 11)
 
 
 def test_lines_bars_and_cells_lie_on_the_drawing() -> None:
@@ -118,6 +145,18 @@ def test_known_and_novel_by_hand() -> None:
         "known_right": 5, "known_as_other_known": 1, "known_as_novel": 1,
         "novel_right": 5, "novel_as_other_novel": 1, "novel_as_known": 1,
     }  # fmt: skip
+    true = np.repeat([0, 1, 2], [14, 8, 2])
+    found = np.repeat([0, 1, 3, 0], [10, 4, 8, 2])  # group 1 and category 2 share no image
+    assert KnownAndNovel.count(true, found, num_known=2).to_dict() == {
+        "known_right": 18, "known_as_other_known": 4, "known_as_novel": 0,
+        "novel_right": 0, "novel_as_other_novel": 0, "novel_as_known": 2,
+    }  # fmt: skip
+    assert [(size.category, size.found) for size in category_sizes(true, found)] == [
+        (0, 0), (1, 3), (2, None), (None, 1),
+    ]  # fmt: skip
+    categories, groups, counts = confusion(true, found)
+    assert (categories, groups) == ([0, 1, 2], [0, 3, 1])
+    assert np.diag(counts).tolist() == [10, 8, 0]
     assert forgetting([90.0, 95.0, 80.0]) == 15
     assert forgetting([80.0, 90.0]) == -10
     assert math.isnan(forgetting([80.0]))

@@ -20,6 +20,7 @@ from promptccd.training.arguments import DataArguments, ModelArguments, Recipe
 from tests.browsing import Visit
 from tests.reports.conftest import NAMES
 
+HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
 QUICK = ReportOptions(map_method=None, samples=0)
 PARTS = ("all", "old", "new")
 
@@ -187,6 +188,45 @@ def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, c
     assert visit.foreign_requests == []
 
 
+@pytest.fixture
+def same_name(runs: list[Path], tmp_path: Path) -> Path:
+    """A folder of the first run's name: the same stages, grouped with other restarts."""
+    other = tmp_path / "c" / runs[0].name
+    shutil.copytree(runs[0], other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["recipe"]["training"]["kmeans_restarts"] = 2
+    manifest["recipe"]["model"]["backbone"] = str(runs[0] / manifest["recipe"]["model"]["backbone"])
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    return other
+
+
+def test_runs_of_one_name_are_averaged_only_over_seeds(
+    runs: list[Path], same_name: Path, tmp_path: Path
+) -> None:
+    options = replace(QUICK, dataset=str(runs[0].parent / "images"))
+    with pytest.raises(ConfigurationError, match=r"kmeans_restarts is 3 in \S+ and 2 in \S+: put --compare"):
+        write_report([runs[1], same_name], tmp_path / "out", options)
+    write_run_comparison([*runs, same_name], tmp_path / "out", options)
+    averages = json.loads((tmp_path / "out" / "report.json").read_text())["sections"]["averages"]
+    folder = runs[0].parent.name
+    assert [(row["variant"], row["runs"]) for row in averages] == [(f"{folder}/tiny", 2), ("c/tiny", 1)]
+
+
+def test_evaluation_averages_only_over_seeds(runs: list[Path], same_name: Path, capsys) -> None:
+    given = [*map(str, runs), str(same_name), "--dataset", str(runs[0].parent / "images")]
+    assert main(["evaluate", *given, "--baselines", "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    rows = {f"{runs[0].parent.name}/tiny": 2, "c/tiny": 1}
+    assert {name: len(each) for name, each in scores.items() if name != "part_routing"} == {
+        **rows,
+        **{
+            f"{name} ({row})": count
+            for name in ("frozen backbone", "raw pixels")
+            for row, count in rows.items()
+        },
+    }
+
+
 def test_old_runs_without_a_history_say_so(runs: list[Path], tmp_path: Path) -> None:
     old = tmp_path / "runs" / "old"
     shutil.copytree(runs[0], old, ignore=shutil.ignore_patterns("history.jsonl"))
@@ -266,6 +306,51 @@ def test_published_rows_beside_a_run() -> None:
     assert published_table(Recipe(data=DataArguments(benchmark="digits")), num_scored=3) is None
     assert published_table(Recipe(), num_scored=3) is None
     assert "digits" in BENCHMARKS
+
+
+@pytest.mark.parametrize(
+    "recipe, protocol, setting, stages",
+    [
+        ("cifar100", "transductive_cacc", "", {None, 1, 2, 3}),
+        ("cifar100-4222", "class_split", "class_split=4:2:2:2", {None, 1, 2, 3}),
+        ("cifar100-4321", "class_split", "class_split=4:3:2:1", {None, 1, 2, 3}),
+        ("cifar100-1234", "class_split", "class_split=1:2:3:4", {None, 1, 2, 3}),
+        ("cifar100-metagcd", "metagcd", "", {None, 1, 2, 3, 4}),
+        ("cub-pa-cgcd", "pa_cgcd", "", {1}),
+    ],
+)
+def test_published_rows_are_those_of_the_recipes_setting(
+    recipe: str, protocol: str, setting: str, stages: set[int | None]
+) -> None:
+    read = Recipe.from_yaml(HUB_CONFIGS / f"promptccd-{recipe}.yaml")
+    table = published_table(read, num_scored=len(read.data.resolved.class_blocks) - 1)
+    assert table is not None
+    assert set(table.rows) == stages
+    assert {(row.protocol, row.setting) for row, _ in table.rows.values()} == {(protocol, setting)}
+    said = "; ".join(table.differences)
+    assert "stages are scored" not in said
+    assert "data" not in said
+    assert ("test images" in said) is (protocol == "metagcd")
+    fewer = published_table(read, num_scored=0)
+    assert fewer is not None
+    assert f"0 of {len(read.data.resolved.class_blocks) - 1} stages are scored" in fewer.differences
+
+
+@pytest.mark.parametrize(
+    "data, counting",
+    [
+        ({"class_blocks": [50, 20, 20, 10]}, "known"),
+        ({"class_blocks": [40, 20, 20, 20]}, "split_merge"),  # the paper tells the number there
+        ({"class_blocks": [80, 5, 5, 5, 5]}, "known"),  # not in sessions
+        ({"cuts": [[0.5, 0.5, 0.5, 1.0], [0.7, 0.67, 1.0], [0.9, 1.0], [1.0]]}, "known"),
+        ({"category_ratio": 0.2, "sample_ratio": 0.5}, "known"),
+    ],
+)
+def test_the_paper_prints_nothing_for_other_splits(data: dict, counting: str) -> None:
+    recipe = Recipe.from_dict(
+        {"data": {"benchmark": "cifar100", **data}, "training": {"category_count": counting}}
+    )
+    assert published_table(recipe, num_scored=3) is None
 
 
 def test_a_published_row_of_another_split_is_marked(runs: list[Path], tmp_path: Path) -> None:

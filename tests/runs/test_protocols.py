@@ -138,8 +138,8 @@ def test_test_images_are_assigned_as_the_checkpoint_assigns_them(evaluation: Run
     assert clustering_accuracy(test.labels[0], ids, range(2)) == (row.all, row.old, row.new)
 
 
-def oracle(evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give every image the one-hot feature of its category."""
+def oracle(evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch, *, forgets: bool = False) -> None:
+    """Give every image the one-hot feature of its category; one that forgets merges the known two after stage 0."""
     sets = [
         evaluation.training_stages,
         evaluation.test_stages("test"),
@@ -148,7 +148,10 @@ def oracle(evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch) -> None:
     truth = {each: ids for scored in sets for each, ids in zip(scored.images, scored.labels, strict=True)}
 
     def features(stage: int, images: Sequence[StageImages]) -> list[torch.Tensor]:
-        return [torch.eye(8)[torch.from_numpy(truth[each])] for each in images]
+        points = torch.eye(8)
+        if forgets and stage:
+            points[1] = points[0]
+        return [points[torch.from_numpy(truth[each])] for each in images]
 
     monkeypatch.setattr(evaluation, "features", features)
 
@@ -163,6 +166,18 @@ def test_oracle_features_score_100(
     assert [row.num_categories for row in score.stages] == [3, 4, 5]
     if isinstance(score, ForgettingScore):
         assert score.summary == {"M_all": 100.0, "M_o": 100.0, "M_f": 0.0, "M_d": 100.0, "M_d_mean": 100.0}
+
+
+@pytest.mark.parametrize("name", ["pa-cgcd", "pa-cgcd-test"])
+def test_what_was_known_before_is_what_the_model_of_stage_0_knows(
+    name: str, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle(evaluation, monkeypatch, forgets=True)
+    score = evaluation.evaluate(name, told(name))
+    assert isinstance(score, ForgettingScore)
+    assert score.known_before == [100.0] * 3
+    assert [row.old for row in score.stages] == [50.0] * 3  # two of one size in one group
+    assert score.m_f == 50
 
 
 def test_an_unknown_number_is_estimated_whatever_the_run_was_trained_with(

@@ -138,6 +138,10 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
         (["--set", "pool=l2p"], "promptccd has no pool"),
         (["--set", "seed=1,2"], "give its values to seeds"),
         (["--output_dir", "elsewhere"], "give its values to out"),
+        (
+            ["--set", "epochs=1,2", "--epochs", "5"],
+            "training.epochs is given twice: [1, 2] to be tried and 5 for all cells. Leave one out.",
+        ),
         (["--set", "epochs=1,1"], "Two cells of the sweep would be called tiny-epochs=1-seed1"),
         (["--jobs", "0"], "Expected jobs >= 1, got 0"),
         (["--backbone", "none", "--backbone_config", "{depth: 3}"], "model.backbone_config has no depth"),

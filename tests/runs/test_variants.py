@@ -276,6 +276,6 @@ def test_runs_on_another_backbone_have_their_own_baseline(
     assert main(["evaluate", *runs, "--baselines", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert [len(scores[name]) for name in ("one", "two", "three", "raw pixels")] == [1, 1, 1, 1]
-    assert len(scores["frozen backbone"]) == 2
-    assert scores["frozen backbone"][0] == RunEvaluation(runs[1]).frozen_backbone().to_dict()
-    assert scores["frozen backbone"][1] == RunEvaluation(runs[2]).frozen_backbone().to_dict()
+    assert "frozen backbone" not in scores
+    assert scores["frozen backbone (one)"] == [RunEvaluation(runs[1]).frozen_backbone().to_dict()]
+    assert scores["frozen backbone (three)"] == [RunEvaluation(runs[2]).frozen_backbone().to_dict()]

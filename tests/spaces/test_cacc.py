@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -272,12 +273,35 @@ def test_batches_and_single_samples_add_up(metric: evaluate.Metric, kind) -> Non
 
 
 def test_a_wrong_option_keeps_what_was_collected(metric: evaluate.Metric) -> None:
-    metric.add_batch(predictions=[0], references=[0], stages=[1])
+    metric.add(prediction=0, reference=8, stages=1)
+    assert metric.compute(num_known=9)["num_samples"] == 1  # leaves no 8 behind for the samples below
+    metric.add_batch(predictions=[0, 0], references=[1, 0], stages=[1, 1])
     with pytest.raises(ValueError, match="got 2.5"):
         metric.compute(num_known=2.5)
+    with pytest.raises(ValueError, match="num_known between 1 and 2, got 9"):
+        metric.compute(num_known=9)
+    metric.add(prediction=0, reference=2, stages=1)
+    with pytest.raises(ValueError, match="num_known between 1 and 3, got 9"):
+        metric.compute(num_known=9)
+    with pytest.raises(ValueError, match="num_known between 1 and 4, got 9"):
+        metric.compute(predictions=[0], references=[3], stages=[1], num_known=9)
     with pytest.raises(ValueError, match="got 1.5"):
         metric.add(prediction=1.5, reference=0, stages=1)
-    assert metric.compute(num_known=1)["num_samples"] == 1
+    assert len(metric) == 3, "what was refused is not kept"
+    assert metric.compute(predictions=[0], references=[7], stages=[1], num_known=8)["num_samples"] == 4
+
+
+def test_one_of_several_processes_knows_only_its_own_references(module: ModuleType, tmp_path: Path) -> None:
+    first, second = (
+        module.CACC(cache_dir=str(tmp_path), experiment_id="two", num_process=2, process_id=number)
+        for number in (0, 1)
+    )
+    with ThreadPoolExecutor() as pool:  # each waits for the other to have begun
+        samples = [{"prediction": 0, "reference": reference, "stages": 1} for reference in (0, 5)]
+        begun = [pool.submit(each.add, **one) for each, one in zip((first, second), samples, strict=True)]
+        assert [each.result() for each in begun] == [None, None]
+        assert second.compute(num_known=6) is None
+        assert first.compute(num_known=6)["num_samples"] == 2
 
 
 def test_stands_alone(metric: evaluate.Metric) -> None:

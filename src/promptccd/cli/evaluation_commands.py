@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
 from promptccd.runs import PROTOCOLS, ProtocolOptions, RunEvaluation
 from promptccd.runs.protocols import options_by_protocol
-from promptccd.runs.run_groups import require_different, row_name
+from promptccd.runs.run_groups import PIXELS, baseline_rows, require_different, row_names
 from promptccd.runs.scoring import ESTIMATORS
 
 Scores = dict[str, list[ContinualScore]]
@@ -73,15 +74,16 @@ def evaluate_command(options: argparse.Namespace) -> None:
         raise ConfigurationError(
             f"No baseline can be scored by {', '.join(told)}: leave --baselines out, or add --protocol cacc."
         )
-    shown = _Shown({name: {} for name in told}, {name: {} for name in told}, {}, set())
-    for path in options.runs:
+    shown = _Shown({name: {} for name in told}, {name: {} for name in told}, {})
+    rows = row_names(options.runs)
+    baselines = baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
+    for path, run, held_against in zip(options.runs, rows, baselines, strict=True):
         evaluation = RunEvaluation(path, options.dataset, options.num_workers, keep_features=len(told) > 1)
-        run = row_name(evaluation.run, evaluation.num_stages)
         for name, own in told.items():
             score = evaluation.evaluate(name, own)
             shown.scores[name].setdefault(run, []).append(score)
-            if options.baselines and PROTOCOLS[name].has_baselines:
-                shown.add_baselines(evaluation, name, own)
+            if PROTOCOLS[name].has_baselines:
+                shown.add_baselines(evaluation, name, own, held_against)
             if not options.json:
                 print(f"{path} ({name})\n{score_table(score, PROTOCOLS[name].counted)}\n", flush=True)
         routing = None if ROUTING in told else evaluation.part_routing()
@@ -104,17 +106,14 @@ class _Shown:
     scores: dict[str, Scores]
     baselines: dict[str, Scores]
     routed: Scores
-    done: set[tuple[str, tuple[str, str]]]
 
-    def add_baselines(self, evaluation: RunEvaluation, protocol: str, told: ProtocolOptions) -> None:
-        """Score what a run is held against, once per split and backbone (pixels: once per split)."""
-        for name, key, score in (
-            (f"frozen {evaluation.backbone_name}", evaluation.baseline_key, evaluation.frozen_backbone),
-            ("raw pixels", (evaluation.baseline_key[0], "raw pixels"), evaluation.raw_pixels),
-        ):
-            if (protocol, key) not in self.done:
-                self.done.add((protocol, key))
-                self.baselines[protocol].setdefault(name, []).append(score(protocol, told))
+    def add_baselines(
+        self, evaluation: RunEvaluation, protocol: str, told: ProtocolOptions, rows: Mapping[str, str]
+    ) -> None:
+        """Score those baselines of a run that no other run gives, into the rows that they are for."""
+        for name, row in rows.items():
+            score = evaluation.raw_pixels if name == PIXELS else evaluation.frozen_backbone
+            self.baselines[protocol].setdefault(row, []).append(score(protocol, told))
 
 
 def _print_together(shown: _Shown, options: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from promptccd.data.splits import StageCount
 from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.reports.spread import count_range
 from promptccd.runs import ParameterCount
 
 
@@ -66,10 +67,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _count(row: StageScore) -> str:
-    if row.count_range is None:
-        return str(row.num_categories)
-    low, high = row.count_range  # of the estimate; clusters that ended empty got no category
-    return f"{row.num_categories} ({min(low, row.num_categories)}-{high})"
+    limits = count_range([row])
+    return str(row.num_categories) if limits is None else f"{row.num_categories} ({limits[0]}-{limits[1]})"
 
 
 def _spread(values: Sequence[float]) -> float | str:

@@ -88,7 +88,9 @@ def _checked_pair(
 
 
 def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
-    """The category that every cluster is matched to by `clustering_accuracy`; clusters left over are not in it.
+    """The category that every cluster is matched to by `clustering_accuracy`.
+
+    Clusters that share no image with what is left for them are not in it.
 
     Args:
         y_true: category of every image, ``(N,)`` integers.
@@ -110,12 +112,14 @@ def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
 
 
 def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
-    """Category matched to every cluster, -1 for clusters left over."""
+    """Category matched to every cluster, -1 for clusters that share no image with what is left for them."""
     num_clusters, num_categories = clusters.max() + 1, categories.max() + 1
     pairs = np.bincount(clusters * num_categories + categories, minlength=num_clusters * num_categories)
-    rows, columns = linear_sum_assignment(pairs.reshape(num_clusters, num_categories), maximize=True)
+    counts = pairs.reshape(num_clusters, num_categories)
+    rows, columns = linear_sum_assignment(counts, maximize=True)
     matching = np.full(num_clusters, -1)
-    matching[rows] = columns
+    # Which of the empty pairs the solver picks says nothing.
+    matching[rows] = np.where(counts[rows, columns] > 0, columns, -1)
     return matching
 
 

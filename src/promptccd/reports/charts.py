@@ -119,9 +119,8 @@ def line_chart(
     xs = [x for x, _, _ in flat] or [0.0]
     ends = [min(y + sign * (deviation or 0), y_most) for _, y, deviation in flat for sign in (-1, 1)]
     ends = [*(ends or [0.0, 1.0]), *([] if y_from is None else [y_from])]
-    y_ticks = [
-        tick for tick in nice_ticks(min(ends), max(ends)) if tick <= y_most and (tick % 1 == 0 or not whole)
-    ]
+    ticks = nice_ticks(min(ends), max(ends), least_step=1.0 if whole else 0.0)
+    y_ticks = [tick for tick in ticks if tick <= y_most]
     x_scale, y_scale = _scales((min(xs), max(xs)), (y_ticks[0], y_ticks[-1]))
 
     def place(name: str, side: float, x: float, y: float, deviation: float | None) -> Point:
@@ -258,11 +257,11 @@ def heat_map(
     )  # fmt: skip
 
 
-def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers that enclose a range: steps of 1, 2 or 5 times a power of ten."""
+def nice_ticks(low: float, high: float, most: int = 5, least_step: float = 0.0) -> list[float]:
+    """Round numbers that enclose a range: steps of 1, 2 or 5 times a power of ten, but none below the least."""
     span = high - low or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / most))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * most >= span)
+    step = max(least_step, next(power * factor for factor in (1, 2, 5, 10) if power * factor * most >= span))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
 

@@ -9,7 +9,7 @@ from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.reports.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.reports.costs import StageCost
 from promptccd.reports.pages import Record, render_page, write_report_files
-from promptccd.reports.spread import ABSENT, Spread, signed
+from promptccd.reports.spread import ABSENT, Spread, count_range, count_text, signed
 
 PARTS = ("all", "old", "new")
 Scores = Mapping[str, Sequence[ContinualScore]]
@@ -113,9 +113,7 @@ def stage_records(groups: Scores) -> list[Record]:
             for part in PARTS:
                 record |= _two_numbers(part, Spread.of(getattr(row, part) for row in rows))
             record["categories"] = _plain(Spread.of(row.num_categories for row in rows).mean)
-            ranges = [row.count_range for row in rows if row.count_range is not None]
-            record["categories_low"] = min((low for low, _ in ranges), default=None)
-            record["categories_high"] = max((high for _, high in ranges), default=None)
+            record["categories_low"], record["categories_high"] = count_range(rows) or (None, None)
             records.append(record)
     return records
 
@@ -173,18 +171,8 @@ def _count_rows(groups: Scores) -> list[list[str]]:
     rows = [["", *(f"stage {stage}" for stage in numbers)]]
     for name, scores in groups.items():
         stages = _by_stage(scores)
-        rows.append([name, *(_count_cell(stages.get(stage, [])) for stage in numbers)])
+        rows.append([name, *(count_text(stages.get(stage, [])) for stage in numbers)])
     return rows
-
-
-def _count_cell(rows: Sequence[StageScore]) -> str:
-    if not rows:
-        return ABSENT
-    mean = f"{Spread.of(row.num_categories for row in rows).mean:.1f}".removesuffix(".0")
-    ranges = [row.count_range for row in rows if row.count_range is not None]
-    if not ranges:
-        return mean
-    return f"{mean} ({min(low for low, _ in ranges)} to {max(high for _, high in ranges)})"
 
 
 def _stage_charts(groups: Scores) -> list[Chart]:

@@ -89,9 +89,9 @@ def category_sizes(true_ids: np.ndarray, found_ids: np.ndarray) -> list[Category
 def confusion(true_ids: np.ndarray, found_ids: np.ndarray) -> tuple[list[int], list[int], np.ndarray]:
     """True categories, groups in the order of what they are matched to, and images of every pair of them.
 
-    What is right stands on the diagonal, as far as there are categories; groups matched to nothing come last.
+    What is right stands on the diagonal; groups matched to nothing and categories without a group come last.
     """
-    sizes = category_sizes(true_ids, found_ids)
+    sizes = sorted(category_sizes(true_ids, found_ids), key=lambda size: size.found is None)
     rows = [size.category for size in sizes if size.category is not None]
     columns = [size.found for size in sizes if size.found is not None]
     row_of = {category: place for place, category in enumerate(rows)}

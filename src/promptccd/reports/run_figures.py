@@ -8,7 +8,7 @@ from promptccd.reports.charts import Chart, HeatMap, bar_chart, heat_map, line_c
 from promptccd.reports.measures import category_sizes, confusion, forgetting
 from promptccd.reports.published import PublishedTable
 from promptccd.reports.run_measures import RunMeasures, StageMeasures
-from promptccd.reports.spread import ABSENT, Spread, signed
+from promptccd.reports.spread import ABSENT, Spread, count_text, signed
 
 PARTS = ("all", "old", "new")
 MAX_DRAWN = 60  # categories of a figure; a longer one nobody reads
@@ -33,21 +33,11 @@ def score_rows(runs: Sequence[RunMeasures], published: PublishedTable | None) ->
     for place, stage in enumerate(runs[0].stages):
         same = [run.stages[place].score for run in runs]
         spreads = [Spread.of(getattr(score, part) for score in same) for part in PARTS]
-        cells = [f"stage {stage.stage}", _whole(score.num_images for score in same), count_cell(runs, place)]
+        cells = [f"stage {stage.stage}", _whole(score.num_images for score in same), count_text(same)]
         rows.append([*cells, *map(str, spreads), *_published_cells(published, stage.stage, spreads)])
     spreads = [Spread.of(run.score.average[part] for run in runs) for part in PARTS]
     rows.append(["average", "", "", *map(str, spreads), *_published_cells(published, None, spreads)])
     return header, rows
-
-
-def count_cell(runs: Sequence[RunMeasures], place: int) -> str:
-    """Categories found by the runs at a stage, with the widest range of an estimate."""
-    scores = [run.stages[place].score for run in runs]
-    ranges = [score.count_range for score in scores if score.count_range is not None]
-    mean = _whole(score.num_categories for score in scores)
-    return (
-        f"{mean} ({min(low for low, _ in ranges)} to {max(high for _, high in ranges)})" if ranges else mean
-    )
 
 
 def known_and_novel_rows(run: RunMeasures) -> Table:
@@ -174,7 +164,7 @@ def count_chart(runs: Sequence[RunMeasures]) -> Chart:
 def count_rows(runs: Sequence[RunMeasures]) -> Table:
     """The same as text, with where the numbers come from."""
     rows = [
-        [f"stage {stage.stage}", str(stage.num_true), count_cell(runs, place)]
+        [f"stage {stage.stage}", str(stage.num_true), count_text([run.stages[place].score for run in runs])]
         for place, stage in enumerate(runs[0].stages)
     ]
     return ["", "true", "found"], rows

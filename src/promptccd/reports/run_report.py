@@ -35,7 +35,7 @@ from promptccd.reports.run_records import run_records
 from promptccd.reports.spread import Spread
 from promptccd.runs import RunEvaluation
 from promptccd.runs.card_text import data_in_words, hub_id_of
-from promptccd.runs.run_groups import require_different, row_name, without_seed
+from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,8 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         Path of the page.
 
     Raises:
-        ConfigurationError: a run is given twice, or they are of different names; these are compared, not averaged.
+        ConfigurationError: a run is given twice, or they differ in their names or in more than their seed; these are
+            compared, not averaged.
         PromptCCDError: a run is missing, damaged or without a scored stage, or its records disagree.
     """
     options = options or ReportOptions()
@@ -102,6 +103,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
             "them, or report them one by one."
         )
     require_different(paths)
+    require_seeds_alone(paths)
     runs: list[RunMeasures] = []
     pictures = _Pictures()
     for path in paths:
@@ -116,9 +118,10 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
 def write_run_comparison(
     paths: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None
 ) -> Path:
-    """Write a page that puts variants side by side; runs that differ in ``-seed<n>`` alone are one variant.
+    """Write a page that puts variants side by side; runs that differ in their seed alone are one variant.
 
-    Runs that are not finished make a row of their own, which says so.
+    Runs of one name that differ in more bear their folder's name too; those that are not finished make a row of their
+    own, which says so.
 
     Raises:
         PromptCCDError: as `write_report`.
@@ -126,10 +129,8 @@ def write_run_comparison(
     options = options or ReportOptions()
     require_different(paths)
     groups: dict[str, list[RunMeasures]] = {}
-    for path in paths:
-        evaluation = _evaluation(path, options)
-        name = row_name(evaluation.run, evaluation.num_stages)
-        groups.setdefault(name, []).append(measure_run(evaluation, routing=False))
+    for path, name in zip(paths, row_names(paths), strict=True):
+        groups.setdefault(name, []).append(measure_run(_evaluation(path, options), routing=False))
     every = [run for runs in groups.values() for run in runs]
     facts = {
         "data": ", ".join(dict.fromkeys(_data(run) for run in every)),

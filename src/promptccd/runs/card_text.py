@@ -136,8 +136,9 @@ def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
         return ""
     lines = ["| | All | Old | New | Categories | Images |", "|---|---|---|---|---|---|"]
     for row in table["stages"]:
-        limits = row["count_range"]
-        count = f"{row['num_categories']}" + (f" ({limits[0]} to {limits[1]})" if limits else "")
+        count, limits = str(row["num_categories"]), row["count_range"]
+        if limits:  # clusters that ended empty got no category, so what was found may lie below
+            count += f" ({min(limits[0], row['num_categories'])} to {limits[1]})"
         lines.append(f"| Stage {row['stage']} | {_cells(row)} | {count} | {row['num_images']} |")
     lines.append(f"| **Average** | {_cells(table['average'])} | | |")
     text = "Continual clustering accuracy (cACC) in percent; Old are the categories that stage 0 labelled."

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs.models import backbone_of, evaluation_view, initial_model
 from promptccd.runs.protocols import PROTOCOLS, options_by_protocol
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.scoring import FeaturesOf, ProtocolOptions, ScoredImages, Task
 from promptccd.runs.stage_checkpoint import load_view
 from promptccd.runs.train_run import stage_stream
@@ -128,16 +128,9 @@ class RunEvaluation:
         return self._score(protocol, _of_no_stage(show), options)
 
     @property
-    def baseline_key(self) -> tuple[str, str]:
-        """Split and backbone: runs that have both in common have the same baselines."""
-        backbone = Path(backbone_of(self.recipe, self.run))
-        return self.stages.split.fingerprint, str(backbone.resolve() if backbone.exists() else backbone)
-
-    @property
     def backbone_name(self) -> str:
-        """Hub id of the backbone, or just ``backbone`` for one that lies in a folder, where seeds have their own."""
-        backbone = str(backbone_of(self.recipe, self.run))
-        return "backbone" if Path(backbone).exists() else backbone
+        """What the backbone is called in a table."""
+        return backbone_name(backbone_of(self.recipe, self.run))
 
     def frozen_backbone(
         self, protocol: str = "cacc", options: ProtocolOptions | None = None

@@ -1,11 +1,19 @@
-"""Which runs are averaged, and what their row in a table is called."""
+"""Which runs are averaged, what their row in a table is called, and which of them give the baselines."""
 
+import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from promptccd.errors import ConfigurationError
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.models import backbone_of
+from promptccd.runs.run_directory import FREE_FIELDS, RunDirectory
+from promptccd.training.arguments import Recipe
+
+PIXELS = "raw pixels"
+Settings = dict[str, Any]
 
 
 def without_seed(name: str) -> str:
@@ -13,17 +21,33 @@ def without_seed(name: str) -> str:
     return re.sub(r"-seed\d+$", "", name)
 
 
-def row_name(run: RunDirectory, num_stages: int) -> str:
-    """Name of the row of a run; one that is not finished is told apart, for its average is of fewer stages.
+def row_names(paths: Sequence[str | Path]) -> list[str]:
+    """Name of the row of every run; runs in one row differ in their seed alone.
 
-    Args:
-        run: the run.
-        num_stages: its finished stages, the labelled one among them.
+    Runs of one name that differ in more are told apart by the folders they lie in, or else by their seeds. A run that
+    is not finished has a row of its own, for its average is of fewer stages.
+
+    Raises:
+        RunError: a path is no run.
     """
-    name = without_seed(run.path.resolve().name)
-    if num_stages == run.num_stages:
-        return name
-    return f"{name} ({num_stages - 1} of {run.num_stages - 1} stages)"
+    runs = [_Run(Path(path).resolve()) for path in paths]
+    names = _row_names(runs, parts=1)
+    return [names[run.path] for run in runs]
+
+
+def require_seeds_alone(paths: Sequence[str | Path]) -> None:
+    """Refuse to average runs that differ in more than their seed.
+
+    Raises:
+        ConfigurationError: two runs and what they differ in are named.
+        RunError: a path is no run.
+    """
+    difference = _difference([_Run(Path(path)) for path in paths])
+    if difference is not None:
+        raise ConfigurationError(
+            f"Expected runs that differ in their seed alone, but {difference}: put --compare before them, or report "
+            "them one by one."
+        )
 
 
 def require_different(paths: Sequence[str | Path]) -> None:
@@ -36,3 +60,131 @@ def require_different(paths: Sequence[str | Path]) -> None:
     for number, place in enumerate(places):
         if place in places[:number]:
             raise ConfigurationError(f"{paths[number]} is given twice: give every run once.")
+
+
+def backbone_name(backbone: str | Path) -> str:
+    """Hub id of a backbone, or just ``backbone`` for one that lies in a folder, where seeds have their own."""
+    return "backbone" if Path(backbone).exists() else str(backbone)
+
+
+def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict[str, str]]:
+    """For every run, what is scored with it of ``raw pixels`` and ``frozen ...``, and the name of the row it is for.
+
+    A baseline is scored once per data, views, restarts, backbone and seed, with a run that was told the number of
+    categories where there is one. What is the same apart from the seed shares a row, which bears the name of a run's
+    row where there are several.
+
+    Args:
+        paths: folders of the runs.
+        rows: their `row_names`.
+    """
+    runs = [_Run(Path(path)) for path in paths]
+    sources: dict[tuple[str, str, int], int] = {}
+    for place in sorted(range(len(runs)), key=lambda place: runs[place].counting != "known"):
+        for name, key in runs[place].baselines():
+            sources.setdefault((name, key, runs[place].seed), place)
+    titles: dict[tuple[str, str, str], str] = {}
+    for (name, key, _), place in sources.items():
+        titles.setdefault((name, key, runs[place].counting), rows[place])
+    several = Counter(name for name, _, _ in titles)
+    found: list[dict[str, str]] = [{} for _ in runs]
+    for (name, key, _), place in sources.items():
+        title = titles[name, key, runs[place].counting]
+        found[place][name] = f"{name} ({title})" if several[name] > 1 else name
+    return found
+
+
+class _Run:
+    """What tells a run from others, from its records; they are read once, for making a recipe takes a while.
+
+    Attributes:
+        path: its folder.
+        seed: of the training.
+        counting: how it got its numbers of categories.
+        settings: all else that its result follows from, by name.
+        unfinished: what its row's name ends in: nothing, or how many stages are finished.
+    """
+
+    def __init__(self, path: Path):
+        run, recipe = RunDirectory(path), RunDirectory(path).recipe
+        self.path, self.seed, self.counting = path, recipe.training.seed, recipe.training.category_count
+        self._backbone = backbone_of(recipe, run)
+        self._finished = sum(run.stage(stage).exists() for stage in range(run.num_stages))
+        done, wanted = self._finished - 1, run.num_stages - 1
+        self.unfinished = "" if done == wanted else f" ({done} of {wanted} stages)"
+        self.settings = _fields(run, recipe)
+        for name, value in self._backbone_settings().items():
+            self.settings[f"backbone.{name}"] = value
+
+    def baselines(self) -> Iterator[tuple[str, str]]:
+        """Names of its baselines, each with what it follows from but the seed and how categories are counted."""
+        shown = ("data.", "views.", "training.kmeans_restarts")
+        for name, follows in (
+            (f"frozen {backbone_name(self._backbone)}", (*shown, "backbone.")),
+            (PIXELS, shown),
+        ):
+            key = {**_only(self.settings, *follows), "stages": self._finished}
+            yield name, json.dumps(key, sort_keys=True)
+
+    def _backbone_settings(self) -> Settings:
+        """How the run that pretrained the backbone did so, for every seed has one of its own; else where it lies."""
+        backbone = Path(self._backbone)
+        maker = RunDirectory(backbone.parent)
+        if backbone.name == maker.backbone.name and maker.begun:
+            own = maker.path == self.path
+            fields = self.settings if own else _fields(maker, maker.recipe)
+            return _only(fields, "data.", "views.", "pretraining.", "model.backbone_config")
+        place = str(backbone.resolve()) if backbone.exists() else re.sub(r"-seed\d+", "", str(backbone))
+        return {"place": place}
+
+
+def _row_names(runs: Sequence[_Run], parts: int) -> dict[Path, str]:
+    """Names made of so many last parts of the path, and of more where these do not tell runs apart."""
+    groups: dict[str, list[_Run]] = {}
+    for run in runs:
+        groups.setdefault(without_seed(_last(run.path, parts)) + run.unfinished, []).append(run)
+    names: dict[Path, str] = {}
+    for name, group in groups.items():
+        if _difference(group) is None:
+            names |= {run.path: name for run in group}
+        elif len({run.path.parent for run in group}) > 1:
+            names |= _row_names(group, parts + 1)
+        else:
+            names |= {run.path: _last(run.path, parts) + run.unfinished for run in group}
+    return names
+
+
+def _last(path: Path, parts: int) -> str:
+    return "/".join(path.parts[-parts:])
+
+
+def _difference(runs: Sequence[_Run]) -> str | None:
+    """Why runs are not different seeds of one setting, in words; `None` if they are."""
+    first, seeds = runs[0], dict[int, _Run]()
+    for run in runs:
+        for name in [*first.settings, *run.settings]:
+            one, other = first.settings.get(name), run.settings.get(name)
+            if one != other:
+                return f"{name} is {one!r} in {first.path} and {other!r} in {run.path}"
+        mate = seeds.setdefault(run.seed, run)
+        if mate is not run:
+            return f"training.seed is {run.seed} in both {mate.path} and {run.path}"
+    return None
+
+
+def _fields(run: RunDirectory, recipe: Recipe) -> Settings:
+    """A recipe by ``section.field``, without the seed, the backbone, and what may change between two sittings."""
+    fields = {
+        f"{section}.{name}": value
+        for section, values in recipe.to_dict().items()
+        for name, value in values.items()
+        if name not in FREE_FIELDS.get(section, ())
+        and (section, name) not in (("training", "seed"), ("model", "backbone"))
+    }
+    if recipe.data.resolved.split_rule != "sessions":  # these number the categories anew for every seed
+        fields["data.fingerprint"] = run.manifest["data_fingerprint"]
+    return fields
+
+
+def _only(settings: Settings, *beginnings: str) -> Settings:
+    return {name: value for name, value in settings.items() if name.startswith(beginnings)}

@@ -122,14 +122,10 @@ def plan_cells(
         overrides: values by section and field that all cells have beside these, not named in their folders.
 
     Raises:
-        ConfigurationError: an unknown field, a value of the wrong type or range, or two cells of one name.
+        ConfigurationError: an unknown field, a value of the wrong type or range, a field that is both to be tried
+            and the same for all cells, or two cells of one name.
     """
-    for key in [
-        *settings,
-        *(f"{section}.{name}" for section, part in (overrides or {}).items() for name in part),
-    ]:
-        if key in _RESERVED:
-            raise ConfigurationError(f"A sweep sets {key} itself: give its values to {_RESERVED[key]}.")
+    _check_keys(settings, overrides or {})
     for what, values in (("config", configs), ("seed", seeds), *settings.items()):
         if not values:
             raise ConfigurationError(f"Expected at least one value of {what}, got none.")
@@ -150,6 +146,20 @@ def grid_keys(settings: Mapping[str, Sequence[Any]]) -> tuple[str, str] | None:
     """The two fields that span a picture: `None` unless exactly two have several values."""
     several = [key for key, values in settings.items() if len(values) > 1]
     return (several[0], several[1]) if len(several) == 2 else None
+
+
+def _check_keys(settings: Mapping[str, Sequence[Any]], overrides: Mapping[str, Settings]) -> None:
+    shared = {
+        f"{section}.{name}": value for section, part in overrides.items() for name, value in part.items()
+    }
+    for key in [*settings, *shared]:
+        if key in _RESERVED:
+            raise ConfigurationError(f"A sweep sets {key} itself: give its values to {_RESERVED[key]}.")
+        if key in settings and key in shared:
+            raise ConfigurationError(
+                f"{key} is given twice: {list(settings[key])} to be tried and {shared[key]!r} for all cells. "
+                "Leave one out."
+            )
 
 
 def _cell(
