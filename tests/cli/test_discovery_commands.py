@@ -48,7 +48,7 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
     assert code == 0
     assert text.startswith("32 files: 30 images, 1 copy, 1 skipped\n")
     assert "skipped 1: not an image that can be read (starts like HTML)" in text
-    assert "categories estimated: " in text
+    assert "categories, estimated: " in text
     code, printed, _ = run(capsys, *arguments, "--json")
     assert code == 0
     values = json.loads(printed)

@@ -1,14 +1,18 @@
 """Corrections on disk: the model follows its registry, whole or not at all."""
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.functional import cosine_similarity
 
+from promptccd.cli.main import main
 from promptccd.discovery import discover, edit_registry, registry_in, split_in
+from promptccd.discovery.checkpoint import load_features
 from promptccd.discovery.registry_edits import dissolve_in, move_in
 from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
 from promptccd.registry import Merge, Rename, has_registry, load_registry, save_registry
@@ -127,6 +131,43 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
     with pytest.raises(RegistryError, match="was said to be no category"):
         edit_registry(found, lambda each: dissolve_in(found, each, second))
     assert registry.log[-1].time
+
+
+def test_images_of_earlier_stages_go_where_their_dissolved_category_is_nearest(
+    found, session, albums, caplog
+):
+    category = max(new_of(found), key=lambda each: registry_in(found).category(each).size)
+    discover(session, albums[2], found, num_categories=7)
+    registry = registry_in(found)
+    earlier = sorted(set(registry.members_of(category)) - set(load_features(found)[0]))
+    assert earlier
+    ids, _, matrix = registry.active_prototypes()
+    similarity = cosine_similarity(
+        *(torch.from_numpy(matrix[rows]) for rows in ([ids.index(category)], slice(None)))
+    )
+    similarity[ids.index(category)] = -1
+    nearest = ids[int(similarity.argmax())]
+    with caplog.at_level("INFO"):
+        main(["categories", str(found), "dissolve", str(category)])
+    after = registry_in(found)
+    assert {after.members[key] for key in earlier} == {nearest}
+    homes = Counter(after.members[key] for key in registry.members_of(category))
+    for home, count in homes.items():
+        assert f"{count} to {home} ({after.category(home).name})" in caplog.text
+    edit_registry(found, lambda each: each.undo())
+    assert registry_in(found).state_hash() == registry.state_hash()
+
+
+def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(run, caplog):
+    category = new_of(run / "stage3")[0]
+    size = registry_in(run / "stage3").category(category).size
+    with caplog.at_level("INFO"):
+        main(["categories", str(run / "stage3"), "dissolve", str(category)])
+    assert (
+        f"Category {category} is gone and will not come back. Its images went: {size} to no category."
+        in caplog.text
+    )
+    assert len(registry_in(run / "stage3").unassigned) == size
 
 
 def test_damaged_features_are_said(found):

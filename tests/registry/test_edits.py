@@ -109,6 +109,31 @@ def test_merge_overrules_answers_between_the_two(registry: CategoryRegistry, ima
     assert registry.constraints().cannot_link == ((three[0], three[1]),)
 
 
+def test_what_was_taken_out_stays_out_of_the_survivor(registry: CategoryRegistry, images: Images) -> None:
+    out, back, *_ = images.of(4)  # of category 5
+    registry.edit(Move([out, back], None))
+    registry.edit(Move([back], 4))
+    states, bans = [registry.state_hash()], [{out: {5}, back: {5}}]
+    for merged, banned in (([4, 5], 4), ([3, 4], 3)):
+        registry.edit(Merge(merged))
+        states.append(registry.state_hash())
+        bans.append({out: {banned}})
+    assert registry.members[back] == 3
+    for state, said in zip(reversed(states), reversed(bans), strict=True):
+        assert (registry.state_hash(), registry.constraints().forbidden) == (state, said)
+        registry.undo()
+
+
+def test_a_merge_overrules_an_answer_that_contradicts_it(registry: CategoryRegistry, images: Images) -> None:
+    out, partner = images.of(4)[0], images.of(5)[0]
+    registry.edit(Move([out], None))
+    registry.edit(Confirm([partner]))
+    registry.edit(Answer(out, partner, True))
+    registry.edit(Merge([4, 5]))
+    assert registry.constraints().forbidden == {out: {4}}
+    assert not registry.constraints().must_link
+
+
 def test_split_gives_a_new_id_to_the_selected_images_alone(
     registry: CategoryRegistry, images: Images
 ) -> None:
@@ -152,6 +177,31 @@ def test_not_a_category(registry: CategoryRegistry, images: Images) -> None:
     assert registry.members[members[0]] == 3
     assert registry.unassigned == members[1:]
     assert registry.constraints().forbidden[members[1]] == {5}
+
+
+def test_images_that_nobody_gave_a_category_go_to_the_nearest(
+    registry: CategoryRegistry, images: Images
+) -> None:
+    members = images.of(4)  # of 5, whose prototype is nearest to 0's, then to 4's, then to 1's
+    registry.edit(Move(members[2:3], 0))
+    registry.edit(Move(members[2:3], None))  # taken out of 0
+    registry.edit(Move(members[2:3], 5))
+    before = registry.state_hash()
+    registry.edit(NotACategory(5, {members[0]: 3, members[2]: 0}, rest_to_nearest=True))
+    assert [registry.members[key] for key in members] == [3, 0, 4, 0, 0]
+    registry.undo()
+    assert registry.state_hash() == before
+    registry.edit(Move(images.of(5), 3))
+    assert registry.category(4).dormant  # no image goes to one that has none
+    registry.edit(NotACategory(5, rest_to_nearest=True))
+    assert [registry.members[key] for key in members] == [0, 0, 1, 0, 0]
+
+
+def test_images_of_the_only_category_become_unassigned(images: Images) -> None:
+    registry = CategoryRegistry()
+    registry.observe(0, images.groups(together=(0, 3, 4, 5)))
+    registry.edit(NotACategory(0, rest_to_nearest=True))
+    assert registry.unassigned == sorted(images.keys)
 
 
 def test_answers_become_constraints_and_can_be_taken_back(registry: CategoryRegistry, images: Images) -> None:

@@ -189,6 +189,17 @@ def test_an_image_taken_out_does_not_come_back() -> None:
     assert registry.unassigned == S1.of(3)[:1]
 
 
+def test_an_image_taken_out_stays_out_of_what_its_category_was_merged_into() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    out = S1.of(4)[:1]  # of category 4
+    registry.edit(Move(out, None))
+    for merged, together in (([3, 4], (3, 4)), ([0, 3], (0, 3, 4))):
+        registry.edit(Merge(merged))
+        registry.observe(1, S1.groups(KNOWN, together=together))
+        assert registry.unassigned == out
+
+
 def test_answers_hold_in_the_next_grouping() -> None:
     registry = known_registry()
     registry.observe(1, S1.groups(KNOWN))
@@ -246,6 +257,26 @@ def test_what_changed_since_the_last_stage() -> None:
     assert change.unsure == (both.keys[0],)
     assert change.arrived == 1
     assert set(change.moved.values()) == {(5, 4)}
+
+
+def test_a_category_that_came_and_went_is_no_change() -> None:
+    registry = known_registry()
+    earlier = registry.copy()
+    registry.observe(1, S1.groups(KNOWN))
+    settled = registry.copy()
+    registry.edit(Rename(4, "stork"))
+    registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
+    assert registry.category(4).dormant
+    change = registry.changes_since(earlier)
+    assert change.new == (3, 5)
+    named = (change.grown, change.shrunk, change.renamed, change.retired, change.emptied)
+    assert not any(4 in each for each in named)
+    assert registry.changes_since(settled).emptied == (4,)
+    asleep = registry.copy()
+    registry.observe(1, S1.groups(KNOWN))
+    assert registry.changes_since(earlier).new == (3, 4, 5)
+    change = registry.changes_since(asleep)
+    assert (change.new, change.grown, change.emptied) == ((), {4: (0, 8)}, ())
 
 
 def test_everything_is_new_without_known_categories() -> None:

@@ -1,6 +1,8 @@
 """``promptccd categories``: look at the categories of a checkpoint or a discovery, and correct them."""
 
 import argparse
+import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +20,8 @@ from promptccd.discovery.registry_edits import (
 )
 from promptccd.errors import RegistryError
 from promptccd.registry import CategoryRegistry, Merge, Rename
+
+logger = logging.getLogger(__name__)
 
 
 def add_commands(commands: Any) -> None:
@@ -81,7 +85,10 @@ def _move(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> Non
 def _dissolve(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
     if len(arguments) != 1:
         raise RegistryError(f"Expected dissolve ID, got {arguments}.")
-    dissolve_in(folder, registry, _id(arguments[0]))
+    identity = _id(arguments[0])
+    members = registry.members_of(identity)
+    dissolve_in(folder, registry, identity)
+    logger.info("Category %d is gone and will not come back. %s", identity, _whereabouts(registry, members))
 
 
 def _undo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
@@ -90,6 +97,15 @@ def _undo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> Non
 
 def _redo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
     registry.redo()
+
+
+def _whereabouts(registry: CategoryRegistry, keys: list[str]) -> str:
+    homes = Counter(registry.members.get(key) for key in keys)
+    parts = [
+        f"{count} to {'no category' if home is None else f'{home} ({registry.category(home).name})'}"
+        for home, count in homes.most_common()
+    ]
+    return f"Its images went: {', '.join(parts)}." if parts else "It had no images."
 
 
 def _id(text: str) -> int:

@@ -71,7 +71,11 @@ def move_images(standing: Standing, images: Sequence[str], to: int | None) -> Mo
 
 
 def dissolve_category(standing: Standing, category: int) -> NotACategory:
-    """Say that a category is none; each of its images goes to the nearest other one."""
+    """Say that a category is none; each of its images goes to the nearest other one.
+
+    Those that are not in the standing came with earlier stages, and their features are gone: they go where the
+    category's own prototype is nearest.
+    """
     rows = standing.rows_of(category)
     others = [row for row, identity in enumerate(standing.grouping.ids) if identity != category]
     if not others:
@@ -83,6 +87,7 @@ def dissolve_category(standing: Standing, category: int) -> NotACategory:
     return NotACategory(
         category,
         {standing.keys[row]: int(identity) for row, identity in zip(rows, nearest, strict=True)},
+        rest_to_nearest=True,
     )
 
 

@@ -131,7 +131,11 @@ def move_in(folder: Path, registry: CategoryRegistry, images: Sequence[str], to:
 
 
 def dissolve_in(folder: Path, registry: CategoryRegistry, category: int) -> None:
-    """Say that a category is none; its images go to the nearest ones where features lie beside the registry."""
+    """Say that a category is none.
+
+    Beside a discovery's features its images go to the nearest other ones. In a stage of a run they become unassigned,
+    so that the next stage does not learn from where nobody has put them.
+    """
     registry.category(category)
     edit = NotACategory(category)
     if load_features(folder) is not None:

@@ -11,7 +11,8 @@ from promptccd.errors import RegistryError
 from promptccd.registry.categories import Category, CategoryState, check_name, default_name, free_name
 from promptccd.registry.draft import Draft
 from promptccd.registry.edit import Edit
-from promptccd.registry.tables import DIFFERENT
+from promptccd.registry.matching import unit
+from promptccd.registry.tables import DIFFERENT, Tables
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Merge(Edit):
 
     The known one survives, else the oldest (the least id). The others are retired and remember where they went.
     The survivor's prototype becomes the mean of all, weighted by their numbers of images. A name that a person gave
-    wins over a default one.
+    wins over a default one. An image that was taken out of one of them stays out of the survivor, unless it is in one
+    of them now: then the merge is the later word.
 
     Attributes:
         categories: two ids or more.
@@ -65,9 +67,7 @@ class Merge(Edit):
         self._unlink(draft, {each.id for each in merged})
         for key in members:
             draft.place(key, survivor.id, pin=key in draft.tables.pinned)
-            if survivor.id in draft.tables.forbidden.get(key, ()):
-                left = tuple(each for each in draft.tables.forbidden[key] if each != survivor.id)
-                draft.put("forbidden", key, left or None)
+        kept_out = self._carry_bans(draft, survivor.id, {each.id for each in merged})
         draft.change(
             survivor.id,
             name=_merged_name(survivor, others),
@@ -76,7 +76,21 @@ class Merge(Edit):
         )
         for each in others:
             draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
-        draft.settle_links(members)
+        draft.settle_links([*members, *kept_out])
+
+    @staticmethod
+    def _carry_bans(draft: Draft, survivor: int, merged: set[int]) -> list[str]:
+        """Images taken out of one of the categories: what was said of any of them is said of the survivor now."""
+        tables, kept_out = draft.tables, []
+        for key, banned in list(tables.forbidden.items()):
+            if merged.isdisjoint(banned):
+                continue
+            left = set(banned) - merged
+            if tables.members.get(key) != survivor:
+                left.add(survivor)
+                kept_out.append(key)
+            draft.put("forbidden", key, tuple(sorted(left)) or None)
+        return kept_out
 
     @staticmethod
     def _unlink(draft: Draft, merged: set[int]) -> None:
@@ -141,13 +155,16 @@ class NotACategory(Edit):
 
     Attributes:
         category: its id.
-        assignment: where its images go, category by key, for example to the nearest ones; the others become
-            unassigned. Nothing is pinned, because nobody looked at each image.
+        assignment: where its images go, category by key, for example to the nearest ones. Nothing is pinned, because
+            nobody looked at each image.
+        rest_to_nearest: whether the others go where this category's prototype is nearest, as do images that a person
+            took out of the category they are given; else they become unassigned.
     """
 
     kind: ClassVar[str] = "not_a_category"
     category: int
     assignment: Mapping[str, int] = field(default_factory=dict)
+    rest_to_nearest: bool = False
 
     def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
         """See `Edit.apply`."""
@@ -162,12 +179,22 @@ class NotACategory(Edit):
         targets = {each: draft.tables.category(each).id for each in set(self.assignment.values())}
         if category.id in targets.values():
             raise RegistryError(f"Category {category.id} is being retired: give its images another one.")
+        nearest = _nearest_first(draft.tables, prototypes, category) if self.rest_to_nearest else []
         for key in members:
-            target = targets[self.assignment[key]] if key in self.assignment else None
-            draft.place(key, None if target in draft.tables.forbidden.get(key, ()) else target)
+            given = [targets[self.assignment[key]]] if key in self.assignment else []
+            banned = draft.tables.forbidden.get(key, ())
+            draft.place(key, next((each for each in (*given, *nearest) if each not in banned), None))
             draft.forbid(key, category.id)
         draft.change(category.id, state=CategoryState.RETIRED, dormant=False)
         draft.settle_links(members)
+
+
+def _nearest_first(tables: Tables, prototypes: np.ndarray, category: Category) -> list[int]:
+    """Ids of the other active categories, by the cosine of their prototype and this one's."""
+    others = [each for each in tables.living() if not each.dormant and each.id != category.id]
+    own, *rest = unit(prototypes[[each.prototype_row for each in (category, *others)]])
+    order = np.argsort([-float(each @ own) for each in rest], kind="stable")
+    return [others[row].id for row in order]
 
 
 def _merged_name(survivor: Category, others: list[Category]) -> str:

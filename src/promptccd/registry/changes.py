@@ -55,7 +55,8 @@ def compare(before: Tables, after: Tables, *, stage: int, rerun: bool, sure: flo
         rerun: whether that stage had been grouped before.
         sure: least confidence in 0..1 of an image that the model is sure of.
     """
-    new = [each for each in after.living() if each.id not in before.categories]
+    # One that came and was emptied again is no change: there is nothing of it to be seen before or after.
+    new = [each for each in after.living() if each.id not in before.categories and not each.dormant]
     common = [(before.categories[each.id], each) for each in after.living() if each.id in before.categories]
     moved = {
         key: (before.members.get(key), after.members.get(key))

@@ -213,7 +213,7 @@ def _by_prototype(
     ]
     if not candidates or not (found == NEW).any() or prototypes.shape[1] != groups.prototypes.shape[1]:
         return
-    similarity = _unit(groups.prototypes) @ _unit(prototypes[[row for _, row in candidates]]).T
+    similarity = unit(groups.prototypes) @ unit(prototypes[[row for _, row in candidates]]).T
     taken = set(found.tolist())
     for cluster in np.flatnonzero((found == NEW) & (evidence.unpinned > 0)):
         nearest = int(similarity[cluster].argmax())
@@ -226,7 +226,8 @@ def _by_prototype(
         found[cluster] = REJECTED if target is None else target
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Rows of length 1 in float64; a row of zeros stays one."""
     vectors = vectors.astype(np.float64)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
