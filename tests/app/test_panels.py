@@ -8,19 +8,20 @@ pytest.importorskip("gradio", reason="the page needs gradio: pip install -c cons
 
 import gradio as gr
 
-from promptccd.app.desk import Desk, told
+from promptccd.app.desk import Desk, Panel, Updates, told
 from promptccd.app.html import counted, percent, render
 from promptccd.app.page import build_app
 from promptccd.app.panels.changes import ChangesPanel
-from promptccd.app.panels.group import GroupPanel
-from promptccd.app.panels.groups import GroupsPanel, _redo, _undo
-from promptccd.app.panels.questions import MOST, QuestionsPanel
+from promptccd.app.panels.group import GroupPanel, _dissolve, _move, _why
+from promptccd.app.panels.groups import NO_CATEGORY, GroupsPanel, _open, _redo, _regroup, _undo
+from promptccd.app.panels.images import ImagesPanel
+from promptccd.app.panels.questions import MOST, NOTHING_LEFT, QuestionsPanel
 from promptccd.app.panels.take_away import push_groups
 from promptccd.app.panels.why import why_html
 from promptccd.app.visits import Visit, Visits
 from promptccd.data.limits import IntakeLimits
 from promptccd.errors import DataError, HubError
-from promptccd.registry import Rename
+from promptccd.registry import Confirm, Rename
 from tests.conftest import coloured_images
 
 HOSTILE = '"><img src=x onerror=alert(1)>{{7*7}}${7*7}'
@@ -49,6 +50,24 @@ def visit(visits: Visits, tmp_path: Path) -> Visit:
 def desk(visits: Visits) -> Desk:
     with gr.Blocks():
         return Desk(visits, gr.State(""))
+
+
+def pictures_in(folder: Path, count: int) -> list[Path]:
+    """Pictures of one kind."""
+    folder.mkdir()
+    for row, record in enumerate(coloured_images(1, count, seed=3)):
+        record["image"].save(folder / f"{row}.png")
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture
+def one_group(visits: Visits, tmp_path: Path) -> Visit:
+    """A visit over a bare backbone with two images in one group."""
+    opened = visits.open()
+    opened.session.read(pictures_in(tmp_path / "two", 2))
+    opened.session.embed()
+    opened.session.group(1)
+    return opened
 
 
 def test_names_are_text_in_every_panel(visit: Visit, desk: Desk) -> None:
@@ -184,3 +203,102 @@ def test_words() -> None:
     assert counted(1, "image") == "1 image"
     assert counted(1200, "category", "categories") == "1,200 categories"
     assert percent(0.796) == "80\N{NO-BREAK SPACE}%"
+
+
+def test_one_image_alone_is_grouped(visits: Visits, desk: Desk, tmp_path: Path) -> None:
+    visit = visits.open()
+    with gr.Blocks():
+        images, questions = ImagesPanel(desk), QuestionsPanel(desk)
+        images.connect(gr.Tabs(), [GroupsPanel(desk), questions])
+    for stage, path in enumerate(pictures_in(tmp_path / "pictures", 2)):
+        visit.session.read([path])
+        *_, last = images._find(visit.id)
+        assert visit.session.registry.stage == stage
+        assert last[images.status] == ""
+        assert NOTHING_LEFT[0] in last[questions.question]
+
+
+def test_a_page_that_cannot_be_shown_is_not_left_waiting(one_group: Visit, desk: Desk) -> None:
+    class Broken(Panel):
+        outputs = ()
+
+        def show(self, visit: Visit) -> Updates:
+            raise KeyError("a bug")
+
+    with gr.Blocks():
+        images = ImagesPanel(desk)
+        images.connect(gr.Tabs(), [Broken()])
+    steps, last = images._find(one_group.id), {}
+    with pytest.raises(gr.Error, match="went wrong"):
+        for last in steps:  # noqa: B007 - the newest one is looked at below
+            pass
+    assert last[images.status] == ""
+    assert not last[images.cancel].visible
+    assert last[images.find].visible
+
+
+def test_without_any_group_the_page_says_so_and_undo_works(one_group: Visit, desk: Desk) -> None:
+    with gr.Blocks():
+        groups, questions, panels = GroupsPanel(desk), QuestionsPanel(desk), [GroupPanel(desk)]
+    one_group.opened = one_group.session.registry.active[0].id
+    assert "are in no group now" in _dissolve(one_group)
+    shown = groups.show(one_group)
+    assert "No groups in 2 images" in shown[groups.summary]
+    assert "2 images are in no group" in shown[groups.summary]
+    assert (shown[groups.slider].minimum, shown[groups.slider].value) == (1, 1)
+    assert shown[groups.undo].interactive
+    assert NOTHING_LEFT[0] in questions.show(one_group)[questions.question]
+
+    one_group.opened = NO_CATEGORY
+    keys = one_group.session.current.keys
+    assert panels[0].show(one_group)[panels[0].members].count("<img") == len(keys)
+    with pytest.raises(DataError, match="There are no groups"):
+        _why(one_group, keys)
+    with pytest.raises(DataError, match="No image is in a group"):
+        push_groups(one_group, "somebody", "my-groups", "no token", private=True)
+
+    assert "0 categories in all" in _regroup(one_group, None)  # what is no category stays none
+    assert "No groups in 2 images" in groups.show(one_group)[groups.summary]
+    while not one_group.session.registry.active:
+        _undo(one_group)
+    assert "2 images in 1 group" in groups.show(one_group)[groups.summary]
+
+
+def test_a_group_that_a_step_took_away_is_closed(visit: Visit, desk: Desk) -> None:
+    with gr.Blocks():
+        panel = GroupPanel(desk)
+    four = {each.id for each in visit.session.registry.active}
+    _regroup(visit, 2)
+    gone = (four - {each.id for each in visit.session.registry.active}).pop()
+    _undo(visit)
+    _open(visit, gone)
+    assert panel.show(visit)[panel.box].visible
+    _redo(visit)
+    assert visit.opened is None
+    assert not panel.show(visit)[panel.box].visible
+    _open(visit, gone)  # from a card that was still on the page
+    assert visit.opened is None
+
+
+def test_different_is_taken_where_there_is_one_group(one_group: Visit, desk: Desk) -> None:
+    with gr.Blocks():
+        panel = QuestionsPanel(desk)
+    before = one_group.session.registry.state_hash()
+    assert "1 image changed groups" in panel._answer(one_group, panel.show(one_group)[panel.pair], False)
+    assert len({*one_group.session.registry.members.values()}) == 2
+    assert _undo(one_group) == "Undone: answer."
+    assert one_group.session.registry.state_hash() == before
+
+
+def test_a_message_calls_images_by_their_names(one_group: Visit, desk: Desk) -> None:
+    keys = one_group.session.current.keys
+
+    def confirm(visit: Visit) -> None:
+        _move(visit, keys, NO_CATEGORY)
+        visit.session.edit(Confirm(keys))
+
+    with pytest.raises(gr.Error) as shown:
+        desk.run(one_group.id, confirm, [])
+    assert "is in no category" in shown.value.message
+    assert one_group.session.file_of(keys[0])[1].name in shown.value.message
+    assert keys[0] not in shown.value.message

@@ -16,6 +16,7 @@ from promptccd.discovery import (
 )
 from promptccd.discovery.assignments import assignment_rows
 from promptccd.discovery.groups import group_views
+from promptccd.discovery.page import write_page
 from promptccd.errors import DataError, DivergedError, RegistryError
 from promptccd.registry import Answer, Merge, Rename, load_registry, save_registry
 from promptccd.runs import load_model
@@ -286,6 +287,41 @@ def test_a_bare_backbone_knows_nothing_and_finds_groups(backbone_folder, albums,
     assert again.registry.state_hash() == session.registry.state_hash()
     grouped(again, albums[1])
     assert again.current.stage == session.current.stage + 1
+
+
+def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
+    session = DiscoverySession.open(backbone_folder)
+    grouped(session, write_pictures(tmp_path / "album", [0]), num_categories=1)
+    state = session.registry.state_hash()
+    session.edit(dissolve_category(session.standing(), 0))
+    assert session.standing().keys == ()
+    assert group_views(session) == []
+    assert {row.category for row in assignment_rows(session)} == {None}
+    page = write_page(session, assignment_rows(session), tmp_path / "page.html").read_text()
+    assert "No groups in 8 images" in page
+    assert "In no category</strong></dt><dd><bdi>8 images" in page
+    with pytest.raises(DataError, match="There are no groups"):  # a model without categories cannot be loaded
+        save_checkpoint(session, tmp_path / "saved")
+    session.undo()
+    assert session.registry.state_hash() == state
+    session.redo()
+    grouped(session, write_pictures(tmp_path / "next", [1, 2], seed=6), num_categories=2)
+    assert sum(view.size for view in group_views(session)) == len(session.standing().keys) > 0
+
+
+def test_answers_that_need_one_more_category_get_it(backbone_folder, tmp_path):
+    session = DiscoverySession.open(backbone_folder)
+    grouped(session, write_pictures(tmp_path / "album", [0], per_category=3), num_categories=1)
+    first, second, third = session.current.keys
+    for one, two, count in ((first, second, 2), (first, third, 2), (second, third, 3)):
+        session.edit(Answer(one, two, same=False), regroup=True)
+        assert session.num_categories == count
+    assert len({session.registry.members[key] for key in (first, second, third)}) == 3
+    state, log = session.registry.state_hash(), session.registry.log
+    session.current.features = torch.full_like(session.features, torch.nan)
+    with pytest.raises(DataError, match="NaN"):
+        session.edit(Rename(session.registry.active[0].id, "heron"), regroup=True)
+    assert (session.registry.state_hash(), session.registry.log) == (state, log)
 
 
 def test_a_checkpoint_without_registry_starts_one_from_its_categories(stage0, albums):

@@ -2,6 +2,7 @@
 
 import html
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,12 +12,14 @@ from gradio.components import Component
 
 from promptccd.app.background import StoppedError
 from promptccd.app.visits import Visit, Visits
+from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, PromptCCDError
 
 logger = logging.getLogger(__name__)
 
 Updates = dict[Any, Any]
 MESSAGE_S, INFO_S = 15, 5
+CONTENT_HASH = re.compile(r"\b[0-9a-f]{64}\b")
 # Few things that are short at once: a visitor who waits does not hold up the others.
 QUIET: Mapping[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": 8}
 # Whatever runs the model, or changes its categories, waits for its turn.
@@ -109,7 +112,7 @@ class Desk:
         """
         with told():
             visit = self.visit(visit_id)
-            with visit.lock:
+            with visit.lock, told(visit.session):
                 said = act(visit)
                 shown = merged(panel.show(visit) for panel in panels)
             if said:
@@ -121,7 +124,13 @@ class told:
     """What goes wrong inside is told in the visitor's browser, escaped; bugs of ours go into the log.
 
     That the visitor stopped something is left to whoever did it.
+
+    Args:
+        session: images that a message speaks of by the hash of their content are called by their names there.
     """
+
+    def __init__(self, session: DiscoverySession | None = None):
+        self._session = session
 
     def __enter__(self) -> None:
         """Nothing happens yet."""
@@ -135,7 +144,7 @@ class told:
         if error is None or not isinstance(error, Exception) or isinstance(error, gr.Error | StoppedError):
             return
         if isinstance(error, PromptCCDError):
-            text = str(error)
+            text = CONTENT_HASH.sub(self._name, str(error))
         else:
             logger.error("Unexpected error in the app.", exc_info=error)
             text = (
@@ -143,6 +152,11 @@ class told:
                 "over with fewer images."
             )
         raise gr.Error(html.escape(text, quote=False), duration=MESSAGE_S, print_exception=False) from error
+
+    def _name(self, found: re.Match[str]) -> str:
+        stages = self._session.stages if self._session else []
+        names = [stage.files[found[0]].name for stage in stages if found[0] in stage.files]
+        return names[-1] if names else found[0]
 
 
 def merged(parts: Iterable[Updates]) -> Updates:
@@ -153,7 +167,7 @@ def merged(parts: Iterable[Updates]) -> Updates:
     return together
 
 
-def told_steps(steps: Iterator[Any]) -> Iterator[Any]:
+def told_steps(steps: Iterator[Any], session: DiscoverySession) -> Iterator[Any]:
     """The same steps; what goes wrong is told."""
-    with told():
+    with told(session):
         yield from steps

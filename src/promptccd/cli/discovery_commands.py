@@ -106,7 +106,9 @@ def _summary(result: DiscoveryResult) -> str:
         f"{report.found} files: {report.used} images, {report.duplicates} "
         f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
-        f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}",
+        f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}"
+        if sizes
+        else "categories: none that an image is in",
         f"{'images and copies' if report.duplicates else 'images'}: {counts['known']} in known categories, "
         f"{counts['settled']} in ones discovered before, {counts['new']} in new ones"
         + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),

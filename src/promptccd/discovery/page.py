@@ -51,11 +51,12 @@ def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: P
         if group.size
     ]
     stage, report = session.current, session.current.intake.report()
+    heading = "Groups" if shown else "No groups"
     dots = _dots(session, groups)
     files = stage.intake.files
     page = render_page(
         "discovery.html.jinja",
-        title=f"Groups in {report.used:,} image{'s' * (report.used != 1)}",
+        title=f"{heading} in {report.used:,} image{'s' * (report.used != 1)}",
         report=report,
         stage=stage.stage,
         estimate=session.estimate,

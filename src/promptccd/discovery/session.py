@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -300,9 +301,10 @@ class DiscoverySession:
     # Corrections
 
     def edit(self, edit: Edit, regroup: bool = False) -> None:
-        """Do what a person said, and on request group again with it, into as many categories as there are.
+        """Do what a person said, and on request group again with it.
 
-        The grouping is an entry of its own: taking both back is two times `undo`.
+        That is into as many categories as there are, or one more where so many cannot meet the corrections. The
+        grouping is an entry of its own: taking both back is two times `undo`.
 
         Raises:
             RegistryError: it is not possible; nothing changed.
@@ -312,9 +314,20 @@ class DiscoverySession:
         try:
             self.registry.edit(edit, time=now())
             if regroup:
-                self.group(self.num_categories)
+                self._group_again()
         except BaseException:  # with what could be redone, which a new edit forgets
             self.registry = before
+            raise
+
+    def _group_again(self) -> None:
+        """Into as many categories as there are, or one more; what the first attempt says is what is raised."""
+        count = self.num_categories
+        try:
+            self.group(count)
+        except DataError:
+            with suppress(DataError):
+                self.group(count + 1)
+                return
             raise
 
     def undo(self) -> None:
@@ -344,14 +357,27 @@ class DiscoverySession:
         return intake.thumbnail(file)
 
     def why(self, key: str) -> Explanation:
-        """What the model looked at in an image, the parts it saw, and the prompts that acted."""
+        """What the model looked at in an image, the parts it saw, and the prompts that acted.
+
+        Raises:
+            DataError: there is no such image in this session, or there are no categories.
+        """
         intake, file = self.file_of(key)
         self.update_model()
         return explain_image(self.model, self.view, intake.open(file))
 
     def update_model(self) -> None:
-        """Let the model assign images to the categories of the registry."""
+        """Let the model assign images to the categories of the registry.
+
+        Raises:
+            DataError: there are none, and a model without categories cannot be used.
+        """
         found = self.registry.active_prototypes()
+        if not found.ids:
+            raise DataError(
+                "There are no groups, without which the model cannot assign images: take a correction back, or group "
+                "other images first."
+            )
         self.model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
         self.model.config.stage, self.model.config.num_known = self.registry.stage, self.registry.num_known
 

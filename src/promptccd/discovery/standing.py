@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from promptccd.clustering import CountEstimate, Grouping
 from promptccd.registry import CategoryRegistry
@@ -39,7 +40,7 @@ def standing_of(
     count: CountEstimate,
     temperature: float,
 ) -> Standing:
-    """Read off a registry where images stand.
+    """Read off a registry where images stand; with no category nothing stands anywhere.
 
     Args:
         registry: of these images.
@@ -63,8 +64,9 @@ def standing_of(
     confidences = torch.softmax(-squared / temperature, dim=1).gather(1, own[:, None])[:, 0]
     held = torch.tensor([key in pinned for key in kept], dtype=torch.bool)
     others = squared.scatter(1, own[:, None], torch.inf)
-    second_distances, second = others.min(1)
-    numbers = torch.tensor(ids, dtype=torch.int64)
+    # The last one is none: without it there is no least of no categories.
+    second_distances, second = functional.pad(others, (0, 1), value=torch.inf).min(1)
+    numbers = torch.tensor([*ids, -1], dtype=torch.int64)
     return Standing(
         kept,
         features[placed],

@@ -195,9 +195,8 @@ def _dissolve(visit: Visit) -> str:
     session, identity = visit.session, _opened(visit)
     session.edit(dissolve_category(session.standing(), identity))
     visit.opened = None
-    return (
-        f"Group {identity} is gone; its images went to the nearest other groups, and it will not come back."
-    )
+    where = "went to the nearest other groups" if session.registry.active else "are in no group now"
+    return f"Group {identity} is gone; its images {where}, and it will not come back."
 
 
 def _move(visit: Visit, keys: Sequence[str], to: int | None) -> str:

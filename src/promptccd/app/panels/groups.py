@@ -105,11 +105,19 @@ def unassigned_keys(session: DiscoverySession) -> list[str]:
     return [key for key in session.current.keys if key not in session.registry.members]
 
 
+def follow_opened(visit: Visit) -> None:
+    """Go on with the group that holds what the opened one held; all groups are shown where none does now."""
+    registry, opened = visit.session.registry, visit.opened
+    if opened is not None and opened != NO_CATEGORY:
+        held_by = registry.resolve(opened) if opened in registry.categories else None
+        visit.opened = held_by if held_by in {each.id for each in registry.active} else None
+
+
 def _open(visit: Visit, category: Any) -> None:
-    identity = int(category)
-    if identity != NO_CATEGORY:
-        visit.session.registry.category(identity)
-    visit.opened = identity
+    visit.opened = int(category)
+    if visit.opened != NO_CATEGORY:
+        visit.session.registry.category(visit.opened)
+        follow_opened(visit)
 
 
 def _undone_next(session: DiscoverySession) -> Sequence[LogEntry]:
@@ -132,11 +140,9 @@ def _redo(visit: Visit) -> str:
 
 
 def _step(visit: Visit, act: Callable[[], None], entries: Sequence[LogEntry], word: str) -> str:
-    registry = visit.session.registry
     for _ in range(max(len(entries), 1)):  # with nothing to step over, the registry says so
         act()
-    if visit.opened is not None and visit.opened != NO_CATEGORY:
-        visit.opened = registry.resolve(visit.opened) if visit.opened in registry.categories else None
+    follow_opened(visit)
     return f"{word}: {_kind(entries)}."
 
 
@@ -155,11 +161,11 @@ def _kind(entries: Sequence[LogEntry]) -> str:
 
 
 def _bounds(session: DiscoverySession) -> tuple[int, int, int]:
-    """Fewest and most categories the slider offers, and how many there are."""
-    fixed, count, estimate = len(session.fixed), session.num_categories, session.estimate
+    """Fewest and most categories the slider offers, and where it stands: where there are none, at one."""
+    fixed, count, estimate = len(session.fixed), max(session.num_categories, 1), session.estimate
     least = max(1, fixed, min(estimate.low - MARGIN, count))
     most = min(fixed + len(session.current.keys), max(estimate.high + MARGIN, count))
-    return min(least, count), max(most, count), count
+    return least, max(most, count), count
 
 
 def _scale(session: DiscoverySession, least: int, most: int) -> str:

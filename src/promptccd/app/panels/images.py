@@ -133,6 +133,10 @@ class ImagesPanel(Panel):
         done = {self.status: "", self.cancel: gr.Button(visible=False)}
         try:
             yield from self._steps(visit, work)
+            with told(), visit.lock:
+                visit.opened = None
+                target = "changes" if len(visit.session.stages) > 1 else "groups"
+                shown = merged(panel.show(visit) for panel in (self, *self._after))
         except StoppedError as stopped:
             gr.Info(str(stopped))
             yield done | {self.find: gr.Button(visible=True)}
@@ -140,17 +144,13 @@ class ImagesPanel(Panel):
         except gr.Error:
             yield done | {self.find: gr.Button(visible=True)}
             raise
-        visit.opened = None
-        with told(), visit.lock:
-            target = "changes" if len(visit.session.stages) > 1 else "groups"
-            shown = merged(panel.show(visit) for panel in (self, *self._after))
         yield done | shown | {self._tabs: gr.Tabs(selected=target)}
 
     def _steps(self, visit: Visit, work: Callable[[Progress], None]) -> Iterator[Updates]:
         """Do work that takes long, and show how far it is."""
         visit.busy = True
         try:
-            for step in told_steps(watched(work, visit.stop, MOST_S)):
+            for step in told_steps(watched(work, visit.stop, MOST_S), visit.session):
                 yield {self.status: _progress(step)}
         finally:
             visit.busy = False

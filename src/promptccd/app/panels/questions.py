@@ -9,7 +9,6 @@ from promptccd.app.html import counted, render, thumbnail_uri
 from promptccd.app.panels.images import has_groups
 from promptccd.app.visits import Visit
 from promptccd.clustering import PairQuestion, pair_questions
-from promptccd.errors import DataError
 from promptccd.registry import Answer
 
 MOST = 10
@@ -100,7 +99,7 @@ def _no_question(why: tuple[str, str]) -> str:
 
 
 def _next(visit: Visit) -> PairQuestion | None:
-    """The most telling question that was not asked yet.
+    """The most telling question that was not asked yet; none about fewer than two images.
 
     Raises:
         DataError: nothing is grouped yet.
@@ -110,7 +109,7 @@ def _next(visit: Visit) -> PairQuestion | None:
     session = visit.session
     standing = session.standing()
     if len(standing.keys) < 2:
-        raise DataError("Questions need two images or more: give some more images.")
+        return None
     found = pair_questions(
         standing.grouping,
         standing.features,

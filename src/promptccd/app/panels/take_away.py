@@ -137,9 +137,13 @@ def push_groups(visit: Visit, owner: str, name: str, token: str, *, private: boo
     """Push the groups as a data set to the account of the visitor; returns its name there.
 
     Raises:
+        DataError: no image is in a group.
         HubError: the Hub refuses, or cannot be reached.
     """
-    folder = export_dataset(visit.session, assignment_rows(visit.session), take_away_folder(visit))
+    rows = assignment_rows(visit.session)
+    if all(row.category is None for row in rows):
+        raise DataError("No image is in a group, so there is nothing to push: take a correction back first.")
+    folder = export_dataset(visit.session, rows, take_away_folder(visit))
     table = Dataset.from_parquet(str(next(folder.glob("data/*.parquet"))), cache_dir=str(visit.folder))
     target = f"{owner}/{(name or '').strip() or 'discovered-groups'}"
     try:

@@ -14,7 +14,7 @@ def why_html(session: DiscoverySession, key: str) -> str:
     """What the model looked at in an image, which of its prompts fired, and the nearest categories.
 
     Raises:
-        DataError: there is no such image in this session.
+        DataError: there is no such image in this session, or no group that it could be nearest to.
     """
     found = session.why(key)
     standing = session.standing()
