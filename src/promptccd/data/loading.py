@@ -56,7 +56,9 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
         return BUILT_IN[dataset].load()
     path = Path(dataset).expanduser()
     if not path.exists() and (dataset.startswith((".", "/", "~")) or dataset.count("/") > 1):
-        raise DataError(f"No folder at dataset {dataset!r}. Give a folder that exists, or a Hub id.")
+        raise DataError(
+            f"No folder at dataset {dataset!r}. Set --dataset to a folder that exists, or to a Hub id."
+        )
     try:
         if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
             loaded = load_from_disk(str(path))
