@@ -114,12 +114,17 @@ def stages() -> StageStream:
 @pytest.fixture
 def recipe_values(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> dict[str, dict]:
     """A four-stage recipe that trains in seconds."""
+    return resumable_recipe(image_folder, backbone_folder, tmp_path / "run")
+
+
+def resumable_recipe(image_folder: Path, backbone_folder: Path, folder: Path) -> dict[str, dict]:
+    """Values of a four-stage recipe of several epochs, so that there is something to interrupt."""
     return {
         "data": {"dataset": str(image_folder), "class_blocks": [2, 1, 1, 1]},
         "views": {"image_size": 16, "resize_size": 18},
         "model": {"backbone": str(backbone_folder), **TINY_HEAD},
         "training": {
-            "output_dir": str(tmp_path / "run"),
+            "output_dir": str(folder),
             "epochs": 3,
             "batch_size": 16,
             "learning_rate": 0.05,

@@ -14,6 +14,7 @@ import pytest
 from promptccd.errors import DivergedError, RunError, SplitMismatchError
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.arguments import Recipe
+from tests.conftest import resumable_recipe
 
 Values = dict[str, dict]
 
@@ -39,10 +40,14 @@ def train_alone(values: Values, folder: Path, name: str, **training) -> Path:
     return folder / name
 
 
-@pytest.fixture
-def reference(recipe_values: Values, tmp_path: Path) -> list[str]:
-    """Bytes of an uninterrupted run."""
-    return stage_hashes(train_alone(recipe_values, tmp_path, "reference"))
+@pytest.fixture(scope="session")
+def reference(
+    image_folder: Path, backbone_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[str]:
+    """Bytes of an uninterrupted run with the values of `recipe_values`."""
+    folder = tmp_path_factory.mktemp("reference")
+    values = resumable_recipe(image_folder, backbone_folder, folder)
+    return stage_hashes(train_alone(values, folder, "reference"))
 
 
 @pytest.mark.timeout(600)
