@@ -24,7 +24,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 spectrum test lint format bench clean
+.PHONY: demo demo-seeds variants variants-cifar100 spectrum test faults guards lint format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -48,6 +48,12 @@ spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories 
 
 test: $(VENV)/.dev           ## the whole suite, offline
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests that hold it
+	$(BIN)/python -m tests.faults
+
+guards: $(VENV)/.dev         ## take each guard out in turn: its tests must fail; some minutes
+	$(BIN)/python -m tests.guards
 
 lint: $(VENV)/.dev           ## ruff and mypy, nothing is changed
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ the same code. On CPUs, ``torchrun --nproc_per_node 2 train.py ...`` starts two 
 
 import sys
 
-from promptccd.cli.main import main
+from promptccd_command import main
 
 if __name__ == "__main__":
     sys.exit(main(["train", *sys.argv[1:]]))

@@ -41,7 +41,7 @@ def caller() -> str:
 
 
 def cli(folder: Path) -> None:
-    """Train, evaluate, predict, discover twice, and edit the categories."""
+    """Every command that has no business with the Hub."""
     from promptccd.cli.main import main
 
     run, images = folder / "run", folder / "album"
@@ -60,6 +60,13 @@ def cli(folder: Path) -> None:
             "dataset",
         ],
         ["categories", str(folder / "found"), "list"],
+        ["split", str(folder / "recipe.yaml")],
+        ["parameters", str(folder / "recipe.yaml")],
+        ["explain", str(run / "stage1"), str(images / "0.png"), "--out", str(folder / "explained")],
+        ["report", str(run), "--out", str(folder / "report")],
+        ["verify", str(run)],
+        ["audit"],
+        ["sweep", "--config", str(folder / "recipe.yaml"), "--seeds", "1", "--dry-run"],
     ):
         assert main([*command, "--json"] if command[0] != "train" else command) == 0, command
 

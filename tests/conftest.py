@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -17,6 +18,7 @@ from transformers import Dinov2Config, Dinov2Model
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.data import StageStream
 from promptccd.data.randomness import torch_generator
+from promptccd.storage import CHECKSUMS, write_directory
 from tests.browsing import browser, visit  # noqa: F401 - fixtures
 
 TINY_BACKBONE = {
@@ -146,6 +148,14 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, ba
     folder = tmp_path_factory.mktemp("trained") / "run"
     train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, folder)))
     return folder
+
+
+def sum_again(folder: Path) -> None:
+    """Give a folder whose files a test changed new checksums."""
+    (folder / CHECKSUMS).unlink(missing_ok=True)
+    write_directory(
+        folder, lambda staging: shutil.copytree(folder, staging, dirs_exist_ok=True), replace=True
+    )
 
 
 def quick_recipe(image_folder: Path, backbone_folder: Path, folder: Path, **model: object) -> dict[str, dict]:

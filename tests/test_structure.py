@@ -7,8 +7,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "promptccd"
 ORDER = [
-    "errors", "data", "models", "pipeline", "clustering", "training", "evaluation", "registry", "runs", "reports",
-    "discovery", "hub", "app", "cli",
+    "errors", "storage", "data", "models", "pipeline", "clustering", "training", "evaluation", "registry", "runs",
+    "reports", "discovery", "hub", "app", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

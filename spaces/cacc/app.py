@@ -4,7 +4,10 @@ import base64
 import csv
 import html
 import io
+import ipaddress
 import math
+import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +16,8 @@ import numpy as np
 import pandas as pd
 from cacc import PARTS, continual_accuracy
 from PIL import Image
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
 
 COLUMNS = ("prediction", "reference", "stage")
 MAX_BYTES = 5_000_000
@@ -46,7 +51,46 @@ CSS = """
 """
 # Fonts of the reader's own system: nothing is fetched from elsewhere.
 THEME = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+
+
+class KnownName:
+    """Turns away who asks for the page by a name that it does not have.
+
+    A web page that gives its own name the address of this machine could otherwise have its visitors' browsers ask
+    here, and read the answers. An address cannot be given away like that.
+
+    Args:
+        app: what comes next.
+    """
+
+    def __init__(self, app):
+        self.app = app
+        self.names = {"localhost", *os.environ.get("SPACE_HOST", "").lower().replace(" ", "").split(",")} - {
+            ""
+        }
+
+    async def __call__(self, scope, receive, send):
+        """Answer, or pass it on."""
+        host = next((value for name, value in scope.get("headers", ()) if name == b"host"), b"").decode(
+            "latin-1"
+        )
+        name = re.sub(r":\d+$", "", host.lower())
+        if scope["type"] == "http" and name not in self.names and not is_address(name.strip("[]")):
+            return await PlainTextResponse("This page does not go by that name.", 421)(scope, receive, send)
+        return await self.app(scope, receive, send)
+
+
+def is_address(name: str) -> bool:
+    """Whether it is an address, and no name."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 LAUNCH = {
+    "app_kwargs": {"middleware": [Middleware(KnownName)]},
     "max_file_size": MAX_BYTES,
     "allowed_paths": [],
     "ssr_mode": False,

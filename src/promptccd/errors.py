@@ -1,7 +1,23 @@
 """What can go wrong for a reason a person can mend, each with the exit code the command line ends with.
 
 A message is one line that says what happened, why, and what to do next, with the value that was wrong.
-Anything else that is raised is a bug of ours and keeps its traceback.
+Anything else that is raised is a bug of ours and keeps its traceback; `promptccd.cli.ends` knows what the system
+itself raises: signals, disks that refuse, too little memory, a reader that went away.
+
+=========  ============================================================================================
+exit code  what ended the command
+=========  ============================================================================================
+0          nothing: all went well
+1          a bug of ours, with its traceback; `MismatchError`, `IncompleteSweepError`, which print a result
+2          what was typed or is in the data: every other class here
+3          `DiskError`, and paths that the system refuses
+4          `DivergedError`: weights, features or a loss that are no numbers
+5          `HubError`
+6          `DeviceError`: too little memory, or a device that was lost
+130        Ctrl-C
+141        whoever read the output went away, as ``head`` does; nothing is said
+143        SIGTERM
+=========  ============================================================================================
 """
 
 
@@ -59,6 +75,28 @@ class DivergedError(PromptCCDError):
     """The loss is no longer a number; the last good checkpoint is untouched."""
 
     exit_code = 4
+
+
+class DeviceError(PromptCCDError):
+    """The device has too little memory, or is lost; the last saved state is untouched."""
+
+    exit_code = 6
+
+
+class OutOfMemoryError(DeviceError):
+    """A training step needs more memory than there is.
+
+    Args:
+        batch_size: images of the step, over all processes.
+        saved: what was saved.
+    """
+
+    def __init__(self, batch_size: int, saved: str):
+        self.batch_size = batch_size
+        super().__init__(
+            f"Too little memory for a step of {batch_size} images: {saved}. Run the same command with --batch_size "
+            f"{max(2, batch_size // 2)}, or as it is where there is more memory."
+        )
 
 
 class InterruptedRunError(PromptCCDError):

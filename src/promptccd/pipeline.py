@@ -1,10 +1,15 @@
 """``pipeline("category-discovery", model=...)``: which category each image belongs to, known or discovered."""
 
+import os
 from typing import Any
 
 from transformers import AutoModel, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.utils import ModelOutput
+
+from promptccd.models import CategoryDiscoveryModel, CheckpointError, stored_model
+from promptccd.models.loading import WHERE_TO_LOOK
+from promptccd.models.stored_processor import PREPROCESSOR, stored_processor
 
 TASK = "category-discovery"
 
@@ -20,12 +25,45 @@ class CategoryDiscoveryPipeline(Pipeline):
         >>> from transformers import pipeline
         >>> pipeline("category-discovery", model="runs/promptccd-digits/stage3")(["a.png", "b.png"])
 
+    ``pipeline`` reads the configuration of a model by itself, and asks whether its code shall be run if it names
+    some. `from_pretrained` never does: take that for a checkpoint of somebody else.
+
     Raises:
         ValueError: an input is no image that can be read; the reason is given.
     """
 
-    _load_image_processor = True
+    # The one beside the model is read here: transformers would look for whatever class it names.
+    _load_image_processor = _load_video_processor = False
     _load_tokenizer = _load_feature_extractor = _load_processor = False
+    image_processor: Any
+
+    def __init__(self, model: CategoryDiscoveryModel, **kwargs: Any):
+        super().__init__(model, **kwargs)
+        if self.image_processor is None:
+            place = model.name_or_path
+            patch_size = model.config.vision_config.patch_size
+            self.image_processor = stored_processor(place, patch_size, **model.looked) if place else None
+        if self.image_processor is None:
+            raise CheckpointError(
+                f"{model.name_or_path or 'The model'} has no {PREPROCESSOR}, which says how images enter it: give "
+                "image_processor."
+            )
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike[str], **kwargs: Any) -> "CategoryDiscoveryPipeline":
+        """The pipeline of a checkpoint from anywhere; nothing is asked, and no code of it is run.
+
+        Args:
+            name: a folder, ``namespace/name`` or a bare name.
+            kwargs: where to look and ``max_model_bytes``, as `CategoryDiscoveryModel.from_pretrained` takes them; the
+                rest is for the pipeline (``device``, ``batch_size``).
+
+        Raises:
+            OSError: there is no such model.
+            CheckpointError: a `ValueError`: it is none of ours, or refused.
+        """
+        own = {key: kwargs.pop(key) for key in (*WHERE_TO_LOOK, "max_model_bytes") if key in kwargs}
+        return cls(model=stored_model(name, **own), task=TASK, **kwargs)
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         return {}, {}, {}

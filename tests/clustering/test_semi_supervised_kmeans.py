@@ -246,6 +246,7 @@ def test_without_labels_as_good_as_scikit_learn(n_clusters, spread):
     assert ours.inertia_ <= theirs.inertia_ * 1.001
 
 
+@pytest.mark.fault(29)
 def test_fewer_clusters_than_categories_are_raised_with_a_warning():
     unlabelled, labelled, labels = mixed()
     with pytest.warns(UserWarning, match=r"n_clusters=4 is below the 6 labelled categories"):
@@ -264,12 +265,14 @@ def test_nothing_unlabelled_gives_the_class_means():
     assert model.inertia_ == pytest.approx(((labelled - np.stack(means)[labels]) ** 2).sum())
 
 
+@pytest.mark.fault(28, 29)
 def test_one_point():
     model = SemiSupervisedKMeans(1, n_init=2, random_state=0).fit(np.ones((1, 3)))
     assert model.labels_.tolist() == [0]
     assert model.inertia_ == 0
 
 
+@pytest.mark.fault(30)
 def test_equal_points_share_one_cluster():
     model = SemiSupervisedKMeans(3, n_init=2, random_state=0).fit(np.full((8, 4), 0.3, np.float32))
     assert model.labels_.tolist() == [0] * 8
@@ -277,6 +280,7 @@ def test_equal_points_share_one_cluster():
     assert model.inertia_ == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.fault(29)
 def test_as_many_clusters_as_points():
     points = blobs([12])[0]
     model = SemiSupervisedKMeans(12, n_init=2, random_state=0).fit(points)

@@ -234,6 +234,7 @@ REFUSED = {  # archive -> (content, limits, what is said)
 }  # fmt: skip
 
 
+@pytest.mark.fault(40)
 @pytest.mark.parametrize("case", SKIPPING)
 def test_bad_members_are_skipped_and_the_others_used(tmp_path, case):
     content, expected = SKIPPING[case]
@@ -247,6 +248,7 @@ def test_bad_members_are_skipped_and_the_others_used(tmp_path, case):
     assert os.listdir(tmp_path) == ["album.zip"]  # nothing was unpacked
 
 
+@pytest.mark.fault(40)
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_archives_are_refused_with_limit_and_value(tmp_path, case):
@@ -290,6 +292,7 @@ def test_archive_that_is_called_an_image_is_found_by_its_content(tmp_path):
         assert [file.name for file in intake.files] == ["a.png"]
 
 
+@pytest.mark.fault(23, 40)
 def test_bombs_take_no_memory(tmp_path):
     (tmp_path / "thousandfold.zip").write_bytes(SKIPPING["thousandfold"][0])
     (tmp_path / "directory.zip").write_bytes(REFUSED["directory"][0])

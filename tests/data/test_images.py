@@ -198,6 +198,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.fault(22)
 def test_every_file_gets_its_verdict_and_the_counts_add_up(folder):
     verdicts = {path.name: decode_image(path).verdict for path in folder.iterdir()}
     assert verdicts == {name: Verdict(status, note) for name, (_, status, note) in GOLDEN.items()}
@@ -338,6 +339,7 @@ def test_switches_of_pillow_are_left_alone(folder):
     assert before[0] is False
 
 
+@pytest.mark.fault(23)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 def test_memory_of_bombs_is_bounded(tmp_path):
     bombs = {

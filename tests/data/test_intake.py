@@ -128,6 +128,7 @@ def intake(corpus):
         yield made
 
 
+@pytest.mark.fault(22)
 @pytest.mark.timeout(60)
 def test_every_file_gets_its_verdict(corpus, intake):
     expected = corpus[1]
@@ -136,6 +137,7 @@ def test_every_file_gets_its_verdict(corpus, intake):
     assert len(intake.files) == len(expected)
 
 
+@pytest.mark.fault(22)
 def test_counts_add_up(corpus, intake):
     report = intake.report()
     assert report.found == len(corpus[1]) == report.used + report.duplicates + report.skipped
@@ -147,6 +149,7 @@ def test_counts_add_up(corpus, intake):
     assert [file.index for file in intake.files] == list(range(report.found))
 
 
+@pytest.mark.fault(25)
 def test_duplicates_are_listed_with_their_original(intake):
     by_name = {file.name: file for file in intake.files}
     link, original = by_name["links/inside.png"], by_name["album/deep/er/plain.png"]
@@ -285,6 +288,7 @@ def test_what_is_nowhere_is_said(source, message):
         find_source(source)
 
 
+@pytest.mark.fault(42)
 @pytest.mark.parametrize(
     "name",
     [
@@ -342,6 +346,7 @@ def test_rows_of_a_data_set(image_folder, tmp_path):
         assert np.array_equal(np.asarray(intake.open(intake.files[7])), np.asarray(expected))
 
 
+@pytest.mark.fault(42)
 def test_rows_cannot_name_files_of_the_machine(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "a.png").write_bytes(PNG)

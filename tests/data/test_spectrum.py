@@ -114,7 +114,7 @@ def test_ratios_stand_for_blocks_and_cuts() -> None:
 def test_half_a_protocol_or_two_are_refused(given: dict, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Recipe.from_dict({"data": given})
-    with pytest.raises(DataError, match="category_ratio < 1, got 2.0"):
+    with pytest.raises(ConfigurationError, match="category_ratio <= 1, got 2.0"):
         Recipe.from_dict({"data": {"category_ratio": 2, "sample_ratio": 0.5}})
 
 

@@ -12,16 +12,24 @@ import torch
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from promptccd.discovery import AdaptationOptions, DiscoverySession, adapt, discover, move_images
+from promptccd.discovery import (
+    AdaptationOptions,
+    DiscoveryResult,
+    DiscoverySession,
+    adapt,
+    discover,
+    edit_registry,
+    move_images,
+)
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import Rename, load_registry
 from promptccd.runs import load_model, train_run
+from promptccd.storage import problems_of
 from promptccd.training.arguments import Recipe
-from promptccd.training.checkpoints import problems_of
 from promptccd.training.interruption import StopRequest
-from tests.conftest import quick_recipe
+from tests.conftest import quick_recipe, sum_again
 from tests.discovery.conftest import grouped, write_pictures
 
 QUICK = AdaptationOptions(epochs=2, batch_size=16)
@@ -29,6 +37,11 @@ QUICK = AdaptationOptions(epochs=2, batch_size=16)
 
 def hash_of(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")
@@ -117,14 +130,39 @@ def test_what_was_trained_is_not_trained_over(stage0, albums, cache, tmp_path):
     out = tmp_path / "out"
     discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
     before = hash_of(out / "stage1")
+    longer = AdaptationOptions(epochs=3, batch_size=16)
     with pytest.raises(RunError, match=r"Go on with the one that was trained there, .*stage1"):
-        discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+        discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=longer)
     with pytest.raises(RunError, match="was trained already"):
         discover(DiscoverySession.open(out / "stage1", cache=cache), albums[0], out, adaptation=QUICK)
+    with pytest.raises(RunError, match="was trained already, and on other images"):
+        discover(DiscoverySession.open(stage0, cache=cache), albums[1], out, adaptation=QUICK)
     assert hash_of(out / "stage1") == before
     discover(DiscoverySession.open(out / "stage1", cache=cache), albums[1], out, adaptation=QUICK)
     assert load_registry(out / "stage2").stage == 2
     assert hash_of(out / "stage1") == before
+    with pytest.raises(RunError, match=r"Go on with the one that was trained there, .*stage2"):
+        discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+
+
+def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, albums, cache, tmp_path):
+    out = tmp_path / "out"
+
+    def again() -> DiscoveryResult:
+        return discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+
+    assert "training" in again().seconds
+    before = contents(out)
+    assert "training" not in again().seconds
+    assert contents(out) == before
+    edit_registry(out, lambda registry: registry.edit(Rename(2, "heron")))
+    result = again()
+    assert load_registry(out).category(2).name == "heron"
+    assert "heron" in {row.name for row in result.rows}
+    assert result.change.renamed == {} and 2 in result.change.new
+    edit_registry(out, lambda registry: registry.undo())
+    again()
+    assert {**contents(out), "registry.json": b""} == {**before, "registry.json": b""}
 
 
 def test_a_signal_while_the_stage_is_written_comes_too_late(stage0, albums, cache, tmp_path, monkeypatch):
@@ -142,30 +180,53 @@ def test_a_signal_while_the_stage_is_written_comes_too_late(stage0, albums, cach
     assert load_registry(tmp_path / "out").state_hash() == load_registry(tmp_path / "out/stage1").state_hash()
 
 
-def test_a_stage_whose_results_cannot_be_written_is_not_left_behind(stage0, albums, cache, tmp_path):
-    out = tmp_path / "out"
+def test_results_that_cannot_be_written_cost_no_training(stage0, albums, cache, tmp_path):
+    out, whole = tmp_path / "out", tmp_path / "whole"
     (out / "features.safetensors").mkdir(parents=True)  # in the way
     with pytest.raises(DiskError):
         discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
-    assert not (out / "stage1").exists()
     (out / "features.safetensors").rmdir()
-    discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
-    assert (out / "stage1").exists()
+    result = discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+    assert "training" not in result.seconds
+    discover(DiscoverySession.open(stage0, cache=cache), albums[0], whole, adaptation=QUICK)
+    assert contents(out) == contents(whole)
 
 
+@pytest.mark.fault(1)
 @pytest.mark.parametrize("grouped_before", [0, 1], ids=["another-stage", "the-same-stage"])
-def test_a_stage_that_outlived_its_writer_is_gone_on_with(stage0, albums, cache, tmp_path, grouped_before):
+@pytest.mark.parametrize("route", ["the same command", "the trained stage as the model"])
+def test_a_stage_that_outlived_its_writer_is_gone_on_with(
+    stage0, albums, cache, tmp_path, grouped_before, route
+):
     out, spare = tmp_path / "out", tmp_path / "spare"
     discover(DiscoverySession.open(stage0, cache=cache), albums[grouped_before], out)
     shutil.copytree(out, spare)
-    discover(DiscoverySession.open(stage0, cache=cache), albums[1], out, adaptation=QUICK)
+    whole = discover(DiscoverySession.open(stage0, cache=cache), albums[1], out, adaptation=QUICK)
     newest = next(out.glob("stage*"))
-    newest.rename(spare / newest.name)  # as after a kill between the stage and the rest
-    with pytest.raises(RunError, match=f"{newest.name} was trained already"):
-        discover(DiscoverySession.open(stage0, cache=cache), albums[1], spare, adaptation=QUICK)
-    result = discover(DiscoverySession.open(spare / newest.name, cache=cache), albums[1], spare)
+    shutil.copytree(newest, spare / newest.name)  # as after a kill between the stage and the rest
+    if route == "the same command":
+        result = discover(DiscoverySession.open(stage0, cache=cache), albums[1], spare, adaptation=QUICK)
+        assert "training" not in result.seconds
+        assert contents(spare) == contents(out)
+    else:
+        result = discover(DiscoverySession.open(spare / newest.name, cache=cache), albums[1], spare)
     assert load_registry(spare).members == load_registry(out).members
-    assert set(result.change.new) == set(load_registry(out).changes_since(load_registry(out / "before")).new)
+    assert result.change == whole.change
+
+
+def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
+    stage0, albums, cache, tmp_path
+):
+    """Made between a kill and the same command: neither is thrown away in silence."""
+    out, spare = tmp_path / "out", tmp_path / "spare"
+    discover(DiscoverySession.open(stage0, cache=cache), albums[0], out)
+    shutil.copytree(out, spare)
+    discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
+    shutil.copytree(out / "stage1", spare / "stage1")
+    edit_registry(spare, lambda registry: registry.edit(Rename(0, "heron")))
+    with pytest.raises(RunError, match="trained before the categories in .* were changed"):
+        discover(DiscoverySession.open(stage0, cache=cache), albums[0], spare, adaptation=QUICK)
+    assert load_registry(spare).category(0).name == "heron"
 
 
 def test_the_newest_of_many_stages_is_named(stage0, backbone_folder, albums, cache, tmp_path):
@@ -224,7 +285,8 @@ def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
 
 def test_a_folder_without_registry_can_be_adapted(stage0, albums, cache, tmp_path):
     old = Path(shutil.copytree(stage0, tmp_path / "old"))
-    for name in ("registry.json", "registry.safetensors", "checksums.json"):
+    for name in ("registry.json", "registry.safetensors"):
         (old / name).unlink()
+    sum_again(old)
     discover(DiscoverySession.open(old, cache=cache), albums[0], tmp_path / "out", adaptation=QUICK)
     assert load_registry(tmp_path / "out/stage1").num_known == 2

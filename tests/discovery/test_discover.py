@@ -36,6 +36,7 @@ def run(model: Path, images: Path, out: Path, *options: str) -> int:
     return main(["discover", str(model), str(images), "--out", str(out), "--no-cache", *options])
 
 
+@pytest.mark.fault(14, 16)
 def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
     """Assignments and confidences, from features that are computed anew."""
     command = [sys.executable, "-m", "promptccd.cli.main", "discover", str(stage0), str(albums[0])]
@@ -103,6 +104,7 @@ def hostile(tmp_path_factory) -> Path:
     return root
 
 
+@pytest.mark.fault(22)
 def test_hostile_files_are_all_accounted_for(stage0, hostile, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(stage0, hostile, out, "--export", "csv", "imagefolder", "dataset", "--json") == 0
@@ -120,10 +122,11 @@ def test_hostile_files_are_all_accounted_for(stage0, hostile, tmp_path, capsys):
     assert (
         f"{files['found']} found = {files['used']} used + {files['duplicates']} copies + {files['skipped']} skipped"
     ) in page
-    exported = [path for path in (out / "images").rglob("*") if path.suffix in (".jpg", ".png")]
+    exported = [path for path in (out / "images").rglob("*") if path.suffix in (".jpg", ".png", ".webp")]
     assert len(exported) == files["used"]
 
 
+@pytest.mark.fault(40)
 @pytest.mark.parametrize("case", ["up", "link", "twice", "nested", "override", "thousandfold"])
 def test_hostile_archives_run_through(stage0, tmp_path, case, capsys):
     content, expected = SKIPPING[case]
@@ -199,6 +202,7 @@ def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, t
     assert (out / "assignments.csv").read_bytes() == before
 
 
+@pytest.mark.fault(8)
 def test_one_process_at_a_time(session, albums, tmp_path):
     folder = RunDirectory(tmp_path / "out")
     folder.lock()
@@ -220,6 +224,17 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
         discover(session, albums[0], tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", ["discovery.html", "registry.safetensors", "before", "images"])
+def test_a_link_is_refused_before_anything_is_looked_at(session, albums, tmp_path, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(tmp_path / "absent")
+    with pytest.raises(RunError, match=f"remove {name}"):
+        discover(session, albums[0], tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out")) == sorted([".lock", name])
+    assert not session.stages
+
+
+@pytest.mark.fault(51, 52)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, tmp_path, capsys, number):
     out, sent = tmp_path / "out", []

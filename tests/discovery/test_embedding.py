@@ -1,4 +1,5 @@
 import copy
+import os
 
 import numpy as np
 import pytest
@@ -124,6 +125,32 @@ def test_cache_that_cannot_be_written_is_done_without(model, view, intake, tmp_p
     assert "could not be cached" in caplog.text
 
 
+def test_cache_writes_through_no_link_and_waits_for_no_pipe(tmp_path, caplog):
+    """It lies in the home, or where $XDG_CACHE_HOME says, which others may write to as well."""
+    cache, hashes = FeatureCache(tmp_path / "cache"), [f"{1:064x}"]
+    (tmp_path / "elsewhere").mkdir()
+    cache.folder.mkdir()
+    (cache.folder / "linked").symlink_to(tmp_path / "elsewhere")
+    cache.store("linked", hashes, torch.ones(1, 4))
+    assert "could not be cached" in caplog.text
+    assert not list((tmp_path / "elsewhere").iterdir())
+    (cache.folder / "space").mkdir()
+    os.mkfifo(cache.folder / "space" / "pipe.safetensors")
+    cache.store("space", hashes, torch.ones(1, 4))
+    assert list(cache.load("space", hashes)) == hashes
+
+
+def test_cache_forgets_what_killed_processes_left(tmp_path):
+    cache, hashes = FeatureCache(tmp_path), [f"{1:064x}"]
+    left = [tmp_path / "space" / f".tmp-x.safetensors-{number:08x}" for number in range(2)]
+    left[0].parent.mkdir()
+    for path in left:
+        path.write_bytes(b"half")
+    os.utime(left[0], (0, 0))  # of long ago; somebody may be writing the other one now
+    cache.store("space", hashes, torch.ones(1, 4))
+    assert [path.exists() for path in left] == [False, True]
+
+
 def test_cache_is_bounded(tmp_path):
     cache = FeatureCache(tmp_path, max_bytes=20_000)
     for number in range(10):
@@ -202,7 +229,7 @@ def test_no_images_give_no_features(model, view, tmp_path):
 
 def test_weights_that_diverged_are_named_with_the_image(model, view, intake, tmp_path):
     model.backbone.layernorm.bias.data[0] = float("nan")
-    with pytest.raises(DivergedError, match=r"The feature of '0.png' is not a number"):
+    with pytest.raises(DivergedError, match=r"What the model makes of '0.png' is not a number"):
         embed_images(model, view, intake, cache=FeatureCache(tmp_path))
     assert not list(tmp_path.rglob("*.safetensors"))
 

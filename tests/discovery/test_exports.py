@@ -4,11 +4,12 @@ import csv
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from datasets import load_dataset
 from PIL import ExifTags, Image
 
-from promptccd.discovery import EXPORTS, assignment_rows, move_images
+from promptccd.discovery import EXPORTS, DiscoverySession, assignment_rows, discover, move_images
 from promptccd.discovery.exports import folder_name
 from promptccd.errors import DiskError
 from promptccd.registry import Rename
@@ -129,9 +130,10 @@ def test_folder_names(name):
     assert len(made) <= 70
 
 
+@pytest.mark.fault(49)
 def test_pictures_come_without_place_and_camera(named, tmp_path):
     paths = export(named, ["imagefolder", "dataset"], tmp_path / "out")
-    photo = next(paths["imagefolder"].rglob("photo-*.jpg"))
+    photo = next(paths["imagefolder"].rglob("*.jpg"))
     with Image.open(photo) as picture:
         assert not picture.getexif()
         assert "exif" not in picture.info
@@ -139,6 +141,16 @@ def test_pictures_come_without_place_and_camera(named, tmp_path):
     assert b"Exif" not in content
     assert b"camera" not in content
     assert b"Exif" in (tmp_path / "album/photo.jpg").read_bytes()
+
+
+@pytest.mark.fault(49)
+def test_exported_pixels_are_those_that_were_grouped(named, tmp_path):
+    paths = export(named, ["imagefolder", "dataset"], tmp_path / "out")
+    listed = load_dataset(str(paths["dataset"]), split="train")
+    folder = load_dataset("imagefolder", data_dir=str(paths["imagefolder"]), split="train")
+    for record in [*listed, *folder]:
+        intake, file = named.file_of(record["sha256"])
+        assert np.array_equal(np.asarray(record["image"]), np.asarray(intake.open(file)))
 
 
 def test_exporting_again_removes_what_was_exported_and_nothing_else(named, tmp_path):
@@ -186,3 +198,35 @@ def test_an_export_of_nothing_is_empty_but_there(session, tmp_path):
     assert len(cells(paths["csv"])) == 1
     assert cells(paths["imagefolder"] / "metadata.csv") == []
     assert next(paths["dataset"].rglob("*.parquet")).stat().st_size > 0
+
+
+def test_a_folder_of_few_images_is_read_as_images(session, tmp_path):
+    """The sums of an export lie under a name that `datasets` does not take for data."""
+    album = tmp_path / "one"
+    album.mkdir()
+    Image.new("RGB", (20, 20)).save(album / "a.png")
+    grouped(session, album)
+    paths = export(session, ["imagefolder", "dataset"], tmp_path / "out")
+    for name in ("imagefolder", "dataset"):
+        assert "image" in load_dataset(str(paths[name]), split="train").column_names
+
+
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("kept", [True, False], ids=["old one aside", "old one half removed"])
+def test_an_export_that_was_killed_is_made_by_the_same_command(stage0, albums, cache, tmp_path, kept):
+    """As after a kill between the two renames, and while the old export is removed."""
+    out = tmp_path / "out"
+
+    def again() -> dict[str, bytes]:
+        discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, exports=["imagefolder"])
+        return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    whole = again()
+    shutil.copytree(out / "images", out / ".tmp-images-0123abcd")
+    (out / ".tmp-images-0123abcd" / "metadata.csv").unlink()
+    if kept:
+        (out / "images").rename(out / ".replaced-images")
+    else:
+        shutil.copytree(out / "images", out / ".replaced-images")
+        (out / ".replaced-images" / ".promptccd-export").unlink()
+    assert again() == whole

@@ -15,9 +15,10 @@ from promptccd.discovery import discover, edit_registry, registry_in, split_in
 from promptccd.discovery.checkpoint import load_features
 from promptccd.discovery.registry_edits import dissolve_in, move_in
 from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
-from promptccd.registry import Merge, Rename, has_registry, load_registry, save_registry
+from promptccd.registry import REGISTRY, Merge, Rename, files, has_registry, load_registry, save_registry
 from promptccd.runs import RunDirectory, load_model
-from promptccd.training.checkpoints import REPLACED, problems_of, remove_leftovers
+from promptccd.storage import REPLACED, problems_of, remove_leftovers, write_file
+from tests.conftest import sum_again
 from tests.discovery.conftest import grouped
 
 
@@ -84,6 +85,63 @@ def test_a_process_killed_between_two_renames_loses_nothing(run):
     assert load_registry(stage).category(0).name == "heron"
     assert not (run / f"{REPLACED}stage1").exists()
     assert problems_of(stage) == []
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+def die(*given: object) -> None:
+    raise Killed
+
+
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("place", ["found", "run/stage3"])
+def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request, tmp_path, caplog):
+    request.getfixturevalue(Path(place).parts[0])
+    folder = tmp_path / place
+    for number, name in enumerate(("heron", "egret")):
+        edit_registry(folder, lambda each, number=number, name=name: each.edit(Rename(number, name)))
+    undo = {"command": ["undo"]}
+    with pytest.raises(Killed):
+        edit_registry(folder, lambda each: each.undo(), **undo, tell=die)
+    names = {0: "heron", 1: registry_in(folder).category(1).name}
+    assert names[1] != "egret", "it was done"
+    with caplog.at_level("INFO"):
+        edit_registry(folder, lambda each: each.undo(), **undo)
+    assert "undo was done already" in caplog.text
+    assert {number: registry_in(folder).category(number).name for number in (0, 1)} == names
+    edit_registry(folder, lambda each: each.undo(), **undo)  # and now once more, as it is meant
+    assert registry_in(folder).category(0).name != "heron"
+    assert not [path for path in tmp_path.rglob(".edit.json")]
+
+
+def test_an_edit_that_died_before_it_was_done_is_done(found, monkeypatch):
+    count = registry_in(found).next_number
+    with pytest.raises(Killed), monkeypatch.context() as patch:
+        patch.setattr("promptccd.discovery.registry_edits.save_registry", die)
+        edit_registry(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
+    assert registry_in(found).next_number == count
+    edit_registry(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
+    assert registry_in(found).category(0).name == "heron"
+    assert registry_in(found).next_number == count + 1
+
+
+def test_another_command_is_not_taken_for_the_one_that_died(found):
+    with pytest.raises(Killed):
+        edit_registry(found, lambda each: each.edit(Rename(0, "a")), command=["rename", "0", "a"], tell=die)
+    edit_registry(found, lambda each: each.edit(Rename(0, "b")), command=["rename", "0", "b"])
+    assert registry_in(found).category(0).name == "b"
+    edit_registry(found, lambda each: each.edit(Rename(0, "a")), command=["rename", "0", "a"])
+    assert registry_in(found).category(0).name == "a"
+
+
+@pytest.mark.fault(1)
+def test_the_stage_that_a_killed_edit_moved_aside_is_edited_by_the_same_command(run):
+    (run / "stage3").rename(run / f"{REPLACED}stage3")
+    edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+    assert load_registry(run / "stage3").category(0).name == "heron"
+    assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [".lock"]
 
 
 def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):
@@ -187,13 +245,39 @@ def test_images_of_another_category_cannot_be_split_off(found):
 
 def test_old_checkpoints_get_a_registry_with_their_first_edit(run):
     stage = run / "stage3"
-    for name in ("registry.json", "registry.safetensors", "checksums.json"):
+    for name in ("registry.json", "registry.safetensors"):
         (stage / name).unlink()
+    sum_again(stage)
     assert len(registry_in(stage).active) >= 3
     edit_registry(stage, lambda each: each.edit(Rename(0, "heron")))
     assert has_registry(stage)
     assert problems_of(stage) == []
     assert load_model(stage).config.names_by_id[0] == "heron"
+
+
+def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(run, tmp_path):
+    """An edit copies the folder: a card that leads to a key would make the key part of the stage."""
+    (tmp_path / "key").write_text("key")
+    card = run / "stage3" / "README.md"
+    card.unlink()
+    card.symlink_to(tmp_path / "key")
+    with pytest.raises(RunError, match=r"README\.md leads elsewhere"):
+        edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+    assert card.is_symlink()
+    assert (tmp_path / "key").read_text() == "key"
+
+
+@pytest.mark.fault(12)
+def test_a_stage_that_is_in_use_is_edited_whole(run):
+    """Its weights stay mapped in the process that has loaded them, while the file is replaced."""
+    model = load_model(run / "stage3")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+    after = load_model(run / "stage3").state_dict()
+    assert before.keys() == after.keys()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+        assert torch.equal(value, after[name])
 
 
 def test_other_folders_are_named(tmp_path):
@@ -204,13 +288,19 @@ def test_other_folders_are_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_save_cut_off_between_its_two_files_loses_nothing(found, session, albums):
+def test_a_save_cut_off_between_its_two_files_loses_nothing(found, session, albums, monkeypatch):
     """At a new stage rows of prototypes are dropped, so the old JSON does not fit the new prototypes."""
+
+    def cut_off(path: Path, content: str | bytes) -> None:
+        if path.name == REGISTRY:
+            raise DiskError("the second file cannot be written")
+        write_file(path, content)
+
     before = load_registry(found)
     grouped(session, albums[1])
-    (found / ".tmp-registry.json").mkdir()  # the second file cannot be written
     for _ in range(2):
-        with pytest.raises(DiskError, match="old one is untouched"):
+        with monkeypatch.context() as patch, pytest.raises(DiskError):
+            patch.setattr(files, "write_file", cut_off)
             save_registry(session.registry, found)
         assert load_registry(found).state_hash() == before.state_hash()
     remove_leftovers(found)
@@ -221,8 +311,8 @@ def test_a_save_cut_off_between_its_two_files_loses_nothing(found, session, albu
     assert [name for name in names if "registry" in name] == ["registry.json", "registry.safetensors"]
     # Killed once the JSON was in place, and once more in the middle of the next save.
     (found / ".previous-registry.safetensors").write_bytes(b"of long ago")
-    (found / ".tmp-registry.json").mkdir()
     session.carry_prototypes({0: np.ones(32)})
-    with pytest.raises(DiskError):
+    with monkeypatch.context() as patch, pytest.raises(DiskError):
+        patch.setattr(files, "write_file", cut_off)
         save_registry(session.registry, found)
     assert load_registry(found).stage == 2

@@ -1,6 +1,7 @@
 """Clustering accuracy against all permutations, and Algorithm 1 on features a person can check."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ def brute_force(y_true: np.ndarray, y_pred: np.ndarray, old: set[int]) -> list[t
     return results
 
 
+@pytest.mark.fault(34)
 def test_equals_brute_force_over_all_matchings() -> None:
     generator = np.random.default_rng(0)
     for _ in range(300):
@@ -101,6 +103,7 @@ def test_large_and_sparse_labels() -> None:
     assert clustering_accuracy(y_true, [1, 1, 0, 0], [5]).all == 100.0
 
 
+@pytest.mark.fault(34)
 @pytest.mark.parametrize(
     ("y_true", "y_pred", "said"),
     [
@@ -128,6 +131,72 @@ def test_oracle_features_score_100() -> None:
     assert score.average == {"all": 100.0, "old": 100.0, "new": 100.0}
     assert [row.num_categories for row in score.stages] == [3, 4, 5]
     assert [row.num_images for row in score.stages] == [12, 12, 12]
+
+
+@pytest.mark.fault(35)
+def test_a_mistake_of_one_stage_stands_at_the_next() -> None:
+    """Algorithm 1 by hand: two images of category 1 that look like the new one settle its cluster with them."""
+    looks = torch.eye(8)
+    features = [
+        looks[[0, 0, 0, 1, 1, 1]],
+        looks[[0, 0, 2, 2, 2, 2, 2, 2]],
+        looks[[2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3]],
+    ]
+    labels = [
+        np.array([0, 0, 0, 1, 1, 1]),
+        np.array([0, 0, 1, 1, 2, 2, 2, 2]),  # the two of category 1 are grouped with the new category 2
+        np.array([1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]),  # and so are those of the next stage
+    ]
+    score = continual_accuracy(lambda t: features[: t + 1], labels, [2, 3, 4], num_known=2, restarts=5)
+    first, second = score.stages
+    assert (first.all, first.old, first.new) == pytest.approx((100 * 6 / 8, 100 * 2 / 4, 100.0))
+    assert (second.all, second.old, second.new) == pytest.approx((100 * 8 / 11, 0.0, 100.0))
+    assert score.average["all"] == pytest.approx(100 * (6 / 8 + 8 / 11) / 2)  # stages weigh the same
+    alone = continual_accuracy(
+        lambda t: features[: t + 1], labels, [2, 3, 4], num_known=2, restarts=5, accumulate=False
+    )
+    assert [row.num_categories for row in alone.stages] == [3, 4]
+
+
+@pytest.mark.fault(35)
+def test_what_was_predicted_is_the_reference_and_not_the_truth() -> None:
+    """A category that was split at stage 1 stays split at stage 2, however clear its images are by then."""
+    looks = torch.nn.functional.normalize(
+        torch.tensor([[1.0, 0, 0], [0, 1.0, 0], [0, 0.1, 1.0], [0, -0.1, 1.0]])
+    )
+    known, split = looks[[0, 0, 1, 1]], looks[[2, 2, 2, 3, 3, 3]]
+    labels = [np.array([0, 0, 1, 1]), np.full(6, 2), np.full(6, 2)]
+    features = [known, split, split]
+    score = continual_accuracy(lambda t: features[: t + 1], labels, [2, 4, 4], num_known=2, restarts=5)
+    assert [row.all for row in score.stages] == [50.0, 50.0]  # with the truth as reference the second is 100
+    truth = discover_categories(
+        split, torch.cat([known, split]), np.r_[labels[0], labels[1]], 3, restarts=5, seed=0
+    )
+    assert set(truth.category_ids.tolist()) == {2}
+
+
+@pytest.mark.fault(32)
+def test_ten_stages_and_a_thousand_categories_are_linear_and_keep_their_ids() -> None:
+    """Stages 3 and 6 bring nothing new. Four times the images take about four times the time, not sixteen."""
+    blocks = [600, 50, 50, 0, 50, 50, 0, 50, 50, 50, 50]
+    counts = np.cumsum(blocks)
+    looks = torch.nn.functional.normalize(torch.randn(1000, 64, generator=torch.Generator().manual_seed(0)))
+    seconds = {}
+    for per_category in (1, 4):
+        labels = [np.tile(np.arange(count), per_category) for count in counts]
+        features = [looks[torch.from_numpy(each)] for each in labels]
+        protocol = ContinualAccuracy(labels[0], 600, restarts=1, seed=3)
+        started = time.process_time()
+        for stage in range(1, len(blocks)):
+            found = protocol.discover(features[: stage + 1], int(counts[stage]))
+            assert len(found.prototype_ids) <= counts[stage]
+        seconds[per_category] = time.process_time() - started
+        given: dict[int, int] = {}
+        for stage_labels, ids in zip(labels, protocol.assigned, strict=True):
+            for category, identity in set(zip(stage_labels.tolist(), ids.tolist(), strict=True)):
+                assert given.setdefault(category, identity) == identity
+        assert sorted(given.values()) == list(range(1000))
+    assert seconds[4] < 9 * seconds[1], seconds
 
 
 def test_ids_of_different_stages_never_collide() -> None:

@@ -4,15 +4,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import datasets.config
-import huggingface_hub.constants
 import huggingface_hub.file_download
-import huggingface_hub.hf_api
 import huggingface_hub.utils._http
 import pytest
-import transformers.utils.hub
 from huggingface_hub import HfFileSystem, close_session
 
+from tests.hub.clients import client_settings
 from tests.hub.server import TAKEN_OUT, Hub
 
 
@@ -25,27 +22,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
             monkeypatch.delenv(name)
         for name, value in hub.environment(home).items():
             monkeypatch.setenv(name, value)
-        constants = {
-            "ENDPOINT": hub.url,
-            "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
-            "HF_URL_HOSTS": huggingface_hub.constants.HF_URL_HOSTS | {"127.0.0.1"},
-            "HF_HOME": str(home),
-            "HF_HUB_CACHE": str(home / "hub"),
-            "HF_ASSETS_CACHE": str(home / "assets"),
-            "HF_TOKEN_PATH": str(home / "token"),
-            "HF_STORED_TOKENS_PATH": str(home / "stored_tokens"),
-            "HF_HUB_OFFLINE": False,
-            "HF_HUB_DISABLE_XET": True,
-        }
-        for name, constant in constants.items():
-            monkeypatch.setattr(huggingface_hub.constants, name, constant)
-        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", hub.url)
-        monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # a client it keeps
-        monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
-        monkeypatch.setattr(
-            datasets.config, "HUB_DATASETS_URL", hub.url + "/datasets/{repo_id}/resolve/{revision}/{path}"
-        )
-        monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+        for place, name, value in client_settings(hub, home):
+            monkeypatch.setattr(place, name, value)
         HfFileSystem.clear_instance_cache()
         close_session()
         yield hub

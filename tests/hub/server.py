@@ -236,8 +236,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if fault.die == "before":
             return self.reset()
-        request.body = self.read_body()
-        request.received = len(request.body)
+        body = self.read_body()
+        if body is None:  # its sender has died
+            return None
+        request.body, request.received = body, len(body)
         hub.stopping.wait(fault.delay)
         if fault.race:
             fault.race(hub)
@@ -254,15 +256,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = serve
 
-    def read_body(self) -> bytes:
+    def read_body(self) -> bytes | None:
+        """The body, `None` if the connection ended before it did."""
         if self.headers.get("Transfer-Encoding") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        body = io.BytesIO()
-        while size := int(self.rfile.readline(), 16):
-            body.write(self.rfile.read(size))
+            length = int(self.headers.get("Content-Length", 0))
+            body = self.rfile.read(length)
+            return body if len(body) == length else None
+        chunks = io.BytesIO()
+        while line := self.rfile.readline():
+            size = int(line, 16)
+            chunks.write(self.rfile.read(size))
             self.rfile.readline()
-        self.rfile.readline()
-        return body.getvalue()
+            if not size:
+                return chunks.getvalue()
+        return None
 
     def send(self, reply: Reply, cut: bool) -> None:
         self.send_response(reply.status)

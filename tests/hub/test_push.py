@@ -1,15 +1,16 @@
 """A stage is there whole or not at all, whatever happens to any request of its push."""
 
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, snapshot_download
 
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.errors import HubError
+from promptccd.errors import HubError, RunError
 from promptccd.hub import push_run, push_stage
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.arguments import Recipe
@@ -55,6 +56,25 @@ def test_four_stages_are_four_repositories_of_one_commit_each(run: RunDirectory,
     assert all(len(hub.repo(stage.repo_id).history()) == 2 for stage in again)
 
 
+@pytest.mark.parametrize("name", ["README.md", "stage1"])
+def test_what_a_link_leads_to_is_not_published(
+    trained_run: Path, hub: Hub, tmp_path: Path, name: str
+) -> None:
+    """Sums do not cover the card, and a stage may lie anywhere: both may have come from somebody else."""
+    run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
+    secret = tmp_path / "secret"
+    if name == "stage1":
+        run.stage(1).rename(secret)
+        run.stage(1).symlink_to(secret)
+    else:
+        secret.write_text("secret")
+        (run.stage(1) / name).unlink()
+        (run.stage(1) / name).symlink_to(secret)
+    with pytest.raises(RunError, match=f"{name} leads elsewhere"):
+        push_run(run, stages=[1])
+    assert is_absent(hub, "user/run-stage1")
+
+
 def test_a_cell_of_a_sweep_gets_a_name_that_the_hub_takes(
     recipe_values: dict, tmp_path: Path, hub: Hub
 ) -> None:
@@ -89,6 +109,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.fault(17)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_request_fails_once_in_every_way(run: RunDirectory, hub: Hub, waits, fault: str) -> None:
     """Whole or absent whatever request it is; the push mends itself or says how to do it later."""
@@ -111,6 +132,7 @@ def test_every_request_fails_once_in_every_way(run: RunDirectory, hub: Hub, wait
         assert len(hub.repo(repo_id).history()) == 2, (number, fault)
 
 
+@pytest.mark.fault(18)
 def test_somebody_elses_commit_in_between_is_kept(run: RunDirectory, hub: Hub, waits) -> None:
     hub.add("user/race", {"notes.md": b"mine"})
     hub.plan(
@@ -125,6 +147,7 @@ def test_somebody_elses_commit_in_between_is_kept(run: RunDirectory, hub: Hub, w
     assert is_whole(hub, "user/race", run.stage(0))
 
 
+@pytest.mark.fault(20)
 @pytest.mark.parametrize(("account", "message"), [("read", "may not write"), (None, "logged in")])
 def test_who_may_not_write_is_told_so_at_once(
     run: RunDirectory, hub: Hub, monkeypatch, capsys, account: str | None, message: str
@@ -141,6 +164,7 @@ def test_who_may_not_write_is_told_so_at_once(
     assert hub.read_token not in error
 
 
+@pytest.mark.fault(20)
 def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub: Hub, waits) -> None:
     hub.plan(lambda request: True, Fault(status=503), times=10**6)
     slept: list[float] = []
@@ -150,7 +174,7 @@ def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub:
 
 
 def test_a_hub_that_hangs_is_one_that_is_down(run: RunDirectory, hub: Hub, waits, monkeypatch) -> None:
-    monkeypatch.setattr("promptccd.hub.push.PATIENCE", 0.4)
+    monkeypatch.setattr("promptccd.hub.commits.PATIENCE", 0.4)
     hub.plan(lambda request: "/commit/" in request.path, Fault(delay=1.5), times=1)
     push_stage(run.stage(0), "user/slow", api=HfApi(), wait=lambda seconds: time.sleep(1.5))
     assert is_whole(hub, "user/slow", run.stage(0))
@@ -164,6 +188,7 @@ def test_a_dry_run_sends_nothing(run: RunDirectory, hub: Hub, capsys) -> None:
     assert is_absent(hub, "user/run-stage0")
 
 
+@pytest.mark.fault(19)
 def test_a_persons_words_on_the_card_stay(run: RunDirectory, hub: Hub) -> None:
     push_run(run, stages=[1])
     card = hub.repo("user/run-stage1").at("main").files["README.md"].data.decode()
@@ -178,3 +203,33 @@ def test_a_damaged_stage_is_not_pushed(run: RunDirectory, hub: Hub) -> None:
     with pytest.raises(HubError, match="is damaged and is not pushed"):
         push_stage(run.stage(0), "user/damaged", api=HfApi())
     assert is_absent(hub, "user/damaged")
+
+
+@pytest.mark.fault(21)
+def test_a_tag_that_a_person_set_stays_where_it_is(run: RunDirectory, hub: Hub) -> None:
+    """We set none; theirs still names what it named, whatever is pushed since."""
+    hub.add("user/run-stage0", {"config.json": b"{}"}, title="an earlier state")
+    api = HfApi()
+    api.create_tag("user/run-stage0", tag="paper")
+    tagged = hub.repo("user/run-stage0").tags["paper"]
+    push_run(run, stages=[0])
+    repo = hub.repo("user/run-stage0")
+    assert is_whole(hub, "user/run-stage0", run.stage(0))
+    assert repo.tags == {"paper": tagged}
+    assert repo.at("paper").files["config.json"].data == b"{}" != repo.at("main").files["config.json"].data
+    assert [each.name for each in api.list_repo_refs("user/run-stage0").tags] == ["paper"]
+    push_run(run, stages=[1])
+    assert not hub.repo("user/run-stage1").tags
+
+
+def test_a_checkpoint_that_was_fetched_with_the_hubs_client_is_whole(
+    run: RunDirectory, hub: Hub, tmp_path: Path
+) -> None:
+    """Its sums come along; what the Hub and its client lay beside it is no damage, anything else is."""
+    push_run(run, stages=[0])
+    there = Path(snapshot_download("user/run-stage0", local_dir=tmp_path / "fetched"))
+    assert {".gitattributes", ".cache", "checksums.json"} <= {path.name for path in there.iterdir()}
+    assert len(load_model(there).prototypes)
+    (there / "notes.md").write_text("?")
+    with pytest.raises(RunError, match=r"notes.md does not belong there"):
+        load_model(there)

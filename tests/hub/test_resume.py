@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,11 @@ def test_training_goes_on_from_a_stage_on_the_hub(
     assert again.to_dict() == whole.to_dict()
 
 
+@pytest.mark.fault(20)
 def test_a_hub_that_is_down_stops_no_training(
     recipe_values: dict, hub: Hub, waits, tmp_path: Path, caplog, monkeypatch
 ) -> None:
-    monkeypatch.setattr("promptccd.hub.push.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("promptccd.hub.commits.FIRST_WAIT", 0.0)
     hub.plan(lambda request: True, Fault(status=503), times=10**6)
     folder = tmp_path / "alone"
     assert main(["train", "--config", str(in_folder(recipe_values, folder, push_to_hub=True))]) == 0
@@ -65,6 +67,19 @@ def test_what_cannot_be_resumed_from_is_named(
     assert "Traceback" not in error
 
 
+def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(
+    trained_run: Path, recipe_values: dict, tmp_path: Path, capsys
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    stage = Path(shutil.copytree(trained_run / "stage0", tmp_path / "sent-stage0"))
+    (stage / "README.md").unlink()
+    (stage / "README.md").symlink_to(tmp_path / "secret")
+    options = in_folder(recipe_values, tmp_path / "run", resume_from=str(stage))
+    assert main(["train", "--config", str(options)]) == 5
+    assert "is damaged: README.md is a link" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").rglob("README.md"))
+
+
 def test_a_stage_of_another_split_is_refused(recipe_values: dict, hub: Hub, tmp_path: Path, capsys) -> None:
     assert (
         main(["train", "--config", str(in_folder(recipe_values, tmp_path / "whole", push_to_hub=True))]) == 0
@@ -72,3 +87,43 @@ def test_a_stage_of_another_split_is_refused(recipe_values: dict, hub: Hub, tmp_
     other = in_folder(recipe_values, tmp_path / "other", resume_from="whole-stage1", seed=9)
     assert main(["train", "--config", str(other)]) == 2
     assert "split" in capsys.readouterr().err
+
+
+def repositories(hub: Hub) -> list[str]:
+    return sorted(name for kind, name in hub.repos if kind == "model")
+
+
+@pytest.mark.fault(20)
+def test_stages_that_were_finished_and_not_pushed_are_pushed(
+    recipe_values: dict, hub: Hub, tmp_path: Path, caplog
+) -> None:
+    """As after a kill between a stage and its push: the same command pushes it, and a third time sends nothing."""
+    recipe = str(in_folder(recipe_values, tmp_path / "run", push_to_hub=True))
+    assert main(["train", "--config", recipe]) == 0
+    whole = repositories(hub)
+    assert whole == [f"user/run-stage{stage}" for stage in range(4)]
+    for name in ("user/run-stage1", "user/run-stage3"):
+        del hub.repos["model", name]
+    assert main(["train", "--config", recipe]) == 0
+    assert repositories(hub) == whole
+    shutil.rmtree(tmp_path / "run" / "stage3")  # not all are finished
+    del hub.repos["model", "user/run-stage0"]
+    assert main(["train", "--config", recipe]) == 0
+    assert repositories(hub) == whole
+    sent = len(hub.requests("POST", "/commit/"))
+    with caplog.at_level("INFO"):
+        assert main(["train", "--config", recipe]) == 0
+    assert len(hub.requests("POST", "/commit/")) == sent
+    assert "There already: user/run-stage3." in caplog.text
+
+
+def test_what_a_hub_did_not_take_goes_with_the_next_stage(
+    recipe_values: dict, hub: Hub, waits, tmp_path: Path, caplog, monkeypatch
+) -> None:
+    monkeypatch.setattr("promptccd.hub.commits.ATTEMPTS", 1)
+    hub.plan(lambda request: "/commit/" in request.path, Fault(status=503), times=1)
+    recipe = str(in_folder(recipe_values, tmp_path / "run", push_to_hub=True))
+    assert main(["train", "--config", recipe]) == 0
+    assert caplog.text.count("Not pushed") == 1
+    for stage in range(4):
+        assert hub.repo(f"user/run-stage{stage}").at("main").files["model.safetensors"]

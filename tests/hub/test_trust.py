@@ -42,6 +42,7 @@ def pictures(image_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.fault(36, 46)
 def test_nothing_is_unpickled_and_no_token_is_written(
     recipe_values: dict, hub: Hub, pictures: Path, tmp_path: Path
 ) -> None:
@@ -65,6 +66,27 @@ def test_nothing_is_unpickled_and_no_token_is_written(
     assert not [content for content in (said, *written, *pushed) if CANARY.encode() in content]
 
 
+@pytest.mark.fault(46)
+def test_a_refused_token_is_not_shown_even_by_the_traceback(
+    trained_run: Path, hub: Hub, tmp_path: Path
+) -> None:
+    """Nobody on this Hub has that token; what went wrong is said in full, the token is not."""
+    environment = {**os.environ, **hub.environment(cache=tmp_path / "cache", token=CANARY)}
+    words = ["push", str(trained_run), "--namespace", "user", "--debug"]
+    result = subprocess.run(
+        [sys.executable, "-m", "promptccd_command", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert result.returncode == 5
+    assert "Traceback" in result.stderr
+    assert "nobody is logged in who may" in result.stderr.splitlines()[-1]
+    assert CANARY not in result.stdout + result.stderr
+
+
+@pytest.mark.fault(36)
 def test_a_pickle_in_a_repository_is_refused_unopened(recipe_values: dict, hub: Hub, tmp_path: Path) -> None:
     train_run(Recipe.from_dict(recipe_values))
     stage = tmp_path / "run" / "stage1"

@@ -33,6 +33,7 @@ from promptccd.registry import (
     save_registry,
 )
 from promptccd.registry.files import PREVIOUS
+from tests.disk import disk_calls, in_order
 from tests.registry.streams import WIDTH, Images, known_registry, sizes_add_up
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
@@ -125,18 +126,14 @@ def test_a_save_that_is_cut_off_between_its_files_leaves_the_older_state(
     assert load_registry(folder).state_hash() == registry.state_hash()
 
 
+@pytest.mark.fault(3)
 def test_a_file_is_on_the_disk_before_it_replaces_the_old_one(
-    registry: CategoryRegistry, folder: Path, monkeypatch: pytest.MonkeyPatch
+    registry: CategoryRegistry, folder: Path
 ) -> None:
-    calls: list[str] = []
-    replace, fsync = Path.replace, os.fsync
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))
-    monkeypatch.setattr(
-        Path, "replace", lambda path, target: (calls.append(target.name), replace(path, target))
-    )
-    save_registry(registry, folder)
-    kept = ["fsync", PREVIOUS]  # with it a cut between the next two leaves the older state
-    assert calls == [*kept, "fsync", PROTOTYPES, "fsync", REGISTRY]
+    with disk_calls() as calls:
+        save_registry(registry, folder)
+    kept = in_order(PREVIOUS)  # with it a cut between the next two leaves the older state
+    assert calls == [*kept, *in_order(PROTOTYPES), *in_order(REGISTRY)]
 
 
 def test_a_folder_that_cannot_be_written(registry: CategoryRegistry, tmp_path: Path) -> None:

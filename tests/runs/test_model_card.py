@@ -138,6 +138,7 @@ def test_numbers_are_those_of_the_run(run: RunDirectory) -> None:
     assert ("was estimated as" in card) == (config.get("count_estimate") is not None)
 
 
+@pytest.mark.fault(47)
 def test_nothing_of_the_machine_is_in_a_card(
     run: RunDirectory, image_folder: Path, backbone_folder: Path
 ) -> None:
@@ -277,6 +278,7 @@ My words.
 """
 
 
+@pytest.mark.fault(19)
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_a_persons_words_and_keys_stay(newline: str) -> None:
     first, second = card_of(recipe_of("promptccd-cub"), 1), card_of(recipe_of("promptccd-cub"), 2)

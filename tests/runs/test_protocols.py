@@ -331,8 +331,7 @@ def test_wrong_commands_end_in_one_line(
 
 
 def test_an_unknown_protocol_is_a_usage_error(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["evaluate", str(run), "--protocol", "ccac"])
+    assert main(["evaluate", str(run), "--protocol", "ccac"]) == 2
     assert "invalid choice: 'ccac'" in capsys.readouterr().err
 
 

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,11 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
-from promptccd.errors import DivergedError, RunError, SplitMismatchError
+from promptccd.errors import DivergedError, InterruptedRunError, RunError, SplitMismatchError
 from promptccd.runs import RunDirectory, train_run
+from promptccd.storage import problems_of
 from promptccd.training.arguments import Recipe
-from tests.conftest import resumable_recipe
+from promptccd.training.trainer import StageTrainer
+from tests.conftest import quick_recipe, resumable_recipe, sum_again
 
 Values = dict[str, dict]
 
@@ -41,15 +46,22 @@ def train_alone(values: Values, folder: Path, name: str, **training) -> Path:
 
 
 @pytest.fixture(scope="session")
-def reference(
+def reference_run(
     image_folder: Path, backbone_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> list[str]:
-    """Bytes of an uninterrupted run with the values of `recipe_values`."""
+) -> Path:
+    """An uninterrupted run with the values of `recipe_values`."""
     folder = tmp_path_factory.mktemp("reference")
     values = resumable_recipe(image_folder, backbone_folder, folder)
-    return stage_hashes(train_alone(values, folder, "reference"))
+    return train_alone(values, folder, "reference")
 
 
+@pytest.fixture(scope="session")
+def reference(reference_run: Path) -> list[str]:
+    """Its bytes."""
+    return stage_hashes(reference_run)
+
+
+@pytest.mark.fault(1)
 @pytest.mark.timeout(600)
 def test_fifty_kills_change_no_byte(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
     values = {
@@ -71,14 +83,30 @@ def test_fifty_kills_change_no_byte(recipe_values: Values, tmp_path: Path, refer
         assert stage_hashes(tmp_path / f"killed-{number}") == reference
 
 
+@pytest.mark.fault(9)
 def test_loader_workers_change_no_byte(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
     assert stage_hashes(train_alone(recipe_values, tmp_path, "workers", num_workers=2)) == reference
 
 
+@pytest.mark.fault(9)
+def test_threads_change_no_label(
+    recipe_values: Values, tmp_path: Path, reference_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums end in other bits on other numbers of threads, so the weights may differ; no image may."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    run = train_alone(recipe_values, tmp_path, "threads")
+    assert RunDirectory(run).manifest["threads"] == 2
+    assert RunDirectory(reference_run).manifest["threads"] == 1
+    for stage in range(4):
+        assert RunDirectory(run).assignments(stage) == RunDirectory(reference_run).assignments(stage)
+
+
+@pytest.mark.fault(14)
 def test_another_seed_changes_the_bytes(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
     assert stage_hashes(train_alone(recipe_values, tmp_path, "seeded", seed=2)) != reference
 
 
+@pytest.mark.fault(51, 52)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_a_signal_saves_and_the_same_command_goes_on(
     recipe_values: Values, tmp_path: Path, reference: list[str], number: signal.Signals
@@ -107,6 +135,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     assert stage_hashes(tmp_path / "stopped") == reference
 
 
+@pytest.mark.fault(5)
 def test_a_damaged_stage_is_named_and_trained_again(recipe_values: Values, tmp_path: Path, caplog) -> None:
     train_run(Recipe.from_dict(recipe_values))
     run = tmp_path / "run"
@@ -130,6 +159,7 @@ def changed(values: Values, section: str, **fields) -> Recipe:
     return Recipe.from_dict({**values, section: {**values.get(section, {}), **fields}})
 
 
+@pytest.mark.fault(7)
 def test_another_split_or_setting_is_refused(recipe_values: Values, tmp_path: Path) -> None:
     train_run(Recipe.from_dict(recipe_values))
     before = stage_hashes(tmp_path / "run")
@@ -143,6 +173,7 @@ def test_another_split_or_setting_is_refused(recipe_values: Values, tmp_path: Pa
     assert stage_hashes(tmp_path / "run") == before
 
 
+@pytest.mark.fault(8)
 def test_two_trainings_cannot_share_a_folder(recipe_values: Values, tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.lock()
@@ -151,12 +182,14 @@ def test_two_trainings_cannot_share_a_folder(recipe_values: Values, tmp_path: Pa
     run.unlock()
 
 
+@pytest.mark.fault(31)
 def test_a_loss_that_is_no_number_stops_the_run(recipe_values: Values, tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="Lower --learning_rate"):
         train_run(changed(recipe_values, "training", learning_rate=1e30))
     assert not (tmp_path / "run" / "stage0").exists()
 
 
+@pytest.mark.fault(27)
 def test_labels_of_unlabelled_stages_never_reach_training(
     recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +204,7 @@ def test_labels_of_unlabelled_stages_never_reach_training(
     assert stage_hashes(tmp_path / "poisoned") == honest
 
 
+@pytest.mark.fault(15)
 def test_global_random_states_do_not_matter(recipe_values: Values, tmp_path: Path) -> None:
     import random
 
@@ -228,6 +262,7 @@ def test_the_discovery_learning_rate_acts_from_stage_1_on(recipe_values: Values,
     assert same[1] != own[1]
 
 
+@pytest.mark.fault(5, 13)
 def test_a_damaged_state_is_named_and_the_one_before_is_taken(tmp_path: Path, caplog) -> None:
     import torch
 
@@ -271,3 +306,109 @@ def test_what_a_manifest_says_of_folders(
     ):
         values = _portable(changed(recipe_values, "data", dataset=given), tmp_path / "run")
         assert values["data"]["dataset"] == recorded
+
+
+@pytest.mark.fault(4)
+def test_a_full_disk_ends_a_run_in_one_line(
+    trained_run: Path, image_folder: Path, backbone_folder: Path, tmp_path: Path
+) -> None:
+    """No file of this process may grow beyond 100 kB, which a real limit sees to; the weights take more."""
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    before = stage_hashes(run)
+    shutil.rmtree(run / "stage3")
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, run)))
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
+        "from promptccd.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    result = run_process([sys.executable, "-c", limited, "train", "--config", str(recipe)])
+    assert result.returncode == 3, result.stderr
+    said = rf"promptccd: Could not write {run}/resume/stage3-\S+: more than 0\.[1-9] MB needed, \d+\.\d MB free \(.*\)"
+    assert re.search(said, result.stderr.splitlines()[-1])
+    assert "Traceback" not in result.stderr
+    assert not [path for path in run.rglob("*") if path.name.startswith(".tmp-")]
+    assert (
+        run_process([sys.executable, "-m", "promptccd.cli.main", "train", "--config", str(recipe)]).returncode
+        == 0
+    )
+    assert stage_hashes(run) == before
+
+
+def interrupted(values: Values) -> Path:
+    """A run that was stopped inside stage 0; returns the newest state."""
+
+    def stop(self: StageTrainer, *given: object) -> None:
+        save(self, *given)
+        raise InterruptedRunError("stopped", signal.SIGTERM)
+
+    save = StageTrainer._save_where_due
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedRunError):
+        patch.setattr(StageTrainer, "_save_where_due", stop)
+        train_run(saving_often(values))
+    return max((Path(values["training"]["output_dir"]) / "resume").iterdir())
+
+
+def saving_often(values: Values) -> Recipe:
+    return changed(values, "training", save_steps=1)
+
+
+def without_tensors(state: Path, start: str) -> str:
+    tensors = load_file(state / "tensors.safetensors")
+    gone = sorted(name for name in tensors if name.startswith(start))
+    save_file(
+        {name: value for name, value in tensors.items() if name not in gone}, state / "tensors.safetensors"
+    )
+    return gone[0]
+
+
+def without_number(state: Path, name: str) -> str:
+    position = json.loads((state / "position.json").read_text())
+    del position[name]
+    (state / "position.json").write_text(json.dumps(position))
+    return name
+
+
+@pytest.mark.fault(6)
+@pytest.mark.parametrize(
+    ("remove", "what"),
+    [
+        (without_tensors, "momentum."),
+        (without_tensors, "model.head."),
+        (without_number, "step"),
+        (without_number, "epoch"),
+        (without_number, "tensors"),
+    ],
+)
+def test_a_state_without_its_optimiser_or_position_is_refused_by_name(
+    recipe_values: Values, tmp_path: Path, reference: list[str], remove, what: str
+) -> None:
+    """Its sums are right: without the list of what was saved, the run would end in other bytes and say nothing."""
+    state = interrupted(recipe_values)
+    name = remove(state, what)
+    sum_again(state)
+    assert problems_of(state) == []
+    with pytest.raises(RunError, match=rf"{state.name} holds no {re.escape(name)}.*Delete that folder"):
+        train_run(saving_often(recipe_values))
+    shutil.rmtree(state)
+    if what == "momentum.":
+        train_run(saving_often(recipe_values))
+        assert stage_hashes(tmp_path / "run") == reference
+
+
+def test_states_of_finished_stages_are_not_left_behind(recipe_values: Values, tmp_path: Path) -> None:
+    """As after a kill between the last stage and the end, and between two stages."""
+    state = interrupted(recipe_values)
+    kept = shutil.copytree(state, tmp_path / "kept")
+    train_run(saving_often(recipe_values))
+    resume = tmp_path / "run" / "resume"
+    assert not resume.exists()
+    shutil.copytree(kept, resume / "stage3-epoch000003-step00000000")
+    shutil.copytree(kept, resume / ".refused-stage3-epoch000002-step00000000")
+    train_run(saving_often(recipe_values))
+    assert not resume.exists()
+    shutil.rmtree(tmp_path / "run" / "stage3")
+    for name in ("stage1-epoch000003-step00000000", "stage3-epoch000000-step00000001"):
+        shutil.copytree(kept, resume / name)
+    RunDirectory(tmp_path / "run").forget_states(1)
+    assert [path.name for path in resume.iterdir()] == ["stage3-epoch000000-step00000001"]

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -143,7 +144,7 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
             "training.epochs is given twice: [1, 2] to be tried and 5 for all cells. Leave one out.",
         ),
         (["--set", "epochs=1,1"], "Two cells of the sweep would be called tiny-epochs=1-seed1"),
-        (["--jobs", "0"], "Expected jobs >= 1, got 0"),
+        (["--jobs", "0"], "--jobs: expected a whole number from 1 to 512, got '0'"),
         (["--backbone", "none", "--backbone_config", "{depth: 3}"], "model.backbone_config has no depth"),
     ],
 )
@@ -273,6 +274,23 @@ def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
     assert (undisturbed / "tiny-seed1" / "train.log").stat().st_mtime_ns == stamp
     state = json.loads((undisturbed / "sweep.json").read_text())["cells"]
     assert {"tiny-seed2", "tiny-gcd-seed1"} <= set(state)
+
+
+def note_the_seed(recipe: Recipe) -> None:
+    """What a cell's process was asked to do, for the test to read."""
+    Path(recipe.training.output_dir, "asked").touch()
+
+
+def test_a_finished_cell_is_looked_at_again_where_it_is_to_be_pushed(
+    recipes: Path, undisturbed: Path
+) -> None:
+    """It may have ended between its last stage and the push of it."""
+    out = Path(shutil.copytree(undisturbed, undisturbed.with_name("looked-at")))
+    assert run_sweep(plan(recipes, out), out, train=note_the_seed).failures == {}
+    assert not list(out.rglob("asked"))
+    pushed = plan(recipes, out, training={"push_to_hub": True})
+    assert run_sweep(pushed, out, train=note_the_seed).failures == {}
+    assert len(list(out.rglob("asked"))) == 2
 
 
 def crash_or_train(recipe: Recipe) -> None:

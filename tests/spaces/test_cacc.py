@@ -74,6 +74,7 @@ def best_matchings(counts: np.ndarray, is_old: np.ndarray) -> list[tuple[float, 
     return list(zip(percent(sizes > 0), percent(is_old), percent(~is_old), strict=True))
 
 
+@pytest.mark.fault(34)
 def test_equals_brute_force_over_all_matchings(module: ModuleType) -> None:
     generator = np.random.default_rng(0)
     compared = more_clusters = 0
@@ -179,6 +180,7 @@ def test_names_of_clusters_and_order_of_samples_do_not_matter(module: ModuleType
     assert result["all"] == pytest.approx(module.continual_accuracy(**case)["all"])
 
 
+@pytest.mark.fault(34)
 def test_many_stages(module: ModuleType) -> None:
     size = 40_000  # more stages than 16 bits number
     result = module.continual_accuracy(np.zeros(size, int), np.zeros(size, int), np.arange(size)[::-1] * 2, 1)
@@ -228,6 +230,7 @@ BAD = {
 }
 
 
+@pytest.mark.fault(34)
 @pytest.mark.parametrize(("changed", "message"), BAD.values(), ids=BAD.keys())
 def test_refuses(metric: evaluate.Metric, module: ModuleType, changed: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -469,6 +472,8 @@ def test_page_answers_over_loopback(
         with large.open("rb") as stream:  # the client would notice by itself
             answer = httpx.post(f"{url}gradio_api/upload", files={"files": ("large.csv", stream)})
         assert answer.status_code == 413
+        for host, status in (("evil.example", 421), ("localhost.evil.example:80", 421), ("[::1]:7860", 200)):
+            assert httpx.get(f"{url}config", headers={"Host": host}).status_code == status
     finally:
         app.close()
     assert not elsewhere

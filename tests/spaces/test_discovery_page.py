@@ -99,11 +99,12 @@ def url(checkpoint: Path, cache: Path) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(cache))
         patch.delenv("OAUTH_CLIENT_ID", raising=False)
-        from promptccd.app import LAUNCH, build_app
+        from promptccd.app import Site, build_app
 
         app = build_app(str(checkpoint))
-        _, address, _ = app.launch(prevent_thread_lock=True, quiet=True, **LAUNCH)
-        yield address
+        server = app.serve(Site.of_machine())
+        yield server.url
+        server.close()
         app.close()
 
 
@@ -161,6 +162,7 @@ def held(cache: Path) -> int:
     return sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
 
 
+@pytest.mark.fault(41)
 def test_a_visit_from_the_example_to_the_end(
     visit: Visit, url: str, pictures: list[Path], cache: Path, tmp_path: Path
 ) -> None:

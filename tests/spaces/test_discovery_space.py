@@ -47,9 +47,12 @@ def test_front_matter() -> None:
 
 def test_limits_and_times_it_states_are_those_it_has() -> None:
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
+    from promptccd.app.limits import PageLimits
     from promptccd.app.page import LIFETIME_S
     from promptccd.data.limits import MIB, IntakeLimits
 
+    together = PageLimits()
+    patience = together.patience
     text, limits = (
         " ".join((SPACE / "README.md").read_text(encoding="utf-8").split()),
         IntakeLimits.for_visitors(),
@@ -60,6 +63,11 @@ def test_limits_and_times_it_states_are_those_it_has() -> None:
         f"{limits.max_pixels // 10**6} megapixels",
         f"at most {limits.max_ratio} times its size",
         f"deleted {LIFETIME_S / 60:.0f} minutes after your last click",
+        f"{together.disk_bytes // MIB} MiB of disk and {together.memory_bytes // MIB} MiB of memory",
+        f"that no visit takes is deleted after {together.untaken_s / 60:.0f} minutes",
+        f"within {patience.request_s:.0f} seconds is closed; an upload may take {patience.upload_s / 60:.0f} minutes "
+        f"at no less than {patience.slowest // 1024} KiB a second",
+        f"{together.visits} visits at once",
     ):
         assert stated in text
 
@@ -70,10 +78,9 @@ def test_the_app_of_the_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     spec = importlib.util.spec_from_file_location("discovery_space", SPACE / "app.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)  # no model is loaded before somebody comes
-    assert isinstance(module.app, gradio.Blocks)
-    assert module.LAUNCH["allowed_paths"] == []
-    assert module.LAUNCH["run_history"] is False
-    assert module.app.analytics_enabled is False
+    assert isinstance(module.page.blocks, gradio.Blocks)
+    assert module.page.blocks.analytics_enabled is False
+    module.page.close()
 
 
 def test_without_gradio_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
@@ -91,6 +98,8 @@ def test_mistakes_are_told(
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     assert main(["demo", str(tmp_path / "nothing"), "--no-browser"]) == 2
     assert "Cannot load a model from" in capsys.readouterr().err
+    assert main(["demo", str(backbone_folder), "--disk", "0", "--no-browser"]) == 2
+    assert "--disk: expected a whole number from 1" in capsys.readouterr().err
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

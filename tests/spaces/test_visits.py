@@ -13,28 +13,46 @@ import pytest
 import torch
 from PIL import Image
 
-from promptccd.data.limits import IntakeLimits
+from promptccd.data.image_rows import DatasetSource
+from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.errors import DataError, PromptCCDError
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
+from promptccd.app.quota import FullError, Quota
+from promptccd.app.store import ANYBODY, Store
 from promptccd.app.visit_lock import VisitOverError
 from promptccd.app.visits import UPLOADS_KEPT, Visits
+from tests.conftest import coloured_images
 
 
 @pytest.fixture
-def visits(backbone_folder: Path, tmp_path: Path) -> Iterator[Visits]:
-    opened = Visits(str(backbone_folder), tmp_path / "visits", limits=IntakeLimits.for_visitors(), most=3)
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(Quota(64 * MIB, "files"), tmp_path / "visits")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def visits(backbone_folder: Path, store: Store) -> Iterator[Visits]:
+    opened = Visits(str(backbone_folder), store, limits=IntakeLimits.for_visitors(), most=3)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def upload(tmp_path: Path) -> Path:
-    """A picture where Gradio would have put it."""
-    path = tmp_path / "uploads" / "0123" / "picture.png"
-    path.parent.mkdir(parents=True)
+def upload(store: Store) -> Path:
+    """A picture that somebody uploaded whose browser keeps no cookie."""
+    return uploaded(store)
+
+
+def uploaded(store: Store, owner: str = ANYBODY) -> Path:
+    shelf = store.shelf(owner, 10_000)
+    path = shelf.folder / "0" / "picture.png"
+    path.parent.mkdir()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (20, 20, 3)).astype(np.uint8)).save(path)
+    shelf.settle()
+    store.leave(shelf)
     return path
 
 
@@ -42,9 +60,12 @@ def test_every_visit_has_its_own_folder_and_categories_over_one_set_of_weights(v
     one, other = visits.open(), visits.open()
     assert one.id != other.id
     assert len(one.id) >= 32
-    assert one.folder != other.folder
-    assert stat.S_IMODE(one.folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE(one.folder.parent.stat().st_mode) == 0o700
+    places = [one.prepare().folder, other.prepare().folder]
+    assert len(set(places)) == 2
+    for place in places:
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+        assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+        assert stat.S_IMODE(place.parents[1].stat().st_mode) == 0o700
     mine, theirs = one.session.model, other.session.model
     assert all(a is b for a, b in zip(mine.parameters(), theirs.parameters(), strict=True))
     mine.set_categories(torch.eye(32)[:2], [0, 1], ["mine", "too"])
@@ -66,11 +87,13 @@ def test_forgetting_leaves_nothing(visits: Visits, upload: Path) -> None:
     visit.session.read(visit.take([upload]))
     visit.session.embed()
     watched = [weakref.ref(visit.session.current), weakref.ref(visit.session.model)]
-    folder, identity = visit.folder, visit.id
-    assert [path.name for path in folder.rglob("*.png")] == ["picture.png"]
+    visit.weigh()
+    visit.prepare()
+    assert visits.memory.used > 0
+    identity = visit.id
     visits.forget(identity)
-    assert not folder.exists()
-    assert not upload.parent.exists()  # the server names it by what the upload holds
+    assert list(visits.store.root.iterdir()) == []
+    assert (visits.store.quota.used, visits.memory.used) == (0, 0)
     assert visit.stop.is_set()
     with pytest.raises(VisitOverError):
         visits.get(identity)
@@ -84,6 +107,7 @@ def test_forgetting_leaves_nothing(visits: Visits, upload: Path) -> None:
 
 def test_forgetting_waits_for_work_and_no_work_starts_afterwards(visits: Visits) -> None:
     visit = visits.open()
+    place = visit.prepare().folder
     working, seen = threading.Event(), []
 
     def work() -> None:
@@ -91,7 +115,7 @@ def test_forgetting_waits_for_work_and_no_work_starts_afterwards(visits: Visits)
             working.set()
             visit.stop.wait(10)
             time.sleep(0.1)
-            seen.append(visit.folder.exists())
+            seen.append(place.exists())
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -99,27 +123,26 @@ def test_forgetting_waits_for_work_and_no_work_starts_afterwards(visits: Visits)
     visits.forget(visit.id)
     thread.join()
     assert seen == [True]
-    assert not visit.folder.exists()
+    assert not place.exists()
 
 
-def test_nobody_comes_back_so_it_is_forgotten(backbone_folder: Path, tmp_path: Path) -> None:
-    visits = Visits(
-        str(backbone_folder), tmp_path, limits=IntakeLimits.for_visitors(), lifetime_s=2.0, most=3
-    )
+def test_nobody_comes_back_so_it_is_forgotten(backbone_folder: Path, store: Store) -> None:
+    visits = Visits(str(backbone_folder), store, limits=IntakeLimits.for_visitors(), lifetime_s=2.0, most=3)
     stays, goes = visits.open(), visits.open()
+    first, second = goes.prepare().folder, stays.prepare().folder
     deadline = time.monotonic() + 30
-    while goes.folder.exists() and time.monotonic() < deadline:
+    while first.exists() and time.monotonic() < deadline:
         visits.get(stays.id)
         time.sleep(0.05)
     assert len(visits) == 1
-    assert not goes.folder.exists()
+    assert not first.exists()
     with pytest.raises(VisitOverError):
         visits.get(goes.id)
     deadline = time.monotonic() + 30
-    while stays.folder.exists() and time.monotonic() < deadline:  # nobody asks: a timer looks
+    while second.exists() and time.monotonic() < deadline:  # nobody asks: a timer looks
         time.sleep(0.05)
     assert len(visits) == 0
-    assert not stays.folder.exists()
+    assert not second.exists()
 
 
 def test_a_full_house(visits: Visits, upload: Path) -> None:
@@ -127,47 +150,104 @@ def test_a_full_house(visits: Visits, upload: Path) -> None:
     for visit in busy:
         visit.session.read(visit.take([upload]))
     latest = visits.open()  # in the place of the one that never had an image
-    assert not idle.folder.exists()
+    with pytest.raises(VisitOverError):
+        visits.get(idle.id)
     latest.session.read(latest.take([upload]))
     with pytest.raises(PromptCCDError, match="3 people are here, which is the most at once"):
         visits.open()
     visits.forget(busy[0].id)
-    assert upload.exists()  # others gave the same picture, and Gradio keeps it once
+    assert upload.exists()  # others took it, too
     assert visits.open()
 
 
-def test_what_somebody_else_uploads_meanwhile_is_theirs(visits: Visits, upload: Path) -> None:
+def test_an_upload_goes_with_the_last_visit_that_took_it(visits: Visits, upload: Path) -> None:
     one, other = visits.open(), visits.open()
-    one.take([upload])
-    upload.with_name("again").write_bytes(upload.read_bytes())
-    upload.with_name("again").rename(upload)  # as the server does with an equal upload
+    for visit in (one, other):
+        visit.take([upload])
     visits.forget(one.id)
-    other.take([upload])
+    assert upload.exists()
     visits.forget(other.id)
     assert not upload.exists()
 
 
-def test_uploads_are_bounded_and_do_not_disturb_each_other(visits: Visits, upload: Path) -> None:
-    one, other = visits.open(), visits.open()
-    first, second = one.take([upload]), other.take([upload])
-    assert first[0].read_bytes() == second[0].read_bytes() == upload.read_bytes()
-    assert one.folder in first[0].parents
+@pytest.mark.fault(44)
+def test_nobody_takes_what_somebody_else_uploaded(visits: Visits, store: Store) -> None:
+    owner = store.owner("a secret")
+    upload = uploaded(store, owner)
+    for stranger in (ANYBODY, store.owner("another secret")):
+        with pytest.raises(DataError, match="upload the files again"):
+            visits.open(stranger).take([upload])
+    assert visits.open(owner).take([upload]) == [upload]
+
+
+def test_what_was_uploaded_and_never_given_is_forgotten_with_the_visit(visits: Visits, store: Store) -> None:
+    owner = store.owner("a secret")
+    upload, other = uploaded(store, owner), uploaded(store, store.owner("another secret"))
+    visits.forget(visits.open(owner).id)
+    assert (upload.exists(), other.exists()) == (False, True)
+
+
+def test_uploads_are_bounded(visits: Visits, store: Store, upload: Path) -> None:
+    visit = visits.open()
     with pytest.raises(DataError, match="holds 201 files; the limit is 200"):
-        one.take([upload] * 201)
+        visit.take([upload] * 201)
     with pytest.raises(DataError, match="upload the files again"):
-        one.take([upload.with_name("gone.png")])
+        visit.take([upload.with_name("gone.png")])
     size = upload.stat().st_size
-    other.session.limits = IntakeLimits(max_total_bytes=size)
-    for _ in range(UPLOADS_KEPT - 1):
-        other.take([upload])
+    visit.session.limits = IntakeLimits(max_total_bytes=size)
+    for _ in range(UPLOADS_KEPT):
+        visit.take([upload])
     with pytest.raises(DataError, match=f"would come to {size * (UPLOADS_KEPT + 1)} bytes"):
-        other.take([upload])
+        visit.take([upload])
+
+
+def test_images_in_memory_are_counted_for_all_visits(
+    backbone_folder: Path, store: Store, upload: Path
+) -> None:
+    limits = IntakeLimits.for_visitors()
+    visits = Visits(str(backbone_folder), store, limits=limits, memory_bytes=3000)
+    one, other = visits.open(), visits.open()
+    one.session.read(one.take([upload]))
+    one.weigh()  # a thumbnail, and a view of 16 pixels
+    assert visits.memory.used == one.session.bytes_in_memory > 1500
+    other.session.read(other.take([upload]))
+    with pytest.raises(FullError, match="MiB of images in memory for all visitors together"):
+        other.weigh()
+    assert other.session.stages == []
+    one.session.current.intake.drop_views()
+    one.weigh()
+    assert one.session.bytes_in_memory < 1500
+    other.session.read(other.take([upload]))
+    visits.close()
+    assert visits.memory.used == 0
+
+
+def test_data_sets_of_the_hub_are_fetched_as_long_as_there_is_room(
+    visits: Visits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coloured_images(2, 3).save_to_disk(str(tmp_path / "table"))
+    asked = []
+
+    def from_hub(name: str, limits: IntakeLimits) -> DatasetSource:
+        asked.append(name)
+        return DatasetSource.load(str(tmp_path / "table"))
+
+    monkeypatch.setattr(DatasetSource, "from_hub", from_hub)
+    visits.limits = IntakeLimits(max_total_bytes=30 * MIB)  # and 64 MiB for all: a second one has no room
+    size = visits.fetch("somebody/first").bytes_on_disk
+    assert size > 500
+    assert visits.fetch("somebody/first").bytes_on_disk == size
+    visits.limits = IntakeLimits(max_total_bytes=32 * MIB)
+    assert visits.fetch("somebody/first")  # is there already
+    with pytest.raises(FullError, match="MiB of data sets of the Hub .* Download it and upload the images"):
+        visits.fetch("somebody/second")
+    assert asked == ["somebody/first"] * 3
 
 
 def test_a_model_that_is_not_there_is_told_without_where_it_should_be(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    visits = Visits(str(tmp_path / "none"), tmp_path, limits=IntakeLimits.for_visitors())
+    visits = Visits(str(tmp_path / "none"), store, limits=IntakeLimits.for_visitors())
     with pytest.raises(PromptCCDError, match="cannot be loaded") as raised:
         visits.open()
     assert str(tmp_path) not in str(raised.value)

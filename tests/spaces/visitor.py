@@ -38,11 +38,14 @@ class Visitor:
     Args:
         url: of the app.
         config: of the app, to save asking for it.
+        keeps_cookies: as a browser does that shows the page by itself.
     """
 
-    def __init__(self, url: str, config: dict[str, Any] | None = None):
+    def __init__(self, url: str, config: dict[str, Any] | None = None, *, keeps_cookies: bool = True):
         self.session = secrets.token_hex(6)
         self._http = httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False)
+        if keeps_cookies:
+            self._http.head("/")
         self.config = config or self._http.get("/config").json()
 
     def __enter__(self) -> "Visitor":

@@ -9,7 +9,6 @@ from torch import Tensor
 from transformers import Dinov2Config
 
 from promptccd.data import StageStream
-from promptccd.data.images import decode_image
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import ConfigurationError
 from promptccd.training.pretraining import PretrainingOptions, pretrain_backbone
@@ -23,7 +22,7 @@ def digits() -> tuple[Tensor, Tensor]:
     """256 digits as the network sees them, and what they are."""
     stages = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])
     view = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=16)))
-    images = [decode_image(stages[0].source(position)).image for position in range(256)]
+    images = [stages[0].decode(position).image for position in range(256)]
     return torch.stack([view(image) for image in images if image]), torch.from_numpy(
         stages.labelled.labels[:256]
     )

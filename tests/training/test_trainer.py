@@ -57,7 +57,10 @@ def test_a_stage_that_cannot_tell_images_apart_says_so(
     images = coloured_images(3, 8)
     if pictures == "one":
         images = Dataset.from_dict(
-            {"image": [np.full((16, 16, 3), 90, np.uint8)] * 24, "label": images["label"]},
+            {
+                "image": [np.full((16, 16, 3), 90 + label, np.uint8) for label in images["label"]],
+                "label": images["label"],
+            },
             features=images.features,
         )
     images.save_to_disk(str(tmp_path / "images"))

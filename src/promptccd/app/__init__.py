@@ -7,9 +7,10 @@ import os
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
-from promptccd.app.look import LAUNCH
-from promptccd.app.page import build_app
+from promptccd.app.limits import PageLimits
+from promptccd.app.page import Page, build_app
+from promptccd.app.site import Site
 from promptccd.app.visit_lock import VisitOverError
 from promptccd.app.visits import Visit, Visits
 
-__all__ = ["LAUNCH", "Visit", "VisitOverError", "Visits", "build_app"]
+__all__ = ["Page", "PageLimits", "Site", "Visit", "VisitOverError", "Visits", "build_app"]

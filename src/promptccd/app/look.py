@@ -1,12 +1,9 @@
-"""How the page looks, and how it is served."""
+"""How the page looks."""
 
 from importlib.resources import files
 from typing import Any
 
 import gradio as gr
-
-from promptccd.app.guard import launch_guarded
-from promptccd.data.limits import IntakeLimits
 
 # Fonts of the reader's own system: nothing is fetched from elsewhere.
 THEME = gr.themes.Default(
@@ -33,11 +30,4 @@ THEME = gr.themes.Default(
 )
 CSS = (files("promptccd.app") / "templates" / "app.css").read_text(encoding="utf-8")
 
-LAUNCH: dict[str, Any] = {
-    "server_name": "127.0.0.1",
-    **launch_guarded(IntakeLimits.for_visitors()),
-    "ssr_mode": False,
-    "theme": THEME,
-    "css": CSS,
-    "footer_links": [],
-}
+LOOK: dict[str, Any] = {"theme": THEME, "css": CSS, "footer_links": []}

@@ -1,12 +1,14 @@
 """The whole page: the steps as tabs, and the button that ends a visit."""
 
 import html
+from dataclasses import dataclass
 
 import gradio as gr
 
 from promptccd.app.desk import QUIET, Desk, Panel, Updates, told
-from promptccd.app.guard import keep_uploads_private
 from promptccd.app.html import render
+from promptccd.app.limits import PageLimits
+from promptccd.app.look import LOOK
 from promptccd.app.panels.changes import ChangesPanel
 from promptccd.app.panels.example import ExamplePanel
 from promptccd.app.panels.group import GroupPanel
@@ -14,6 +16,11 @@ from promptccd.app.panels.groups import GroupsPanel
 from promptccd.app.panels.images import ImagesPanel
 from promptccd.app.panels.questions import QuestionsPanel
 from promptccd.app.panels.take_away import TakeAwayPanel
+from promptccd.app.quota import Quota
+from promptccd.app.server import PageServer
+from promptccd.app.serving import guarded, keep_files_private
+from promptccd.app.site import Site
+from promptccd.app.store import Store
 from promptccd.app.visits import Visits
 from promptccd.data.limits import IntakeLimits
 
@@ -22,24 +29,76 @@ MOST_WAITING = 32  # requests in the queue; more are told to come back
 TITLE = "What is in these images?"
 
 
+@dataclass(frozen=True)
+class Page:
+    """The page, not yet served.
+
+    Attributes:
+        blocks: what it consists of.
+        visits: everybody who is here, and their files.
+        limits: on all of them together.
+    """
+
+    blocks: gr.Blocks
+    visits: Visits
+    limits: PageLimits
+
+    def serve(self, site: Site, host: str = "127.0.0.1", port: int | None = None) -> PageServer:
+        """The page on a port; it answers already.
+
+        Args:
+            site: whose requests are answered.
+            host: address to listen on.
+            port: none means the first free one from 7860 on.
+
+        Raises:
+            OSError: it cannot listen there.
+        """
+        visits = self.visits
+        app = guarded(self.blocks, LOOK, site, visits.store, visits.limits, self.limits)
+        server = PageServer(app, host, port, limits=self.limits)
+        server.start()
+        return server
+
+    def close(self) -> None:
+        """End all visits and delete all files; its server is closed by whoever has it."""
+        self.blocks.close(verbose=False)
+        self.visits.close()
+        self.visits.store.close()
+
+
 def build_app(
     place: str,
     *,
     limits: IntakeLimits | None = None,
+    page_limits: PageLimits | None = None,
     lifetime_s: float = LIFETIME_S,
     title: str = TITLE,
-) -> gr.Blocks:
-    """The page, not yet served; launch it with ``LAUNCH``.
+) -> Page:
+    """The page; `promptccd.app.serving.serve` serves it.
 
     Args:
         place: the model that groups, a folder or a name on the Hub; it is loaded at the first visit.
         limits: on what a visitor brings; none means those for strangers.
+        page_limits: on all visitors together; none means the usual ones.
         lifetime_s: seconds without a sign of life after which a visit is forgotten.
         title: of the page.
     """
-    keep_uploads_private()
-    visits = Visits(place, limits=limits or IntakeLimits.for_visitors(), lifetime_s=lifetime_s)
-    with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(300, int(lifetime_s))) as app:
+    together = page_limits or PageLimits()
+    store = Store(Quota(together.disk_bytes, "files"), keep_files_private(), untaken_s=together.untaken_s)
+    visits = Visits(
+        place,
+        store,
+        limits=limits or IntakeLimits.for_visitors(),
+        memory_bytes=together.memory_bytes,
+        lifetime_s=lifetime_s,
+        most=together.visits,
+    )
+    return Page(_blocks(visits, title), visits, together)
+
+
+def _blocks(visits: Visits, title: str) -> gr.Blocks:
+    with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(300, int(visits.lifetime_s))) as app:
         visit_id = gr.State("", delete_callback=visits.forget)
         desk = Desk(visits, visit_id)
         gr.HTML(render("title.html.jinja", title=title))

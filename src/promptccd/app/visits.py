@@ -1,25 +1,27 @@
 """Who is visiting: a private session and folder each, over one model whose weights all of them share."""
 
-import contextlib
 import logging
 import os
 import secrets
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from promptccd.app.limits import PageLimits
+from promptccd.app.quota import Claim, FullError, Quota
 from promptccd.app.shared_model import SharedModel
+from promptccd.app.store import ANYBODY, Shelf, Store
 from promptccd.app.visit_lock import VisitLock, VisitOverError
+from promptccd.data.image_rows import DatasetSource
 from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, PromptCCDError
 
 logger = logging.getLogger(__name__)
 
+COPIES = 2  # of a data set of the Hub: as it is downloaded, and as it is read
 UPLOADS_KEPT = 4  # times the limit of one upload: what a visit of several stages may lay down in all
 
 
@@ -30,7 +32,9 @@ class Visit:
     Attributes:
         id: random; whoever knows it is that person.
         session: theirs, with a registry and categories of its own; only weights are shared.
-        folder: their files, for the user of this process alone; removed with the visit.
+        store: of all files.
+        owner: whose files it takes, see `promptccd.app.store.Store.owner`.
+        memory: what is kept of their images, in bytes.
         lock: held while the session is read or changed.
         stop: set to leave what takes long.
         busy: whether something is done that takes long.
@@ -38,14 +42,17 @@ class Visit:
         opened: the category that is looked at; none shows all of them.
         reasons: why an image is where it is, as it was last asked.
         seen_at: when they last did something, in seconds of the monotonic clock.
-        taken: other copies of their files, such as those that downloads are served from; deleted with the visit.
-        uploads: where the server keeps what `take` took, with the number each file had then; likewise.
+        uploads: what `take` took; deleted with the visit, unless another visit took it, too.
+        brought: bytes of all uploads so far.
+        prepared: what they can download now; likewise deleted.
         at_end: called when the visit is over, for what is kept of it elsewhere.
     """
 
     id: str
     session: DiscoverySession
-    folder: Path
+    store: Store
+    owner: str
+    memory: Claim
     lock: VisitLock = field(default_factory=VisitLock)
     stop: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
@@ -53,54 +60,65 @@ class Visit:
     opened: int | None = None
     reasons: str = ""
     seen_at: float = field(default_factory=time.monotonic)
-    taken: set[Path] = field(default_factory=set)
-    uploads: dict[Path, int] = field(default_factory=dict)
+    uploads: set[Shelf] = field(default_factory=set)
+    brought: int = 0
+    prepared: Shelf | None = None
     at_end: list[Callable[[], None]] = field(default_factory=list)
 
     def touch(self) -> None:
         """They did something."""
         self.seen_at = time.monotonic()
 
-    def still_has(self, upload: Path) -> bool:
-        """Whether an upload that was taken is the same file now, and not an equal one of somebody else."""
-        return upload.exists() and upload.stat().st_ino == self.uploads[upload]
-
     def take(self, files: Sequence[str | os.PathLike[str]]) -> list[Path]:
-        """Put uploads into the private folder, under their own last names.
-
-        The server keeps equal uploads of two people as one file, so it is linked, not moved: what one person takes
-        is still there for the other. It is deleted with the visit, unless another visit took it, too; who uploaded
-        the same just before and has not taken it yet is asked to upload it again.
+        """Keep uploads for as long as the visit lasts.
 
         Raises:
             DataError: there are too many, too much in all, or one is gone.
         """
         limits = self.session.limits
         limits.require_files(len(files), "The list of uploads")
-        sources = [Path(file) for file in files]
+        found = {Path(file): self.store.find(os.fspath(file), self.owner) for file in files}
         try:
-            found = {source: source.stat() for source in sources}
-            arriving = sum(found[source].st_size for source in sources)
-            kept = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
-            if kept + arriving > UPLOADS_KEPT * limits.max_total_bytes:
-                raise DataError(
-                    f"The uploads of this visit would come to {kept + arriving} bytes; the limit is "
-                    f"{UPLOADS_KEPT * limits.max_total_bytes}. Take your results away, forget the images and "
-                    "start again."
-                )
-            target = self.folder / f"upload-{secrets.token_hex(4)}"
-            placed = []
-            for number, source in enumerate(sources):
-                place = target / str(number) / source.name
-                place.parent.mkdir(parents=True)
-                _link(source, place)
-                placed.append(place)
+            arriving = sum(path.stat().st_size for path in found)
         except OSError as error:
             raise DataError(
                 f"An upload is not there any more ({error.strerror}): upload the files again."
             ) from error
-        self.uploads |= {source: each.st_ino for source, each in found.items()}
-        return placed
+        if self.brought + arriving > UPLOADS_KEPT * limits.max_total_bytes:
+            raise DataError(
+                f"The uploads of this visit would come to {self.brought + arriving} bytes; the limit is "
+                f"{UPLOADS_KEPT * limits.max_total_bytes}. Take your results away, forget the images and start again."
+            )
+        for shelf in set(found.values()) - self.uploads:
+            if shelf is None or not self.store.hold(shelf):
+                raise DataError("An upload is not there any more: upload the files again.")
+            self.uploads.add(shelf)
+        self.brought += arriving
+        return list(found)
+
+    def weigh(self) -> None:
+        """Count what is kept of the images in memory, and let go of the newest if that is too much for the page.
+
+        Raises:
+            FullError: it is too much.
+        """
+        try:
+            self.memory.resize(self.session.bytes_in_memory)
+        except FullError:
+            self.session.stages.pop().intake.close()
+            raise
+
+    def prepare(self) -> Shelf:
+        """An empty place for files to take, in place of the one before.
+
+        Raises:
+            FullError: there is no room.
+        """
+        if self.prepared is not None:
+            self.store.drop(self.prepared)
+            self.prepared = None
+        self.prepared = self.store.shelf(self.owner, most=self.store.quota.total // 2)
+        return self.prepared
 
 
 class Visits:
@@ -108,8 +126,9 @@ class Visits:
 
     Args:
         place: the model, loaded once, at the first visit.
-        folder: where private folders go; none means the system's temporary folder.
+        store: where files of visitors are.
         limits: on what a visitor brings.
+        memory_bytes: what may be kept of the images of all visitors.
         lifetime_s: seconds without a sign of life until a visit is forgotten.
         most: visits at once.
     """
@@ -117,28 +136,33 @@ class Visits:
     def __init__(
         self,
         place: str,
-        folder: Path | None = None,
+        store: Store,
         *,
         limits: IntakeLimits,
+        memory_bytes: int = PageLimits.memory_bytes,
         lifetime_s: float = 1800,
         most: int = 50,
     ):
-        self.place, self.limits, self.lifetime_s, self.most = place, limits, lifetime_s, most
-        self._parent = folder
-        self._root: tempfile.TemporaryDirectory[str] | None = (
-            None  # goes when this object or the process does
-        )
+        self.place, self.store, self.limits = place, store, limits
+        self.lifetime_s, self.most = lifetime_s, most
+        self.memory = Quota(memory_bytes, "images in memory")
+        self._hub = Quota(store.quota.total, "data sets of the Hub", "Download it and upload the images")
+        self._fetched: dict[str, Claim] = {}
+        self._fetching = threading.Lock()
         self._model: SharedModel | None = None
         self._loading = threading.Lock()
         self._open: dict[str, Visit] = {}
-        self._lock = threading.Lock()  # of the two below and `_open`; never held while a visit is waited for
+        self._lock = threading.Lock()  # of the one below and `_open`; never held while a visit is waited for
         self._timer: threading.Timer | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self) -> Visit:
+    def open(self, owner: str = ANYBODY) -> Visit:
         """A new visit.
+
+        Args:
+            owner: whose files it may take.
 
         Raises:
             PromptCCDError: as many people as can be here are here already, or the model cannot be loaded, for a
@@ -148,14 +172,8 @@ class Visits:
         model = self._shared_model()
         with self._lock:
             self._require_room()
-            if self._root is None:
-                if self._parent is not None:
-                    self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._root = tempfile.TemporaryDirectory(prefix="promptccd-visits-", dir=self._parent)
             visit = Visit(
-                secrets.token_urlsafe(24),
-                model.session(self.limits),
-                Path(tempfile.mkdtemp(dir=self._root.name)),  # mkdtemp: mode 0700
+                secrets.token_urlsafe(24), model.session(self.limits), self.store, owner, self.memory.claim()
             )
             self._open[visit.id] = visit
             self._set_timer()
@@ -176,19 +194,36 @@ class Visits:
         found.touch()
         return found
 
+    def fetch(self, name: str) -> DatasetSource:
+        """A data set of the Hub. It stays on the disk of this machine, so the page fetches only so much.
+
+        Raises:
+            DataError: there is no such data set, or it is too large.
+            FullError: as much is fetched as may be.
+        """
+        with self._fetching:
+            if name in self._fetched:
+                return DatasetSource.from_hub(name, self.limits)
+            with self._hub.lent() as claim:
+                claim.resize(COPIES * self.limits.max_total_bytes)
+                source = DatasetSource.from_hub(name, self.limits)
+            self._fetched[name] = self._hub.claim(COPIES * source.bytes_on_disk)
+            return source
+
     def forget(self, visit_id: str) -> None:
         """End a visit: what it is doing is stopped, its files and features are deleted. Nothing if there is none."""
         with self._lock:
             found = self._open.pop(visit_id, None)
             if found is None:
                 return
-            others = {path for visit in self._open.values() for path in visit.uploads}
         found.stop.set()
         found.lock.end()
         found.session.forget()
-        for path in found.taken | {path for path in found.uploads.keys() - others if found.still_has(path)}:
-            _remove(path)
-        shutil.rmtree(found.folder, ignore_errors=True)
+        found.memory.resize(0)
+        for shelf in [*found.uploads, *filter(None, [found.prepared])]:
+            self.store.drop(shelf)
+        if found.owner != ANYBODY:
+            self.store.clear(found.owner)  # what they uploaded and never gave
         for clear in found.at_end:
             clear()
 
@@ -247,19 +282,3 @@ class Visits:
         with self._lock:
             self._timer = None
             self._set_timer()
-
-
-def _link(source: Path, place: Path) -> None:
-    try:
-        os.link(source, place, follow_symlinks=False)
-    except FileNotFoundError:
-        raise
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(source, place, follow_symlinks=False)
-
-
-def _remove(served: Path) -> None:
-    """Delete a file of the server's and its folder, whose name tells what the file held."""
-    served.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # another file is in it
-        served.parent.rmdir()

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.cli.command import command, show
+from promptccd.cli.parsing import MOST_DIGITS
 from promptccd.cli.tables import table
 from promptccd.discovery.registry_edits import (
     correct,
@@ -42,9 +44,17 @@ def categories_command(options: argparse.Namespace) -> None:
     folder = Path(options.model)
     act = _ACTIONS[options.action]
     if act is None:
-        registry = registry_in(folder)
-    else:
-        registry = edit_registry(folder, lambda each: act(folder, each, options.arguments))
+        _show(options, registry_in(folder))
+        return
+    edit_registry(
+        folder,
+        lambda registry: act(folder, registry, options.arguments),
+        command=[options.action, *options.arguments],
+        tell=lambda registry: _show(options, registry),
+    )
+
+
+def _show(options: argparse.Namespace, registry: CategoryRegistry) -> None:
     shown = [each for each in registry.categories.values() if options.json or not each.retired]
 
     def text() -> str:
@@ -54,6 +64,7 @@ def categories_command(options: argparse.Namespace) -> None:
         return table(["id", "name", "state", "since", "images"], rows)
 
     show(options, [asdict(each) for each in shown], text)
+    sys.stdout.flush()  # now it is told
 
 
 def _rename(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
@@ -109,8 +120,8 @@ def _whereabouts(registry: CategoryRegistry, keys: list[str]) -> str:
 
 
 def _id(text: str) -> int:
-    if not text.isdecimal():
-        raise RegistryError(f"Expected the number of a category, got {text!r}: the list shows them.")
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise RegistryError(f"Expected the number of a category, got {text[:50]!r}: the list shows them.")
     return int(text)
 
 

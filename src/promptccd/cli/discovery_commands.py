@@ -5,7 +5,8 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
-from promptccd.cli.command import command, show
+from promptccd.cli.command import add_model_limit, command, show
+from promptccd.cli.parsing import MOST_DIGITS, MOST_SEED, whole_number
 from promptccd.discovery import (
     EXPORTS,
     AdaptationOptions,
@@ -41,23 +42,45 @@ def add_commands(commands: Any) -> None:
     found.add_argument(
         "--adapt", action="store_true", help="first train one stage on the images, into DIR/stage<t+1>"
     )
-    found.add_argument("--epochs", type=int, default=AdaptationOptions.epochs, help="of --adapt")
+    found.add_argument("--epochs", type=whole_number(), default=AdaptationOptions.epochs, help="of --adapt")
     found.add_argument(
-        "--export", nargs="*", choices=list(EXPORTS), default=[], help="besides assignments.csv"
+        "--batch_size",
+        type=whole_number(),
+        default=AdaptationOptions.batch_size,
+        help="images per step of --adapt",
+    )
+    found.add_argument(
+        "--export",
+        nargs="*",
+        action="extend",
+        choices=list(EXPORTS),
+        default=[],
+        help="besides assignments.csv; may be given several times",
+    )
+    found.add_argument(
+        "--file-names", action="store_true", help="let exported images tell what their files were called"
     )
     found.add_argument(
         "--precision", choices=["auto", "fp32", "bf16"], default="auto", help="of the features"
     )
-    found.add_argument("--seed", type=int, default=1, help="of everything that is drawn")
+    found.add_argument(
+        "--seed", type=whole_number(0, MOST_SEED), default=1, help="of everything that is drawn"
+    )
     found.add_argument("--no-cache", action="store_true", help="keep no features on disk")
+    add_model_limit(found)
 
 
 def discover_command(options: argparse.Namespace) -> None:
     """``promptccd discover``."""
     num_categories = _count(options.num_categories)
-    adaptation = AdaptationOptions(epochs=options.epochs) if options.adapt else None
+    adaptation = (
+        AdaptationOptions(epochs=options.epochs, batch_size=options.batch_size) if options.adapt else None
+    )
     session = DiscoverySession.open(
-        options.model, seed=options.seed, cache=None if options.no_cache else FeatureCache()
+        options.model,
+        seed=options.seed,
+        cache=None if options.no_cache else FeatureCache(),
+        max_model_bytes=options.max_model_bytes,
     )
     with StopRequest() as stop:
         result = discover(
@@ -67,6 +90,7 @@ def discover_command(options: argparse.Namespace) -> None:
             num_categories=num_categories,
             adaptation=adaptation,
             exports=options.export,
+            file_names=options.file_names,
             precision=options.precision,
             stop=stop,
         )
@@ -77,8 +101,10 @@ def discover_command(options: argparse.Namespace) -> None:
 def _count(text: str) -> int | None:
     if text == "auto":
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigurationError(f"Expected --num_categories to be auto or a number from 1 on, got {text!r}.")
+    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < 1:
+        raise ConfigurationError(
+            f"Expected --num_categories to be auto or a number from 1 on, got {text[:50]!r}."
+        )
     return int(text)
 
 

@@ -1,12 +1,12 @@
 """``promptccd evaluate``."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from promptccd.cli.command import command
+from promptccd.cli.command import command, to_json
+from promptccd.cli.parsing import MOST_WORKERS, whole_number
 from promptccd.cli.tables import comparison_table, score_table
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
@@ -60,7 +60,9 @@ def add_commands(commands: Any) -> None:
         "--baselines", action="store_true", help="also score raw pixels and the frozen backbone"
     )
     evaluate.add_argument("--dataset", help="where the data lies now, if it has moved")
-    evaluate.add_argument("--num_workers", type=int, default=0, help="loader processes")
+    evaluate.add_argument(
+        "--num_workers", type=whole_number(0, MOST_WORKERS), default=0, help="loader processes"
+    )
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -130,7 +132,7 @@ def _print_together(shown: _Shown, options: argparse.Namespace) -> None:
         plain = {name: only for name, scores in plain.items() for (only,) in scores.values()}
         routed = {key: only for key, scores in routed.items() for (only,) in scores.values()}
     (first, *others) = plain.values()
-    print(json.dumps({**(plain if others else first), **routed}, indent=1))
+    print(to_json({**(plain if others else first), **routed}))
 
 
 def _plain(scores: Scores) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from promptccd.cli.command import command, show
+from promptccd.cli.parsing import whole_number
 from promptccd.errors import MismatchError
 from promptccd.hub import push_run, verify
 from promptccd.runs import RunDirectory
@@ -15,7 +16,7 @@ def add_commands(commands: Any) -> None:
     push = command(commands, "push", push_command, "push a run's stages to the Hub, a repository each")
     push.add_argument("run_folder", metavar="RUN", help="output_dir of a training")
     push.add_argument("--namespace", help="user or organisation (default: who is logged in)")
-    push.add_argument("--stage", type=int, help="one stage (default: all that are finished)")
+    push.add_argument("--stage", type=whole_number(0), help="one stage (default: all that are finished)")
     push.add_argument("--private", action="store_true", help="make new repositories private")
     push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
 
@@ -43,7 +44,7 @@ def push_command(options: argparse.Namespace) -> None:
             if stage.sent
             else f"{stage.repo_id}: all of it is there"
             for stage in pushed
-        )
+        ) + ("\n" + "\n".join(stage.listing for stage in pushed) if options.dry_run else "")
 
     show(options, [asdict(stage) for stage in pushed], lines)
 

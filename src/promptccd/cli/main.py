@@ -3,6 +3,7 @@
 import argparse
 import logging
 import sys
+import traceback
 from collections.abc import Sequence
 
 from transformers.utils import logging as transformers_logging
@@ -19,7 +20,8 @@ from promptccd.cli import (
     sweep_commands,
     training_commands,
 )
-from promptccd.errors import PromptCCDError
+from promptccd.cli.ends import end_of, ended_by_signals, let_go_of_stdout, make_printable, say
+from promptccd.cli.parsing import Parser
 
 COMMANDS = (
     training_commands,
@@ -36,26 +38,42 @@ COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code, 0 when all went well."""
-    parser = build_parser()
-    options = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    _quieten_libraries()
+    """Run one command; returns the exit code, 0 when all went well and else one of `promptccd.errors`.
+
+    Results go to stdout, words about them to stderr. With ``--json`` stdout holds one JSON document or, where the
+    command fails before it has a result, nothing.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    make_printable(sys.stdout, sys.stderr)
     try:
-        options.run(options)
-    except PromptCCDError as error:
-        if options.debug:
+        with ended_by_signals():
+            _run(words)
+    except (Exception, KeyboardInterrupt) as error:
+        end = end_of(error)
+        if end is None:
             raise
-        print(f"promptccd: {error}", file=sys.stderr)
-        return error.exit_code
+        let_go_of_stdout()
+        if "--debug" in words:
+            traceback.print_exception(error)
+        say(end.line)
+        return end.exit_code
     return 0
+
+
+def _run(words: Sequence[str]) -> None:
+    try:
+        options = build_parser().parse_args(words)
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        _quieten_libraries()
+        options.run(options)
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a reader that went away is noticed here, and not when the interpreter leaves
 
 
 def build_parser() -> argparse.ArgumentParser:
     """All commands and their options."""
-    parser = argparse.ArgumentParser(
-        prog="promptccd", description="Continual category discovery with prompt pools."
-    )
+    parser = Parser(prog="promptccd", description="Continual category discovery with prompt pools.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for group in COMMANDS:
         group.add_commands(commands)

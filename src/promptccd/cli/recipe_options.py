@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from promptccd.training.arguments import Recipe, section_types
-from promptccd.training.recipe_values import alternatives, describe_type, field_types, parse_value
+from promptccd.training.recipe_values import alternatives, describe_type, field_types, parse_value, says_none
 
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def option_value(given: str | list[str], hint: Any) -> Any:
     """The value an option means, given the type of its field."""
     options = alternatives(hint)
     words = given if isinstance(given, list) else [given]
-    if type(None) in options and [word.lower() for word in words] in (["none"], ["null"]):
+    if len(words) == 1 and says_none(words[0], hint):
         return None
     if isinstance(given, list):  # either one YAML list, or its items one by one
         values = [parse_value(word) for word in words]

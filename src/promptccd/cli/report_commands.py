@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from promptccd.cli.command import command, show
+from promptccd.cli.parsing import MOST_WORKERS, whole_number
 from promptccd.reports import ReportOptions, write_report, write_run_comparison
 
 
@@ -27,10 +28,19 @@ def add_commands(commands: Any) -> None:
         "--map", choices=["tsne", "pca"], default="tsne", help="how features are laid out in 2-D"
     )
     report.add_argument("--no-map", action="store_true", help="no map of the features")
-    report.add_argument("--points", type=int, default=1500, help="about how many images the map shows")
-    report.add_argument("--samples", type=int, default=8, help="pictures per discovered category, 0 for none")
+    report.add_argument(
+        "--points", type=whole_number(2), default=1500, help="about how many images the map shows"
+    )
+    report.add_argument(
+        "--samples",
+        type=whole_number(0, 1_000),
+        default=8,
+        help="pictures per discovered category, 0 for none",
+    )
     report.add_argument("--dataset", help="where the data lies now, if it has moved")
-    report.add_argument("--num_workers", type=int, default=0, help="loader processes")
+    report.add_argument(
+        "--num_workers", type=whole_number(0, MOST_WORKERS), default=0, help="loader processes"
+    )
 
 
 def report_command(options: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.cli.command import command, show
+from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.sweep_tables import sweep_record, sweep_text, write_page, write_tables
 from promptccd.cli.tables import table
@@ -26,9 +27,21 @@ def add_commands(commands: Any) -> None:
         "train recipes x values x seeds and compare them; one that was begun goes on",
     )
     sweep.add_argument(
-        "--config", metavar="RECIPE", nargs="+", required=True, help="YAML files, see hub_configs/"
+        "--config",
+        metavar="RECIPE",
+        nargs="+",
+        action="extend",
+        required=True,
+        help="YAML files, see hub_configs/",
     )
-    sweep.add_argument("--seeds", type=int, nargs="+", required=True, help="seeds of every combination")
+    sweep.add_argument(
+        "--seeds",
+        type=whole_number(0, MOST_SEED),
+        nargs="+",
+        action="extend",
+        required=True,
+        help="seeds of every combination",
+    )
     sweep.add_argument(
         "--set",
         metavar="KEY=V1,V2",
@@ -42,7 +55,9 @@ def add_commands(commands: Any) -> None:
         "--baselines", action="store_true", help="also score raw pixels and the frozen backbone"
     )
     sweep.add_argument("--out", default="runs/sweep", help="folder of the runs and their table (runs/sweep)")
-    sweep.add_argument("--jobs", type=int, default=1, help="cells to train at once (1)")
+    sweep.add_argument(
+        "--jobs", type=whole_number(1, MOST_WORKERS), default=1, help="cells to train at once (1)"
+    )
     sweep.add_argument("--dry-run", action="store_true", help="list the cells and train nothing")
     add_recipe_options(sweep)
 

@@ -11,7 +11,7 @@ from promptccd.reports import GridFigure, csv_text, stage_costs, write_compariso
 from promptccd.reports.comparison import average_records
 from promptccd.reports.spread import Spread
 from promptccd.runs import RunDirectory, SweepResult, grid_keys
-from promptccd.training.checkpoints import write_file
+from promptccd.storage import make_inside, write_file
 
 PARTS = ("all", "old", "new")
 
@@ -85,7 +85,12 @@ def write_page(result: SweepResult, record: Mapping[str, Any], out: Path) -> Non
         panels={config: means["all"] for config, means in grid["means"].items()},
     )
     write_comparison(
-        result.groups, out / "report", title=f"Sweep {out.name}", facts=facts, grid=figure, costs=costs
+        result.groups,
+        make_inside(out, "report"),
+        title=f"Sweep {out.name}",
+        facts=facts,
+        grid=figure,
+        costs=costs,
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from promptccd.cli.command import command, show
 from promptccd.cli.recipe_options import add_recipe_options, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table
+from promptccd.data import StageStream
+from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
 from promptccd.hub import fetch_stages, publish_stages, pusher
 from promptccd.runs import RunDirectory, count_parameters, stage_stream, train_run
@@ -33,7 +35,11 @@ def add_commands(commands: Any) -> None:
     split.add_argument(
         "--ids-only", action="store_true", help="publish which image belongs where, not the images"
     )
-    split.add_argument("--private", action="store_true", help="make a new data set private")
+    split.add_argument(
+        "--public", action="store_true", help="let everybody see the data set (default: only you)"
+    )
+    split.add_argument("--private", action="store_true", help="only you can see it, as by default")
+    split.add_argument("--dry-run", action="store_true", help="only say what --push would send")
     add_recipe_options(split)
 
     parameters = command(
@@ -58,7 +64,7 @@ def train_recipe(recipe: Recipe) -> ContinualScore:
     if training.resume_from is not None and is_first:
         fetch_stages(training.resume_from, RunDirectory(training.output_dir))
     push = pusher(training.hub_namespace, training.hub_private) if training.push_to_hub else None
-    return train_run(recipe, after_stage=push)
+    return train_run(recipe, after_stages=push)
 
 
 def split_command(options: argparse.Namespace) -> None:
@@ -66,13 +72,22 @@ def split_command(options: argparse.Namespace) -> None:
     recipe = recipe_from(options)
     stages = stage_stream(recipe.data, recipe.training.seed)
     if options.push:
-        url = publish_stages(stages, options.push, ids_only=options.ids_only, private=options.private)
-        logger.info("Published: %s", url)
+        if options.public and options.private:
+            raise ConfigurationError("--public and --private were both given: give one of them.")
+        _publish(options, stages)
     split = stages.split.to_dict()
     summary = {
         key: split[key] for key in ("fingerprint", "data_fingerprint", "seed", "class_blocks", "stages")
     }
     show(options, summary, lambda: f"{count_table(stages.counts)}\nfingerprint {stages.split.fingerprint}")
+
+
+def _publish(options: argparse.Namespace, stages: StageStream) -> None:
+    published = publish_stages(
+        stages, options.push, ids_only=options.ids_only, public=options.public, dry_run=options.dry_run
+    )
+    verb = "Would send" if options.dry_run else "Published"
+    logger.info("%s %s.", verb if published.sent else "All of it is there already:", published.listing)
 
 
 def parameters_command(options: argparse.Namespace) -> None:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 from huggingface_hub import hf_hub_download
 
 from promptccd.data.splits import CategorySplit
+from promptccd.data.table_files import load_table
 from promptccd.errors import DataError
 
 SPLIT_FILE = "split.json"
@@ -49,10 +50,11 @@ def read_published(name: str, revision: str | None = None) -> PublishedStages:
         path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
         split = CategorySplit.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         tables = [
-            load_dataset(name, stage_config(stage), split="train", revision=revision)
-            for stage in range(len(split.sample_ids))
+            load_table(name, stage_config(stage), revision)["train"] for stage in range(len(split.sample_ids))
         ]
-        evaluation = load_dataset(name, LABELS_CONFIG, split="train", revision=revision)
+        evaluation = load_table(name, LABELS_CONFIG, revision)["train"]
+    except DataError:
+        raise
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"Cannot read stages from the data set {name!r}: {reason}") from error

@@ -2,25 +2,154 @@
 
 import os
 import re
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterator, Sequence
 
 import datasets
+import numpy as np
+import pyarrow  # type: ignore[import-untyped]
+import pyarrow.compute  # type: ignore[import-untyped]
 from huggingface_hub import HfApi, constants
 
 from promptccd.data.file_names import display_name
+from promptccd.data.images import DecodedImage, Status, Verdict, decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import image_column_of, load_images
-from promptccd.data.sources import Entry, ImageSource, inside, read_regular_file, within_limit
+from promptccd.data.sources import Entry, ImageSource, read_regular_file, within_limit
+from promptccd.data.table_files import image_roots
 from promptccd.errors import DataError
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+OWN_IMAGES = IntakeLimits()
+
+
+class ForeignFileError(SkippedFileError):
+    """A row names a file that it has no right to."""
+
+
+class ImageRows:
+    """The images of a table by row, as bytes.
+
+    A row may name a file instead of holding an image. Such a file is read only below `roots`, after resolving links: a
+    published table could name any file of the machine that reads it.
+
+    Args:
+        table: the data set.
+        image_column: the column; none means the only one that holds images.
+        roots: folders that files named by rows may lie in; none means those that downloads are kept in.
+
+    Raises:
+        DataError: which column holds the images is unclear.
+    """
+
+    def __init__(
+        self,
+        table: datasets.Dataset,
+        image_column: str | None = None,
+        roots: Sequence[str | os.PathLike[str]] | None = None,
+    ):
+        self._column = image_column_of(table, image_column)
+        table = table.with_format(None).select_columns([self._column])
+        self._table = table.cast_column(self._column, datasets.Image(decode=False))
+        self._roots = [os.path.realpath(root) for root in (_download_folders() if roots is None else roots)]
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Bytes of the files that the table itself is read from."""
+        return sum(os.path.getsize(file["filename"]) for file in self._table.cache_files)
+
+    def select(self, rows: np.ndarray) -> "ImageRows":
+        """The images of these rows, in this order."""
+        return ImageRows(self._table.select(rows), self._column, self._roots)
+
+    def read(self, row: int, limits: IntakeLimits = OWN_IMAGES, budget: ByteBudget | None = None) -> bytes:
+        """The bytes of a row's image.
+
+        Args:
+            row: its number.
+            limits: on one image.
+            budget: counts the bytes of all; none means that they are not counted.
+
+        Raises:
+            ForeignFileError: the row names a file that is not one of the data set.
+            SkippedFileError: there is no image, it cannot be read, or it exceeds a limit.
+            DataError: the images together exceed a limit.
+        """
+        budget = budget or ByteBudget(limits, "The data set")
+        image = self._table[int(row)][self._column] or {}
+        if image.get("bytes") is not None:
+            return within_limit(image["bytes"], limits, budget)
+        if image.get("path") is None:
+            raise SkippedFileError("no image given")
+        return read_regular_file(self._own_file(image["path"]), limits, budget)
+
+    def decode(self, row: int) -> DecodedImage:
+        """A row's image, or why it cannot be used."""
+        try:
+            return decode_image(self.read(row))
+        except SkippedFileError as skipped:
+            return DecodedImage(None, Verdict(Status.SKIPPED, str(skipped)))
+
+    def require_own_files(self, name: str) -> None:
+        """Refuse a table of which a row names a file outside, an address or a device; nothing is opened.
+
+        Args:
+            name: what the message calls the table.
+
+        Raises:
+            DataError: naming the first such row and what it names.
+        """
+        for row, path in self._named_files():
+            try:
+                _require_plain_file(self._own_file(path))
+            except ForeignFileError as refused:
+                raise DataError(
+                    f"Row {row} of {name} names {display_name(path)!r}: {refused}. Nothing was read: remove the row, "
+                    "or put the image into the folder of the data set (in Python, image_roots allows further folders)."
+                ) from None
+
+    def _named_files(self) -> Iterator[tuple[int, str]]:
+        """Rows without bytes, and the path that each gives instead; no image is touched to find them."""
+        paths = pyarrow.chunked_array(
+            [
+                pyarrow.compute.if_else(chunk.field("bytes").is_null(), chunk.field("path"), None)
+                for chunk in self._table.data.column(self._column).chunks
+            ],
+            pyarrow.string(),
+        )
+        if self._table._indices is not None:  # rows were selected or shuffled
+            paths = paths.take(self._table._indices.column(0))
+        rows = np.flatnonzero(paths.is_valid().to_numpy())
+        return zip(rows.tolist(), paths.take(rows).to_pylist(), strict=True)
+
+    def _own_file(self, path: str) -> str:
+        """Where a path leads, links resolved."""
+        if "::" in path or "://" in path:
+            raise ForeignFileError("an address, not an image")
+        try:
+            target = os.path.realpath(path)
+        except ValueError:
+            raise ForeignFileError("not a file name") from None
+        if not any(target.startswith(root.rstrip(os.sep) + os.sep) for root in self._roots):
+            raise ForeignFileError("a file outside of the data set")
+        return target
+
+
+def _require_plain_file(path: str) -> None:
+    """Refuse what is there and is no file; what is missing is a matter of that image alone."""
+    try:
+        mode = os.stat(path, follow_symlinks=False).st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise ForeignFileError("a folder, not a file" if stat.S_ISDIR(mode) else "not a regular file")
 
 
 class DatasetSource(ImageSource):
     """The rows of a data set's image column.
-
-    A row may name a file instead of holding an image. Such a file is read only below `roots`: a published table
-    could name any file of the machine that reads it.
 
     Args:
         dataset: the data set.
@@ -39,10 +168,7 @@ class DatasetSource(ImageSource):
         image_column: str | None = None,
         roots: Sequence[str | os.PathLike[str]] = (),
     ):
-        column = image_column_of(dataset, image_column)
-        self._rows = dataset.select_columns([column]).cast_column(column, datasets.Image(decode=False))
-        self._column = column
-        self._roots = tuple(os.path.realpath(root) for root in roots)
+        self._rows = ImageRows(dataset, image_column, roots)
         self.name = name
 
     @classmethod
@@ -52,9 +178,7 @@ class DatasetSource(ImageSource):
         Raises:
             DataError: it cannot be loaded.
         """
-        loaded = load_images(dataset, split)
-        local = [dataset] if os.path.isdir(dataset) else []
-        return cls(loaded, f"Data set {dataset!r}", image_column, [*local, *_download_folders()])
+        return cls(load_images(dataset, split), f"Data set {dataset!r}", image_column, image_roots(dataset))
 
     @classmethod
     def from_hub(
@@ -87,7 +211,12 @@ class DatasetSource(ImageSource):
             raise DataError(
                 f"The data set {name!r} has {size} bytes; the limit is {limits.max_total_bytes}. Give a smaller one."
             )
-        return cls(load_images(name, split), f"Data set {name!r}", image_column, _download_folders())
+        return cls(load_images(name, split), f"Data set {name!r}", image_column, image_roots(name))
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Bytes of the files that the rows are read from."""
+        return self._rows.bytes_on_disk
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """The rows, in order."""
@@ -96,15 +225,7 @@ class DatasetSource(ImageSource):
 
     def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
         """The bytes of a row's image."""
-        image = self._rows[entry.key][self._column] or {}
-        content, path = image.get("bytes"), image.get("path")
-        if content is not None:
-            return within_limit(content, limits, budget)
-        if path is None:
-            raise SkippedFileError("no image given")
-        if "::" in path or "://" in path:
-            raise SkippedFileError("an address, not an image")
-        return read_regular_file(inside(path, self._roots, "a file outside of the data set"), limits, budget)
+        return self._rows.read(entry.key, limits, budget)
 
 
 def _download_folders() -> list[str]:

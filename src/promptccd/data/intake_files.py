@@ -6,7 +6,7 @@ What is kept of an image is small: its pixels are decoded again when they are as
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from PIL import Image
@@ -124,6 +124,16 @@ class Intake:
     def close(self) -> None:
         """Let go of the source; names, verdicts and kept thumbnails stay."""
         self._source.close()
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """What is kept of the images: thumbnails and views."""
+        views = (each.view for each in self._seen.values() if each.view is not None)
+        return sum(len(each.thumbnail) for each in self._seen.values()) + sum(view.nbytes for view in views)
+
+    def drop_views(self) -> None:
+        """Let go of the views; one that is asked for again is decoded again."""
+        self._seen = {index: replace(each, view=None) for index, each in self._seen.items()}
 
     def original(self, file: IntakeFile) -> IntakeFile:
         """The used file that a duplicate equals; any other file itself."""

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict, Image, IterableDataset, load_dataset, load_from_disk
+from datasets import ClassLabel, Dataset, DatasetDict, Image, IterableDataset
 
 from promptccd.data.creatures import creatures_dataset
 from promptccd.data.digits import digits_dataset
+from promptccd.data.file_names import display_name
+from promptccd.data.table_files import load_table
 from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
         split: name of the split, for example ``"train"``.
 
     Raises:
-        DataError: nothing loadable is there, or it has no such split.
+        DataError: nothing loadable is there, it names files that are not its own, or it has no such split.
     """
     if dataset in BUILT_IN:
         return BUILT_IN[dataset].load()
@@ -60,18 +62,24 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
             f"No folder at dataset {dataset!r}. Set --dataset to a folder that exists, or to a Hub id."
         )
     try:
-        if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
-            loaded = load_from_disk(str(path))
-        else:
-            loaded = load_dataset(str(path) if path.exists() else dataset)
+        loaded = load_table(dataset)
+    except DataError:
+        raise
     except Exception as error:  # datasets raises a dozen kinds here; a person needs one line
-        first_line = str(error).strip().split("\n")[0].rstrip(".")
+        first_line = display_name(str(_first_cause(error)).strip().split("\n")[0].rstrip("."))
         missing = "" if path.exists() else ", and there is no such folder"
         raise DataError(
             f"Could not load dataset {dataset!r}{missing}: {first_line}. "
             "Give a Hub id you can reach, or a folder of parquet files or of a sub-folder per category."
         ) from error
     return _one_split(loaded, dataset, split)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What went wrong, below the errors of `datasets` that only say that something did."""
+    while error.__cause__ is not None and str(error.__cause__):
+        error = error.__cause__
+    return error
 
 
 def _one_split(loaded: Any, dataset: str, split: str) -> Dataset:

@@ -14,7 +14,9 @@ import numpy as np
 
 from promptccd.data.randomness import numpy_generator
 from promptccd.errors import DataError
+from promptccd.storage import newer_format
 
+FORMAT = 1  # of split.json
 # Share of *what remains* of a category that each stage takes, from the stage the category first appears in.
 # Row b is class block b. Known images go 87 / 7 / 3 / 3 % over the four stages, because 0.54 of the
 # remaining 13 % is 7 % and half of the remaining 6 % is 3 %; the last stage takes everything left.
@@ -94,7 +96,7 @@ class CategorySplit:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON types, the fingerprint included."""
         return {
-            "format": 1,
+            "format": FORMAT,
             "fingerprint": self.fingerprint,
             "data_fingerprint": self.data_fingerprint,
             "rule": self.rule,
@@ -111,8 +113,10 @@ class CategorySplit:
         """What `to_dict` wrote.
 
         Raises:
-            DataError: the content is not that of the fingerprint that stands beside it.
+            DataError: the content is not that of the fingerprint that stands beside it, or a newer version wrote it.
         """
+        if (newer := newer_format(values.get("format", FORMAT), FORMAT)) is not None:
+            raise DataError(f"This split {newer}")
         split = cls(
             class_blocks=tuple(values["class_blocks"]),
             cuts=tuple(tuple(row) for row in values["cuts"]),

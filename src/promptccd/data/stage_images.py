@@ -1,20 +1,22 @@
 """The readable images of a stage, decoded once where memory allows.
 
 Every image is read before a stage begins. What cannot be read is left out of the stage and listed with its
-reason, so that no later step can meet it; what fits into the cache is never decoded again.
+reason, so that no later step can meet it; what fits into the cache is never decoded again. The same picture more than
+once is listed, and under two labels never trained on.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from promptccd.data.images import Status, Verdict, decode_image
-from promptccd.data.stages import Stage
+from promptccd.data.images import Status, Verdict
+from promptccd.data.same_pictures import Original, SeenPictures, conflicts, digest_of
+from promptccd.data.stages import LabelledStage, Stage
 from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 CACHE_BYTES = 2**30  # decoded pixels kept per stage: 30,450 images of CIFAR-100 take a tenth of it
 TOO_MANY_BAD = 0.5
 
+Conflicting = Literal["refuse", "drop"]
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
 
 
@@ -34,17 +37,21 @@ class ImageReport:
         num_images: images the split gives the stage.
         noted: sample id and reason of images used with a note.
         skipped: sample id and reason of images left out.
+        copies: sample id of images that show the very picture of another, and that other.
+        conflicting: sample id of images left out because the same picture has another label, and its sample id.
     """
 
     stage: int
     num_images: int
     noted: dict[int, str]
     skipped: dict[int, str]
+    copies: dict[int, Original] = field(default_factory=dict)
+    conflicting: dict[int, int] = field(default_factory=dict)
 
     @property
     def num_used(self) -> int:
         """Images that take part in the stage."""
-        return self.num_images - len(self.skipped)
+        return self.num_images - len(self.skipped) - len(self.conflicting)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
@@ -54,6 +61,8 @@ class ImageReport:
             "used": self.num_used,
             "noted": {str(key): note for key, note in self.noted.items()},
             "skipped": {str(key): note for key, note in self.skipped.items()},
+            "copies": {str(key): vars(first) for key, first in self.copies.items()},
+            "conflicting": {str(key): other for key, other in self.conflicting.items()},
         }
 
 
@@ -77,7 +86,14 @@ class StageImages:
 
     @classmethod
     def read(
-        cls, stage: Stage, num_workers: int, progress: Progress, cache_bytes: int = CACHE_BYTES
+        cls,
+        stage: Stage,
+        num_workers: int,
+        progress: Progress,
+        cache_bytes: int = CACHE_BYTES,
+        *,
+        seen: SeenPictures | None = None,
+        conflicting: Conflicting | None = None,
     ) -> "StageImages":
         """Read every image of a stage once.
 
@@ -86,30 +102,22 @@ class StageImages:
             num_workers: loader processes.
             progress: wraps an iterable, its length and a label in a progress bar.
             cache_bytes: keep decoded pixels if all of them fit into this.
+            seen: the pictures of earlier stages, which those of this one are added to.
+            conflicting: what becomes of a picture that has two labels: the stage is refused, or all copies are left
+                out; none means that it is used, as for tests.
 
         Raises:
-            DataError: more than half of the images cannot be read.
+            DataError: more than half of the images cannot be read, or the labels contradict each other.
         """
         loader = DataLoader(_Decoded(stage), batch_size=64, num_workers=num_workers, collate_fn=list)
-        cache: list[np.ndarray] | None = []
-        used, noted, skipped, size, position = [], {}, {}, 0, 0
+        read = _Reading(stage, cache_bytes, seen or SeenPictures())
         for records in progress(loader, len(loader), f"stage {stage.index}: reading images"):
-            for pixels, verdict in records:
-                sample = int(stage.sample_ids[position])
-                if pixels is None:
-                    skipped[sample] = verdict.note
-                else:
-                    used.append(position)
-                    size += pixels.nbytes
-                    if cache is not None:
-                        cache.append(pixels)
-                        cache = cache if size <= cache_bytes else None
-                    if verdict.status is Status.NOTED:
-                        noted[sample] = verdict.note
-                position += 1
-        report = ImageReport(stage.index, len(stage), noted, skipped)
-        _announce(report)
-        return cls(stage, np.asarray(used, dtype=np.int64), cache, report)
+            for record in records:
+                read.take(*record)
+        if conflicting is not None and isinstance(stage, LabelledStage):
+            read.leave_out_conflicts(stage, conflicting)
+        _announce(read.report)
+        return cls(stage, np.asarray(read.used, dtype=np.int64), read.cache, read.report)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -118,7 +126,7 @@ class StageImages:
         """The decoded RGB image at an index among the readable ones."""
         if self._cache is not None:
             return Image.fromarray(self._cache[index])
-        image = decode_image(self.stage.source(int(self.positions[index]))).image
+        image = self.stage.decode(int(self.positions[index])).image
         if image is None:
             raise DataError(
                 f"Image {self.sample_ids[index]} could be read before and cannot be now: was it changed?"
@@ -131,8 +139,68 @@ class StageImages:
         return self.stage.sample_ids[self.positions]
 
 
+class _Reading:
+    """What is known of a stage while its images come in, in order.
+
+    Args:
+        stage: the stage.
+        cache_bytes: keep decoded pixels if all of them fit into this.
+        seen: the pictures of earlier stages.
+    """
+
+    def __init__(self, stage: Stage, cache_bytes: int, seen: SeenPictures):
+        self._samples, self._room, self._seen = iter(enumerate(stage.sample_ids.tolist())), cache_bytes, seen
+        self.report = ImageReport(stage.index, len(stage), {}, {})
+        self.used: list[int] = []
+        self.digests: list[bytes] = []
+        self.cache: list[np.ndarray] | None = []
+
+    def take(self, pixels: np.ndarray | None, verdict: Verdict, digest: bytes) -> None:
+        """The next image."""
+        position, sample = next(self._samples)
+        if pixels is None:
+            self.report.skipped[sample] = verdict.note
+            return
+        self.used.append(position)
+        self.digests.append(digest)
+        if original := self._seen.original_of(digest, sample, self.report.stage):
+            self.report.copies[sample] = original
+        if verdict.status is Status.NOTED:
+            self.report.noted[sample] = verdict.note
+        self._room -= pixels.nbytes
+        if self.cache is not None:
+            self.cache.append(pixels)
+            self.cache = self.cache if self._room >= 0 else None
+
+    def leave_out_conflicts(self, stage: LabelledStage, how: Conflicting) -> None:
+        """Leave out every copy of a picture with two labels, or refuse the stage for it."""
+        labels = stage.labels[self.used].tolist()
+        found = conflicts(self.digests, labels)
+        samples = stage.sample_ids[self.used].tolist()
+        if found and how == "refuse":
+            raise DataError(_contradiction(found, samples, [stage.category_names[label] for label in labels]))
+        self.report.conflicting.update({samples[one]: samples[other] for one, other in found.items()})
+        self.used = [position for index, position in enumerate(self.used) if index not in found]
+        if self.cache is not None:
+            self.cache = [pixels for index, pixels in enumerate(self.cache) if index not in found]
+        if bare := set(labels) - set(stage.labels[self.used].tolist()):
+            raise DataError(
+                f"All images of {stage.category_names[min(bare)]!r} also have another label, so none can be trained "
+                "on: mend the labels."
+            )
+
+
+def _contradiction(found: Mapping[int, int], samples: list[int], names: list[str]) -> str:
+    one, other = next(iter(found.items()))
+    return (
+        f"Image {samples[one]} is labelled {names[one]!r} and image {samples[other]}, the very same picture, "
+        f"{names[other]!r}; {len(found)} images of stage 0 contradict another in this way. Nothing was trained: "
+        "mend the labels, or leave all of them out with --conflicting_labels drop."
+    )
+
+
 class _Decoded(Dataset):
-    """Pixels (or nothing) and verdict of every image of a stage."""
+    """Pixels (or nothing), verdict and digest of every image of a stage."""
 
     def __init__(self, stage: Stage):
         self.stage = stage
@@ -140,9 +208,12 @@ class _Decoded(Dataset):
     def __len__(self) -> int:
         return len(self.stage)
 
-    def __getitem__(self, position: int) -> tuple[np.ndarray | None, Verdict]:
-        decoded = decode_image(self.stage.source(position))
-        return (None if decoded.image is None else np.asarray(decoded.image)), decoded.verdict
+    def __getitem__(self, position: int) -> tuple[np.ndarray | None, Verdict, bytes]:
+        decoded = self.stage.decode(position)
+        if decoded.image is None:
+            return None, decoded.verdict, b""
+        pixels = np.asarray(decoded.image)
+        return pixels, decoded.verdict, digest_of(pixels)
 
 
 def _announce(report: ImageReport) -> None:
@@ -153,6 +224,20 @@ def _announce(report: ImageReport) -> None:
         logger.warning(
             "Stage %d: %d of %d images cannot be read and are left out, image %d for one: %s.",
             report.stage, len(report.skipped), report.num_images, sample, reason,
+        )  # fmt: skip
+    if report.copies:
+        sample, first = next(iter(report.copies.items()))
+        earlier = sum(original.stage < report.stage for original in report.copies.values())
+        logger.warning(
+            "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage: image %d is "
+            "image %d, for one; images.json lists all.",
+            report.stage, len(report.copies), earlier, sample, first.sample,
+        )  # fmt: skip
+    if report.conflicting:
+        sample, other = next(iter(report.conflicting.items()))
+        logger.warning(
+            "Stage %d: %d images have another label elsewhere and are left out, image %d, which is image %d, for one.",
+            report.stage, len(report.conflicting), sample, other,
         )  # fmt: skip
     if len(report.skipped) > TOO_MANY_BAD * report.num_images:
         reasons = sorted(set(report.skipped.values()))[:3]

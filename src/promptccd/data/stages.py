@@ -5,20 +5,23 @@ training code can read one by accident. Evaluation asks the stream itself, throu
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
-from datasets import Dataset, Image
+from datasets import Dataset
 
 from promptccd.data.hub_stages import PublishedStages, read_published
-from promptccd.data.images import decode_image
-from promptccd.data.loading import image_column_of, label_column_of, load_images, read_categories
+from promptccd.data.image_rows import ImageRows
+from promptccd.data.images import DecodedImage
+from promptccd.data.loading import label_column_of, load_images, read_categories
 from promptccd.data.selection import CategoryName, select_rows
 from promptccd.data.sessions import cut_in_sessions
 from promptccd.data.splits import CategorySplit, StageCount, keep_whole, split_by_category
+from promptccd.data.table_files import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
@@ -30,22 +33,30 @@ class Stage:
 
     Attributes:
         index: position in the stream, from 0.
-        images: data set with the single column ``image``, undecoded (``bytes`` and ``path``).
+        images: the undecoded images.
         sample_ids: row number of every image in the source data set, shape ``(N,)``, ascending.
         num_categories: number of categories seen up to and including this stage (K_t of the paper).
     """
 
     index: int
-    images: Dataset
+    images: ImageRows
     sample_ids: np.ndarray
     num_categories: int
 
     def __len__(self) -> int:
         return len(self.sample_ids)
 
-    def source(self, position: int) -> Mapping[str, Any]:
-        """The undecoded image at a position, as `promptccd.data.images.decode_image` takes it."""
-        return self.images[position]["image"]
+    def read(self, position: int) -> bytes:
+        """The bytes of the image at a position.
+
+        Raises:
+            SkippedFileError: there is none, or it cannot be read.
+        """
+        return self.images.read(position)
+
+    def decode(self, position: int) -> DecodedImage:
+        """The image at a position, or why it cannot be used."""
+        return self.images.decode(position)
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,7 @@ class StageStream(Sequence[Stage]):
         held_out: float = 0.0,
         held_out_only: bool = False,
         split_rule: str = "mixed",
+        image_roots: Sequence[str | os.PathLike[str]] | None = None,
     ) -> "StageStream":
         """Cut any data set with an image and a label column into stages.
 
@@ -121,14 +133,25 @@ class StageStream(Sequence[Stage]):
             held_out_only: use just those images: a test set where the data has none of its own.
             split_rule: ``mixed`` (the paper's), ``sessions`` (MetaGCD's setting, see `promptccd.data.sessions`) or
                 ``whole`` (one labelled stage with all images; `class_blocks` does not count).
+            image_roots: folders that files named by rows of the data set may lie in. `None` is the folder of a data
+                set that was given by name, and where downloads are kept for one that was loaded.
 
         Raises:
-            DataError: the data set cannot be loaded or cut; the message says why and what to do.
+            DataError: the data set cannot be loaded or cut, or names images that are not its own; the message says
+                why and what to do.
         """
-        table = load_images(dataset, split) if isinstance(dataset, str) else dataset
-        if not isinstance(table, Dataset):
-            raise DataError(f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}.")
-        image_column = image_column_of(table, image_column)
+        if isinstance(dataset, str):
+            image_roots = roots_of(dataset) if image_roots is None else image_roots
+            table = load_images(dataset, split)
+        elif isinstance(dataset, Dataset):
+            table = dataset
+        else:
+            raise DataError(
+                f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}. Read a stream without a length "
+                "first: Dataset.from_generator(lambda: (yield from stream), features=stream.features)."
+            )
+        images = ImageRows(table, image_column, image_roots)
+        images.require_own_files("the data set")
         label_column = label_column_of(table, label_column)
         labels, categories = select_rows(
             *read_categories(table, label_column),
@@ -138,8 +161,6 @@ class StageStream(Sequence[Stage]):
             held_out=held_out,
             held_out_only=held_out_only,
         )
-        images = table.select_columns([image_column]).cast_column(image_column, Image(decode=False))
-        images = images.rename_column(image_column, "image") if image_column != "image" else images
         if split_rule not in SPLIT_RULES:
             raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {split_rule!r}.")
         labels, cut = SPLIT_RULES[split_rule](
@@ -163,17 +184,15 @@ class StageStream(Sequence[Stage]):
             SplitMismatchError: the source data set is not the one the stages were cut from.
         """
         published = read_published(name, revision)
-        images = published.images
-        if images is None:
-            if dataset is None:
-                raise DataError(
-                    f"{name!r} holds ids and no images: give dataset, the data set they are rows of."
-                )
+        if published.images is not None:
+            images = [ImageRows(table, "image", roots_of(name)) for table in published.images]
+            for stage, rows in enumerate(images):
+                rows.require_own_files(f"stage {stage} of {name!r}")
+        elif dataset is None:
+            raise DataError(f"{name!r} holds ids and no images: give dataset, the data set they are rows of.")
+        else:
             images = _rows_of(dataset, published, name)
-        undecoded = [table.cast_column("image", Image(decode=False)) for table in images]
-        return cls(
-            _stages_of(undecoded, published.labels, published.split), published.split, published.labels
-        )
+        return cls(_stages_of(images, published.labels, published.split), published.split, published.labels)
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -267,7 +286,7 @@ def _whole(
 SPLIT_RULES: dict[str, Rule] = {"mixed": _mixed, "sessions": cut_in_sessions, "whole": _whole}
 
 
-def _stages_of(images: Sequence[Dataset], labels: np.ndarray, split: CategorySplit) -> list[Stage]:
+def _stages_of(images: Sequence[ImageRows], labels: np.ndarray, split: CategorySplit) -> list[Stage]:
     """Stages from the images of each, labels by row of the source."""
     num_seen = np.cumsum(split.class_blocks).tolist()
     first = split.sample_ids[0]
@@ -278,12 +297,13 @@ def _stages_of(images: Sequence[Dataset], labels: np.ndarray, split: CategorySpl
     return stages
 
 
-def _rows_of(dataset: str | Dataset, published: PublishedStages, name: str) -> list[Dataset]:
+def _rows_of(dataset: str | Dataset, published: PublishedStages, name: str) -> list[ImageRows]:
     """The images of every stage out of the data set that only ids were published of."""
-    table = load_images(dataset) if isinstance(dataset, str) else dataset
-    column = image_column_of(table, None)
-    images = table.select_columns([column]).cast_column(column, Image(decode=False))
-    images = images.rename_column(column, "image") if column != "image" else images
+    if isinstance(dataset, str):
+        images = ImageRows(load_images(dataset), roots=roots_of(dataset))
+    else:
+        images = ImageRows(dataset)
+    images.require_own_files("the source data set")
     labels = np.full(len(images), -1, dtype=np.int64)
     labels[: len(published.labels)] = published.labels[: len(images)]
     found = _data_fingerprint(images, labels, published.split.categories)
@@ -295,7 +315,7 @@ def _rows_of(dataset: str | Dataset, published: PublishedStages, name: str) -> l
     return [images.select(ids) for ids in published.split.sample_ids]
 
 
-def _data_fingerprint(images: Dataset, labels: np.ndarray, categories: Sequence[str]) -> str:
+def _data_fingerprint(images: ImageRows, labels: np.ndarray, categories: Sequence[str]) -> str:
     """Sha256 over all labels and the decoded pixels of evenly spaced images.
 
     Pixels, not files: the same picture re-encoded without loss is the same data on every machine.
@@ -303,8 +323,8 @@ def _data_fingerprint(images: Dataset, labels: np.ndarray, categories: Sequence[
     digest = hashlib.sha256("\n".join(categories).encode())
     digest.update(labels.astype("<i8").tobytes())
     rows = np.unique(np.linspace(0, len(images) - 1, PROBED_IMAGES).astype(int))
-    for record in images.select(rows):
-        decoded = decode_image(record["image"])
+    for row in rows.tolist():
+        decoded = images.decode(row)
         pixels = decoded.image
         digest.update(decoded.verdict.note.encode() if pixels is None else bytes(str(pixels.size), "ascii"))
         if pixels is not None:

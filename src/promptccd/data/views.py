@@ -15,11 +15,13 @@ from PIL import Image
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
 from promptccd.data.images import MAX_ASPECT
+from promptccd.data.ranges import number, require_in_range
 from promptccd.errors import ConfigurationError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 BICUBIC = Image.Resampling.BICUBIC
+MAX_SIDE = 8_192  # of a view, in pixels; the positions of a DINOv2 reach 518
 
 
 @dataclass(frozen=True)
@@ -38,21 +40,20 @@ class ViewOptions:
         ConfigurationError: a value is out of its range.
     """
 
-    image_size: int = 224
-    resize_size: int = 256
-    horizontal_flip: float = 0.5
-    num_views: int = 2
-    rotation: float = 0.0
-    zoom: float = 0.0
+    image_size: int = number(224, 1, MAX_SIDE)
+    resize_size: int = number(256, 1, MAX_SIDE)
+    horizontal_flip: float = number(0.5, 0, 1)
+    num_views: int = number(2, 1, 4_096)
+    rotation: float = number(0.0, 0, 180)
+    zoom: float = number(0.0, 0, 0.9)
 
     def __post_init__(self) -> None:
-        highest = {"image_size": self.resize_size, "horizontal_flip": 1, "rotation": 180, "zoom": 0.9}
-        for name, high in highest.items():
-            low = 1 if name == "image_size" else 0
-            if not low <= getattr(self, name) <= high:
-                raise ConfigurationError(f"Expected {low} <= {name} <= {high}, got {getattr(self, name)}.")
-        if self.num_views < 1:
-            raise ConfigurationError(f"Expected num_views >= 1, got {self.num_views}.")
+        require_in_range(self)
+        if self.image_size > self.resize_size:
+            raise ConfigurationError(
+                f"Expected image_size <= resize_size, got {self.image_size} and {self.resize_size}: a crop is no "
+                "larger than what it is cut from."
+            )
 
 
 class TrainingViews:

@@ -9,13 +9,15 @@ from accelerate import Accelerator
 from datasets import Dataset, Features, Image
 from torch import Tensor
 
+from promptccd.data.image_rows import ImageRows
 from promptccd.data.randomness import torch_generator
+from promptccd.data.ranges import number, require_in_range
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import Stage
 from promptccd.data.views import TrainingViews, ViewOptions
 from promptccd.discovery.embedding import Precision
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import ConfigurationError, DataError, InterruptedRunError
+from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.interruption import StopRequest
@@ -41,17 +43,13 @@ class AdaptationOptions:
         ConfigurationError: a number is out of range.
     """
 
-    epochs: int = 10
-    batch_size: int = 64
-    learning_rate: float = 0.01
-    replay_samples: int = 100
+    epochs: int = number(10, 1, 999_999)
+    batch_size: int = number(64, 2, 2**20)
+    learning_rate: float = number(0.01, 0, above=True)
+    replay_samples: int = number(100, 0, 1_000_000)
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("replay_samples", 0)):
-            if getattr(self, name) < least:
-                raise ConfigurationError(f"Expected {name} >= {least}, got {getattr(self, name)}.")
-        if not self.learning_rate > 0:
-            raise ConfigurationError(f"Expected learning_rate > 0, got {self.learning_rate}.")
+        require_in_range(self)
 
 
 def require_head(session: DiscoverySession) -> None:
@@ -100,6 +98,7 @@ def adapt(
     Raises:
         ConfigurationError: the model is a bare backbone, which has no head to train.
         DataError: there are fewer than four images.
+        DeviceError: there is too little memory for a step; the session is as before.
         DivergedError: the loss or a feature is no longer a number; the session is as before.
         InterruptedRunError: a signal was received; the session is as before.
     """
@@ -114,6 +113,8 @@ def adapt(
             "Interrupted: nothing of the training was kept, and all is as before it. Run the same command again.",
             error.exit_code - 128,
         ) from error
+    except OutOfMemoryError as error:  # likewise
+        raise OutOfMemoryError(error.batch_size, "nothing of the training was kept") from error
     try:
         session.model = student.eval()
         features = session.embed(None if stop is None else stop.progress, precision)
@@ -178,7 +179,9 @@ def _stage_of(session: DiscoverySession) -> Stage:
     intake = session.current.intake
     records = [{"bytes": intake.read_bytes(file), "path": None} for file in intake.used]
     table = Dataset.from_dict({"image": records}, features=Features({"image": Image(decode=False)}))
-    return Stage(session.current.stage, table, np.arange(len(records)), max(len(session.registry.active), 1))
+    return Stage(
+        session.current.stage, ImageRows(table), np.arange(len(records)), max(len(session.registry.active), 1)
+    )
 
 
 def _view_options(session: DiscoverySession) -> ViewOptions:

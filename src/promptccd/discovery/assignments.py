@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from promptccd.data.images import Status
+from promptccd.data.intake_files import IntakeFile
 from promptccd.discovery.session import DiscoverySession
 from promptccd.reports.spreadsheet import csv_text
 
@@ -37,8 +38,18 @@ class AssignmentRow:
     note: str
 
 
-def assignment_rows(session: DiscoverySession) -> list[AssignmentRow]:
-    """Rows of the newest stage, in the order of the source, as many as files were found."""
+def shown_name(file: IntakeFile, file_names: bool) -> str:
+    """What a file is called where somebody else may see it: its name or, without `file_names`, its number."""
+    return file.name if file_names else f"image {file.index + 1}"
+
+
+def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> list[AssignmentRow]:
+    """Rows of the newest stage, in the order of the source, as many as files were found.
+
+    Args:
+        session: whose images.
+        file_names: say what the files are called; otherwise they are numbered.
+    """
     stage, standing = session.current, session.standing()
     row_of = {key: row for row, key in enumerate(standing.keys)}
     grouping, settled = standing.grouping, set(session.settled)
@@ -50,14 +61,16 @@ def assignment_rows(session: DiscoverySession) -> list[AssignmentRow]:
         is_copy = original.index != file.index
         note = file.verdict.note
         if is_copy:
-            note = f"same bytes as {original.name}" + (f"; {note}" if note else "")
+            note = f"same bytes as {shown_name(original, file_names)}" + (f"; {note}" if note else "")
         elif not skipped and file.index in stage.intake.near_duplicates:
-            near = stage.intake.files[stage.intake.near_duplicates[file.index]].name
-            note = f"nearly the same picture as {near}" + (f"; {note}" if note else "")
+            near = stage.intake.files[stage.intake.near_duplicates[file.index]]
+            note = f"nearly the same picture as {shown_name(near, file_names)}" + (
+                f"; {note}" if note else ""
+            )
         category = None if found is None or skipped else int(grouping.category_ids[found])
         rows.append(
             AssignmentRow(
-                file=file.name,
+                file=shown_name(file, file_names),
                 sha256=file.content_hash,
                 category=category,
                 name="" if category is None else session.registry.category(category).name,

@@ -1,6 +1,5 @@
 """From a folder of images to groups, in one call: read, embed, group, write down."""
 
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,18 +10,40 @@ from typing import Any
 from promptccd.clustering import CountEstimate
 from promptccd.data.intake import IntakeReport
 from promptccd.discovery.adapt import AdaptationOptions, adapt, require_enough_images, require_head
+from promptccd.discovery.adapted_stage import AdaptationCommand, AdaptedStage, save_adapted
 from promptccd.discovery.assignments import AssignmentRow, assignment_rows
-from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_checkpoint, save_progress
+from promptccd.discovery.checkpoint import (
+    BEFORE,
+    FEATURES,
+    MODEL_RECORD,
+    EarlierDiscovery,
+    load_progress,
+    save_progress,
+)
 from promptccd.discovery.embedding import Precision
 from promptccd.discovery.exports import EXPORTS
 from promptccd.discovery.page import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
-from promptccd.registry import StageChange
+from promptccd.registry import PROTOTYPES, REGISTRY, StageChange, load_registry
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.training.checkpoints import CHECKSUMS, make_folder, remove_leftovers
+from promptccd.runs.space import checkpoint_bytes
+from promptccd.storage import CHECKSUMS, make_folder, refuse_links, remove_leftovers, require_space
 from promptccd.training.interruption import StopRequest
 from promptccd.training.progress import progress_bar
+
+_PAGE = "discovery.html"
+_WRITTEN = (
+    REGISTRY,
+    PROTOTYPES,
+    MODEL_RECORD,
+    FEATURES,
+    BEFORE,
+    _PAGE,
+    "assignments.csv",
+    "images",
+    "dataset",
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +83,7 @@ def discover(
     num_categories: int | None = None,
     adaptation: AdaptationOptions | None = None,
     exports: Sequence[str] = (),
+    file_names: bool = False,
     precision: Precision = "auto",
     stop: StopRequest | None = None,
 ) -> DiscoveryResult:
@@ -69,7 +91,8 @@ def discover(
 
     A folder that an earlier discovery with the same model wrote to is gone on with: categories, names and corrections
     there are taken over. The same images stay where they are, others become the next stage. Whenever it is left
-    early, the folder is as it was, and features that were computed are in the session's cache.
+    early, the folder is as it was, and features that were computed are in the session's cache. Killed while it writes,
+    the same call goes on with what is written, a trained stage above all; so it does when all of it is there.
 
     Args:
         session: fresh, with its model.
@@ -78,6 +101,7 @@ def discover(
         num_categories: of all categories; none estimates it.
         adaptation: trains a stage on the images before they are grouped for good, and leaves it in ``stage<t+1>``.
         exports: names of `EXPORTS` besides ``csv``.
+        file_names: let the exported images tell what their files were called; ``assignments.csv`` does in any case.
         precision: of the model's forward.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
@@ -88,7 +112,26 @@ def discover(
     if adaptation is not None:
         require_head(session)
     target = _target(source, out)
-    return _Discovery(session, source, target, num_categories, adaptation, exports, precision, stop).run()
+    return _Discovery(
+        session, source, target, num_categories, adaptation, exports, file_names, precision, stop
+    ).run()
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a discovery starts from.
+
+    Attributes:
+        came_with: hash of the registry that the model came with.
+        earlier: what is in the folder of the results.
+        command: what is asked for, if that is a training.
+        trained: the stage that this very command has trained already.
+    """
+
+    came_with: str
+    earlier: EarlierDiscovery | None
+    command: AdaptationCommand | None = None
+    trained: AdaptedStage | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +144,7 @@ class _Discovery:
     num_categories: int | None
     adaptation: AdaptationOptions | None
     exports: Sequence[str]
+    file_names: bool
     precision: Precision
     stop: StopRequest | None
 
@@ -109,35 +153,41 @@ class _Discovery:
         folder = RunDirectory(self.out)
         folder.lock()
         try:
-            remove_leftovers(self.out)
-            came_with = session.registry.state_hash()
-            earlier = load_progress(session, self.out)
+            refuse_links(self.out, _WRITTEN)
+            for place in (self.out, self.out / BEFORE):
+                remove_leftovers(place)
+            start = self._start()
             with self._timed(seconds, "reading"):
-                self._read(earlier)
+                self._read(start)
             with self._timed(seconds, "features"):
                 session.embed(self._progress, self.precision)
             with self._timed(seconds, "grouping"):
-                self._group(earlier)
-            if self.adaptation is not None:
+                self._group(start)
+            if self.adaptation is not None and start.trained is None:
                 with self._timed(seconds, "training"):
                     adapt(session, self.adaptation, self.precision, self.stop)
                     session.group(session.num_categories)
-            with self._timed(
-                seconds, "writing"
-            ):  # a signal from here on is too late: all or nothing is written
-                self._save(came_with)
-                rows = assignment_rows(session)
-                paths = [
-                    EXPORTS[name](session, rows, self.out) for name in dict.fromkeys(["csv", *self.exports])
-                ]
-                paths.insert(0, write_page(session, rows, self.out / "discovery.html"))
+            with self._timed(seconds, "writing"):  # a signal from here on is too late: all of it is written
+                rows, paths = self._write(start)
         finally:
             folder.unlock()
         report = session.current.intake.report()
         return DiscoveryResult(report, session.estimate, session.change, rows, paths, seconds)
 
-    def _read(self, earlier: EarlierDiscovery | None) -> None:
-        session = self.session
+    def _start(self) -> _Start:
+        session, came_with = self.session, self.session.registry.state_hash()
+        if self.adaptation is None:
+            return _Start(came_with, load_progress(session, self.out))
+        command = AdaptationCommand.of(
+            session, self.out, self.adaptation, self.num_categories, self.precision
+        )
+        trained = AdaptedStage.left_by(command, self.out)
+        if trained is None:
+            return _Start(came_with, load_progress(session, self.out), command)
+        return _Start(came_with, trained.take_up(session, self.out, command), command, trained)
+
+    def _read(self, start: _Start) -> None:
+        session, earlier = self.session, start.earlier
         if earlier is not None:
             session.registry = earlier.registry
         session.read(self.source, self._progress)
@@ -147,28 +197,47 @@ class _Discovery:
             and session.current.stage == earlier.registry.stage
         ):
             session.current.before = earlier.before
-        if self.adaptation is not None:
+        if start.trained is not None:
+            start.trained.require_images(session)
+        elif self.adaptation is not None:
             require_enough_images(session)
             _require_absent(self._stage_folder)
+        self._require_space()
 
-    def _group(self, earlier: EarlierDiscovery | None) -> None:
+    def _require_space(self) -> None:
+        """Refuse what the disk has no room for, before anything is computed."""
+        trained = 0 if self.adaptation is None else checkpoint_bytes(self.session.model)
+        copied = sum(file.num_bytes for file in self.session.current.intake.used)
+        copies = len(set(self.exports) - {"csv"})
+        # Encoding a picture again may shrink it, but hardly to less than half.
+        require_space(self.out, trained + copies * copied // 2, "the results that were asked for")
+
+    def _group(self, start: _Start) -> None:
         """Group the images, unless they are where an earlier discovery and people since have put them."""
-        if earlier is not None and self.num_categories is None and self.session.is_grouped:
-            self.session.keep(earlier.estimate_for(self.session))
+        asked = self.num_categories is not None and start.trained is None
+        if start.earlier is not None and not asked and self.session.is_grouped:
+            self.session.keep(start.earlier.estimate_for(self.session))
         else:
             self.session.group(self.num_categories)
 
-    def _save(self, came_with: str) -> None:
-        """What the next discovery goes on from, and the stage that was trained, if one was: both or neither."""
-        if self.adaptation is None:
-            save_progress(self.session, self.out, came_with)
-            return
-        save_checkpoint(self.session, self._stage_folder)
-        try:
-            save_progress(self.session, self.out, self.session.registry.state_hash())
-        except BaseException:
-            shutil.rmtree(self._stage_folder, ignore_errors=True)
-            raise
+    def _write(self, start: _Start) -> tuple[list[AssignmentRow], list[Path]]:
+        """The stage that was trained, if one was; what the next discovery goes on from; and what people look at.
+
+        The order matters: whatever of it is there, the same command knows how to write the rest.
+        """
+        session, came_with = self.session, start.came_with
+        if start.command is not None:
+            stage = start.trained.folder if start.trained is not None else self._stage_folder
+            if start.trained is None:
+                save_adapted(session, stage, start.command)
+            came_with = load_registry(stage).state_hash()
+        save_progress(session, self.out, came_with)
+        rows = assignment_rows(session)
+        taken = [
+            EXPORTS[name](session, rows, self.out, self.file_names)
+            for name in dict.fromkeys(["csv", *self.exports])
+        ]
+        return rows, [write_page(session, rows, self.out / _PAGE), *taken]
 
     @property
     def _stage_folder(self) -> Path:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +19,15 @@ from promptccd.data.intake import Intake, IntakeFile
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.discovery.feature_cache import FeatureCache, feature_space
-from promptccd.errors import DivergedError, RunError
+from promptccd.errors import RunError
 from promptccd.models import CategoryDiscoveryModel, GCDModel
-from promptccd.models.configuration_promptccd import BACKBONE_TYPES
 from promptccd.models.loading import find_model
-from promptccd.runs.prediction import load_model
-from promptccd.runs.stage_checkpoint import load_view
+from promptccd.models.stored_configuration import BACKBONE_TYPES
+from promptccd.models.stored_processor import stored_processor
+from promptccd.models.untrusted import one_line
+from promptccd.runs.prediction import load_model, require_finite
+from promptccd.runs.stage_checkpoint import load_view, require_whole
+from promptccd.training.device import in_smaller_batches
 
 logger = logging.getLogger(__name__)
 
@@ -36,27 +40,31 @@ _UNUSED_HEAD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def load_embedder(path: str | Path) -> tuple[CategoryDiscoveryModel, EvaluationView]:
-    """The model to embed with, and the view it was made for.
+def load_embedder(
+    path: str | Path, max_model_bytes: int | None = None
+) -> tuple[CategoryDiscoveryModel, EvaluationView]:
+    """The model to embed with, and the view it was made for; both may come from anywhere.
 
     Args:
         path: a finished stage, or a bare DINO backbone; a folder or a name on the Hub. A backbone becomes a model
             without prompts and categories, whose features are its [CLS].
+        max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
 
     Raises:
-        RunError: there is no such model, or it is damaged.
+        RunError: there is no such model, it is damaged, or refused.
     """
+    require_whole(path)
+    what = "model"
     try:
         place, raw = find_model(path)
-    except OSError as error:
-        raise RunError(f"Cannot load a model from {str(path)!r}: {str(error).splitlines()[0]}") from error
-    if raw.get("model_type") not in BACKBONE_TYPES:
-        return load_model(path), load_view(path)
-    try:
-        model = GCDModel.from_pretrained(place, dtype=torch.float32, **_UNUSED_HEAD)
+        if raw.get("model_type") in BACKBONE_TYPES:
+            what = "backbone"
+            options: dict[str, Any] = {"max_model_bytes": max_model_bytes, **_UNUSED_HEAD}
+            model = GCDModel.from_pretrained(place, dtype=torch.float32, **options).eval()
+            return model, _backbone_view(place, model)
     except (OSError, ValueError) as error:
-        raise RunError(f"Cannot load a backbone from {str(path)!r}: {str(error).splitlines()[0]}") from error
-    return model.eval(), _backbone_view(place, model.config.vision_config.image_size)
+        raise RunError(f"Cannot load a {what} from {str(path)!r}: {one_line(error)}") from error
+    return load_model(path, max_model_bytes), load_view(path)
 
 
 def can_use_bf16(device: torch.device) -> bool:
@@ -125,8 +133,8 @@ def embed_images(
     model.eval()
     try:
         for files, pixels in batches if progress is None else progress(batches, total, "computing features"):
-            features = _forward(model, view, pixels, resolved)
-            _require_finite(features, files)
+            features = in_smaller_batches(partial(_forward, model, view, precision=resolved), pixels)
+            require_finite(features, [file.name for file in files])
             fresh += zip([file.content_hash for file in files], features, strict=True)
             if len(fresh) >= _KEEP_EVERY * batch_size:
                 fresh = _keep(cache, space, fresh, known)
@@ -177,20 +185,14 @@ def _keep(
     return []
 
 
-def _require_finite(features: Tensor, files: Sequence[IntakeFile]) -> None:
-    bad = (~torch.isfinite(features).all(dim=1)).nonzero()
-    if len(bad):
-        raise DivergedError(
-            f"The feature of {files[int(bad[0])].name!r} is not a number: the weights of this model have diverged. "
-            "Use an earlier stage, or --precision fp32."
-        )
-
-
-def _backbone_view(place: str, image_size: int) -> EvaluationView:
+def _backbone_view(place: str, model: CategoryDiscoveryModel) -> EvaluationView:
     """The view published beside a backbone, or the paper's at the backbone's size where there is none."""
+    vision = model.config.vision_config
     try:
-        return load_view(place)
-    except (OSError, ValueError):
-        side = min(image_size, ViewOptions.image_size)
-        options = ViewOptions(image_size=side, resize_size=int(side / 0.875))
-        return EvaluationView(build_image_processor(options))
+        published = stored_processor(place, vision.patch_size)
+    except OSError:  # no network, and never fetched
+        published = None
+    if published is not None:
+        return EvaluationView(published)
+    side = min(vision.image_size, ViewOptions.image_size)
+    return EvaluationView(build_image_processor(ViewOptions(image_size=side, resize_size=int(side / 0.875))))

@@ -19,8 +19,9 @@ from promptccd.registry import CategoryRegistry
 from promptccd.reports import stage_maps
 from promptccd.reports.run_measures import found_ids
 from promptccd.runs import RunEvaluation
+from promptccd.runs.stage_checkpoint import load_configuration
 from promptccd.runs.stage_registry import key_of
-from promptccd.training.checkpoints import write_file
+from promptccd.storage import make_folder, write_file
 
 PLACES = 6  # decimals of what is written down
 
@@ -70,14 +71,14 @@ def prepare_example(run: str | Path, folder: str | Path) -> None:
         "split": manifest["split_fingerprint"],
     }
     record = {"format": FORMAT, "made_with": made_with, "stages": stages}
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_file(Path(folder) / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     write_file(Path(folder) / ARRAYS, save(arrays))
 
 
 def _stand(evaluation: RunEvaluation, index: int) -> tuple[CategoryRegistry, Standing]:
     """The images of a stage among the categories that its checkpoint knows."""
-    model = evaluation.variant.from_pretrained(evaluation.run.stage(index))
+    model = evaluation.load_stage(index)
     config, features = model.config, evaluation.features_of_stage(index)[index]
     keys = [key_of(each) for each in evaluation.images[index].sample_ids.tolist()]
     registry = CategoryRegistry.from_categories(
@@ -101,8 +102,7 @@ def _stand(evaluation: RunEvaluation, index: int) -> tuple[CategoryRegistry, Sta
 
 def _ids_after(evaluation: RunEvaluation, index: int) -> list[int]:
     """Categories that are known once a stage is finished."""
-    config = evaluation.variant.config_class.from_pretrained(evaluation.run.stage(index))
-    return list(config.category_ids)
+    return list(load_configuration(evaluation.run.stage(index)).category_ids)
 
 
 def _places(features: np.ndarray, seed: int) -> np.ndarray:

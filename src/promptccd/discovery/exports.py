@@ -1,31 +1,25 @@
-"""Groups to take away: a folder for each category, or a data set. Pictures without place, time and camera."""
+"""Groups to take away: a folder for each category, or a data set. Pixels, ids and names of categories, nothing else."""
 
-import io
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow  # type: ignore[import-untyped]
 from datasets import Features, Image, Value
-from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]
 
+from promptccd.data.clean_images import clean_image
+from promptccd.data.parquet_files import write_shards
 from promptccd.discovery.assignments import AssignmentRow, assignments_csv
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import DiskError
+from promptccd.errors import DataError, DiskError
 from promptccd.reports.spreadsheet import csv_text
-from promptccd.training.checkpoints import TEMPORARY, write_file
+from promptccd.storage import EXPORTED, write_directory, write_file
 
-JPEG_QUALITY = 95
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
-_ROWS_AT_ONCE = 100
-_MARK = ".promptccd-export"  # what has it may be replaced by the next export
-_METADATA = ("file_name", "category", "name", "known", "confidence", "stage", "original_file", "sha256")
+_METADATA = ("file_name", "category", "name", "known", "confidence", "stage", "sha256")
 _FEATURES = Features(
     {
         "image": Image(),
-        "file": Value("string"),
         "category": Value("int64"),
         "name": Value("string"),
         "known": Value("string"),
@@ -36,62 +30,78 @@ _FEATURES = Features(
 )
 
 
-def export_csv(session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path) -> Path:
-    """``assignments.csv``: every file found, one line each."""
+def export_csv(
+    session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path, file_names: bool = True
+) -> Path:
+    """``assignments.csv``: every file found, one line each, by the names that the rows have."""
     write_file(out / "assignments.csv", assignments_csv(rows))
     return out / "assignments.csv"
 
 
-def export_image_folder(session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path) -> Path:
-    """``images/<id>-<name>/<file>-<hash>.jpg``, readable as an ImageFolder of `datasets`; one image per content.
+def export_image_folder(
+    session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path, file_names: bool = False
+) -> Path:
+    """``images/<id>-<name>/<hash>.jpg``, readable as an ImageFolder of `datasets`; one image per content.
 
-    Photographs are encoded again at quality 95 and other pictures without loss, so that no metadata comes along. The
+    The pixels are exactly those that were grouped; no metadata comes along, see `promptccd.data.clean_images`. The
     folder is made anew: what an earlier export left is removed.
+
+    Args:
+        session: gives the images.
+        rows: which image is in which group.
+        out: where the folder goes.
+        file_names: also say what the files were called.
 
     Raises:
         DiskError: it cannot be written, or a folder of that name was made by somebody else.
+        DataError: a file has changed since it was grouped.
     """
 
     def fill(target: Path) -> None:
         listed: list[dict[str, Any]] = []
         for row in _grouped(rows):
-            suffix, content = _encoded(session, row)
-            place = Path(
-                folder_name(row.category, row.name),
-                f"{_plain(Path(row.file).stem)}-{row.sha256[:HASH_DIGITS]}{suffix}",
-            )
+            suffix, content = _clean(session, row)
+            called = f"{_plain(Path(row.file).stem)}-" if file_names else ""
+            place = Path(folder_name(row.category, row.name), f"{called}{row.sha256[:HASH_DIGITS]}{suffix}")
             (target / place).parent.mkdir(exist_ok=True)
             (target / place).write_bytes(content)
-            listed.append({"file_name": place.as_posix(), "original_file": row.file, **_facts(row)})
-        (target / "metadata.csv").write_text(csv_text(_METADATA, listed), encoding="utf-8")
+            named = {"original_file": row.file} if file_names else {}
+            listed.append({"file_name": place.as_posix(), **_facts(row), **named})
+        columns = (*_METADATA, "original_file") if file_names else _METADATA
+        (target / "metadata.csv").write_text(csv_text(columns, listed), encoding="utf-8")
 
     return _replaced(out / "images", fill)
 
 
-def export_dataset(session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path) -> Path:
+def export_dataset(
+    session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path, file_names: bool = False
+) -> Path:
     """``dataset/data/train-00000-of-00001.parquet``: what ``load_dataset(folder)`` reads; one row per content.
+
+    Args:
+        session: gives the images.
+        rows: which image is in which group.
+        out: where the folder goes.
+        file_names: also say what the files were called, in a column ``file``.
 
     Raises:
         DiskError: as for `export_image_folder`.
+        DataError: as for `export_image_folder`.
     """
+    features = Features({**_FEATURES, "file": Value("string")}) if file_names else _FEATURES
 
     def record(row: AssignmentRow) -> dict[str, Any]:
-        suffix, content = _encoded(session, row)
+        suffix, content = _clean(session, row)
         image = {"bytes": content, "path": f"{row.sha256}{suffix}"}
-        return {"image": image, "file": row.file, **_facts(row)}
+        return {"image": image, **_facts(row), **({"file": row.file} if file_names else {})}
 
     def fill(target: Path) -> None:
-        (target / "data").mkdir()
-        schema, listed = _FEATURES.arrow_schema, list(_grouped(rows))
-        with ParquetWriter(target / "data" / "train-00000-of-00001.parquet", schema) as writer:
-            for start in range(0, len(listed), _ROWS_AT_ONCE):  # not all images in memory at once
-                records = [record(row) for row in listed[start : start + _ROWS_AT_ONCE]]
-                writer.write_table(pyarrow.Table.from_pylist(records, schema=schema))
+        write_shards(target, "data", map(record, _grouped(rows)), features)
 
     return _replaced(out / "dataset", fill)
 
 
-Export = Callable[[DiscoverySession, Sequence[AssignmentRow], Path], Path]
+Export = Callable[[DiscoverySession, Sequence[AssignmentRow], Path, bool], Path]
 
 EXPORTS: Mapping[str, Export] = {
     "csv": export_csv,
@@ -102,25 +112,12 @@ EXPORTS: Mapping[str, Export] = {
 
 def _replaced(target: Path, fill: Callable[[Path], None]) -> Path:
     """Fill a folder that appears whole, in place of what an earlier export left and of nothing else."""
-    if target.exists() and not (target / _MARK).exists():
+    if target.exists() and not (target / EXPORTED).exists():
         raise DiskError(
             f"{target} is there and was made by something else, so it is not replaced: give another --out, or move it "
             "away."
         )
-    staging = target.with_name(f"{TEMPORARY}{target.name}")
-    try:
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir()
-        (staging / _MARK).touch()
-        fill(staging)
-        shutil.rmtree(target, ignore_errors=True)
-        staging.rename(target)
-    except OSError as error:
-        raise DiskError(
-            f"Could not write {target}: {error.strerror}. Free some space and try again."
-        ) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    write_directory(target, fill, replace=True, sums_in=EXPORTED)
     return target
 
 
@@ -144,14 +141,12 @@ def _facts(row: AssignmentRow) -> dict[str, Any]:
     }
 
 
-def _encoded(session: DiscoverySession, row: AssignmentRow) -> tuple[str, bytes]:
+def _clean(session: DiscoverySession, row: AssignmentRow) -> tuple[str, bytes]:
     intake, file = session.file_of(row.sha256)
-    picture, stream = intake.open(file), io.BytesIO()
-    if intake.read_bytes(file).startswith(b"\xff\xd8\xff"):
-        picture.save(stream, "JPEG", quality=JPEG_QUALITY, subsampling=0)
-        return ".jpg", stream.getvalue()
-    picture.save(stream, "PNG")
-    return ".png", stream.getvalue()
+    clean = clean_image(intake.read_bytes(file))
+    if clean is None:
+        raise DataError(f"{file.name!r} could be decoded before and cannot be now.")
+    return clean
 
 
 def _plain(text: str) -> str:

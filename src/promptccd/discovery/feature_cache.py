@@ -17,15 +17,16 @@ from safetensors.torch import save
 from torch import Tensor
 
 from promptccd.data.views import EvaluationView
-from promptccd.errors import DiskError
+from promptccd.errors import PromptCCDError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.checkpoints import TEMPORARY, write_file
+from promptccd.storage import make_folder, make_inside, remove_leftovers, write_file
 
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2**30
 _DIGEST_BYTES = 32
 _SUFFIX = ".safetensors"
+_LONGEST_WRITE_S = 3600.0  # what lies under a temporary name for longer belongs to nobody any more
 # Of a model's values, what no feature depends on: naming a category must not cost a second forward.
 _NOT_IN_FEATURES = ("head.", "prototypes")
 _NOT_IN_FEATURES_CONFIG = frozenset(
@@ -89,7 +90,7 @@ class FeatureCache:
         for path in sorted((self.folder / space).glob(f"*{_SUFFIX}")):
             if len(found) == len(wanted):
                 break
-            if path.name.startswith(TEMPORARY):  # another process may be writing it
+            if not path.is_file():  # a pipe would be waited for
                 continue
             try:
                 digests, features = _read(path)
@@ -116,12 +117,12 @@ class FeatureCache:
         digests = torch.frombuffer(bytearray(bytes.fromhex("".join(hashes))), dtype=torch.uint8)
         tensors = {"digests": digests.view(-1, _DIGEST_BYTES).clone(), "features": rows}
         checksum = _checksum(**tensors)
-        folder = self.folder / space
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder = make_inside(make_folder(self.folder), space)
+            remove_leftovers(folder, _LONGEST_WRITE_S)
             write_file(folder / f"{checksum}{_SUFFIX}", save(tensors, {"sha256": checksum}))
             self._shrink()
-        except (OSError, DiskError) as error:
+        except (OSError, PromptCCDError) as error:
             logger.warning("Features could not be cached: %s", error)
 
     def clear(self) -> None:
@@ -130,7 +131,7 @@ class FeatureCache:
             _remove(path)
 
     def _shrink(self) -> None:
-        stats = [(path.stat(), path) for path in self.folder.glob(f"*/*{_SUFFIX}")]
+        stats = [(path.lstat(), path) for path in self.folder.glob(f"*/*{_SUFFIX}")]
         files = [(found.st_mtime_ns, found.st_size, path) for found, path in stats]
         excess = sum(size for _, size, _ in files) - self.max_bytes
         for _, size, path in sorted(files):

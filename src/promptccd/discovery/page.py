@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from promptccd.data.images import Status
-from promptccd.discovery.assignments import AssignmentRow
+from promptccd.discovery.assignments import AssignmentRow, shown_name
 from promptccd.discovery.groups import GroupView, group_views
 from promptccd.discovery.session import DiscoverySession
 from promptccd.reports import render_page, stage_maps
 from promptccd.reports.charts import NUM_STYLES
-from promptccd.training.checkpoints import write_file
+from promptccd.storage import write_file
 
 MAX_BYTES = 12_000_000  # of all pictures of a page
 MAX_LISTED = 500  # files in a list; the CSV has all
@@ -42,9 +42,18 @@ class MapDot:
     text: str
 
 
-def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: Path) -> Path:
-    """Write the page of the newest stage; it asks the network for nothing."""
-    groups, pictures = group_views(session), _Pictures(session)
+def write_page(
+    session: DiscoverySession, rows: Sequence[AssignmentRow], path: Path, *, file_names: bool = True
+) -> Path:
+    """Write the page of the newest stage; it asks the network for nothing.
+
+    Args:
+        session: whose images.
+        rows: of `assignment_rows`, with or without names as here.
+        path: where to.
+        file_names: say what the files are called; otherwise they are numbered.
+    """
+    groups, pictures = group_views(session), _Pictures(session, file_names)
     shown = [
         (group, [pictures.of(key) for key in group.typical], [pictures.of(key) for key in group.borderline])
         for group in groups
@@ -52,8 +61,8 @@ def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: P
     ]
     stage, report = session.current, session.current.intake.report()
     heading = "Groups" if shown else "No groups"
-    dots = _dots(session, groups)
-    files = stage.intake.files
+    dots = _dots(session, groups, file_names)
+    files, names = stage.intake.files, [shown_name(file, file_names) for file in stage.intake.files]
     page = render_page(
         "discovery.html.jinja",
         title=f"{heading} in {report.used:,} image{'s' * (report.used != 1)}",
@@ -67,10 +76,14 @@ def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: P
         map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot.y for dot in dots), default=0.0) + MAP_MARGIN),
         change=_change_in_words(session),
         unsure=[row for row in rows if row.confidence is not None and row.confidence < 0.5][:MAX_LISTED],
-        skipped=[(f.name, f.verdict.note) for f in files if f.verdict.status is Status.SKIPPED][:MAX_LISTED],
+        skipped=[
+            (name, file.verdict.note)
+            for name, file in zip(names, files, strict=True)
+            if file.verdict.status is Status.SKIPPED
+        ][:MAX_LISTED],
         duplicates=[(row.file, row.note) for row in rows if row.status == "duplicate"][:MAX_LISTED],
         near=[
-            (files[late].name, files[early].name)
+            (names[late], names[early])
             for late, early in list(stage.intake.near_duplicates.items())[:MAX_LISTED]
         ],
     )  # fmt: skip
@@ -81,14 +94,14 @@ def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: P
 class _Pictures:
     """Thumbnails as ``data:`` URIs, as long as the page has room."""
 
-    def __init__(self, session: DiscoverySession):
-        self._session, self._left = session, MAX_BYTES
+    def __init__(self, session: DiscoverySession, file_names: bool):
+        self._session, self._left, self._file_names = session, MAX_BYTES, file_names
 
     def of(self, key: str) -> Picture:
         _, file = self._session.file_of(key)
         content = self._session.thumbnail(key) if self._left > 0 else b""
         self._left -= len(content)
-        return Picture(key, file.name, picture_uri(content))
+        return Picture(key, shown_name(file, self._file_names), picture_uri(content))
 
 
 def picture_uri(content: bytes) -> str:
@@ -99,7 +112,7 @@ def picture_uri(content: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[MapDot]:
+def _dots(session: DiscoverySession, groups: Sequence[GroupView], file_names: bool) -> list[MapDot]:
     """The newest images on a map, in units of the drawing; none where there are too few to lay out."""
     standing = session.standing()
     if len(standing.keys) < FEWEST_ON_MAP:
@@ -110,7 +123,7 @@ def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[MapDot
     dots = []
     for row, (x, y) in zip(maps.rows.tolist(), np.round(places, 1).tolist(), strict=True):
         group = by_id[int(standing.grouping.category_ids[row])]
-        name = session.file_of(standing.keys[row])[1].name
+        name = shown_name(session.file_of(standing.keys[row])[1], file_names)
         dots.append(MapDot(x, y, *_style(group.id), group.standing == "new", f"{name}: {group.title}"))
     return dots
 

@@ -1,5 +1,6 @@
 """Corrections to what lies on disk: a registry by itself, or a checkpoint whose model has to follow."""
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Sequence
@@ -27,13 +28,31 @@ from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.prediction import load_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_registry import key_of
-from promptccd.training.checkpoints import CHECKSUMS, remove_leftovers, write_directory
+from promptccd.storage import (
+    CHECKSUMS,
+    REPLACED,
+    remove_leftovers,
+    require_no_links,
+    write_directory,
+    write_file,
+)
 
 logger = logging.getLogger(__name__)
 
+RECORD = ".edit.json"  # of an edit that nobody was told of yet
 
-def edit_registry(folder: str | Path, act: Callable[[CategoryRegistry], object]) -> CategoryRegistry:
+
+def edit_registry(
+    folder: str | Path,
+    act: Callable[[CategoryRegistry], object],
+    *,
+    command: Sequence[str] = (),
+    tell: Callable[[CategoryRegistry], object] = lambda registry: None,
+) -> CategoryRegistry:
     """Change a registry and write it back, with the model beside it if there is one; all of it or nothing.
+
+    A person who sees a command die cannot know whether it was done, and `undo` twice is not `undo`. So the command is
+    written down until its end was told, and until then the same command is done once, however often it is begun.
 
     What a finished stage assigned to whom (``assignments.json``) and its card stay as they were written: the registry
     says what was corrected since, and the next stage goes on from it.
@@ -41,26 +60,42 @@ def edit_registry(folder: str | Path, act: Callable[[CategoryRegistry], object])
     Args:
         folder: of a finished stage, or what `discover` wrote.
         act: what to do with the registry.
+        command: the words a person said it in; without any, every call acts.
+        tell: says how the registry is now.
 
     Returns:
         The registry as it is now.
 
     Raises:
         RegistryError: there is none, it is damaged, or does not allow it; nothing changed.
-        RunError: another process is writing there.
+        RunError: another process is writing there, or a link lies in the way.
     """
     place = Path(folder).absolute()  # "." has no name to put a new folder under
-    registry_in(place)
-    lock = RunDirectory(place.parent if _is_model(place) else place)
+    aside = place.with_name(f"{REPLACED}{place.name}")  # where a process that was killed may have left it
+    found = aside if aside.exists() and not place.exists() else place
+    registry_in(found)
+    lock = RunDirectory(place.parent if _is_model(found) else place)
     lock.lock()
     try:
         remove_leftovers(lock.path)
-        registry = registry_in(place)
-        act(registry)
+        registry, record = registry_in(place), lock.path / RECORD
+        words = [place.name, *command]
+        if command and _read(record) == [words, _identity(registry)]:
+            logger.info(
+                "%s was done already, by a process that ended before it could say so, and is not done twice. Give the "
+                "command again to do it once more.",
+                command[0],
+            )
+        else:
+            act(registry)
+        if command:
+            write_file(record, json.dumps([words, _identity(registry)]))
         if _is_model(place):
             _save_with_model(place, registry)
         else:
             save_registry(registry, place)
+        tell(registry)
+        record.unlink(missing_ok=True)
     finally:
         lock.unlock()
     return registry
@@ -143,11 +178,25 @@ def dissolve_in(folder: Path, registry: CategoryRegistry, category: int) -> None
     correct(registry, edit)
 
 
+def _identity(registry: CategoryRegistry) -> str:
+    """Never the same again once something happened to the registry, undone things included."""
+    lengths = (registry.next_number, len(registry.log), len(registry.redo_stack))
+    return f"{registry.state_hash()} {lengths}"
+
+
+def _read(record: Path) -> object:
+    try:
+        return json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
 def _is_model(folder: Path) -> bool:
     return (folder / "config.json").exists()
 
 
 def _save_with_model(place: Path, registry: CategoryRegistry) -> None:
+    require_no_links(place)
     model = load_model(place)
     found = registry.active_prototypes()
     model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
@@ -157,7 +206,7 @@ def _save_with_model(place: Path, registry: CategoryRegistry) -> None:
         model.save_pretrained(staging)
         save_registry(registry, staging)
 
-    write_directory(place, fill, replace=True)
+    write_directory(place, fill, replace=True, needed=model.get_memory_footprint())
     later = place.with_name(f"stage{registry.stage + 1}")
     if place.name == f"stage{registry.stage}" and later.exists():
         logger.warning(

@@ -100,6 +100,7 @@ class DiscoverySession:
         limits: IntakeLimits | None = None,
         cache: FeatureCache | None = None,
         device: str | None = None,
+        max_model_bytes: int | None = None,
     ) -> "DiscoverySession":
         """Start from a finished stage or a bare backbone, in a folder or on the Hub.
 
@@ -110,12 +111,13 @@ class DiscoverySession:
             limits: likewise.
             cache: likewise.
             device: where to embed; none means a GPU if there is one.
+            max_model_bytes: the most that its weights may take in memory; none means twice the largest DINO's.
 
         Raises:
             RunError: there is no such model, or it is damaged.
             RegistryError: the registry is damaged, or belongs to features of another width.
         """
-        model, view = load_embedder(place)
+        model, view = load_embedder(place, max_model_bytes)
         model.to(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))).eval()
         if registry is None:
             registry = registry_of(model, place)
@@ -380,6 +382,14 @@ class DiscoverySession:
             )
         self.model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
         self.model.config.stage, self.model.config.num_known = self.registry.stage, self.registry.num_known
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """What is kept of all images: thumbnails, views and features."""
+        features = (stage.features for stage in self.stages if stage.features is not None)
+        return sum(stage.intake.bytes_in_memory for stage in self.stages) + sum(
+            each.nbytes for each in features
+        )
 
     def forget(self) -> None:
         """Let go of all images, features and groups."""

@@ -1,5 +1,6 @@
 """A run and the Hub: every stage a repository of its own, there whole or not at all."""
 
+from promptccd.hub.group_datasets import publish_groups
 from promptccd.hub.push import PushedStage, push_run, push_stage, pusher
 from promptccd.hub.resume import fetch_stages
 from promptccd.hub.stage_datasets import publish_stages
@@ -9,6 +10,7 @@ __all__ = [
     "Check",
     "PushedStage",
     "fetch_stages",
+    "publish_groups",
     "publish_stages",
     "push_run",
     "push_stage",

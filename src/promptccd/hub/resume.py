@@ -9,7 +9,7 @@ from pathlib import Path
 from promptccd.errors import HubError
 from promptccd.hub.download import download_stage
 from promptccd.runs import RunDirectory
-from promptccd.training.checkpoints import CHECKSUMS, problems_of, trusted, write_directory
+from promptccd.storage import CHECKSUMS, links_in, problems_of, trusted, write_directory
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def _fetch(name: str, target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "stage"
         download_stage(name, source)
-        if problems := problems_of(source):
+        if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
         (source / CHECKSUMS).unlink()  # written anew, and the same
 

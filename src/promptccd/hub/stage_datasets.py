@@ -2,15 +2,24 @@
 
 import json
 import logging
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-from datasets import ClassLabel, Dataset, Features, Image, Value
-from huggingface_hub import CommitOperationAdd, DatasetCard, DatasetCardData, HfApi
+from datasets import ClassLabel, Features, Image, Value
+from huggingface_hub import DatasetCard, DatasetCardData, HfApi
 
+from promptccd.data.clean_images import clean_image
 from promptccd.data.hub_stages import LABELS_CONFIG, SPLIT_FILE, stage_config
-from promptccd.data.stages import LabelledStage, StageStream
-from promptccd.errors import HubError
+from promptccd.data.limits import SkippedFileError
+from promptccd.data.parquet_files import write_shards
+from promptccd.data.stages import LabelledStage, Stage, StageStream
+from promptccd.hub.commits import CARD, Contents, Repository, bring, retried
+from promptccd.runs.model_card import BEGIN, END, merge_card
+from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -30,87 +39,145 @@ stages = StageStream.from_hub("{name}"{source})
 {rows}
 
 `{labels}` holds the category of every image, by `sample_id` (row number in the source data set): for scoring alone.
-{ids_only}The images are those of the source data set and stay under its licence.
-"""
+{pictures} and stay under the licence of the source data set."""
+
+
+@dataclass(frozen=True)
+class PublishedDataset:
+    """What became of a data set of stages.
+
+    Attributes:
+        name: ``namespace/name``.
+        commit: commit the files stand in now; `None` in a dry run.
+        sent: paths that were sent, or would be; empty if all of it was there already.
+        num_bytes: their size together.
+        listing: what of it can be seen there, how much, and by whom, in one line.
+    """
+
+    name: str
+    commit: str | None
+    sent: tuple[str, ...]
+    num_bytes: int
+    listing: str
 
 
 def publish_stages(
-    stages: StageStream, name: str, *, ids_only: bool = False, private: bool = False, api: HfApi | None = None
-) -> str:
-    """Push every stage as a config of one data set repository.
+    stages: StageStream,
+    name: str,
+    *,
+    ids_only: bool = False,
+    public: bool = False,
+    dry_run: bool = False,
+    api: HfApi | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> PublishedDataset:
+    """Push every stage as a config of one data set repository, all in one commit.
+
+    Images leave as pixels alone: no place, time, camera or file name, see `promptccd.data.clean_images`. The data set
+    is written to a temporary folder first (``TMPDIR`` says where), and only what differs from the repository is sent.
 
     Args:
         stages: all stages of a data set.
         name: ``namespace/name`` of the repository; made if it is not there.
         ids_only: publish which image belongs where without the images, for data that may not be passed on.
-        private: whether a repository that is made here is private.
-        api: the client for the card and the split.
-
-    Returns:
-        The address of the repository.
+        public: let everybody see a repository that is made here; otherwise it has to be private.
+        dry_run: only say what would be sent.
+        api: the client; its token must be allowed to write.
+        wait: sleeps between attempts.
 
     Raises:
-        HubError: the Hub cannot be reached or refuses.
+        HubError: the Hub cannot be reached or refuses, or the repository is public and `public` was not given.
+        DiskError: there is no room for the data set in the temporary folder.
     """
     api = api or HfApi()
-    try:
-        url = api.create_repo(name, repo_type="dataset", private=private, exist_ok=True)
-        for config, table in _tables(stages, ids_only):
-            logger.info("Pushing %s of %s: %d rows.", config, name, len(table))
-            table.push_to_hub(name, config_name=config, split="train", private=private)
-        api.create_commit(
-            name,
-            [
-                CommitOperationAdd(SPLIT_FILE, json.dumps(stages.split.to_dict()).encode()),
-                CommitOperationAdd("README.md", str(_card(stages, name, ids_only)).encode()),
-            ],
-            commit_message="Split and card",
-            repo_type="dataset",
+    with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
+        files = _written(stages, Path(folder), ids_only)
+        split = json.dumps(stages.split.to_dict()).encode()
+        text = _card(stages, name, ids_only)
+
+        def contents(card_there: str | None) -> Contents:
+            return {**files, SPLIT_FILE: split, CARD: merge_card(card_there, text).encode()}
+
+        brought = retried(
+            lambda: bring(
+                Repository(name, "dataset", private=not public),
+                contents,
+                api=api,
+                message="Stages",
+                holds=_holdings(stages, ids_only),
+                replaces=".parquet",
+                dry_run=dry_run,
+            ),
+            "Run the same command again.",
+            wait,
         )
-    except Exception as error:  # a dozen kinds; pushing again sends only what is not there
-        reason = " ".join(str(error).split())[:300]
-        raise HubError(f"Stages were not pushed to {name!r}: {reason} Run the same command again.") from error
-    return str(url)
+    return PublishedDataset(name, brought.commit, brought.sent, brought.num_bytes, brought.listing)
 
 
-def _tables(stages: StageStream, ids_only: bool) -> Iterator[tuple[str, Dataset]]:
-    """Configs and their rows: stages in order, then the labels."""
+def _holdings(stages: StageStream, ids_only: bool) -> str:
+    what = "image ids" if ids_only else "images"
+    of_stages = [f"stage {count.stage} with {count.images} {what}" for count in stages.counts]
+    return f"{', '.join(of_stages)}; the labels of all and the names of {len(stages.categories)} categories"
+
+
+def _written(stages: StageStream, folder: Path, ids_only: bool) -> dict[str, Path]:
+    """The tables of all configs as parquet files, by their paths in the repository."""
+    written: dict[str, Path] = {}
     for stage in stages:
-        columns: dict[str, list[object]] = {"sample_id": stage.sample_ids.tolist()}
-        features = {"sample_id": Value("int64")}
+        features = Features({"sample_id": Value("int64")})
         if isinstance(stage, LabelledStage):
-            columns["label"] = stage.labels.tolist()
             features["label"] = ClassLabel(names=list(stage.category_names))
-        table = Dataset.from_dict(columns, features=Features(features))
         if not ids_only:
-            images = stage.images.cast_column("image", Image(decode=False))
-            table = table.add_column("image", images["image"][:], feature=Image(decode=False))
-            table = table.cast_column("image", Image())
-        yield stage_config(stage.index), table
-    ids = np.concatenate([stage.sample_ids for stage in stages])
-    labels = np.concatenate([stages.evaluation_labels(stage) for stage in stages])
+            features["image"] = Image()
+        positions = progress_bar(range(len(stage)), len(stage), f"stage {stage.index}: writing images")
+        records = (_record(stage, position, ids_only) for position in positions)
+        written |= write_shards(folder, stage_config(stage.index), records, features)
+    ids = np.concatenate([stage.sample_ids for stage in stages]).tolist()
+    labels = np.concatenate([stages.evaluation_labels(stage) for stage in stages]).tolist()
+    rows = ({"sample_id": sample, "label": label} for sample, label in zip(ids, labels, strict=True))
     features = Features({"sample_id": Value("int64"), "label": ClassLabel(names=list(stages.categories))})
-    yield (
-        LABELS_CONFIG,
-        Dataset.from_dict({"sample_id": ids.tolist(), "label": labels.tolist()}, features=features),
-    )
+    return written | write_shards(folder, LABELS_CONFIG, rows, features)
 
 
-def _card(stages: StageStream, name: str, ids_only: bool) -> DatasetCard:
-    """The card, with the configs that `push_to_hub` wrote into it kept."""
-    existing = DatasetCard.load(name)
+def _record(stage: Stage, position: int, ids_only: bool) -> dict[str, object]:
+    """A row: an image that cannot be read stays one that cannot be, and nothing of its bytes leaves."""
+    record: dict[str, object] = {"sample_id": int(stage.sample_ids[position])}
+    if isinstance(stage, LabelledStage):
+        record["label"] = int(stage.labels[position])
+    if not ids_only:
+        record["image"] = _clean(stage, position)
+    return record
+
+
+def _clean(stage: Stage, position: int) -> dict[str, object] | None:
+    try:
+        clean = clean_image(stage.read(position))
+    except SkippedFileError:
+        return None
+    return None if clean is None else {"bytes": clean[1], "path": f"{stage.sample_ids[position]}{clean[0]}"}
+
+
+def _card(stages: StageStream, name: str, ids_only: bool) -> str:
+    """The card: where `datasets` finds the configs, and what they are."""
     rows = "\n".join(
         f"| `{stage_config(count.stage)}` | {count.images} | {count.classes} | {count.old_share:.4f} |"
         for count in stages.counts
     )
+    configs = [*(stage_config(stage.index) for stage in stages), LABELS_CONFIG]
     data = DatasetCardData(
-        **{
-            **existing.data.to_dict(),
-            "pretty_name": f"{name.partition('/')[2]}: stages for continual category discovery",
-            "task_categories": ["image-classification", "image-feature-extraction"],
-            "tags": ["category-discovery", "continual-category-discovery", "continual-learning"],
-        }
+        pretty_name=f"{name.partition('/')[2]}: stages for continual category discovery",
+        task_categories=["image-classification", "image-feature-extraction"],
+        tags=["category-discovery", "continual-category-discovery", "continual-learning"],
+        configs=[
+            {"config_name": config, "data_files": [{"split": "train", "path": f"{config}/train-*"}]}
+            for config in configs
+        ],
     )
+    pictures = (
+        "The images are the pixels of those in the source data set, without what cameras wrote beside them,"
+    )
+    if ids_only:
+        pictures = "Only ids are published here: the images are needed from the source data set,"
     text = _TEXT.format(
         images=sum(count.images for count in stages.counts),
         categories=len(stages.categories),
@@ -120,8 +187,6 @@ def _card(stages: StageStream, name: str, ids_only: bool) -> DatasetCard:
         rows=rows,
         labels=LABELS_CONFIG,
         source=', dataset="<the source data set>"' if ids_only else "",
-        ids_only="Only ids are published here: the source data set is needed to read the images. "
-        if ids_only
-        else "",
+        pictures=pictures,
     )
-    return DatasetCard(f"---\n{data}\n---\n\n{text}")
+    return str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{text}\n\n{END}\n"))

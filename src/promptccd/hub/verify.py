@@ -15,7 +15,7 @@ from promptccd.hub.download import download_stage
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
 from promptccd.runs.stage_registry import NO_CATEGORY
-from promptccd.training.checkpoints import problems_of
+from promptccd.storage import problems_of
 
 TOLERANCE = (
     0.01  # points: another machine may group an image differently at the last bit, and one is more than this

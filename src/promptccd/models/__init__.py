@@ -12,19 +12,18 @@ from .modeling_gcd import GCDModel
 from .modeling_promptccd import PromptCCDModel
 from .modeling_promptccd_b import PromptCCDBModel
 from .modeling_promptccd_pp import PromptCCDPlusPlusModel
-
-# Every variant by the name that its configuration, its recipes and its checkpoints call it.
-VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {
-    model.config_class.model_type: model
-    for model in (PromptCCDModel, GCDModel, PromptCCDBModel, PromptCCDPlusPlusModel)
-}
+from .untrusted import CheckpointError
+from .variants import VARIANTS, backbone_configuration, stored_configuration, stored_model
+from .weights import MAX_MODEL_BYTES
 
 __all__ = [
+    "MAX_MODEL_BYTES",
     "VARIANTS",
     "Assignment",
     "CategoryDiscoveryConfig",
     "CategoryDiscoveryModel",
     "CategoryDiscoveryOutput",
+    "CheckpointError",
     "GCDConfig",
     "GCDModel",
     "PromptCCDBConfig",
@@ -33,4 +32,7 @@ __all__ = [
     "PromptCCDModel",
     "PromptCCDPlusPlusConfig",
     "PromptCCDPlusPlusModel",
+    "backbone_configuration",
+    "stored_configuration",
+    "stored_model",
 ]

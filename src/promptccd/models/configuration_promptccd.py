@@ -1,29 +1,18 @@
 """Configurations: typed fields, with the backbone's own configuration embedded as data."""
 
+import os
 from dataclasses import field
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-# A configuration may come from anywhere; only these architectures are ever built from one.
-BACKBONE_TYPES = ("dinov2", "dinov2_with_registers", "vit")
-
-# The largest published DINO is 1,536 wide and 40 deep; everything here leaves room for a few times that.
-MOST = {
-    "hidden_size": 8_192,
-    "num_hidden_layers": 128,
-    "image_size": 4_096,
-    "projection_hidden_size": 65_536,
-    "projection_bottleneck_size": 16_384,
-    "projection_output_size": 1_048_576,
-    "num_components": 1_000_000,
-    "num_parts": 1_024,
-    "pool_size": 65_536,
-    "prompt_length": 4_096,
-    "router_hidden_size": 65_536,
-}
+from .bounds import REAL, WHOLE, require_bounds
+from .loading import WHERE_TO_LOOK, find_model
+from .stored_configuration import BACKBONE_TYPES, own_values
+from .untrusted import CheckpointError, one_line, read_json
 
 
 @strict
@@ -64,25 +53,53 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         """Name of every category."""
         return dict(zip(self.category_ids, self.category_names, strict=True))
 
+    @classmethod
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Values of ``config.json``, read as `read_json` does, and the keywords that are left over.
+
+        Raises:
+            OSError: there is none.
+            CheckpointError: it is no plain JSON.
+        """
+        look = {key: kwargs.pop(key) for key in WHERE_TO_LOOK if key in kwargs}
+        name = os.fspath(pretrained_model_name_or_path)
+        values = read_json(name, name) if os.path.isfile(name) else find_model(name, **look)[1]
+        return values, kwargs
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """A configuration of the values of a ``config.json``, which may come from anywhere.
+
+        Raises:
+            CheckpointError: a key that no model of this type has, or a value out of its range.
+        """
+        values = own_values(config_dict, cls)
+        try:
+            return super().from_dict(values, **kwargs)
+        except (StrictDataclassError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"Its configuration makes no {cls.__name__}: {one_line(error.__cause__ or error)}"
+            ) from error
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check the backbone's sizes before a configuration is built of them: its stages are listed one by one."""
+        if isinstance(self.vision_config, dict):
+            require_bounds(self.vision_config)
+        super().__post_init__(**kwargs)
+
     def validate_backbone_type(self) -> None:
         """Refuse a backbone that is not of the DINO family, before anything is built from it."""
         kind = getattr(self.vision_config, "model_type", None)
-        if kind is None and isinstance(self.vision_config, dict):
-            kind = self.vision_config.get("model_type")
         if kind not in (*BACKBONE_TYPES, None):
             raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {kind!r}.")
 
     def validate_magnitude(self) -> None:
         """Refuse sizes that no model of the family has, before memory is asked for."""
-        vision = self.vision_config
-        for name, most in MOST.items():
-            value = getattr(self, name, None)
-            if value is None and vision is not None:
-                value = vision.get(name) if isinstance(vision, dict) else getattr(vision, name, None)
-            if isinstance(value, int) and value > most:
-                raise ValueError(
-                    f"Expected {name} <= {most}, got {value}: no model of this family is like that."
-                )
+        for part in (self, self.vision_config):
+            names = (name for name in (*WHOLE, *REAL) if hasattr(part, name))
+            require_bounds({name: getattr(part, name) for name in names})
 
     def validate_categories(self) -> None:
         """Ids and names describe the same prototype rows, and no id occurs twice."""
@@ -124,14 +141,6 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     random_prompts: bool = False
     prompts_at_test: bool = False
 
-    def validate_mixture(self) -> None:
-        """Sizes that a mixture can have."""
-        if self.num_components < 0 or self.prompts_per_image < 1:
-            raise ValueError(
-                f"Expected num_components >= 0 and prompts_per_image >= 1, got {self.num_components} "
-                f"and {self.prompts_per_image}."
-            )
-
 
 @strict
 class PromptCCDBConfig(CategoryDiscoveryConfig):
@@ -157,8 +166,7 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
 
     def validate_pool(self) -> None:
         """Sizes that a pool can have."""
-        _require_pool(self.pool_size, self.prompt_length, self.prompts_per_image, "prompts_per_image")
-        _require_weights(cos_weight=self.cos_weight)
+        _require_pool(self.pool_size, self.prompts_per_image, "prompts_per_image")
 
 
 @strict
@@ -196,27 +204,10 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
 
     def validate_parts(self) -> None:
         """Sizes that part pools can have."""
-        if self.num_parts < 2:
-            raise ValueError(
-                f"Expected num_parts >= 2 (background and an object part), got {self.num_parts}."
-            )
-        if self.router_hidden_size is not None and self.router_hidden_size < 1:
-            raise ValueError(f"Expected router_hidden_size >= 1, got {self.router_hidden_size}.")
-        _require_pool(self.pool_size, self.prompt_length, self.prompts_per_patch, "prompts_per_patch")
-        _require_weights(
-            cos_weight=self.cos_weight, route_weight=self.route_weight, distill_weight=self.distill_weight
-        )
+        _require_pool(self.pool_size, self.prompts_per_patch, "prompts_per_patch")
 
 
-def _require_weights(**weights: float) -> None:
-    for name, value in weights.items():
-        if not value >= 0:
-            raise ValueError(f"Expected {name} >= 0, got {value}.")
-
-
-def _require_pool(size: int, length: int, top_k: int, name: str) -> None:
-    if size < 1 or length < 1:
-        raise ValueError(f"Expected pool_size >= 1 and prompt_length >= 1, got {size} and {length}.")
+def _require_pool(size: int, top_k: int, name: str) -> None:
     if not 1 <= top_k <= size:
         raise ValueError(f"Expected 1 <= {name} <= pool_size ({size}), got {top_k}.")
 

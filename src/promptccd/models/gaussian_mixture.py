@@ -43,6 +43,12 @@ class GaussianMixture(nn.Module):
         """K."""
         return len(self.means)
 
+    def is_valid(self) -> bool:
+        """Whether every covariance is positive, so that a density can be computed."""
+        if self.variances.ndim == 3:
+            return bool((torch.linalg.cholesky_ex(self.variances.float()).info == 0).all())
+        return bool((self.variances > 0).all())
+
     def load(self, means: Tensor, variances: Tensor, log_weights: Tensor) -> None:
         """Take over the parameters of a fit; the number of components may change."""
         like = self.means

@@ -1,44 +1,52 @@
-"""Where a model lies, and what of it is refused: pickles, and checkpoints that are not whole."""
+"""Where a model lies, and what of it is refused: pickles, links that lead out, and checkpoints that are not whole."""
 
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from huggingface_hub import get_token, list_repo_files, whoami
-from transformers import PreTrainedConfig
+from transformers.utils import cached_file
+from transformers.utils import logging as transformers_logging
+from transformers.utils.hub import resolve_revision
+
+from .untrusted import CheckpointError, one_line, read_json, shown
 
 NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
+WHERE_TO_LOOK = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+CONFIGURATION = "config.json"
 # A bare backbone may carry the heads it was published with; none of ours is among them.
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".joblib", ".h5", ".msgpack")
+PICKLES = (
+    ".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".joblib", ".dill", ".h5", ".msgpack",
+)  # fmt: skip
 
 
-def find_model(name: str | os.PathLike[str], **options: Any) -> tuple[str, dict[str, Any]]:
-    """Where a model lies, and its configuration as it stands there.
+def find_model(name: str | os.PathLike[str], **look: Any) -> tuple[str, dict[str, Any]]:
+    """Where a model lies, and its configuration as it stands there, read by `read_json` and not checked further.
 
     A local folder and a name with a namespace mean themselves. A bare name means the repository of that name under
     ``$PROMPTCCD_NAMESPACE`` or else under the user who is logged in.
 
     Args:
         name: a folder, ``namespace/name`` or a bare name.
-        options: where to look, as `PreTrainedConfig.get_config_dict` takes it (``revision``, ``cache_dir``, ...).
+        look: how to look, of `WHERE_TO_LOOK`.
 
     Returns:
         The folder or full repository name, and the configuration.
 
     Raises:
         OSError: it is in none of these places; the message names them.
+        CheckpointError: what lies there is no plain JSON, or no file of its own.
     """
     tried = []
     for place in _places(os.fspath(name)):
         try:
-            values, _ = PreTrainedConfig.get_config_dict(place, **options)
+            return place, read_json(_require_file(place, CONFIGURATION, look), f"{CONFIGURATION} of {place}")
         except OSError as error:
-            tried.append(f"{place} ({str(error).splitlines()[0][:120]})")
-        else:
-            return place, values
+            tried.append(f"{place} ({one_line(error)[:120]})")
     where = "; ".join(tried) if tried else "nothing else, for no namespace is known"
     raise OSError(
         f"No model {os.fspath(name)!r}: no such folder, and on the Hub and in its cache I tried {where}. Write it as "
@@ -46,29 +54,87 @@ def find_model(name: str | os.PathLike[str], **options: Any) -> tuple[str, dict[
     )
 
 
-def refuse_pickles(place: str) -> None:
+def file_of(place: str, name: str, **look: Any) -> str | None:
+    """Path of one file of a model, fetched if it is on the Hub; none if the model has no such file.
+
+    Args:
+        place: a folder, or a full repository name.
+        name: of the file.
+        look: how to look, of `WHERE_TO_LOOK`.
+
+    Raises:
+        OSError: the Hub does not know the model, or cannot be reached.
+        CheckpointError: in a folder, what has this name is no regular file, or a link that leads out of the folder.
+    """
+    if not os.path.isdir(place):
+        path: str | None = cached_file(place, name, _raise_exceptions_for_missing_entries=False, **look)
+        return path
+    path = os.path.join(place, look.get("subfolder") or "", name)
+    if not os.path.lexists(path):
+        return None
+    target = os.path.realpath(path)
+    if not any(os.path.commonpath([target, root]) == root for root in _own_roots(place)):
+        raise CheckpointError(
+            f"{shown(name)} of {place} is a link that leads out of it: put the file itself there."
+        )
+    if not os.path.exists(target) or not stat.S_ISREG(os.stat(target).st_mode):
+        raise CheckpointError(f"{shown(name)} of {place} is no file.")
+    return path
+
+
+def pinned(place: str, **look: Any) -> dict[str, Any]:
+    """How to look, with the commit that a branch points to now: files that belong together come from one commit.
+
+    Args:
+        place: a folder, which has none, or a full repository name.
+        look: how to look, of `WHERE_TO_LOOK`.
+    """
+    if os.path.isdir(place):
+        return look
+    known = ("revision", "token", "local_files_only", "cache_dir")
+    return {**look, "revision": resolve_revision(place, **{key: look[key] for key in known if key in look})}
+
+
+def refuse_pickles(place: str, **look: Any) -> None:
     """Refuse a checkpoint of ours that holds a pickle, unopened: none of ours ever does.
 
     Args:
         place: a folder, or a repository; one that cannot be listed now (offline, from the cache) is loaded as it
             is, for only its safetensors are opened.
+        look: how to look, of `WHERE_TO_LOOK`.
 
     Raises:
-        ValueError: a file is named like a pickle.
+        CheckpointError: a file is named like a pickle.
     """
     if os.path.isdir(place):
-        names = [name for _, _, files in os.walk(place) for name in files]
+        names = [name for _, _, files in os.walk(place, followlinks=False) for name in files]
     else:
         try:
-            names = list_repo_files(place)
+            names = list_repo_files(place, revision=look.get("revision"), token=look.get("token"))
         except Exception:
             return
-    found = sorted(name for name in names if name.endswith(PICKLES))
+    found = sorted(name for name in names if name.lower().endswith(PICKLES))
     if found:
-        raise ValueError(
-            f"{place} holds {', '.join(found[:3])}, which could run code when opened. Checkpoints of this family are "
-            "safetensors alone: do not use it, or delete these files."
+        raise CheckpointError(
+            f"{place} holds {one_line(', '.join(found[:3]))}, which could run code when opened. Checkpoints of this "
+            "family are safetensors alone: do not use it, or delete these files."
         )
+
+
+def _require_file(place: str, name: str, look: dict[str, Any]) -> str:
+    path = file_of(place, name, **look)
+    if path is None:
+        raise FileNotFoundError(f"it has no {name}")
+    return path
+
+
+def _own_roots(place: str) -> list[str]:
+    """Folders that files of a folder may lie in: itself, and the contents that the Hub's cache links to."""
+    root = os.path.realpath(place)
+    snapshots = os.path.dirname(root)
+    if os.path.basename(snapshots) != "snapshots":
+        return [root]
+    return [root, os.path.join(os.path.dirname(snapshots), "blobs")]
 
 
 def _places(name: str) -> Iterator[str]:
@@ -90,8 +156,8 @@ def _places(name: str) -> Iterator[str]:
 
 @contextmanager
 def without_key_report() -> Iterator[None]:
-    """Silence the table of keys that transformers logs: `require_whole` raises what matters of it."""
-    logger = logging.getLogger("transformers.modeling_utils")
+    """Silence the tables of keys that transformers logs: `require_whole` raises what matters of them."""
+    logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
@@ -100,18 +166,49 @@ def without_key_report() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@contextmanager
+def without_progress() -> Iterator[None]:
+    """Silence the bar of a load that reads nothing."""
+    was_shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            transformers_logging.enable_progress_bar()
+
+
 def require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:
-    """Turn what transformers only logs about keys into an error that names them."""
+    """Turn what transformers only logs about keys into an error that names them.
+
+    Raises:
+        CheckpointError: keys are missing, unexpected or of another size.
+    """
     missing = [key for key in info["missing_keys"] if not is_bare or key.startswith("backbone.")]
     unexpected = [key for key in info["unexpected_keys"] if not (is_bare and key.startswith(_FOREIGN_HEADS))]
-    wrong_size = [str(key) for key in info["mismatched_keys"]]
+    wrong_size = [_sizes(*mismatch) for mismatch in info["mismatched_keys"]]
     for problem, keys in (("missing", missing), ("unexpected", unexpected), ("of another size", wrong_size)):
         if keys:
-            raise ValueError(
+            raise CheckpointError(
                 f"{name} is not a whole checkpoint: {len(keys)} keys are {problem}: "
-                f"{', '.join(sorted(keys)[:8])}{' ...' if len(keys) > 8 else ''}. "
+                f"{one_line(', '.join(sorted(keys)[:8]))}{' ...' if len(keys) > 8 else ''}. "
                 "Download it again, or load it with the class it was saved with."
             )
 
 
-__all__ = ["NAMESPACE_VARIABLE", "find_model", "refuse_pickles", "require_whole", "without_key_report"]
+def _sizes(key: str, stored: Any, expected: Any) -> str:
+    return f"{key} ({'x'.join(map(str, stored))} instead of {'x'.join(map(str, expected))})"
+
+
+__all__ = [
+    "CONFIGURATION",
+    "NAMESPACE_VARIABLE",
+    "WHERE_TO_LOOK",
+    "file_of",
+    "find_model",
+    "pinned",
+    "refuse_pickles",
+    "require_whole",
+    "without_key_report",
+    "without_progress",
+]

@@ -1,6 +1,7 @@
 """What every model of the family is: a DINO backbone, a projection head, and prototypes of its categories."""
 
 import copy
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, is_accelerate_available
 
 from .backbones import (
     blocks_of,
@@ -22,16 +23,34 @@ from .backbones import (
     patch_features,
     run_prefix,
 )
-from .configuration_promptccd import BACKBONE_TYPES, CategoryDiscoveryConfig
+from .configuration_promptccd import CategoryDiscoveryConfig
 from .gaussian_mixture import GaussianMixture
-from .loading import find_model, refuse_pickles, require_whole, without_key_report
+from .loading import (
+    WHERE_TO_LOOK,
+    find_model,
+    pinned,
+    refuse_pickles,
+    require_whole,
+    without_key_report,
+    without_progress,
+)
 from .part_labeller import PartLabeller
 from .part_pools import PartPools
 from .part_router import PartRouter
 from .projection_head import ProjectionHead
 from .prompt_pools import PromptPool
+from .stored_configuration import BACKBONE_TYPES
+from .untrusted import CheckpointError, one_line, shown
+from .weights import (
+    MAX_MODEL_BYTES,
+    StoredWeights,
+    memory_in_one_line,
+    require_affordable,
+    require_finite,
+    stored_weights,
+)
 
-_WHERE_TO_LOOK = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+_FARTHEST = 1e3  # prototypes are means of unit features; beyond this their squares stop being numbers
 
 
 @dataclass
@@ -87,6 +106,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     _supports_flash_attn = True
 
     prototypes: Tensor
+    looked: dict[str, Any]
 
     def __init__(self, config: CategoryDiscoveryConfig):
         super().__init__(config)
@@ -100,6 +120,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         )
         self.mixture: GaussianMixture | None = None
         self.part_labeller: PartLabeller | None = None
+        self.looked = {}  # how the checkpoint was looked for; its image processor lies there too
         self.register_buffer("prototypes", torch.zeros(len(config.category_ids), vision.hidden_size))
 
     @torch.no_grad()
@@ -132,45 +153,113 @@ class CategoryDiscoveryModel(PreTrainedModel):
         *args: Any,
         config: CategoryDiscoveryConfig | None = None,
         output_loading_info: bool = False,
+        max_model_bytes: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Load a finished checkpoint whole, or start from a bare backbone.
+        """Load a finished checkpoint whole, or start from a bare backbone; either may come from anywhere.
 
         A bare backbone (``"facebook/dinov2-base"``) fills `backbone` and leaves our own parts as initialised;
         configuration fields may be given as keywords. Of a finished checkpoint every key must be there and
-        fit. Safetensors only. A bare name is looked for as `find_model` says.
+        fit. Safetensors only. A bare name is looked for as `find_model` says. The checkpoint's own code is never run
+        and no memory is asked for before configuration and headers were found to be in order.
+
+        Args:
+            pretrained_model_name_or_path: a folder, ``namespace/name`` or a bare name.
+            args: for the model's constructor.
+            config: instead of the one that lies there.
+            output_loading_info: also return what transformers says of the keys.
+            max_model_bytes: the most its weights may take in memory; none means `MAX_MODEL_BYTES`.
+            kwargs: where to look, fields of the configuration, ``variant``, and what transformers takes.
 
         Raises:
-            ValueError: the checkpoint is of another kind, holds a pickle, or a key is missing, unexpected or of
-                another size.
+            OSError: there is no such model.
+            CheckpointError: a `ValueError`: the checkpoint is of another kind, holds a pickle, a key of the
+                configuration or of the weights is missing, unexpected, of another size or out of range, it takes too
+                much memory, or a weight is no number.
         """
-        look = {key: kwargs[key] for key in _WHERE_TO_LOOK if key in kwargs}
+        look = {key: kwargs.pop(key) for key in WHERE_TO_LOOK if key in kwargs}
         place, raw = find_model(pretrained_model_name_or_path, **look)
+        if not os.path.isdir(place):
+            look = pinned(place, **look)
+            raw = find_model(place, **look)[1]
         kind = raw.get("model_type")
-        if kind not in (cls.config_class.model_type, *BACKBONE_TYPES):
-            raise ValueError(
-                f"{place} holds a model of type {kind!r}; {cls.__name__} loads "
+        is_bare = kind in BACKBONE_TYPES
+        if not is_bare and kind != cls.config_class.model_type:
+            raise CheckpointError(
+                f"{place} holds a model of type {shown(kind)}; {cls.__name__} loads "
                 f"{cls.config_class.model_type!r} or a bare backbone of type {', '.join(BACKBONE_TYPES)}."
             )
-        is_bare = kind in BACKBONE_TYPES
         if not is_bare:
-            refuse_pickles(place)
-        if is_bare and config is None:
-            fields = cls.config_class.__dataclass_fields__
-            config = cls.config_class(
-                vision_config=raw, **{key: kwargs.pop(key) for key in list(kwargs) if key in fields}
-            )
-        if config is not None:
-            kwargs["config"] = config
-        kwargs.setdefault("use_safetensors", True)
-        kwargs["ignore_mismatched_sizes"] = True  # so that it is we who refuse them, by name
-        with without_key_report():
-            model, info = super().from_pretrained(place, *args, output_loading_info=True, **kwargs)
-        require_whole(info, is_bare, place)
-        if is_bare:
-            model.adopt_backbone()
+            refuse_pickles(place, **look)
+        if config is None:
+            config = cls._configuration(raw, is_bare, kwargs)
+        given = kwargs.pop("dtype", None) or kwargs.pop("torch_dtype", None)
+        with (
+            memory_in_one_line(place),
+            without_key_report(),
+            stored_weights(place, kwargs.pop("variant", None), **look) as stored,
+        ):
+            kwargs |= {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
+            kwargs["dtype"] = given if given not in (None, "auto") else config.dtype or stored.dtype
+            cls._require_fitting(stored, kwargs, place, is_bare, max_model_bytes or MAX_MODEL_BYTES)
+            model, info = super().from_pretrained(None, *args, state_dict=dict(stored.slices), **kwargs)
+            require_whole(info, is_bare, place)
+            if is_bare:
+                model.adopt_backbone()  # before a look at numbers: what is derived holds whatever memory held
+            model.require_numbers(place)
+        model.config.name_or_path = model.name_or_path = place
+        model.looked = look
         model.freeze()
         return (model, info) if output_loading_info else model
+
+    @classmethod
+    def _configuration(
+        cls, raw: dict[str, Any], is_bare: bool, kwargs: dict[str, Any]
+    ) -> CategoryDiscoveryConfig:
+        """The stored configuration, with the fields among the keywords laid over it; they are taken out."""
+        fields = cls.config_class.__dataclass_fields__
+        given = {key: kwargs.pop(key) for key in list(kwargs) if key in fields and key != "dtype"}
+        config: CategoryDiscoveryConfig = cls.config_class.from_dict(
+            {"vision_config": raw, **given} if is_bare else {**raw, **given}
+        )
+        return config
+
+    @classmethod
+    def _require_fitting(
+        cls, stored: StoredWeights, options: dict[str, Any], place: str, is_bare: bool, most_bytes: int
+    ) -> None:
+        """Load descriptions instead of values: transformers names the keys, and nothing takes memory.
+
+        It needs accelerate, which those may lack who run our code from the Hub without this package; they have
+        trusted the checkpoint already.
+        """
+        if not is_accelerate_available():
+            return
+        plain = {key: value for key, value in options.items() if key not in ("device_map", "max_memory")}
+        with without_progress():
+            try:
+                model, info = super().from_pretrained(
+                    None, state_dict=stored.described(), device_map={"": "meta"}, **plain
+                )
+            except Exception as error:  # of a configuration and keys that nobody has foreseen
+                raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
+        require_affordable(model, most_bytes, place)
+        require_whole(info, is_bare, place)
+
+    def require_numbers(self, place: str) -> None:
+        """Refuse weights, prototypes and a mixture that nothing can be computed with.
+
+        Args:
+            place: what to call the checkpoint in messages.
+
+        Raises:
+            CheckpointError: naming the tensor.
+        """
+        require_finite(self, place)
+        if len(self.prototypes) and self.prototypes.float().norm(dim=1).max() > _FARTHEST:
+            raise CheckpointError(f"prototypes of {place} are no means of unit features: download it again.")
+        if self.mixture is not None and not self.mixture.is_valid():
+            raise CheckpointError(f"mixture.variances of {place} are not positive: download it again.")
 
     def freeze(self) -> None:
         """Let only the last block, the projection head and `prompt_parameters` learn."""

@@ -6,7 +6,6 @@ prototypes under another name, where loading finds them: a whole registry.
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from promptccd.errors import DiskError, RegistryError
+from promptccd.errors import RegistryError
 from promptccd.registry.history import History
 from promptccd.registry.registry import CategoryRegistry
 from promptccd.registry.schema import (
@@ -29,6 +28,7 @@ from promptccd.registry.schema import (
     write_tables,
 )
 from promptccd.registry.view import NOTHING_YET
+from promptccd.storage import newer_format, refuse_links, write_file
 
 FORMAT = 1
 REGISTRY, PROTOTYPES = "registry.json", "registry.safetensors"
@@ -50,7 +50,10 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
 
     Raises:
         DiskError: it cannot be written; the old one is still there.
+        RunError: a link stands under one of the names.
     """
+    place = Path(folder)
+    refuse_links(place, (REGISTRY, PROTOTYPES, PREVIOUS))
     rows = np.ascontiguousarray(registry.prototypes, dtype=np.float32)
     values = {
         "format": FORMAT,
@@ -64,16 +67,10 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
         "redo": [write_entry(entry) for entry in registry.redo_stack],
     }
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    try:
-        _keep_previous(Path(folder))
-        _replace(Path(folder) / PROTOTYPES, save({"prototypes": rows}))
-        _replace(Path(folder) / REGISTRY, text.encode())
-        (Path(folder) / PREVIOUS).unlink(missing_ok=True)
-    except OSError as error:
-        raise DiskError(
-            f"Could not write the category registry: {error.strerror}. The old one is untouched: free some space "
-            "and try again."
-        ) from error
+    _keep_previous(place)
+    write_file(place / PROTOTYPES, save({"prototypes": rows}))
+    write_file(place / REGISTRY, text)
+    (place / PREVIOUS).unlink(missing_ok=True)
 
 
 def load_registry(folder: str | Path) -> CategoryRegistry:
@@ -101,11 +98,8 @@ def load_registry(folder: str | Path) -> CategoryRegistry:
 
 def _registry(values: Any, prototypes: Path) -> CategoryRegistry:
     version = values.get("format") if isinstance(values, dict) else None
-    if type(version) is int and version > FORMAT:
-        raise RegistryError(
-            f"it has format {version}, and this version of promptccd reads formats up to {FORMAT}. A newer promptccd "
-            "reads it: pip install --upgrade promptccd."
-        )
+    if (newer := newer_format(version, FORMAT)) is not None:
+        raise RegistryError(f"it {newer}")
     read_object(values, "the registry", _KEYS)
     if type(version) is not int or version < 1:
         raise RegistryError(f"Expected a format of 1 to {FORMAT}, got {version!r}.")
@@ -182,7 +176,7 @@ def _keep_previous(folder: Path) -> None:
             _read_prototypes(folder / PROTOTYPES, _read_json(folder / REGISTRY)["prototypes"])
         except (RegistryError, KeyError, TypeError):
             return
-    _replace(folder / PREVIOUS, (folder / PROTOTYPES).read_bytes())
+    write_file(folder / PREVIOUS, (folder / PROTOTYPES).read_bytes())
 
 
 def _digest(rows: np.ndarray) -> str:
@@ -198,17 +192,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise RegistryError("it gives a key twice in one object.")
     return found
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """One file is there whole or as it was."""
-    staging = path.with_name(f".tmp-{path.name}")
-    try:
-        with staging.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        staging.replace(path)
-    except OSError:
-        staging.unlink(missing_ok=True)
-        raise

@@ -11,7 +11,7 @@ class StageCost:
 
     Attributes:
         stage: index of the stage.
-        seconds: from reading its images to its saved checkpoint.
+        seconds: from reading its images to its checkpoint, which is saved then.
         process_bytes: most memory of the process until the end of the stage; `None` where not recorded.
         accelerator_bytes: most memory of the GPU during the stage; `None` without one, or where not recorded.
     """

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from promptccd.reports.spreadsheet import csv_text
-from promptccd.training.checkpoints import make_folder, write_file
+from promptccd.storage import make_folder, remove_leftovers, write_file
 
 Record = dict[str, Any]
 Sections = Mapping[str, Sequence[Record]]
@@ -40,8 +40,10 @@ def write_report_files(
 
     Raises:
         DiskError: the folder or a file cannot be written.
+        RunError: a link stands under one of the names.
     """
     folder = make_folder(out)
+    remove_leftovers(folder)
     records = [{"section": name, **record} for name, many in sections.items() for record in many]
     header = list(dict.fromkeys(key for record in records for key in record)) or ["section"]
     values = {

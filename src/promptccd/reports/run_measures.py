@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from transformers import AutoConfig
 
 from promptccd.errors import MismatchError, RunError
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
@@ -13,6 +12,7 @@ from promptccd.reports.costs import StageCost, stage_costs
 from promptccd.reports.measures import KnownAndNovel, block_accuracies
 from promptccd.runs import RunEvaluation
 from promptccd.runs.history import read_history
+from promptccd.runs.stage_checkpoint import load_configuration
 from promptccd.training.arguments import Recipe
 from promptccd.training.history import EpochRecord
 
@@ -119,7 +119,7 @@ def measure_stage(evaluation: RunEvaluation, index: int) -> StageMeasures:
     images, num_known = evaluation.images[index], evaluation.stages.num_known
     found = found_ids(evaluation, index)
     true_ids = evaluation.true_ids(images)
-    config = AutoConfig.from_pretrained(evaluation.run.stage(index))
+    config = load_configuration(evaluation.run.stage(index))
     estimate = config.count_estimate
     score = StageScore(
         index,

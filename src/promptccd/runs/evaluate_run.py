@@ -21,7 +21,7 @@ from promptccd.runs.protocols import PROTOCOLS, options_by_protocol
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.scoring import FeaturesOf, ProtocolOptions, ScoredImages, Task
-from promptccd.runs.stage_checkpoint import load_view
+from promptccd.runs.stage_checkpoint import load_configuration, load_stage, load_view
 from promptccd.runs.train_run import stage_stream
 from promptccd.runs.unseen_images import UnseenImages
 from promptccd.training.features import extract_features, routing_agreement
@@ -63,7 +63,10 @@ class RunEvaluation:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.num_workers = num_workers
         self.images = [
-            StageImages.read(stage, num_workers, progress_bar) for stage in self.stages[: self.num_stages]
+            StageImages.read(
+                stage, num_workers, progress_bar, conflicting="drop"
+            )  # as the training left them out
+            for stage in self.stages[: self.num_stages]
         ]
         self._keep_features = keep_features
         self._kept: dict[tuple[int, StageImages], Tensor] = {}
@@ -90,7 +93,7 @@ class RunEvaluation:
         rows = []
         for images in self.images[1:]:
             stage = images.stage.index
-            model = self.variant.from_pretrained(self.run.stage(stage)).to(self.device).eval()
+            model = self.load_stage(stage).to(self.device).eval()
             assert model.part_labeller is not None
             view = load_view(self.run.stage(stage))
             share = routing_agreement(
@@ -210,12 +213,20 @@ class RunEvaluation:
         missing = [each for each in images if (stage, each) not in self._kept]
         found = {}
         if missing:
-            folder = self.run.stage(stage)
-            model = self.variant.from_pretrained(folder).to(self.device)
-            found = dict(zip(missing, self._features(model, load_view(folder), missing), strict=True))
+            model, view = self.load_stage(stage).to(self.device), load_view(self.run.stage(stage))
+            found = dict(zip(missing, self._features(model, view, missing), strict=True))
         if self._keep_features:
             self._kept |= {(stage, each): values for each, values in found.items()}
         return [found[each] if each in found else self._kept[stage, each] for each in images]
+
+    def load_stage(self, stage: int) -> CategoryDiscoveryModel:
+        """The model of a finished stage.
+
+        Raises:
+            RunError: it is refused.
+        """
+        options = self.recipe.model
+        return load_stage(options.variant, self.run.stage(stage), options.max_model_bytes)
 
     def features_of_stage(self, stage: int) -> list[Tensor]:
         """Features of stages 0 to t under the model of stage t, ``(N, D)`` each, L2-normalised."""
@@ -245,7 +256,7 @@ class RunEvaluation:
 
     def count_of_stage(self, stage: int) -> CountEstimate:
         """K_t as the run grouped the stage: given, or the estimate its checkpoint records."""
-        recorded = self.variant.config_class.from_pretrained(self.run.stage(stage)).count_estimate
+        recorded = load_configuration(self.run.stage(stage)).count_estimate
         if recorded is None:
             return CountEstimate.known(self.images[stage].stage.num_categories)
         return CountEstimate.from_dict(recorded)

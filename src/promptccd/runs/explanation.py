@@ -1,5 +1,7 @@
 """Why an image went where it went: what the model looked at, the parts it saw and the prompts that acted."""
 
+import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from promptccd.data.images import decode_image
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.checkpoints import make_folder, write_json
+from promptccd.runs.prediction import require_finite
+from promptccd.storage import make_folder, remove_leftovers, write_file
 
 SHOWN_SIDE = 336  # pixels of each panel of the overlay
 PALETTE = (  # part 0, the background, stays as it is
@@ -106,11 +109,11 @@ class Explanation:
         """Write ``explanation.json``, ``arrays.npz`` and ``overlay.png``; returns their paths.
 
         Raises:
-            DiskError: the folder cannot be made.
+            DiskError: the folder or a file cannot be written.
+            RunError: a link stands under one of the names.
         """
         target = make_folder(folder)
-        paths = [target / name for name in ("explanation.json", "arrays.npz", "overlay.png")]
-        write_json(paths[0], self.to_dict())
+        remove_leftovers(target)
         arrays = {
             "attention": self.attention,
             "parts": self.parts,
@@ -118,9 +121,17 @@ class Explanation:
             "scores": self.scores,
         }
         kept: dict[str, Any] = {name: values for name, values in arrays.items() if values is not None}
-        np.savez(paths[1], **kept)
-        self.overlay().save(paths[2])
-        return paths
+        packed, picture = io.BytesIO(), io.BytesIO()
+        np.savez(packed, **kept)
+        self.overlay().save(picture, "PNG")
+        contents: dict[str, str | bytes] = {
+            "explanation.json": json.dumps(self.to_dict(), indent=1, sort_keys=True),
+            "arrays.npz": packed.getvalue(),
+            "overlay.png": picture.getvalue(),
+        }
+        for name, content in contents.items():
+            write_file(target / name, content)
+        return [target / name for name in contents]
 
 
 @torch.no_grad()
@@ -138,13 +149,17 @@ def explain_image(
 
     Raises:
         DataError: the file is no image that can be read.
+        DivergedError: the model makes no numbers of it.
     """
     decoded = decode_image(Path(image) if isinstance(image, str) else image)
     if decoded.image is None:
         raise DataError(f"Cannot read {str(image)[:200]!r}: {decoded.verdict.note}. Give another image file.")
     pixels = view(decoded.image)
     pixel_values = normalise(pixels[None].to(model.device), view.mean, view.std)
-    found = model.assign(model(pixel_values).features)
+    features = model(pixel_values).features
+    found = model.assign(features)
+    for rows in (features, found.confidences, found.distances):
+        require_finite(rows[:, None], [str(image)[:200]])
     acted = model(pixel_values, prompted=True)
     attention = model.attention_row(pixel_values)[0].float().cpu()
     patch = model.config.vision_config.patch_size

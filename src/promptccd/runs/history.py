@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.errors import DiskError
+from promptccd.storage import open_to_change, read_file
 from promptccd.training.history import EpochRecord
 
 HISTORY = "history.jsonl"
@@ -22,10 +23,11 @@ def add_epoch(run: Path, record: EpochRecord) -> None:
 
     Raises:
         DiskError: the file cannot be written.
+        RunError: a link stands under its name.
     """
     line = json.dumps({**asdict(record), "seconds": round(record.seconds, 3)}) + "\n"
     try:
-        with (run / HISTORY).open("ab+") as file:
+        with open(open_to_change(run / HISTORY, os.O_APPEND), "ab+") as file:
             if file.tell():  # appending begins at the end
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read(1) == b"\n" else "\n" + line
@@ -40,7 +42,7 @@ def add_epoch(run: Path, record: EpochRecord) -> None:
 def read_history(run: Path) -> list[EpochRecord]:
     """The epochs of the run in a folder by stage and number; empty where none were recorded."""
     try:
-        lines = (run / HISTORY).read_bytes().splitlines()
+        lines = read_file(run / HISTORY).splitlines()
     except FileNotFoundError:
         return []
     records = [record for line in lines if (record := _record_of(line)) is not None]

@@ -16,9 +16,10 @@ from promptccd.data.stage_images import Progress, StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.storage import trusted, write_directory
 from promptccd.training.arguments import Recipe
-from promptccd.training.checkpoints import trusted, write_directory
 from promptccd.training.distributed import same_on_all
 from promptccd.training.pretraining import pretrain_backbone
 
@@ -38,7 +39,9 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
     """
     own = VARIANTS[recipe.model.variant].config_class.__dataclass_fields__
     given = {key: value for key, value in dataclasses.asdict(recipe.model).items() if value is not None}
-    foreign = sorted(given.keys() - own.keys() - {"variant", "backbone", "backbone_config"})
+    foreign = sorted(
+        given.keys() - own.keys() - {"variant", "backbone", "backbone_config", "max_model_bytes"}
+    )
     if foreign:
         raise ConfigurationError(
             f"{recipe.model.variant} has no {', '.join(foreign)}: leave it out, or choose another --variant."
@@ -67,10 +70,12 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
     """
     options = model_options(recipe)
     try:
-        model = VARIANTS[recipe.model.variant].from_pretrained(backbone, dtype=torch.float32, **options)
-    except OSError as error:
+        model = VARIANTS[recipe.model.variant].from_pretrained(
+            backbone, dtype=torch.float32, max_model_bytes=recipe.model.max_model_bytes, **options
+        )
+    except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"Cannot load the backbone {str(backbone)!r}: {str(error).splitlines()[0]} Give --backbone a folder or a "
+            f"Cannot load the backbone {str(backbone)!r}: {one_line(error)} Give --backbone a folder or a "
             "Hub id you can reach, such as facebook/dinov2-base."
         ) from error
     model.head.reset_parameters(torch_generator("head", recipe.training.seed))
@@ -160,4 +165,8 @@ def ensure_backbone(
     backbone = pretrain_backbone(
         pixels.to(device), config, recipe.pretraining, seed=recipe.training.seed, progress=progress
     )
-    write_directory(run.backbone, lambda folder: backbone.save_pretrained(folder))
+    write_directory(
+        run.backbone,
+        lambda folder: backbone.save_pretrained(folder),
+        needed=backbone.get_memory_footprint(),
+    )

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import torch
-from transformers import AutoConfig, Dinov2Config, PreTrainedConfig
+from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.errors import ConfigurationError
-from promptccd.models import VARIANTS
+from promptccd.models import VARIANTS, CategoryDiscoveryModel, backbone_configuration
+from promptccd.models.untrusted import one_line
 from promptccd.runs.models import described_backbone, model_options
 from promptccd.training.arguments import Recipe
 
@@ -55,7 +56,12 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
     ]
 
 
-def _learning(recipe: Recipe, stage: int, num_categories: int) -> dict[str, int]:
+def model_on_meta(recipe: Recipe, stage: int, num_categories: int) -> CategoryDiscoveryModel:
+    """A model as it learns at a stage, of shapes without values.
+
+    Raises:
+        ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
+    """
     variant = VARIANTS[recipe.model.variant]
     options = model_options(recipe)
     if "num_components" in variant.config_class.__dataclass_fields__:
@@ -64,6 +70,11 @@ def _learning(recipe: Recipe, stage: int, num_categories: int) -> dict[str, int]
         model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
     model.config.stage = None if stage == 0 else stage - 1
     model.freeze()
+    return model
+
+
+def _learning(recipe: Recipe, stage: int, num_categories: int) -> dict[str, int]:
+    model = model_on_meta(recipe, stage, num_categories)
     counts = {
         name: sum(value.numel() for value in child.parameters() if value.requires_grad)
         for name, child in model.named_children()
@@ -80,9 +91,10 @@ def _vision_config(recipe: Recipe) -> PreTrainedConfig:
     if name in PUBLISHED:
         return PUBLISHED[name]
     try:
-        return AutoConfig.from_pretrained(name)
+        config: PreTrainedConfig = backbone_configuration(name)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"Cannot read the configuration of backbone {name!r}: {str(error).splitlines()[0]} Give --backbone a "
-            "folder or a Hub id you can reach."
+            f"Cannot read the configuration of backbone {name!r}: {one_line(error)} Give --backbone a folder or a "
+            "Hub id you can reach."
         ) from error
+    return config

@@ -1,22 +1,25 @@
 """Assign the images of a folder to the categories of a checkpoint, from the checkpoint alone."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModel
 
-from promptccd.data.images import Status, decode_image
+from promptccd.data.images import DecodedImage, Status, Verdict, decode_image
+from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.sources import inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
-from promptccd.errors import DataError, RunError
-from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.loading import find_model
-from promptccd.runs.stage_checkpoint import load_view
-from promptccd.training.checkpoints import CHECKSUMS, problems_of
+from promptccd.errors import DataError, DivergedError, RunError
+from promptccd.models import CategoryDiscoveryModel, stored_model
+from promptccd.models.untrusted import one_line
+from promptccd.runs.stage_checkpoint import load_view, require_whole
+from promptccd.training.device import in_smaller_batches
 from promptccd.training.progress import progress_bar
+
+_LIMITS = IntakeLimits()
 
 
 @dataclass(frozen=True)
@@ -59,24 +62,25 @@ class FolderPredictions:
         return {"predictions": [asdict(item) for item in self.predictions], "skipped": self.skipped}
 
 
-def load_model(path: str | Path) -> CategoryDiscoveryModel:
-    """Load a finished stage of any variant.
+def load_model(path: str | Path, max_model_bytes: int | None = None) -> CategoryDiscoveryModel:
+    """Load a finished stage of any variant; it may come from anywhere.
+
+    Args:
+        path: a folder, ``namespace/name`` or a bare name.
+        max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
 
     Raises:
-        RunError: the folder is damaged, or holds no model of ours.
+        RunError: the folder is damaged, or holds no model of ours, or one that is refused.
     """
     folder = Path(path)
     if not folder.exists() and folder.parent != Path() and folder.parent.exists():  # no Hub id, then
         raise RunError(f"No folder {str(path)!r}. {folder.parent.name} holds: {_contents(folder.parent)}.")
-    if (folder / CHECKSUMS).exists() and (problems := problems_of(folder)):
-        raise RunError(
-            f"{folder} is damaged: {'; '.join(problems)}. Copy it again, or train the stage again."
-        )
+    require_whole(folder)
     try:
-        model = AutoModel.from_pretrained(find_model(path)[0])
+        model = stored_model(path, max_model_bytes=max_model_bytes)
     except (OSError, ValueError) as error:
-        raise RunError(f"Cannot load a model from {str(path)!r}: {str(error).splitlines()[0]}") from error
-    if not isinstance(model, CategoryDiscoveryModel) or not len(model.prototypes):
+        raise RunError(f"Cannot load a model from {str(path)!r}: {one_line(error)}") from error
+    if not len(model.prototypes):
         raise RunError(
             f"{str(path)!r} holds a {type(model).__name__} without categories. Give a stage that training finished, "
             "for example runs/promptccd-digits/stage3."
@@ -98,6 +102,7 @@ def predict_folder(
 
     Raises:
         DataError: there is no such folder, or no file in it.
+        DivergedError: the model makes no numbers of an image; it is named.
     """
     root = Path(folder)
     files = sorted(_files_below(root)) if root.is_dir() else []
@@ -109,7 +114,7 @@ def predict_folder(
     waiting: list[torch.Tensor] = []
     predictions: list[Prediction] = []
     for name in progress_bar(files, len(files), "predicting"):
-        decoded = decode_image(root / name)
+        decoded = _decoded(root, name)
         if decoded.image is None:
             skipped[name] = decoded.verdict.note
             continue
@@ -123,11 +128,43 @@ def predict_folder(
     return FolderPredictions(predictions, skipped)
 
 
+def _decoded(root: Path, name: str) -> DecodedImage:
+    """An image of a folder; a link is followed inside it and not out of it."""
+    try:
+        place = inside(str(root / name), (os.path.realpath(root),))
+        return decode_image(read_regular_file(place, _LIMITS, ByteBudget(_LIMITS, str(root))))
+    except SkippedFileError as skipped:
+        return DecodedImage(None, Verdict(Status.SKIPPED, str(skipped)))
+
+
+def require_finite(rows: torch.Tensor, names: Sequence[str]) -> None:
+    """Refuse what a model made of images where it is no number; nothing after it would be either.
+
+    Args:
+        rows: one per image, ``(N, ...)``.
+        names: of the images, for the message.
+
+    Raises:
+        DivergedError: a row holds NaN or infinity; its image is named.
+    """
+    bad = (~torch.isfinite(rows).flatten(1).all(dim=1)).nonzero()
+    if len(bad):
+        raise DivergedError(
+            f"What the model makes of {names[int(bad[0])]!r} is not a number: its weights have diverged. Use an "
+            "earlier stage; of promptccd discover, --precision fp32 may help."
+        )
+
+
 def _assigned(
     model: CategoryDiscoveryModel, pixels: torch.Tensor, view: EvaluationView, files: list[tuple[str, str]]
 ) -> list[Prediction]:
-    features = model(normalise(pixels.to(model.device), view.mean, view.std)).features
+    def embed(batch: torch.Tensor) -> torch.Tensor:
+        return model(normalise(batch.to(model.device), view.mean, view.std)).features
+
+    features, wanted = in_smaller_batches(embed, pixels), [file for file, _ in files]
+    require_finite(features, wanted)
     found = model.assign(features)
+    require_finite(torch.stack([found.confidences, found.distances], dim=1), wanted)
     names = model.config.names_by_id
     return [
         Prediction(

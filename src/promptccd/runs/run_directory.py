@@ -2,10 +2,11 @@
 
 import fcntl
 import json
+import logging
 import os
 import platform
 import re
-import shutil
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,24 +16,41 @@ from safetensors.torch import load_file, save_file
 
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import StageStream
-from promptccd.errors import DiskError, RunError, SplitMismatchError
+from promptccd.errors import RunError, SplitMismatchError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.models import VARIANTS
-from promptccd.training.arguments import Recipe
-from promptccd.training.checkpoints import (
+from promptccd.runs.history import HISTORY
+from promptccd.storage import (
+    make_folder,
+    make_inside,
+    newer_format,
+    open_to_change,
     problems_of,
+    read_file,
+    refuse_links,
+    remove,
     remove_leftovers,
     trusted,
     write_directory,
     write_file,
     write_json,
 )
+from promptccd.training.arguments import Recipe
 from promptccd.training.trainer import TrainingState
 
+logger = logging.getLogger(__name__)
+
+FORMAT = 1  # of manifest.json, for all records beside it
 KEPT_STATES = 2
+OUT_OF_MEMORY = "out_of_memory.json"
+_RECORDS = ("manifest.json", "split.json", "images.json", "results.json", HISTORY, OUT_OF_MEMORY)
+_INNER = ("resume", "backbone", "logs", "logs/promptccd")  # the last two are a tracker's
+# Where a state stands. All that is drawn is drawn by position: epoch and step are the state of the randomness too.
+_POSITION = ("stage", "epoch", "step", "batch_size", "seconds", "tensors")
 # Fields that may change between two sittings of one run without changing a byte of its stages.
 FREE_FIELDS = {
     "data": {"dataset"},  # the same data in another place; the split's fingerprint decides
+    "model": {"max_model_bytes"},
     "training": {
         "output_dir",
         "num_workers",
@@ -84,7 +102,7 @@ class RunDirectory:
     @property
     def results(self) -> ContinualScore | None:
         """Content of ``results.json``, `None` before the first scored stage."""
-        values = self._read("results.json")
+        values = self.read("results.json")
         return None if values is None else ContinualScore.from_dict(values)
 
     @property
@@ -92,9 +110,9 @@ class RunDirectory:
         """Content of ``manifest.json``.
 
         Raises:
-            RunError: this is no run directory.
+            RunError: this is no run directory, or a newer version wrote it.
         """
-        manifest = self._read("manifest.json")
+        manifest = self._manifest()
         if manifest is None:
             raise RunError(
                 f"{self.path} is not a run: it has no manifest.json. Give the --output_dir of a training."
@@ -119,7 +137,7 @@ class RunDirectory:
     @property
     def num_stages(self) -> int:
         """Number of stages of the run's split, trained or not; 0 before it is recorded."""
-        split = self._read("split.json")
+        split = self.read("split.json")
         return 0 if split is None else len(split["stages"])
 
     def require_recipe(self, recipe: Recipe) -> None:
@@ -135,20 +153,14 @@ class RunDirectory:
         """Keep every other process from writing here until this one ends.
 
         Raises:
-            RunError: another process is at it; its id is named.
+            RunError: another process is at it; its id is named. Or the lock is a link.
             DiskError: nothing can be written there.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise DiskError(
-                f"Cannot write to {self.path}: {error.strerror}. Give another folder, or the right to write there."
-            ) from error
+        descriptor = open_to_change(make_folder(self.path) / ".lock")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = os.read(descriptor, 32).decode() or "unknown"
+            owner = os.read(descriptor, 32).decode(errors="replace") or "unknown"
             os.close(descriptor)
             raise RunError(
                 f"Process {owner} is writing to {self.path}. Wait for it, stop it, or give another folder."
@@ -168,17 +180,20 @@ class RunDirectory:
 
         Raises:
             SplitMismatchError: the images or the split differ; both fingerprints are named.
-            RunError: another setting differs; the settings are named.
+            RunError: another setting differs; the settings are named. Or a name that will be written is a link.
         """
+        written = [*_RECORDS, *_INNER, *(self.stage(stage.index).name for stage in stages)]
+        refuse_links(self.path, written)
         remove_leftovers(self.path)
-        before = self._read("manifest.json")
+        before = self._manifest()
         if before is not None:
             stages.require_fingerprint(before["split_fingerprint"], f"The run in {self.path}")
-            _require_same(before["recipe"], _portable(recipe, self.path), self.path)
+            self._go_on_with(before["recipe"], _portable(recipe, self.path))
         else:
             write_file(self.path / "split.json", json.dumps(stages.split.to_dict()))
             self.update_manifest(
                 {
+                    "format": FORMAT,
                     "split_fingerprint": stages.split.fingerprint,
                     "data_fingerprint": stages.split.data_fingerprint,
                     "seed": recipe.training.seed,
@@ -191,6 +206,29 @@ class RunDirectory:
                 }
             )
 
+    def allow_smaller_batches(self, batch_size: int) -> None:
+        """Note that steps of so many images need more memory than there is: the run may go on with smaller ones."""
+        self.write(OUT_OF_MEMORY, {"batch_size": batch_size})
+
+    def _go_on_with(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        """Refuse other settings than before, but for a batch size that had to become smaller; that is recorded."""
+        noted = (self.read(OUT_OF_MEMORY) or {}).get("batch_size")
+        was, is_ = (values["training"]["batch_size"] for values in (before, now))
+        smaller = was == noted and is_ < was
+        if smaller:
+            before = {**before, "training": {**before["training"], "batch_size": is_}}
+        _require_same(before, now, self.path)
+        if smaller:
+            whole = [stage for stage in range(self.num_stages) if self.stage(stage).exists()]
+            changes = self.manifest.get("smaller_batches", [])
+            changes = [*changes, {"batch_size": is_, "instead_of": was, "from_stage": len(whole)}]
+            self.update_manifest({"recipe": before, "smaller_batches": changes})
+            logger.warning(
+                "From stage %d on a step has %d images instead of %d, for which memory was too little. Results are not "
+                "those of %d throughout; manifest.json says so.", len(whole), is_, was, was,
+            )  # fmt: skip
+            (self.path / OUT_OF_MEMORY).unlink()
+
     def require_split(self, stages: StageStream) -> None:
         """Refuse to evaluate on another split than the run was trained on.
 
@@ -198,7 +236,7 @@ class RunDirectory:
             SplitMismatchError: naming both fingerprints.
         """
         stages.require_fingerprint(self.manifest["split_fingerprint"], f"The run in {self.path}")
-        recorded = (self._read("split.json") or {}).get("fingerprint")
+        recorded = (self.read("split.json") or {}).get("fingerprint")
         if recorded != stages.split.fingerprint:
             raise SplitMismatchError(
                 f"split.json of {self.path} records split {recorded}, its manifest {stages.split.fingerprint}: "
@@ -226,33 +264,40 @@ class RunDirectory:
 
     def save_state(self, stage: int, state: TrainingState, seconds: float) -> None:
         """Write a resumable state; older ones go only after it is in place."""
-        folder = self.path / "resume"
-        folder.mkdir(exist_ok=True)
-        target = folder / f"stage{stage}-epoch{state.epoch:06d}-step{state.step:08d}"
+        target = (
+            make_inside(self.path, "resume") / f"stage{stage}-epoch{state.epoch:06d}-step{state.step:08d}"
+        )
 
         def fill(staging: Path) -> None:
             save_file(state.tensors, staging / "tensors.safetensors")
-            position = {"stage": stage, "epoch": state.epoch, "step": state.step, "seconds": seconds}
-            write_json(staging / "position.json", position)
+            values = (stage, state.epoch, state.step, state.batch_size, seconds, sorted(state.tensors))
+            write_json(staging / "position.json", dict(zip(_POSITION, values, strict=True)))
 
         if not target.exists():
-            write_directory(target, fill)
+            needed = sum(each.nbytes for each in state.tensors.values())
+            write_directory(target, fill, needed=needed)
         for old in self._states(stage)[KEPT_STATES:]:
-            shutil.rmtree(old)
+            remove(old)
 
     def load_state(self, stage: int) -> tuple[TrainingState, float] | None:
-        """Newest whole state inside a stage, with the seconds spent so far; `None` to begin the stage."""
+        """Newest whole state inside a stage, with the seconds spent so far; `None` to begin the stage.
+
+        Raises:
+            RunError: its sums are right, and yet something of it is absent; what is absent is named.
+        """
         remove_leftovers(self.path / "resume")
         for folder in self._states(stage):
             if trusted(folder):
-                position = json.loads((folder / "position.json").read_text(encoding="utf-8"))
-                tensors = load_file(folder / "tensors.safetensors")
-                return TrainingState(position["epoch"], position["step"], tensors), position["seconds"]
+                return _read_state(folder)
         return None
 
-    def forget_states(self) -> None:
-        """Delete the states inside a stage once its checkpoint is in place."""
-        shutil.rmtree(self.path / "resume", ignore_errors=True)
+    def forget_states(self, stage: int) -> None:
+        """Delete the states inside a stage whose checkpoint is in place, refused ones too."""
+        for folder in (self.path / "resume").glob(f"*stage{stage}-*"):
+            remove(folder)
+        with suppress(OSError):  # another stage has states there, or nobody
+            (self.path / "resume").rmdir()
+        (self.path / OUT_OF_MEMORY).unlink(missing_ok=True)
 
     def assignments(self, stage: int) -> dict[str, list[int]]:
         """Sample ids and the category ids assigned to them at a stage."""
@@ -269,7 +314,7 @@ class RunDirectory:
 
     def update_manifest(self, values: dict[str, Any]) -> None:
         """Merge values into ``manifest.json``, dictionaries one level deep."""
-        manifest = self._read("manifest.json") or {}
+        manifest = self._manifest() or {}
         for key, value in values.items():
             manifest[key] = {**manifest.get(key, {}), **value} if isinstance(value, dict) else value
         self.write("manifest.json", manifest)
@@ -281,15 +326,50 @@ class RunDirectory:
     def _states(self, stage: int) -> list[Path]:
         return sorted((self.path / "resume").glob(f"stage{stage}-*"), reverse=True)
 
-    def _read(self, name: str) -> Any:
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A JSON record of the run, `None` if there is none.
+
+        Raises:
+            RunError: it is a link, or no JSON object any more.
+        """
         try:
-            return json.loads((self.path / name).read_text(encoding="utf-8"))
+            values = json.loads(read_file(self.path / name))
+            if not isinstance(values, dict):
+                raise ValueError(f"expected an object, got a {type(values).__name__}")
+            return values
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunError(
                 f"{name} in {self.path} is not JSON any more: {error}. Restore it from a copy."
             ) from error
+
+    def _manifest(self) -> dict[str, Any] | None:
+        manifest = self.read("manifest.json")
+        newer = None if manifest is None else newer_format(manifest.get("format", FORMAT), FORMAT)
+        if newer is not None:
+            raise RunError(f"manifest.json in {self.path} {newer}")
+        return manifest
+
+
+def _read_state(folder: Path) -> tuple[TrainingState, float]:
+    """A state and the seconds spent so far.
+
+    Raises:
+        RunError: a tensor or a number is absent: without it the stage would end in other bytes, and nobody would know.
+    """
+    position = json.loads((folder / "position.json").read_text(encoding="utf-8"))
+    tensors = load_file(folder / "tensors.safetensors")
+    absent = [name for name in _POSITION if name not in position]
+    absent += sorted(set(position.get("tensors", ())) - tensors.keys())
+    if absent:
+        raise RunError(
+            f"{folder} holds no {', '.join(absent[:3])}{f' and {len(absent) - 3} more' if len(absent) > 3 else ''}, "
+            "without which the stage would end in other bytes. Delete that folder: the same command then goes on from "
+            "the state before it, or begins the stage anew."
+        )
+    state = TrainingState(position["epoch"], position["step"], tensors, position["batch_size"])
+    return state, position["seconds"]
 
 
 def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:

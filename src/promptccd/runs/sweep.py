@@ -12,11 +12,12 @@ from typing import Any
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.space import space_of_all
 from promptccd.runs.sweep_cells import SweepCell
-from promptccd.runs.sweep_process import BASELINES, CellProcess, Work, score_baselines
+from promptccd.runs.sweep_process import BASELINES, LOG, CellProcess, Work, score_baselines
 from promptccd.runs.train_run import train_run
+from promptccd.storage import problems_of, read_file, refuse_links, remove_leftovers, require_space
 from promptccd.training.arguments import Recipe
-from promptccd.training.checkpoints import problems_of, remove_leftovers
 from promptccd.training.interruption import StopRequest
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ def run_sweep(
         train: what trains a cell, a function of a module.
 
     Raises:
-        RunError: a cell was begun with other settings, or another sweep is at work here.
+        RunError: a cell was begun with other settings, another sweep is at work here, or a link lies in the way.
         InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
     """
     if jobs < 1:
@@ -83,6 +84,9 @@ def run_sweep(
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
     folder.lock()
     try:
+        refuse_links(folder.path, [STATE, *(cell.name for cell in cells)])
+        for cell in cells:
+            refuse_links(cell.path, [LOG, BASELINES])
         remove_leftovers(folder.path)
         with StopRequest() as stop:
             return _Sweep(cells, folder.path, jobs, stop).run(train, baselines)
@@ -100,21 +104,23 @@ class _Sweep:
     def run(self, train: Work, baselines: bool) -> SweepResult:
         for cell in self.cells:
             cell.require_same_recipe()
-        done = [cell for cell in self.cells if cell.finished()]
+        # Whether all of a cell is on the Hub the training finds out itself.
+        done = [cell for cell in self.cells if cell.finished() and not cell.recipe.training.push_to_hub]
         todo = [cell for cell in self.cells if cell not in done]
         if done:
             logger.info("%d of %d cells are finished already.", len(done), len(self.cells))
         for cell in done:
             self._note(cell, status="finished")
+        require_space(self.out, space_of_all(cell.recipe for cell in todo), f"{len(todo)} trainings")
         self._open = {cell.name for cell in todo}
         self._work_through(todo, train, self._recipe)
         finished = [cell for cell in self.cells if cell.name not in self.failures]
         tables = {}
         if baselines:
             sources = _baseline_sources(finished)
-            unscored = [cell for cell in sources if not (cell.path / BASELINES).exists()]
+            unscored = [cell for cell in sources if _baselines(cell) is None]
             self._work_through(unscored, score_baselines, lambda cell, _: cell.recipe, BASELINES_OF)
-            tables = _named_baselines([cell for cell in sources if (cell.path / BASELINES).exists()])
+            tables = _named_baselines(sources)
         results = {cell.name: RunDirectory(cell.path).results for cell in finished}
         scores = {name: score for name, score in results.items() if score is not None}
         names = [f"{prefix}{cell.name}" for prefix in ("", BASELINES_OF) for cell in self.cells]
@@ -204,16 +210,13 @@ class _Sweep:
     def _note(self, cell: SweepCell, **values: Any) -> None:
         """Put what is known of a cell into ``sweep.json``; those of an earlier, other grid stay."""
         try:
-            state = json.loads((self.out / STATE).read_text(encoding="utf-8"))
-        except (
-            FileNotFoundError,
-            ValueError,
-        ):  # notes for a person: what counts is in the folders of the runs
-            state = {"cells": {}}
+            cells = dict(json.loads(read_file(self.out / STATE))["cells"])
+            before = dict(cells.get(cell.name, {}))
+        except (OSError, ValueError, TypeError, KeyError):
+            cells, before = {}, {}  # notes for a person: what counts is in the folders of the runs
         facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
-        before = state["cells"].get(cell.name, {})
-        state["cells"][cell.name] = {**before, **facts, "error": None, **values}
-        RunDirectory(self.out).write(STATE, state)
+        cells[cell.name] = {**before, **facts, "error": None, **values}
+        RunDirectory(self.out).write(STATE, {"cells": cells})
 
 
 def _baseline_sources(cells: Sequence[SweepCell]) -> list[SweepCell]:
@@ -224,13 +227,16 @@ def _baseline_sources(cells: Sequence[SweepCell]) -> list[SweepCell]:
     return sorted(sources.values(), key=cells.index)
 
 
+def _baselines(cell: SweepCell) -> dict[str, Any] | None:
+    return RunDirectory(cell.path).read(BASELINES)
+
+
 def _named_baselines(sources: Sequence[SweepCell]) -> dict[str, list[ContinualScore]]:
     """Their scores by name, a variant's name added where the grid has several data sets or backbones."""
     found: dict[str, dict[str, dict[int, ContinualScore]]] = {}
     titles: dict[str, str] = {}
     for cell in sources:
-        tables = json.loads((cell.path / BASELINES).read_text(encoding="utf-8"))
-        for name, table in tables.items():
+        for name, table in (_baselines(cell) or {}).items():
             key = cell.data_key if name == "raw pixels" else f"{cell.data_key}{cell.backbone_key}"
             titles.setdefault(key, cell.variant)
             seeds = found.setdefault(name, {}).setdefault(key, {})

@@ -12,8 +12,8 @@ from typing import Any
 from promptccd.errors import ConfigurationError
 from promptccd.runs.models import described_backbone, model_options
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.storage import problems_of
 from promptccd.training.arguments import Recipe
-from promptccd.training.checkpoints import problems_of
 
 Settings = Mapping[str, Any]
 LONGEST_NAME = 180  # of a folder; file systems take 255, and a stage's repository adds to it

@@ -24,6 +24,7 @@ from transformers.utils import logging as transformers_logging
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.storage import make_inside, open_to_change
 from promptccd.training.arguments import Recipe
 
 logger = logging.getLogger(__name__)
@@ -45,9 +46,9 @@ class CellProcess:
     """
 
     def __init__(self, recipe: Recipe, work: Work):
-        self.log = Path(recipe.training.output_dir) / LOG
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self.log.touch()  # it may be killed before it writes a word
+        folder = Path(recipe.training.output_dir)
+        self.log = make_inside(folder.parent, folder.name) / LOG
+        os.close(open_to_change(self.log))  # it may be killed before it writes a word
         self.started = time.monotonic()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, work.__module__])
@@ -130,7 +131,7 @@ def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path) -> 
     threading.Thread(target=_die_with, args=(parent.sentinel,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = open_to_change(log, os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-from transformers import AutoConfig
 
 from promptccd.data.stages import StageStream
 from promptccd.errors import SplitMismatchError
 from promptccd.evaluation import StageScore, clustering_accuracy
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.stage_checkpoint import load_configuration
 
 
 def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:
@@ -34,7 +34,7 @@ def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -
             continue
         true_ids = stages.evaluation_labels(stages[index])[np.searchsorted(own, given["sample_ids"])]
         accuracy = clustering_accuracy(true_ids, given["category_ids"], range(stages.num_known))
-        config = AutoConfig.from_pretrained(run.stage(index))
+        config = load_configuration(run.stage(index))
         estimate = config.count_estimate
         limits = None if estimate is None else (estimate["low"], estimate["high"])
         run.record(StageScore(index, *accuracy, len(config.category_ids), len(true_ids), limits))

@@ -2,23 +2,26 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.loading import load_images
 from promptccd.data.randomness import torch_generator
+from promptccd.data.same_pictures import SeenPictures
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
+from promptccd.data.table_files import image_roots
 from promptccd.data.views import TrainingViews
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, DeviceError, OutOfMemoryError
 from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
@@ -26,17 +29,19 @@ from promptccd.evaluation import (
     StageScore,
     labelled_categories,
 )
-from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.category_counts import COUNTS
 from promptccd.runs.history import add_epoch
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import backbone_of, ensure_backbone, evaluation_view, stage_zero_model
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.runs.stage_checkpoint import save_stage
+from promptccd.runs.space import TrainingSpace
+from promptccd.runs.stage_checkpoint import load_stage, save_stage
 from promptccd.runs.stage_registry import SettledImages, observe_stage, settled_images
 from promptccd.runs.take_over import take_over
+from promptccd.storage import make_inside, require_space, trusted
 from promptccd.training.arguments import DataArguments, Recipe
-from promptccd.training.checkpoints import trusted
+from promptccd.training.device import device_problem
 from promptccd.training.distributed import same_on_all
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, peak_memory, reset_peak_memory
@@ -44,6 +49,8 @@ from promptccd.training.interruption import StopRequest
 from promptccd.training.trainer import StageTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
+
+AfterStages = Callable[[RunDirectory, Sequence[int]], None]
 
 
 def stage_stream(
@@ -77,20 +84,22 @@ def stage_stream(
         held_out=facts.held_out,
         held_out_only=held_out_only,
         split_rule=split_rule or facts.split_rule,
+        image_roots=image_roots(facts.dataset),
     )
 
 
 def train_run(
     recipe: Recipe,
     accelerator: Accelerator | None = None,
-    after_stage: Callable[[RunDirectory, int], None] | None = None,
+    after_stages: AfterStages | None = None,
 ) -> ContinualScore:
     """Train all stages of a recipe into ``recipe.training.output_dir``; a run that was begun goes on.
 
     Args:
         recipe: what to train on, what and how.
         accelerator: for a caller who has one; else one is made as the recipe says.
-        after_stage: called by the main process with the run and the stage whenever one is finished.
+        after_stages: called by the main process with the run and its finished stages: those it finds, and with every
+            one that it adds.
 
     Returns:
         The table, also in ``results.json``.
@@ -106,6 +115,9 @@ def train_run(
         project_dir=str(Path(arguments.output_dir) / "logs"),
         kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
     )
+    space = TrainingSpace.of(recipe)  # a model that cannot be is refused before anything is read or written
+    if accelerator.device.type == "cpu" and accelerator.is_main_process:
+        logger.info("No GPU was found: training on the CPU.")
     stages = stage_stream(recipe.data, arguments.seed)
     run = RunDirectory(arguments.output_dir)
     with StopRequest() as stop:
@@ -113,8 +125,18 @@ def train_run(
             if accelerator.is_main_process:
                 run.lock()
                 run.prepare(recipe, stages)
+                require_space(run.path, space.left(run, len(stages)), "what is left of the training")
             accelerator.wait_for_everyone()
-            return _Run(recipe, stages, run, accelerator, stop, after_stage).train()
+            return _Run(recipe, stages, run, accelerator, stop, after_stages).train()
+        except OutOfMemoryError:
+            run.allow_smaller_batches(arguments.batch_size)
+            raise
+        except (RuntimeError, MemoryError) as error:
+            if (problem := device_problem(error)) is None:
+                raise
+            raise DeviceError(
+                f"{problem}. What was saved in {run.path} is whole: run the same command again to go on from there."
+            ) from error
         finally:
             run.unlock()
 
@@ -127,12 +149,13 @@ class _Run:
         run: RunDirectory,
         accelerator: Accelerator,
         stop: StopRequest,
-        after_stage: Callable[[RunDirectory, int], None] | None,
+        after_stages: AfterStages | None,
     ):
         self.recipe, self.stages, self.run = recipe, stages, run
-        self.accelerator, self.stop, self.after_stage = accelerator, stop, after_stage
+        self.accelerator, self.stop, self.after_stages = accelerator, stop, after_stages
         self.view = evaluation_view(recipe)
         self.images: list[StageImages] = []
+        self._seen = SeenPictures()
         self._counts = COUNTS[recipe.training.category_count](recipe.training)
 
     def train(self) -> ContinualScore:
@@ -141,6 +164,7 @@ class _Run:
             logger.info("Finished already in %s: stages %s.", self.run.path, ", ".join(map(str, finished)))
         if self.accelerator.is_main_process:
             take_over(self.run, self.stages, finished)
+            self._conclude(finished)
         if len(finished) == len(self.stages):
             return self._table()
         self._start_trackers()
@@ -149,6 +173,10 @@ class _Run:
                 self._read(stage)
             else:
                 self._train_stage(stage)
+                finished = sorted([*finished, stage.index])
+                if self.accelerator.is_main_process:
+                    self._conclude(finished)
+                self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
         return self._table()
 
@@ -201,20 +229,19 @@ class _Run:
             record=record,
         )
         trainer.train(resumed[0] if resumed else None)
-        self._finish_stage(stage, model, count)
-        if self.accelerator.is_main_process:
-            seconds = round(before + time.monotonic() - started, 1)
-            memory = asdict(peak_memory(self.accelerator.device))
-            self.run.update_manifest(
-                {"seconds": {f"stage{stage.index}": seconds}, "peak_memory": {f"stage{stage.index}": memory}}
-            )
-            self.run.forget_states()
-            if self.after_stage is not None:
-                self.after_stage(self.run, stage.index)
-        self.accelerator.wait_for_everyone()
+        self._finish_stage(stage, model, count, started - before)
 
-    def _finish_stage(self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None) -> None:
-        """Discover, score and save."""
+    def _conclude(self, finished: Sequence[int]) -> None:
+        """What is left to do once stages are whole, also where a process ended before it could."""
+        for stage in finished:
+            self.run.forget_states(stage)
+        if finished and self.after_stages is not None:
+            self.after_stages(self.run, finished)
+
+    def _finish_stage(
+        self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None, started: float
+    ) -> None:
+        """Discover, score and save; the stage's folder comes last, for with it the stage is finished."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
         settled = self._settled(stage.index)
         features = settled.of_placed([self._features(model, images) for images in self.images])
@@ -241,6 +268,9 @@ class _Run:
                 score.stage, score.all, score.old, score.new, score.num_images, count,
             )  # fmt: skip
         self.run.write("images.json", [images.report.to_dict() for images in self.images])
+        name, memory = f"stage{stage.index}", asdict(peak_memory(self.accelerator.device))
+        seconds = round(time.monotonic() - started, 1)
+        self.run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
         save_stage(
             self.run.stage(stage.index),
             model,
@@ -279,10 +309,13 @@ class _Run:
                 self._known_ids(),
                 self.accelerator.device,
             )
-        variant = VARIANTS[self.recipe.model.variant]
-        model = variant.from_pretrained(self.run.stage(stage - 1)).to(self.accelerator.device)
-        model.begin_discovery(lambda: variant.from_pretrained(self.run.stage(0)))
+        model = self._load_stage(stage - 1).to(self.accelerator.device)
+        model.begin_discovery(lambda: self._load_stage(0))
         return model
+
+    def _load_stage(self, stage: int) -> CategoryDiscoveryModel:
+        options = self.recipe.model
+        return load_stage(options.variant, self.run.stage(stage), options.max_model_bytes)
 
     def _replay(self, model: CategoryDiscoveryModel, stage: int) -> Tensor | None:
         count = self.recipe.training.replay_samples
@@ -321,7 +354,15 @@ class _Run:
         )
 
     def _read(self, stage: Stage) -> StageImages:
-        self.images.append(StageImages.read(stage, self.recipe.training.num_workers, self.stop.progress))
+        self.images.append(
+            StageImages.read(
+                stage,
+                self.recipe.training.num_workers,
+                self.stop.progress,
+                seen=self._seen,
+                conflicting=self.recipe.data.conflicts,
+            )
+        )
         return self.images[-1]
 
     def _true_ids(self, stage: Stage) -> np.ndarray:
@@ -335,6 +376,8 @@ class _Run:
         wanted = self.recipe.training.report_to
         if wanted == "none":
             return
+        if self.accelerator.is_main_process and LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory:
+            make_inside(make_inside(self.run.path, "logs"), "promptccd")
         self.accelerator.init_trackers("promptccd")
         if self.accelerator.is_main_process and not self.accelerator.trackers:  # accelerate only warns
             raise ConfigurationError(

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from huggingface_hub.dataclasses import strict
 
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
+from promptccd.data.ranges import number, require_in_range
 from promptccd.data.spectrum import spectrum_split
 from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError
+from promptccd.models.bounds import WHOLE
 from promptccd.training.pretraining import PretrainingOptions
-from promptccd.training.recipe_values import build_section, read_yaml, require_known
+from promptccd.training.recipe_values import build_section, read_yaml_file, require_known
 
 
 @strict
@@ -44,6 +45,9 @@ class DataArguments:
         images_per_class: use this many images of every category, from the first.
         held_out: leave out this share of every category: unseen images to evaluate on, where the data set has no test
             split.
+        conflicting_labels: what becomes of a picture that stage 0 holds under two labels: ``refuse``, or ``drop``,
+            which leaves out all its copies; none means to drop those of a benchmark, which nobody can mend (CIFAR-100
+            has nine such pairs), and to refuse other data.
         category_ratio: spectrum protocol: share of the categories that stage 0 labels, above 0 and below 1. It and
             `sample_ratio` stand for class blocks and cuts; data of one's own needs `num_classes` besides.
         sample_ratio: spectrum protocol: share of their images that stage 0 holds, above 0 and below 1.
@@ -58,15 +62,17 @@ class DataArguments:
     class_blocks: list[int] | None = None
     cuts: list[list[float]] | None = None
     split_rule: Literal["mixed", "sessions"] | None = None
-    num_classes: int | None = None
-    images_per_class: int | None = None
-    held_out: float | None = None
-    category_ratio: float | None = None
-    sample_ratio: float | None = None
-    discovery_stages: int | None = None
+    num_classes: int | None = number(None, 2)
+    images_per_class: int | None = number(None, 1)
+    held_out: float | None = number(None, 0, 1)
+    conflicting_labels: Literal["refuse", "drop"] | None = None
+    category_ratio: float | None = number(None, 0, 1, above=True)
+    sample_ratio: float | None = number(None, 0, 1, above=True)
+    discovery_stages: int | None = number(None, 1, 2)
 
     def __post_init__(self) -> None:
-        """Check what spans several fields."""
+        """Check ranges, and what spans several fields."""
+        require_in_range(self)
         if (self.category_ratio is None) != (self.sample_ratio is None):
             raise ConfigurationError(
                 f"Expected category_ratio and sample_ratio together, got {self.category_ratio} and "
@@ -90,6 +96,11 @@ class DataArguments:
                 f"category_ratio {self.category_ratio} and sample_ratio {self.sample_ratio} stand for class_blocks and "
                 f"cuts, got class_blocks {self.class_blocks} and cuts {self.cuts} besides: give one or the other."
             )
+
+    @property
+    def conflicts(self) -> Literal["refuse", "drop"]:
+        """What becomes of a picture with two labels."""
+        return self.conflicting_labels or ("refuse" if self.benchmark is None else "drop")
 
     @property
     def resolved(self) -> Benchmark:
@@ -153,29 +164,36 @@ class ModelArguments:
         router_fusion: whether the router sees [CLS] attention and contextualises patches.
         router_queries: whether part queries add to its logits.
         router_hidden_size: hidden width of the router's MLP.
+        max_model_bytes: the most that weights of a checkpoint may take in memory; none means twice the largest
+            DINO's. More is refused before anything is built.
     """
 
     variant: Literal["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"] = "promptccd"
     backbone: str | None = "facebook/dinov2-base"
     backbone_config: dict[str, Any] = field(default_factory=dict)
-    projection_hidden_size: int = 2048
-    projection_bottleneck_size: int = 256
-    projection_output_size: int = 65536
+    projection_hidden_size: int = number(2048, *WHOLE["projection_hidden_size"])
+    projection_bottleneck_size: int = number(256, *WHOLE["projection_bottleneck_size"])
+    projection_output_size: int = number(65536, *WHOLE["projection_output_size"])
     covariance_type: Literal["diag", "spherical", "full"] | None = None
-    prompts_per_image: int | None = None
+    prompts_per_image: int | None = number(None, *WHOLE["prompts_per_image"])
     random_prompts: bool | None = None
     prompts_at_test: bool | None = None
     pool: Literal["l2p", "dualprompt"] | None = None
-    pool_size: int | None = None
-    prompt_length: int | None = None
-    prompts_per_patch: int | None = None
-    cos_weight: float | None = None
-    num_parts: int | Literal["auto"] | None = None
-    route_weight: float | None = None
-    distill_weight: float | None = None
+    pool_size: int | None = number(None, *WHOLE["pool_size"])
+    prompt_length: int | None = number(None, *WHOLE["prompt_length"])
+    prompts_per_patch: int | None = number(None, *WHOLE["prompts_per_patch"])
+    cos_weight: float | None = number(None, 0)
+    num_parts: int | Literal["auto"] | None = number(None, *WHOLE["num_parts"])
+    route_weight: float | None = number(None, 0)
+    distill_weight: float | None = number(None, 0)
     router_fusion: bool | None = None
     router_queries: bool | None = None
-    router_hidden_size: int | None = None
+    router_hidden_size: int | None = number(None, *WHOLE["router_hidden_size"])
+    max_model_bytes: int | None = number(None, 1)
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        require_in_range(self)
 
 
 @strict
@@ -217,28 +235,28 @@ class TrainingArguments:
     """
 
     output_dir: str = "runs/promptccd"
-    seed: int = 1
-    epochs: int = 200
-    batch_size: int = 128
-    learning_rate: float = 0.1
-    discovery_learning_rate: float | None = None
-    final_learning_rate_factor: float = 1e-3
-    momentum: float = 0.9
-    weight_decay: float = 5e-5
-    temperature_unsupervised: float = 1.0
-    temperature_supervised: float = 0.07
-    supervised_weight: float = 0.35
-    refit_every: int = 30
-    prompt_warmup_epochs: int = 30
-    replay_samples: int = 100
-    kmeans_restarts: int = 100
+    seed: int = number(1, 0, 10**18 - 1)
+    epochs: int = number(200, 1, 999_999)  # states are put in order by six digits
+    batch_size: int = number(128, 2, 2**20)
+    learning_rate: float = number(0.1, 0)
+    discovery_learning_rate: float | None = number(None, 0)
+    final_learning_rate_factor: float = number(1e-3, 0, 1)
+    momentum: float = number(0.9, 0, 1)
+    weight_decay: float = number(5e-5, 0)
+    temperature_unsupervised: float = number(1.0, 0, above=True)
+    temperature_supervised: float = number(0.07, 0, above=True)
+    supervised_weight: float = number(0.35, 0, 1)
+    refit_every: int = number(30, 1)
+    prompt_warmup_epochs: int = number(30, 0)
+    replay_samples: int = number(100, *WHOLE["num_components"])
+    kmeans_restarts: int = number(100, 1, 1_000_000)
     category_count: Literal["known", "split_merge", "kmeans"] = "known"
-    init_components: int = 0
-    max_categories: int | None = None
+    init_components: int = number(0, *WHOLE["num_components"])
+    max_categories: int | None = number(None, *WHOLE["num_components"])
     mixed_precision: Literal["no", "bf16"] = "no"
-    num_workers: int = 0
-    feature_batch_size: int = 256
-    save_steps: int = 200
+    num_workers: int = number(0, 0, 512)
+    feature_batch_size: int = number(256, 1, 2**20)
+    save_steps: int = number(200, 1)
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
     push_to_hub: bool = False
     hub_namespace: str | None = None
@@ -246,16 +264,8 @@ class TrainingArguments:
     resume_from: str | None = None
 
     def __post_init__(self) -> None:
-        """Check ranges that types cannot say."""
-        for name, low in (
-            ("epochs", 1), ("batch_size", 2), ("refit_every", 1), ("prompt_warmup_epochs", 0),
-            ("replay_samples", 0), ("kmeans_restarts", 1), ("num_workers", 0), ("feature_batch_size", 1),
-            ("save_steps", 1), ("seed", 0), ("init_components", 0),
-        ):  # fmt: skip
-            if getattr(self, name) < low:
-                raise ConfigurationError(f"Expected {name} >= {low}, got {getattr(self, name)}.")
-        if not 0.0 <= self.supervised_weight <= 1.0:
-            raise ConfigurationError(f"Expected supervised_weight in 0..1, got {self.supervised_weight}.")
+        """Check ranges."""
+        require_in_range(self)
 
 
 @dataclass(kw_only=True)
@@ -289,16 +299,7 @@ class Recipe:
         Raises:
             ConfigurationError: no such file, no YAML, an unknown key, or a value of the wrong type.
         """
-        try:
-            values = read_yaml(Path(path).read_text(encoding="utf-8")) or {}
-        except OSError as error:
-            raise ConfigurationError(
-                f"Cannot read recipe {str(path)!r}: {error.strerror}. The recipes that come along are in hub_configs/."
-            ) from error
-        except yaml.YAMLError as error:
-            raise ConfigurationError(
-                f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())}"
-            ) from error
+        values = read_yaml_file(path)
         if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
             raise ConfigurationError(
                 f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."

@@ -13,6 +13,7 @@ from promptccd.data.stage_images import Progress, StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.training.device import in_smaller_batches
 from promptccd.training.distributed import shard_bounds
 from promptccd.training.progress import progress_bar
 
@@ -58,7 +59,7 @@ def extract_features(
         prompted: whether prompts act; `None` means as at test.
 
     Returns:
-        ``(N, D)`` float32.
+        ``(N, D)`` float32. Where memory is too little for a batch, it goes through in parts, which is said.
 
     Raises:
         DivergedError: a feature holds NaN or infinity; the image is named.
@@ -73,10 +74,13 @@ def extract_features(
         share, batch_size=batch_size, num_workers=num_workers, pin_memory=device.type == "cuda"
     )
     parts = [torch.zeros(0, model.config.vision_config.hidden_size, device=device)]
-    for pixels in progress(loader, len(loader), label):
+
+    def embed(pixels: Tensor) -> Tensor:
         pixel_values = normalise(pixels.to(device, non_blocking=True), view.mean, view.std)
-        features = model(pixel_values, prompted=prompted).features
-        parts.append(F.normalize(features.float(), dim=-1))
+        return F.normalize(model(pixel_values, prompted=prompted).features.float(), dim=-1)
+
+    for pixels in progress(loader, len(loader), label):
+        parts.append(in_smaller_batches(embed, pixels))
     model.train(was_training)
     return _finite(_gathered(torch.cat(parts), [high - low for low, high in bounds]), images)
 
@@ -99,14 +103,17 @@ def routing_agreement(
         num_workers: loader processes.
     """
     assert model.part_labeller is not None
-    shares = []
-    loader = DataLoader(_EvaluationImages(images, view), batch_size=batch_size, num_workers=num_workers)
-    for pixels in progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}"):
+    labeller = model.part_labeller
+
+    def share_of(pixels: Tensor) -> Tensor:
         pixel_values = normalise(pixels.to(model.device), view.mean, view.std)
         routed = model(pixel_values, prompted=True).part_logits.argmax(dim=-1)
-        labels = model.part_labeller(model.pretrained_patch_features(pixel_values))
-        shares.append((routed == labels).float().mean(dim=1).cpu())
-    return torch.cat(shares).numpy()
+        labels = labeller(model.pretrained_patch_features(pixel_values))
+        return (routed == labels).float().mean(dim=1).cpu()
+
+    loader = DataLoader(_EvaluationImages(images, view), batch_size=batch_size, num_workers=num_workers)
+    batches = progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}")
+    return torch.cat([in_smaller_batches(share_of, pixels) for pixels in batches]).numpy()
 
 
 def _gathered(rows: Tensor, sizes: list[int]) -> Tensor:

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once; both can be resumed."""
 
+import os
 import signal
 from collections.abc import Iterable, Iterator
 from types import FrameType
@@ -22,6 +23,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.received = 0
         self._previous: dict[int, Any] = {}
+        self._process = os.getpid()
 
     def __enter__(self) -> "StopRequest":
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -33,6 +35,9 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
+        # A loader, which a terminal's Ctrl-C reaches too: its parent ends it.
+        if os.getpid() != self._process:
+            return
         if self.received:  # asked twice: the last saved state is whole, so leaving at once loses only steps
             raise self.error("left at once")
         self.received = number

@@ -23,7 +23,8 @@ from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.data.randomness import seed_of, torch_generator
-from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD
+from promptccd.data.ranges import number, require_in_range
+from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD, MAX_SIDE
 from promptccd.errors import ConfigurationError
 from promptccd.training.progress import progress_bar
 
@@ -57,34 +58,24 @@ class PretrainingOptions:
         ConfigurationError: a value is out of its range.
     """
 
-    epochs: int = 80
-    batch_size: int = 64
-    learning_rate: float = 3e-3
-    weight_decay: float = 0.02
-    warmup_epochs: int = 3
-    join: float = 0.5
-    rotation: float = 20.0
-    zoom: float = 0.2
-    shear: float = 0.3
-    shift: float = 0.15
-    bend: float = 0.05
-    orientations: int = 8
-    cell_size: int = 6
-    cell_stride: int = 2
-    kernel_width: float = 0.2
+    epochs: int = number(80, 1, 999_999)
+    batch_size: int = number(64, 1)
+    learning_rate: float = number(3e-3, 0, above=True)
+    weight_decay: float = number(0.02, 0)
+    warmup_epochs: int = number(3, 0)
+    join: float = number(0.5, 0, 1)
+    rotation: float = number(20.0, 0, 180)
+    zoom: float = number(0.2, 0, 0.9)
+    shear: float = number(0.3, 0, 1)
+    shift: float = number(0.15, 0, 1)
+    bend: float = number(0.05, 0, 1)
+    orientations: int = number(8, 2, 1_024)
+    cell_size: int = number(6, 1, MAX_SIDE)
+    cell_stride: int = number(2, 1, MAX_SIDE)
+    kernel_width: float = number(0.2, 0, above=True)
 
     def __post_init__(self) -> None:
-        lowest = {"epochs": 1, "batch_size": 1, "orientations": 2, "cell_size": 1, "cell_stride": 1}
-        for name, low in lowest.items():
-            if getattr(self, name) < low:
-                raise ConfigurationError(f"Expected {name} >= {low}, got {getattr(self, name)}.")
-        for name in ("learning_rate", "kernel_width"):
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"Expected {name} > 0, got {getattr(self, name)}.")
-        highest = {"join": 1, "rotation": 180, "zoom": 0.9, "shear": 1, "shift": 1, "bend": 1}
-        for name, high in {**highest, "weight_decay": math.inf, "warmup_epochs": math.inf}.items():
-            if not 0 <= getattr(self, name) <= high:
-                raise ConfigurationError(f"Expected 0 <= {name} <= {high}, got {getattr(self, name)}.")
+        require_in_range(self)
 
 
 def pretrain_backbone(

@@ -16,10 +16,11 @@ from promptccd.clustering import estimate_by_split_merge, fit_gaussian_mixture
 from promptccd.data.randomness import seed_of
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, normalise
-from promptccd.errors import DivergedError
+from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.batches import PositionSampler, epoch_order, steps_per_epoch, training_loader
+from promptccd.training.device import is_out_of_memory
 from promptccd.training.distributed import same_on_all
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
@@ -41,11 +42,17 @@ class TrainingState:
         epoch: epoch of the next step; equal to the number of epochs when the stage is trained.
         step: next step of that epoch.
         tensors: what learnt, by name: parameters under ``model.``, momentum under ``momentum.``.
+        batch_size: images of a step; none where that never changes.
     """
 
     epoch: int
     step: int
     tensors: dict[str, Tensor]
+    batch_size: int | None = None
+
+    def step_of(self, batch_size: int) -> int:
+        """Next step where a step has so many images: no image that stands before it is left out."""
+        return self.step * (self.batch_size or batch_size) // batch_size
 
 
 class StageTrainer:
@@ -90,6 +97,9 @@ class StageTrainer:
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
         self.accelerator, self.stop, self.save, self.record = accelerator, stop, save, record
         self.collapsed_epoch: int | None = None
+        self._next: tuple[int, int] | None = (
+            None  # step whose failure leaves weights and momentum as they were
+        )
         self.stage = images.stage.index
         self.steps = steps_per_epoch(len(images), arguments.batch_size)
         discovery = arguments.discovery_learning_rate
@@ -102,10 +112,13 @@ class StageTrainer:
         """Train to the last epoch, from the start or from a saved state.
 
         Raises:
+            DeviceError: a step needs more memory than there is; the state before it was saved first.
             DivergedError: the loss is no longer a number.
             InterruptedRunError: a signal was received; the state was saved first.
         """
-        first_epoch, first_step = (resumed.epoch, resumed.step) if resumed else (0, 0)
+        first_epoch, first_step = (0, 0)
+        if resumed:
+            first_epoch, first_step = resumed.epoch, resumed.step_of(self.arguments.batch_size)
         optimizer = torch.optim.SGD(
             [parameter for parameter in self.model.parameters() if parameter.requires_grad],
             lr=self.learning_rate,
@@ -122,6 +135,10 @@ class StageTrainer:
             for epoch in range(first_epoch, self.arguments.epochs):
                 step = first_step if epoch == first_epoch else 0
                 self._run_epoch(wrapped, optimizer, batches, epoch, step, bars)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self._out_of_memory(optimizer) from error
         finally:
             bars.close()
             self.accelerator.free_memory()
@@ -164,9 +181,11 @@ class StageTrainer:
         totals = {"loss": torch.zeros((), device=self.accelerator.device)}
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), order, step)
+            self._next = (epoch, step)
             losses = training_loss(wrapped, self.model, batch, self.weights, prompted)
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
+            self._next = None
             optimizer.step()
             for name, value in losses.items():
                 totals[name] = totals.get(name, 0) + value.detach()
@@ -206,9 +225,21 @@ class StageTrainer:
             self._finite(total, epoch)
             tensors = snapshot(self.model, optimizer)
             self._finite(sum(value.sum() for value in tensors.values()), epoch)
-            self.save(TrainingState(next_epoch, next_step, tensors))
+            self.save(TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size))
         if stopping:
             raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
+
+    def _out_of_memory(self, optimizer: torch.optim.Optimizer) -> OutOfMemoryError:
+        """Save the state before the step that failed, if it is whole; returns the error that says what to try.
+
+        Of several processes one alone may have failed, and the others wait for it in that very step: none saves.
+        """
+        saved = "the last saved state is whole"
+        if self._next is not None and self.accelerator.num_processes == 1:
+            epoch, step = self._next
+            self.save(TrainingState(epoch, step, snapshot(self.model, optimizer), self.arguments.batch_size))
+            saved = f"saved stage {self.stage}, epoch {epoch}, step {step}"
+        return OutOfMemoryError(self.arguments.batch_size, saved)
 
     def _warn_if_collapsed(self, means: Mapping[str, float], epoch: int, first_step: int) -> None:
         """Say so, once a stage, when no image can be told from another: such a stage trains nothing any more."""

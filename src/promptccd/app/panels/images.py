@@ -7,11 +7,11 @@ import gradio as gr
 
 from promptccd.app.background import Step, StoppedError, watched
 from promptccd.app.desk import MODEL, Desk, Panel, Updates, merged, told, told_steps
-from promptccd.app.guard import forget_page
+from promptccd.app.guard import COOKIE
 from promptccd.app.html import render
+from promptccd.app.serving import forget_page
 from promptccd.app.visit_lock import VisitOverError
-from promptccd.app.visits import Visit
-from promptccd.data.image_rows import DatasetSource
+from promptccd.app.visits import Visit, Visits
 from promptccd.data.images import Status
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
@@ -101,7 +101,8 @@ class ImagesPanel(Panel):
 
         def work(progress: Progress) -> None:
             with visit.lock:
-                visit.session.read(_source(visit, files, hub_name), progress)
+                visit.session.read(_source(self._desk.visits, visit, files, hub_name), progress)
+                visit.weigh()
                 visit.asked.clear()
 
         done = {self.status: "", self.cancel: gr.Button(visible=False)}
@@ -129,6 +130,8 @@ class ImagesPanel(Panel):
             with visit.lock:
                 visit.session.embed(progress, batch_size=8)
                 visit.session.group()
+                visit.session.current.intake.drop_views()
+                visit.weigh()
 
         done = {self.status: "", self.cancel: gr.Button(visible=False)}
         try:
@@ -176,12 +179,13 @@ def _visit(desk: Desk, visit_id: str, request: gr.Request) -> Visit:
             return desk.visit(visit_id)
         except VisitOverError:
             pass
-    visit = desk.visits.open()
+    owner = desk.visits.store.owner(request.request.cookies.get(COOKIE))
+    visit = desk.visits.open(owner)
     visit.at_end.append(forget_page(request))
     return visit
 
 
-def _source(visit: Visit, files: list[str] | None, hub_name: str) -> ImageSource | list[Path]:
+def _source(visits: Visits, visit: Visit, files: list[str] | None, hub_name: str) -> ImageSource | list[Path]:
     """What the visitor gave; uploads are put into the private folder.
 
     Raises:
@@ -191,7 +195,7 @@ def _source(visit: Visit, files: list[str] | None, hub_name: str) -> ImageSource
     if files and name:
         raise DataError("Both files and a data set were given: clear one of them.")
     if name:
-        return DatasetSource.from_hub(name, visit.session.limits)
+        return visits.fetch(name)
     if not files:
         raise DataError("No images yet: choose some files, or name a data set of the Hub.")
     return visit.take(files)

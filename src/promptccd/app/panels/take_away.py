@@ -1,52 +1,59 @@
 """Take everything away, push it under one's own login, or have it deleted."""
 
 import os
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from datasets import Dataset
-from gradio.processing_utils import hash_file
-from gradio.utils import get_upload_folder
 
 from promptccd.app.desk import MODEL, QUIET, Desk, Panel, Updates, told
 from promptccd.app.html import render
+from promptccd.app.store import Shelf
+from promptccd.app.taking import bytes_of_model, rationed, zipped
 from promptccd.app.visits import Visit
+from promptccd.data.limits import MIB
 from promptccd.discovery.assignments import AssignmentRow, assignment_rows
 from promptccd.discovery.checkpoint import save_checkpoint
 from promptccd.discovery.exports import export_csv, export_dataset, export_image_folder
 from promptccd.discovery.page import write_page
-from promptccd.errors import DataError, HubError
+from promptccd.discovery.session import DiscoverySession
+from promptccd.errors import DataError
+from promptccd.hub import publish_groups
 
 Rows = list[AssignmentRow]
 TO_THE_FILES = "() => document.querySelector('#pc-files a')?.focus()"
 
 
-def _zipped(folder: Path) -> Path:
-    return Path(shutil.make_archive(str(folder), "zip", root_dir=folder))
-
-
-# What can be taken: the words on the page, and what makes the file.
-OFFERS: dict[str, tuple[str, Callable[[Visit, Rows, Path], Path]]] = {
+# What can be taken: the words on the page, and what makes the file, with or without the names of the visitor's files.
+OFFERS: dict[str, tuple[str, Callable[[DiscoverySession, Rows, Shelf, bool], Path]]] = {
     "csv": (
         "Table of all files and their groups (CSV)",
-        lambda visit, rows, out: export_csv(visit.session, rows, out),
+        lambda session, rows, out, names: export_csv(session, rows, out.folder, names),
     ),
     "images": (
         "Images, a folder for each group (zip)",
-        lambda visit, rows, out: _zipped(export_image_folder(visit.session, rows, out)),
+        lambda session, rows, out, names: zipped(export_image_folder(session, rows, out.folder, names), out),
     ),
     "page": (
         "Report with pictures and a map (HTML)",
-        lambda visit, rows, out: write_page(visit.session, rows, out / "discovery.html"),
+        lambda session, rows, out, names: write_page(
+            session, rows, out.folder / "discovery.html", file_names=names
+        ),
     ),
     "checkpoint": (
         "Model with its categories and your corrections (zip)",
-        lambda visit, rows, out: _zipped(save_checkpoint(visit.session, out / "checkpoint")),
+        lambda session, rows, out, names: zipped(_checkpoint(session, out), out),
     ),
 }
+NAMES = "names"
+TABLE_BYTES = 4096  # of a file in a table, its name included
+PAGE_BYTES = 32 * MIB  # of a report; its pictures are at most 12 MB, and written in base 64
+
+
+def _checkpoint(session: DiscoverySession, out: Shelf) -> Path:
+    out.reserve(bytes_of_model(session))
+    return save_checkpoint(session, out.folder / "checkpoint")
 
 
 class TakeAwayPanel(Panel):
@@ -60,7 +67,10 @@ class TakeAwayPanel(Panel):
         self._desk = desk
         gr.HTML(render("take_away.html.jinja"))
         self.what = gr.CheckboxGroup(
-            [(words, name) for name, (words, _) in OFFERS.items()],
+            [
+                *((words, name) for name, (words, _) in OFFERS.items()),
+                ("And in all of these, the names of your files", NAMES),
+            ],
             value=["csv"],
             label="What to take",
             elem_id="pc-what",
@@ -97,13 +107,10 @@ class TakeAwayPanel(Panel):
     def _prepare(self, visit_id: str, what: list[str]) -> Any:
         with told():
             visit = self._desk.visit(visit_id)
-            if not what:
+            if not set(what) - {NAMES}:
                 raise DataError("Nothing is ticked: tick what you want to take.")
             with visit.lock:
-                out = take_away_folder(visit)
-                rows = assignment_rows(visit.session)
-                files = [OFFERS[name][1](visit, rows, out) for name in OFFERS if name in what]
-                visit.taken.update(map(_served_from, files))
+                files = prepare(visit, [name for name in OFFERS if name in what], file_names=NAMES in what)
             return gr.File(value=[str(file) for file in files], visible=True)
 
     def _offer_push(self) -> None:
@@ -133,37 +140,42 @@ class TakeAwayPanel(Panel):
         button.click(push, [self._desk.visit_id, name, private], link, **QUIET)
 
 
+def prepare(visit: Visit, what: Sequence[str], *, file_names: bool = False) -> list[Path]:
+    """Make files to take, in place of those before.
+
+    Args:
+        visit: whose groups.
+        what: names in `OFFERS`.
+        file_names: whether they tell what the visitor's files were called.
+
+    Raises:
+        DataError: they are too much for one visitor.
+        FullError: there is no room on the disk of the page.
+    """
+    shelf, rows = visit.prepare(), assignment_rows(visit.session, file_names=file_names)
+    session = rationed(visit.session, shelf)
+    files = []
+    for name in what:
+        shelf.reserve(TABLE_BYTES * len(rows) + PAGE_BYTES)
+        files.append(OFFERS[name][1](session, rows, shelf, file_names))
+        shelf.settle()
+    return files
+
+
 def push_groups(visit: Visit, owner: str, name: str, token: str, *, private: bool) -> str:
     """Push the groups as a data set to the account of the visitor; returns its name there.
 
     Raises:
         DataError: no image is in a group.
+        FullError: there is no room for a copy of the images.
         HubError: the Hub refuses, or cannot be reached.
     """
     rows = assignment_rows(visit.session)
     if all(row.category is None for row in rows):
         raise DataError("No image is in a group, so there is nothing to push: take a correction back first.")
-    folder = export_dataset(visit.session, rows, take_away_folder(visit))
-    table = Dataset.from_parquet(str(next(folder.glob("data/*.parquet"))), cache_dir=str(visit.folder))
+    shelf = visit.prepare()
+    folder = export_dataset(rationed(visit.session, shelf), rows, shelf.folder)
+    shelf.settle()
     target = f"{owner}/{(name or '').strip() or 'discovered-groups'}"
-    try:
-        table.push_to_hub(target, private=private, token=token)
-    except Exception as error:  # the Hub's own errors, and a dead connection
-        raise HubError(
-            f"The Hub did not take {target!r}: {(str(error).splitlines() or ['no answer'])[0]} Try again later, or "
-            "take the images as a zip."
-        ) from error
+    publish_groups(folder, target, private=private, token=token)
     return target
-
-
-def take_away_folder(visit: Visit) -> Path:
-    """A fresh folder for files to take, inside the private one."""
-    folder = visit.folder / "take-away"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder
-
-
-def _served_from(file: Path) -> Path:
-    """Where Gradio keeps the copy that it serves; it files copies by their content."""
-    return Path(get_upload_folder(), hash_file(file), file.name)

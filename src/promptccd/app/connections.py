@@ -1,0 +1,142 @@
+"""Connections that end when a request does not come, or an answer is not read: nobody can hold them for nothing.
+
+What is still on its way when a request has no head yet never reaches an application, so this is a matter of the
+protocol; uvicorn itself only ends connections that are idle between two requests.
+"""
+
+import asyncio
+import resource
+from typing import Any, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from promptccd.app.limits import Patience
+
+FILES_PER_CONNECTION = 4  # that this process may open
+LATE = b"The request did not arrive in time: try again."
+BUSY = b"As many connections as can be are open: try again in a minute."
+
+
+def most_connections(wanted: int) -> int:
+    """As many as wanted, or as many as leave this process files to open."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        wanted if allowed == resource.RLIM_INFINITY else max(1, min(wanted, allowed // FILES_PER_CONNECTION))
+    )
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP of uvicorn with limits on time and number.
+
+    Seconds are counted in ticks in which this process was ready to read: what it is late with itself is not held
+    against anybody.
+
+    Args:
+        patience: with a request that is on its way.
+        most: connections at once. One more takes the place of the one whose request is the latest; if all others are
+            being answered, it is closed.
+        values: what uvicorn gives a protocol.
+    """
+
+    def __init__(self, *, patience: Patience, most: int, **values: Any):
+        super().__init__(**values)
+        self._patience, self._most = patience, most
+        self._tick_s = min(1.0, patience.request_s / 10)
+        self._ticking: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._phase: tuple[Any, Any] = (None, None)
+        self._waited = self._silent = 0.0
+        self._received = 0
+
+    @property
+    def awaits_request(self) -> bool:
+        """Whether a request, or the rest of one, has still to come."""
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and not self.transport.is_closing()
+
+    @property
+    def behind(self) -> float:
+        """Seconds by which what has come of a request is late."""
+        return self._waited - self._received / self._patience.slowest
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take it, if there is or can be room."""
+        others = cast("set[PatientProtocol]", self.connections)
+        is_full = len(others) >= self._most
+        latest = max((each for each in others if each.awaits_request), key=_behind, default=None)
+        super().connection_made(transport)
+        if is_full and latest is not None:
+            latest.end(b"503 Service Unavailable", BUSY)
+        elif is_full:
+            self.end(b"503 Service Unavailable", BUSY)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Go on reading."""
+        self._silent = 0.0
+        if self.conn.their_state is h11.SEND_BODY:
+            self._received += len(data)
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Do what the bytes so far ask for."""
+        super().handle_events()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        for timer in (self._ticking, self._unread):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Somebody does not read what they asked for."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._patience.unread_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """They went on."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def end(self, status: bytes, text: bytes) -> None:
+        """Close the connection; who waits for an answer gets this one."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            head = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+            self.transport.write(
+                b"HTTP/1.1 " + status + b"\r\n" + head + b"content-length: %d\r\n\r\n" % len(text) + text
+            )
+        self.connections.discard(self)
+        self.transport.close()
+        self.loop.call_later(self._tick_s, self.transport.abort)  # whoever does not read it does not keep it
+
+    def _watch(self) -> None:
+        phase = (self.cycle, self.conn.their_state)
+        if phase != self._phase:
+            self._phase, self._waited, self._silent, self._received = phase, 0.0, 0.0, 0
+        if self._ticking is None and self.awaits_request:
+            self._ticking = self.loop.call_later(self._tick_s, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = None
+        if self.awaits_request and not self.flow.read_paused:
+            self._waited += self._tick_s
+            self._silent += self._tick_s
+            if self._is_late:
+                self.end(b"408 Request Timeout", LATE)
+                return
+        self._watch()
+
+    @property
+    def _is_late(self) -> bool:
+        patience = self._patience
+        if self.conn.their_state is h11.IDLE:
+            return self._waited >= patience.request_s
+        return max(self._silent, self.behind) >= patience.request_s or self._waited >= patience.upload_s
+
+
+def _behind(connection: PatientProtocol) -> float:
+    return connection.behind

@@ -1,0 +1,145 @@
+"""How a command ends: one line and an exit code for all that a person or their machine brought about.
+
+`promptccd.errors` has the ends that the library knows. Here is what the system brings: signals, a disk that refuses, a
+reader that went away, too little memory. An error in neither list is a bug of ours and keeps its traceback.
+"""
+
+import contextlib
+import errno
+import io
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import TextIO
+
+from promptccd.errors import DeviceError, DiskError, PromptCCDError
+from promptccd.training.device import device_problem
+
+LEFT_AT_ONCE = "Left at once. Run the same command again to go on."
+INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to go on from there."
+BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of any program whose reader went away
+
+# What the system refuses because of a path, a disk or a limit, and not because of how it was asked.
+_THE_MACHINES = frozenset(
+    {
+        errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOENT,
+        errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE,
+        errno.ESTALE, errno.ENOLCK, errno.ENOMEM,
+    }
+)  # fmt: skip
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command the way Ctrl-C does: what is open is closed on the way out."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a command ends.
+
+    Attributes:
+        line: what is said; empty for nothing.
+        exit_code: of the process.
+    """
+
+    line: str
+    exit_code: int
+
+
+def end_of(error: BaseException) -> End | None:
+    """How an error ends a command; none if it is a bug of ours."""
+    if isinstance(error, PromptCCDError):
+        return End(one_line(str(error)), error.exit_code)
+    if isinstance(error, KeyboardInterrupt):
+        number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+        return End(INTERRUPTED, 128 + number)
+    if isinstance(error, BrokenPipeError) and _reader_is_gone(sys.stdout):
+        return End("", BROKEN_PIPE)
+    if isinstance(error, OSError) and error.errno in _THE_MACHINES:
+        place = f" ({error.filename!r})" if error.filename else ""
+        text = f"The system refused: {error.strerror}{place}. Give another path, or make room or the right to use it."
+        return End(one_line(text), DiskError.exit_code)
+    if problem := device_problem(error):
+        text = (
+            f"{problem}: {str(error).splitlines()[0] if str(error) else type(error).__name__} What was saved before is "
+            "whole. Close other programs, or give smaller or fewer images at once, and run the same command again."
+        )
+        return End(one_line(text), DeviceError.exit_code)
+    return None
+
+
+def one_line(text: str) -> str:
+    """A message on one line, whose names can do nothing to a terminal."""
+    joined = " ".join(text.split("\n"))
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in joined)
+
+
+def make_printable(*streams: TextIO | None) -> None:
+    """Let terminals that know ASCII alone show what they can; what they cannot is shown by its number."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say(line: str) -> None:
+    """A line on stderr, if anybody is there to read it."""
+    if line and sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"promptccd: {line}", file=sys.stderr, flush=True)
+
+
+def let_go_of_stdout() -> None:
+    """Forget output that cannot be written any more, or the interpreter complains when it leaves."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Context in which SIGTERM ends a command as Ctrl-C does, and a second of either leaves at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no other may say what a signal does
+        return
+    asked, process = False, os.getpid()
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if os.getpid() != process and number == signal.SIGTERM:  # a loader that its parent ends
+            os._exit(128 + number)
+        if asked and os.getpid() == process:
+            os.write(2, f"promptccd: {LEFT_AT_ONCE}\n".encode())
+            os._exit(128 + number)
+        asked = True
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    # A command that was started with nohup or by a script in the background ignores Ctrl-C: it goes on doing so.
+    taken = [
+        number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, leave) for number in taken}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _reader_is_gone(stream: TextIO | None) -> bool:
+    """Whether a pipe has nobody at its other end any more."""
+    if stream is None:
+        return False
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), 0)
+    except (OSError, ValueError):
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))

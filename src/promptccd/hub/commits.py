@@ -1,0 +1,241 @@
+"""Bring a repository of the Hub to a state with one commit, read back afterwards.
+
+Every request may fail. So a push is a procedure that can be begun again at any time: it looks at what is there, sends
+only what differs, on top of the very commit it looked at, and believes none of it until sizes and hashes read back
+are those of the files.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.hf_api import RepoFile
+
+from promptccd.errors import HubError
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Contents = Mapping[str, Path | bytes]
+
+CARD = "README.md"
+ATTEMPTS = 5
+FIRST_WAIT = 1.0  # seconds; doubled after every failure
+PATIENCE = 120.0  # seconds without a byte; the client by itself waits for ever
+_AGAIN = {408, 409, 412, 429}  # too slow, a conflict, somebody else's commit, too often: and every 5xx
+_KINDS = {"model": "model", "dataset": "data set"}
+
+
+class PublicRepositoryError(HubError):
+    """What was to be private would have been for everybody to see."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Where to, and who may see it.
+
+    Attributes:
+        name: ``namespace/name``.
+        kind: ``model`` or ``dataset``.
+        private: whether it is to be private; one that is public already is refused then.
+    """
+
+    name: str
+    kind: str
+    private: bool
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What became of a repository.
+
+    Attributes:
+        commit: commit the files stand in now; `None` in a dry run of a repository that is not there.
+        sent: paths that were sent, or would be; empty if all of it was there already.
+        num_bytes: their size together.
+        listing: what of it can be seen there, how much, and by whom, in one line.
+    """
+
+    commit: str | None
+    sent: tuple[str, ...]
+    num_bytes: int
+    listing: str
+
+
+def bring(
+    repository: Repository,
+    contents: Callable[[str | None], Contents],
+    *,
+    api: HfApi,
+    message: str,
+    holds: str,
+    replaces: str = "",
+    dry_run: bool = False,
+) -> Brought:
+    """Make a repository hold these files, with at most one commit; other files stay.
+
+    Args:
+        repository: made if it is not there.
+        contents: files by their paths, from the text of the card that stands there, if one does.
+        api: the client.
+        message: title of the commit.
+        holds: what the files are, in words, for the listing that is logged before anything is sent.
+        replaces: suffix of the other files that go, such as ``.parquet``; none do by default.
+        dry_run: only say what would be sent.
+
+    Raises:
+        PublicRepositoryError: it is public and should be private.
+        HubError: what was read back is not what was sent.
+        Exception: of the client; see `retried`.
+    """
+    name, kind = repository.name, repository.kind
+    exists = api.repo_exists(name, repo_type=kind)
+    if not exists and not dry_run:
+        api.create_repo(name, repo_type=kind, private=repository.private, exist_ok=True)
+    info = api.repo_info(name, repo_type=kind) if exists or not dry_run else None
+    private = repository.private if info is None else bool(info.private)
+    if repository.private and not private:
+        raise PublicRepositoryError(
+            f"{name} can be seen by everybody, and this was to be private, so nothing was sent. Make it private in its "
+            "settings on the Hub, give another name, or push for everybody to see."
+        )
+    head = info.sha if info else None
+    there = _remote_files(api, repository, head) if head else {}
+    wanted = contents(_remote_card(api, repository, head) if CARD in there else None)
+    changed = {path: data for path, data in wanted.items() if not _same(data, there.get(path))}
+    gone = [path for path in there if replaces and path.endswith(replaces) and path not in wanted]
+    who = "private" if private else "public"
+    listing = f"{name} ({_KINDS[kind]}, {who}): {_amount(wanted)}: {holds}"
+    sent, size = tuple(sorted(changed)), sum(map(_size, changed.values()))
+    if dry_run or not (changed or gone):
+        return Brought(head, sent, size, listing)
+    logger.info("Sending %s.", listing)
+    commit = api.create_commit(
+        name,
+        [CommitOperationAdd(path, data) for path, data in sorted(changed.items())]
+        + [CommitOperationDelete(path) for path in sorted(gone)],
+        commit_message=message,
+        repo_type=kind,
+        parent_commit=head,
+    )
+    there = _remote_files(api, repository, commit.oid)
+    wrong = [path for path, data in wanted.items() if not _same(data, there.get(path))]
+    if wrong or there.keys() & set(gone):
+        raise HubError(f"{name} does not read back as it was sent: {', '.join(sorted(wrong) or gone)}.")
+    return Brought(commit.oid, sent, size, listing)
+
+
+def retried(action: Callable[[], Result], later: str, wait: Callable[[float], None] = time.sleep) -> Result:
+    """The result of an action that may be begun again, after a few failures at most.
+
+    Args:
+        action: what to do.
+        later: the command that does it later, for the message.
+        wait: sleeps between attempts.
+
+    Raises:
+        HubError: it went on failing, or was refused for a reason that waiting does not mend.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with _impatient():
+                return action()
+        except Exception as error:
+            if not _is_the_hubs(error) or isinstance(error, PublicRepositoryError):
+                raise
+            reason = _reason(error)
+            if attempt == ATTEMPTS or not _worth_another_try(error):
+                raise HubError(f"Not pushed: {reason} Nothing local is lost. {later}") from error
+            pause = _asked_to_wait(error) or FIRST_WAIT * 2 ** (attempt - 1)
+            logger.warning("The Hub did not take it (%s); again in %.0f s.", reason, pause)
+            wait(pause)
+    raise AssertionError("the loop returns or raises")
+
+
+def _remote_files(api: HfApi, repository: Repository, revision: str) -> dict[str, RepoFile]:
+    tree = api.list_repo_tree(repository.name, recursive=True, revision=revision, repo_type=repository.kind)
+    return {item.path: item for item in tree if isinstance(item, RepoFile)}
+
+
+def _remote_card(api: HfApi, repository: Repository, revision: str | None) -> str:
+    path = api.hf_hub_download(repository.name, CARD, revision=revision, repo_type=repository.kind)
+    return Path(path).read_text(encoding="utf-8")
+
+
+def _same(data: Path | bytes, there: RepoFile | None) -> bool:
+    """Whether a file of the repository holds these bytes, by its hash: sha256 for LFS, git's own otherwise."""
+    if there is None or there.size != _size(data):
+        return False
+    if there.lfs is not None:
+        return there.lfs.sha256 == _digest(data, hashlib.sha256())
+    return there.blob_id == _digest(data, hashlib.sha1(b"blob %d\0" % _size(data), usedforsecurity=False))
+
+
+def _size(data: Path | bytes) -> int:
+    return len(data) if isinstance(data, bytes) else data.stat().st_size
+
+
+def _digest(data: Path | bytes, digest: "hashlib._Hash") -> str:
+    if isinstance(data, bytes):
+        digest.update(data)
+        return digest.hexdigest()
+    with data.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _amount(contents: Contents) -> str:
+    return f"{len(contents)} files, {sum(map(_size, contents.values())) / 1e6:.1f} MB"
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """A Hub that neither answers nor hangs up counts as one that is down."""
+    session = get_session()
+    before, session.timeout = session.timeout, PATIENCE
+    try:
+        yield
+    finally:
+        session.timeout = before
+
+
+def _is_the_hubs(error: Exception) -> bool:
+    """Whether network, Hub or credentials are to blame: clients let the errors of their transport through raw."""
+    known = (HfHubHTTPError, LocalTokenNotFoundError, HubError, OSError)
+    transport = type(error).__module__.partition(".")[0].startswith("httpx")
+    upload = isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception)
+    return isinstance(error, known) or transport or upload
+
+
+def _worth_another_try(error: Exception) -> bool:
+    if isinstance(error, LocalTokenNotFoundError | OfflineModeIsEnabled):
+        return False
+    status = _status(error)
+    return status is None or status in _AGAIN or status >= 500
+
+
+def _status(error: Exception) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _asked_to_wait(error: Exception) -> float | None:
+    """Seconds of a Retry-After header, a minute at most."""
+    response = getattr(error, "response", None)
+    value = "" if response is None else response.headers.get("Retry-After", "")
+    return min(float(value), 60.0) if value.isdigit() else None
+
+
+def _reason(error: Exception) -> str:
+    status = _status(error)
+    if isinstance(error, LocalTokenNotFoundError) or status == 401:
+        return "nobody is logged in who may (run `hf auth login` with a token that can write)."
+    if status == 403:
+        return "the token may not write there (a read-only token, or another namespace's)."
+    return " ".join(str(error).split())[:200] or type(error).__name__

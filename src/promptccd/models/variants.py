@@ -1,0 +1,74 @@
+"""The variants by name, and the one that a checkpoint holds; no class is ever looked up for a checkpoint elsewhere."""
+
+import os
+from typing import Any
+
+from .configuration_promptccd import CategoryDiscoveryConfig
+from .loading import WHERE_TO_LOOK, find_model
+from .modeling_base import CategoryDiscoveryModel
+from .modeling_gcd import GCDModel
+from .modeling_promptccd import PromptCCDModel
+from .modeling_promptccd_b import PromptCCDBModel
+from .modeling_promptccd_pp import PromptCCDPlusPlusModel
+from .stored_configuration import BACKBONE_CONFIGS, backbone_values
+from .untrusted import CheckpointError, shown
+
+# Every variant by the name that its configuration, its recipes and its checkpoints call it.
+VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {
+    model.config_class.model_type: model
+    for model in (PromptCCDModel, GCDModel, PromptCCDBModel, PromptCCDPlusPlusModel)
+}
+
+
+def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscoveryModel:
+    """The model of a finished stage, whichever variant it is.
+
+    Args:
+        name: a folder, ``namespace/name`` or a bare name.
+        options: as `CategoryDiscoveryModel.from_pretrained` takes them.
+
+    Raises:
+        OSError: there is no such model.
+        CheckpointError: it is none of ours, or refused.
+    """
+    look = {key: options[key] for key in WHERE_TO_LOOK if key in options}
+    place, raw = find_model(name, **look)
+    model: CategoryDiscoveryModel = _variant_of(place, raw).from_pretrained(place, **options)
+    return model
+
+
+def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfig:
+    """The configuration of a finished stage.
+
+    Raises:
+        OSError: there is no such model.
+        CheckpointError: it is none of ours, or refused.
+    """
+    place, raw = find_model(name)
+    config: CategoryDiscoveryConfig = _variant_of(place, raw).config_class.from_dict(raw)
+    return config
+
+
+def backbone_configuration(name: str | os.PathLike[str]) -> Any:
+    """The configuration of a bare backbone, of one of the three classes that are ever used.
+
+    Raises:
+        OSError: there is no such model.
+        CheckpointError: it is no backbone, or refused.
+    """
+    _, raw = find_model(name)
+    values = backbone_values(raw)
+    return BACKBONE_CONFIGS[values.get("model_type", "dinov2")].from_dict(values)
+
+
+def _variant_of(place: str, raw: dict[str, Any]) -> type[CategoryDiscoveryModel]:
+    kind = raw.get("model_type")
+    if not isinstance(kind, str) or kind not in VARIANTS:
+        raise CheckpointError(
+            f"{place} holds a model of type {shown(kind)}: expected one of {', '.join(VARIANTS)}. Code that comes "
+            "with a model is never run."
+        )
+    return VARIANTS[kind]
+
+
+__all__ = ["VARIANTS", "backbone_configuration", "stored_configuration", "stored_model"]

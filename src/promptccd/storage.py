@@ -1,0 +1,424 @@
+"""All that is written to disk: there whole or not at all, and never through a link.
+
+A directory is filled under a temporary name, every file is flushed to disk and summed, and one rename puts it
+in place. A reader trusts nothing whose sums do not match. Tensors are safetensors, the rest is JSON.
+
+Folders are passed on, and somebody may have laid links or pipes under the names that we write. A folder that a person
+names may be a link, or lie behind one. Below it we write under names that nobody can foresee, rename them into place,
+and refuse by name every link that stands in the way.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from promptccd.errors import DiskError, RunError
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1  # of directories: stages, states inside a stage, exports
+CHECKSUMS = "checksums.json"
+EXPORTED = ".promptccd-export"  # the checksums of an export, where `datasets` does not take them for data
+TEMPORARY = ".tmp-"
+REFUSED = ".refused-"
+REPLACED = ".replaced-"
+EDITABLE = ("README.md",)  # a person may rewrite the card without breaking the checkpoint
+_LARGEST_SUMS = 16 * 2**20  # bytes; of a folder that anybody may have made
+_LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}", re.DOTALL)
+_NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+# What the Hub, its client and git lay beside a checkpoint that was fetched with them.
+FETCHED_WITH = (".gitattributes", ".cache/huggingface/", ".git/")
+
+
+def write_directory(
+    path: Path,
+    fill: Callable[[Path], None],
+    *,
+    replace: bool = False,
+    sums_in: str = CHECKSUMS,
+    needed: int = 0,
+) -> None:
+    """Create a directory atomically.
+
+    Args:
+        path: the final name; must not exist, unless it is replaced.
+        fill: writes the files into the folder it is given, which nobody else knows of.
+        replace: put it in the place of the one that is there. A process that is killed between the two renames of
+            that leaves the old one aside, and `remove_leftovers` puts it back.
+        sums_in: name of the file that gets the checksums.
+        needed: about how many bytes it takes, as far as that is known, for the message when there are too few.
+
+    Raises:
+        DiskError: the disk is full or refuses to be written; nothing is left behind.
+        RunError: a link stands under that name.
+    """
+    refuse_links(path.parent, [path.name, f"{REPLACED}{path.name}"])
+    make_folder(path.parent)
+    staging = _temporary(path)
+    try:
+        staging.mkdir()
+        fill(staging)
+        _complete(staging, sums_in)
+        _put_in_place(staging, path, replace)
+        _fsync(path.parent)
+    except Exception as error:
+        if not _is_disk_error(error):
+            raise
+        least = max(needed, sum(file.stat().st_size for file in _files(staging)))
+        shutil.rmtree(staging, ignore_errors=True)
+        if _speaks_of(error, (errno.ENOSPC,)):
+            least = max(least, _free(path))  # it was not enough
+        raise _not_written(path, f"more than {_readable(least)}", "What was saved before", error) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)  # gone, if it is in place
+
+
+def make_folder(folder: str | Path) -> Path:
+    """A folder that a person named, made if it is not there.
+
+    Raises:
+        DiskError: it cannot be made.
+    """
+    made = Path(folder)
+    try:
+        missing = [each for each in (made, *made.parents) if not each.exists()]
+        made.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            _fsync(each.parent)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    return made
+
+
+def make_inside(folder: Path, name: str) -> Path:
+    """A folder of ours in one that a person named, made if it is not there.
+
+    Raises:
+        RunError: a link stands there.
+        DiskError: it cannot be made.
+    """
+    refuse_links(folder, [name])
+    return make_folder(folder / name)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Replace a small file atomically; text is written as UTF-8.
+
+    Raises:
+        DiskError: it cannot be written; the old content stays.
+        RunError: a link stands under that name.
+    """
+    refuse_links(path.parent, [path.name])
+    data = content.encode() if isinstance(content, str) else content
+    staging = _temporary(path)
+    try:
+        with open(
+            os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb"
+        ) as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        staging.rename(path)
+        _fsync(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            staging.unlink()
+        raise _not_written(path, _readable(len(data)), "The old one", error) from error
+
+
+def open_to_change(path: Path, flags: int = 0) -> int:
+    """Open a lock or a log, which is changed where it lies; made if it is not there.
+
+    Args:
+        path: the file.
+        flags: of `os.open`, besides reading and writing.
+
+    Returns:
+        A descriptor for the caller to close.
+
+    Raises:
+        RunError: what is there is a link or no file, or has a second name elsewhere.
+        DiskError: it cannot be written.
+    """
+    refuse_links(path.parent, [path.name])
+    try:
+        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink < 2:
+        return descriptor
+    os.close(descriptor)
+    what = "has another name elsewhere (a hard link)" if stat.S_ISREG(found.st_mode) else "is no file"
+    raise RunError(
+        f"{path} {what}, and nothing is written into that: remove it and run the same command again."
+    )
+
+
+def read_file(path: Path) -> bytes:
+    """What a file of ours holds, where it will be written again.
+
+    Raises:
+        FileNotFoundError: there is none.
+        RunError: what is there is a link, or no file.
+    """
+    refuse_links(path.parent, [path.name])
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise RunError(f"{path} is no file: remove it and run the same command again.")
+        return stream.read()
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Make sure that names in a folder that we write to lead nowhere else.
+
+    Raises:
+        RunError: naming those that are links.
+    """
+    linked = [name for name in names if os.path.islink(folder / name)]
+    if linked:
+        raise RunError(
+            f"{folder} holds a link where promptccd writes, and nothing is written through links: remove "
+            f"{', '.join(linked)}, or put a copy of what it leads to in its place."
+        )
+
+
+def links_in(folder: Path) -> list[str]:
+    """Links anywhere in a folder, by their paths in it; we never make one."""
+    return sorted(
+        os.path.relpath(os.path.join(parent, name), folder)
+        for parent, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+        if os.path.islink(os.path.join(parent, name))
+    )
+
+
+def require_no_links(folder: Path) -> None:
+    """Make sure that a folder holds what it seems to, before it is copied or sent.
+
+    Raises:
+        RunError: it is a link, or holds some.
+    """
+    linked = [folder.name] if folder.is_symlink() else links_in(folder)
+    if linked:
+        raise RunError(
+            f"{folder}: {', '.join(linked[:5])} leads elsewhere, and what lies there is not passed on: put a copy in "
+            "the place of the link."
+        )
+
+
+def require_space(folder: Path, needed: int, what: str) -> None:
+    """Make sure that a disk has room, before long work.
+
+    Args:
+        folder: where it will be written; need not be there yet.
+        needed: bytes.
+        what: what will be written, for the message.
+
+    Raises:
+        DiskError: naming the folder, the bytes that are needed and those that are free.
+    """
+    free = _free(folder)
+    if free < needed:
+        raise DiskError(
+            f"No room for {what}: about {_readable(needed)} needed, {_readable(free)} free in {folder}. Free some "
+            "space, or give another folder."
+        )
+
+
+def newer_format(version: Any, known: int) -> str | None:
+    """What to say of a file of a format that only a newer version reads; `None` where this one does."""
+    if type(version) is not int or version <= known:
+        return None
+    return (
+        f"has format {version}, and this version of promptccd reads formats up to {known}. A newer promptccd reads "
+        "it: pip install --upgrade promptccd."
+    )
+
+
+def problems_of(path: Path) -> list[str]:
+    """Why a directory cannot be trusted, one phrase per file; empty if it is whole.
+
+    Raises:
+        RunError: a newer version wrote it.
+    """
+    expected = _sums(path)
+    if expected is None:
+        return [f"{CHECKSUMS} is missing or unreadable"]
+    newer = newer_format(expected.pop("format", FORMAT), FORMAT)  # absent: 1, as in the very first
+    if newer is not None:
+        raise RunError(f"{path} {newer}")
+    present = {file.relative_to(path).as_posix() for file in _files(path)} - {CHECKSUMS}
+    present = {name for name in present if name in expected or not name.startswith(FETCHED_WITH)}
+    problems = [f"{name} is missing" for name in sorted(expected.keys() - present) if name not in EDITABLE]
+    problems += [
+        f"{name} does not belong there" for name in sorted(present - expected.keys() - set(EDITABLE))
+    ]
+    for name in sorted(present & expected.keys() - set(EDITABLE)):
+        if _sha256(path / name) != expected[name]:
+            problems.append(f"{name} was altered or cut short")
+    return problems
+
+
+def trusted(path: Path) -> bool:
+    """Whether a directory is whole; one that is not is renamed out of the way and named loudly.
+
+    Raises:
+        RunError: it is a link, or a newer version wrote it.
+    """
+    refuse_links(path.parent, [path.name, f"{REFUSED}{path.name}"])
+    if not path.exists():
+        return False
+    problems = [f"{name} is a link" for name in links_in(path)] or problems_of(path)
+    if not problems:
+        return True
+    aside = path.with_name(f"{REFUSED}{path.name}")
+    remove(aside)
+    path.rename(aside)
+    logger.warning("Refused %s: %s. It was moved to %s.", path.name, "; ".join(problems), aside.name)
+    return False
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a folder with all that is in it, or a link itself, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, min_age_s: float = 0) -> None:
+    """Delete what a killed writer left under a temporary name, and put back what it was about to replace.
+
+    Only what we may have made ourselves is touched: in the folder of somebody else other things may bear such names.
+
+    Args:
+        folder: one that we write to.
+        min_age_s: leave alone what is younger, where others may be writing at the same time.
+    """
+    for item in folder.glob(f"{REPLACED}*"):
+        original = item.with_name(item.name.removeprefix(REPLACED))
+        if item.is_symlink() or not item.is_dir() or not original.name or original.name.startswith("."):
+            continue
+        if os.path.lexists(original):
+            remove(item)
+        elif any((item / sums).is_file() for sums in (CHECKSUMS, EXPORTED)):
+            item.rename(original)
+            _fsync(folder)
+    for item in folder.glob(f"{TEMPORARY}*"):
+        if _LEFTOVER.fullmatch(item.name) and time.time() - item.lstat().st_mtime >= min_age_s:
+            remove(item)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain values as JSON, keys sorted, into a directory that is being filled."""
+    path.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8")
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside a path that nobody can have foreseen."""
+    return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
+
+
+def _complete(staging: Path, sums_in: str) -> None:
+    """Sums, modes, and all of it on the disk."""
+    sums: dict[str, Any] = {str(file.relative_to(staging)): _sha256(file) for file in _files(staging)}
+    write_json(staging / sums_in, {**sums, "format": FORMAT})
+    mode = staging.stat().st_mode & 0o666  # as the umask has it
+    for file in _files(staging):
+        file.chmod(mode)  # safetensors writes 0600, which a colleague could not read
+        _fsync(file)
+    for folder in [*(item for item in staging.rglob("*") if item.is_dir()), staging]:
+        _fsync(folder)
+
+
+def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
+    if not replace or not path.exists():
+        staging.rename(path)
+        return
+    aside = path.with_name(f"{REPLACED}{path.name}")
+    remove(aside)
+    path.rename(aside)
+    try:
+        staging.rename(path)
+    except OSError:
+        aside.rename(path)
+        raise
+    remove(aside)
+
+
+def _sums(path: Path) -> dict[str, Any] | None:
+    """Sums by file and the format, `None` if they cannot be read."""
+    if not (path / CHECKSUMS).is_file() or (path / CHECKSUMS).stat().st_size > _LARGEST_SUMS:
+        return None
+    try:
+        values = json.loads((path / CHECKSUMS).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(item for item in folder.rglob("*") if item.is_file())
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _free(path: Path) -> int:
+    """Bytes that are free where a path is or will be."""
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    return shutil.disk_usage(there).free
+
+
+def _readable(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+
+
+def _cannot_write(path: str | Path, error: OSError) -> DiskError:
+    return DiskError(
+        f"Cannot write to {str(path)!r}: {error.strerror}. Give another folder, or the right to write there."
+    )
+
+
+def _not_written(path: Path, needed: str, kept: str, error: Exception) -> DiskError:
+    """What happened, how much space it takes and how much there is, and what is still as it was."""
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    mended = "free some space" if _speaks_of(error, _NO_SPACE) else "make it writable"
+    return DiskError(
+        f"Could not write {path}: {needed} needed, {_readable(_free(path))} free ({reason}). {kept} is untouched: "
+        f"{mended} and run the same command again."
+    )
+
+
+def _is_disk_error(error: Exception) -> bool:
+    return _speaks_of(error, (*_NO_SPACE, *_NOT_WRITABLE)) or "SafetensorError" in type(error).__name__
+
+
+def _speaks_of(error: Exception, codes: Sequence[int]) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in codes
+    # safetensors raises its own error around the operating system's
+    return any(f"os error {code})" in str(error) for code in codes)

@@ -1,0 +1,402 @@
+"""However a command ends: one line, an exit code, nothing half done and nobody left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.ends import BROKEN_PIPE, one_line
+from tests.cli.forked import run_forked
+from tests.conftest import coloured_images, quick_recipe, resumable_recipe
+from tests.runs.test_sweep import processes_of
+
+COMMAND = [sys.executable, "-m", "promptccd_command"]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    for row, record in enumerate(coloured_images(5, 4)):
+        record["image"].save(folder / f"été-{row}.png")
+    return folder
+
+
+def hear_signals() -> None:
+    """What a process in the foreground does; whoever runs the tests may have them in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def lines_of(err: str) -> list[str]:
+    return [line for line in err.splitlines() if line.startswith("promptccd: ")]
+
+
+def after_opening(number: int, signals: tuple[int, ...] = (signal.SIGINT,)) -> Callable[[], None]:
+    """What makes the process send itself signals when it opens a file for that many times."""
+
+    def before() -> None:
+        opened = 0
+
+        def hook(event: str, _: tuple) -> None:
+            nonlocal opened
+            opened += event == "open"
+            if event == "open" and opened == number:
+                for each in signals:
+                    os.kill(os.getpid(), each)
+
+        sys.addaudithook(hook)
+
+    return before
+
+
+# Signals
+
+
+@pytest.mark.fault(51)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize("module", ["numpy", "torch", "datasets", "promptccd.hub"])
+def test_a_signal_during_the_imports_is_one_line(module: str, number: int) -> None:
+    """Python says which module it has just imported; others follow."""
+    command = [sys.executable, "-X", "importtime", "-m", "promptccd_command", "audit"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=hear_signals
+    )
+    assert process.stderr is not None
+    rest = []
+    for line in process.stderr:
+        if line.startswith("import time:"):
+            if line.rpartition("|")[2].strip().split(".")[: module.count(".") + 1] == module.split("."):
+                process.send_signal(number)
+                break
+        else:
+            rest.append(line)
+    rest += [line for line in process.stderr if not line.startswith("import time:")]
+    assert process.wait() == 128 + number
+    assert rest == ["promptccd: Interrupted. Nothing was left half done.\n"]
+
+
+@pytest.mark.fault(51)
+def test_ctrl_c_while_the_interpreter_leaves_is_one_line() -> None:
+    code = (
+        "import atexit, os, signal, sys, promptccd_command;"
+        "code = promptccd_command.main(['audit', '--benchmark', 'cub', '--json']);"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT));"
+        "sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=hear_signals
+    )
+    assert done.returncode == 130
+    assert done.stderr == "promptccd: Interrupted. Nothing was left half done.\n"
+    assert json.loads(done.stdout)
+
+
+@pytest.mark.fault(51)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_signal_while_the_interpreter_takes_its_modules_down_changes_nothing(number: int) -> None:
+    """By then Python has no handlers any more, and the command has ended; with torch this lasts for a while."""
+    code = (
+        "import os, sys, promptccd_command;"
+        f"Last = type('Last', (), {{'__del__': lambda self, kill=os.kill, me=os.getpid(): kill(me, {int(number)})}});"
+        "sys.modules['last'] = Last();"
+        "sys.exit(promptccd_command.main(['audit', '--benchmark', 'cub', '--json']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=hear_signals
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)
+
+
+@pytest.mark.fault(51)
+@pytest.mark.parametrize("opened", [1, 3, 12])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate",
+        "predict",
+        "explain",
+        "report",
+        "verify",
+        "split",
+        "parameters",
+        "categories",
+        "train",
+    ],
+)
+def test_ctrl_c_at_any_instant_is_one_line(
+    words: str,
+    opened: int,
+    trained_run: Path,
+    pictures: Path,
+    image_folder: Path,
+    backbone_folder: Path,
+    tmp_path: Path,
+) -> None:
+    """Before it reads its first file, when it knows what to do, and in the middle of it."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
+    stage = trained_run / "stage3"
+    argv: dict[str, list[object]] = {
+        "evaluate": [trained_run],
+        "predict": [stage, pictures],
+        "explain": [stage, pictures / "été-0.png", "--out", tmp_path / "out"],
+        "report": [trained_run, "--out", tmp_path / "out"],
+        "verify": [trained_run],
+        "split": [recipe],
+        "parameters": [recipe],
+        "categories": [stage, "list"],
+        "train": ["--config", recipe],
+    }
+    ended = run_forked([words, *argv[words]], before=after_opening(opened))
+    assert "Traceback" not in ended.err
+    assert "Exception ignored" not in ended.err
+    if ended.code == 0:  # fewer files than that
+        assert words in ("parameters", "categories", "split")
+        assert opened > 1
+        return
+    assert ended.code == 130
+    assert len(lines_of(ended.err)) == 1
+    assert "Interrupted" in lines_of(ended.err)[0]
+
+
+@pytest.mark.fault(52)
+@pytest.mark.parametrize("words", ["evaluate", "verify", "report"])
+def test_sigterm_ends_a_command_as_ctrl_c_does(words: str, trained_run: Path, tmp_path: Path) -> None:
+    argv = [words, trained_run, *(["--out", tmp_path / "out"] if words == "report" else [])]
+    ended = run_forked(argv, before=after_opening(3, (signal.SIGTERM,)))
+    assert ended.code == 143
+    assert len(lines_of(ended.err)) == len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.fault(51)
+def test_a_command_in_the_background_goes_on_ignoring_ctrl_c(trained_run: Path) -> None:
+    """A shell that starts a command with & or nohup takes Ctrl-C away from it."""
+    hook = after_opening(3)
+
+    def before() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        hook()
+
+    assert run_forked(["verify", trained_run, "--quick"], before=before).code == 0
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen]:
+    """A process as a terminal starts it, leading a session; whatever becomes of the test, all of that ends."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_signals,
+    )
+    try:
+        yield process
+    finally:
+        for pid in processes_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    until = time.monotonic() + 240
+    while not condition():
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def nobody_left(session: int) -> bool:
+    until = time.monotonic() + 10
+    while processes_of(session) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not processes_of(session)
+
+
+@pytest.mark.fault(51)
+@pytest.mark.parametrize(("kind", "times"), [("train", 1), ("train", 2), ("sweep", 2)])
+def test_ctrl_c_of_a_terminal_ends_all_processes_and_what_was_saved_stays(
+    kind: str, times: int, image_folder: Path, backbone_folder: Path, tmp_path: Path
+) -> None:
+    """A terminal sends it to the whole group: loaders, cells and their server get it, too."""
+    values = resumable_recipe(image_folder, backbone_folder, tmp_path / "run")
+    values["training"] |= {"epochs": 4_000, "num_workers": 2 if kind == "train" else 0}
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(json.dumps(values))
+    sweep = ["sweep", "--config", str(recipe), "--seeds", "1", "--out", str(tmp_path / "out")]
+    words, where = {
+        "train": (["train", "--config", str(recipe)], tmp_path / "run"),
+        "sweep": (sweep, tmp_path / "out" / "tiny-seed1"),
+    }[kind]
+    with started([*COMMAND, *words]) as process:
+        wait_until(lambda: any(where.glob("resume/stage0*")), process)
+        for _ in range(times):
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.2)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "Traceback" not in err
+        assert "Exception ignored" not in err
+        (line,) = lines_of(err)
+        assert "Run the same command again" in line
+        assert nobody_left(process.pid)
+    assert any(where.glob("resume/stage0*"))
+
+
+@pytest.mark.fault(52)
+def test_sigterm_ends_a_sweep_and_its_cells_within_the_time_that_is_granted(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path
+) -> None:
+    values = resumable_recipe(image_folder, backbone_folder, tmp_path / "run")
+    values["training"]["epochs"] = 4_000
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(json.dumps(values))
+    words = ["sweep", "--config", str(recipe), "--seeds", "1", "--out", str(tmp_path / "out")]
+    with started([*COMMAND, *words]) as process:
+        wait_until(lambda: any(tmp_path.glob("out/tiny-seed1/resume/stage0*")), process)
+        process.send_signal(signal.SIGTERM)
+        started_at = time.monotonic()
+        _, err = process.communicate(timeout=60)
+        assert time.monotonic() - started_at < 30  # what Kubernetes grants
+        assert process.returncode == 143
+        assert len(lines_of(err)) == 1
+        assert nobody_left(process.pid)
+
+
+# Readers and terminals
+
+
+@pytest.mark.fault(54)
+@pytest.mark.parametrize("words", [["audit"], ["audit", "--json"], ["train", "--help"]], ids=" ".join)
+def test_output_that_nobody_reads_ends_quietly(words: list[str]) -> None:
+    """As of ``promptccd audit | head -1``, whose reader is gone before all is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*COMMAND, *words], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    # argparse drops what it cannot write of a help text, and calls that well.
+    assert (done.returncode, done.stderr) == (0 if "--help" in words else BROKEN_PIPE, "")
+
+
+@pytest.mark.fault(4, 54)
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("audit > /dev/full", 3, "promptccd: The system refused: No space left on device"),
+        ("audit --benchmark cub >&-", 0, ""),
+        ("audit --benchmark nothing 2>&-", 2, ""),
+    ],
+)
+def test_output_that_nobody_takes_is_no_traceback(words: str, code: int, said: str) -> None:
+    script = f"{sys.executable} -m promptccd_command {words}"
+    done = subprocess.run(
+        ["bash", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == code
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == bool(said)
+
+
+@pytest.mark.fault(54)
+def test_a_hostile_environment_changes_no_result(trained_run: Path, pictures: Path, tmp_path: Path) -> None:
+    """No UTF-8, no colour, no terminal, and no home and no cache that could be written."""
+    plain = tmp_path / "plain.txt"
+    plain.write_text("a file, below which nothing can be made")
+    environment = {
+        name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "OMP_NUM_THREADS")
+    } | {
+        "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "NO_COLOR": "1", "TERM": "dumb",
+        "HF_HUB_OFFLINE": "1",
+    } | {name: str(plain / "below") for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME", "MPLCONFIGDIR")}  # fmt: skip
+    out = tmp_path / "out"
+    words = ["discover", str(trained_run / "stage3"), str(pictures), "--out", str(out), "--json"]
+    done = subprocess.run([*COMMAND, *words], env=environment, capture_output=True, check=False)
+    err = done.stderr.decode("ascii")
+    assert done.returncode == 0, err
+    assert "Traceback" not in err
+    assert "Features could not be cached" in err
+    found = json.loads(done.stdout.decode("ascii"))
+    usual = run_forked(
+        ["discover", trained_run / "stage3", pictures, "--out", tmp_path / "usual", "--json", "--no-cache"]
+    )
+    assert found["counts"] == json.loads(usual.out)["counts"]
+
+
+@pytest.mark.fault(54)
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_names_that_a_terminal_cannot_show_are_shown_by_their_numbers(
+    encoding: str, trained_run: Path, pictures: Path, tmp_path: Path
+) -> None:
+    from shutil import copytree
+
+    stage = copytree(trained_run / "stage3", tmp_path / "stage3")
+    for words in (
+        ["categories", stage, "rename", "0", "Höhlenbär ☃ \u202e"],
+        ["categories", stage, "list"],
+        ["predict", stage, pictures],
+        ["evaluate", trained_run],
+        ["predict", tmp_path / "☃", pictures],
+    ):
+        ended = run_forked(words, encoding=encoding)
+        assert "Traceback" not in ended.err
+        assert ended.code == (2 if "☃" in str(words[1]) else 0)
+        if words[0] == "categories":
+            assert ("☃" if encoding == "utf-8" else "\\u2603") in ended.out
+
+
+def test_a_message_is_one_line_that_does_nothing_to_a_terminal() -> None:
+    assert one_line("No folder 'a\x1b[2Jb'.\nGive another.") == "No folder 'a\\x1b[2Jb'. Give another."
+    assert one_line("été ☃") == "été ☃"
+
+
+# JSON
+
+
+def test_json_is_json_whatever_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    from promptccd.cli.command import to_json
+
+    text = to_json({"a": float("nan"), "b": [float("inf"), 1.5, (float("-inf"),)], "é": "☃"})
+    assert text.isascii()
+    assert json.loads(text) == {"a": None, "b": [None, 1.5, [None]], "é": "☃"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "nothing", "nothing"],
+        ["evaluate", "nothing"],
+        ["audit", "--benchmark", "nothing"],
+        ["split", "nothing"],
+    ],
+)
+def test_a_command_that_fails_prints_no_json(words: list[str]) -> None:
+    ended = run_forked([*words, "--json"])
+    assert ended.code == 2
+    assert ended.out == ""
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_debug_shows_the_traceback_and_ends_with_the_same_code() -> None:
+    ended = run_forked(["evaluate", "nothing", "--debug"])
+    assert ended.code == 2
+    assert "Traceback" in ended.err
+    assert ended.err.splitlines()[-1].startswith("promptccd: ")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**_: object) -> None:
+        raise IndexError("a bug")
+
+    monkeypatch.setattr("promptccd.cli.audit_commands.published_rows", broken)
+    ended = run_forked(["audit"])
+    assert ended.code == 1
+    assert "Traceback" in ended.err
+    assert "IndexError: a bug" in ended.err

@@ -1,0 +1,164 @@
+"""The commonest mistakes, as people make them: one line says what, why and what to do next."""
+
+import json
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import main
+from tests.conftest import coloured_images, quick_recipe
+
+
+@pytest.fixture(scope="module")
+def places(
+    tmp_path_factory: pytest.TempPathFactory, trained_run: Path, image_folder: Path, backbone_folder: Path
+) -> dict[str, Path]:
+    """Things a person has lying around, good ones and others."""
+    root = tmp_path_factory.mktemp("places")
+    found = {
+        name: root / name
+        for name in ("pictures", "empty", "texts", "half", "recipe", "text", "out", "nowhere")
+    }
+    for name in ("pictures", "empty", "texts"):
+        found[name].mkdir()
+    for row, record in enumerate(coloured_images(3, 3)):
+        record["image"].save(found["pictures"] / f"{row}.png")
+    (found["texts"] / "notes.txt").write_text("no picture")
+    found["text"].write_text("no folder")
+    found["recipe"].write_text(json.dumps(quick_recipe(image_folder, backbone_folder, root / "new")))
+    shutil.copytree(trained_run, found["half"])
+    shutil.rmtree(found["half"] / "stage3")
+    (found["half"] / "stage2" / "model.safetensors").write_bytes(b"cut short")
+    return found | {"run": trained_run, "stage": trained_run / "stage3", "bare": backbone_folder}
+
+
+MISTAKES = {
+    # Words
+    "a command that does not exist": ("tarin", "invalid choice: 'tarin'"),
+    "no command": ("", "required: COMMAND"),
+    "an option with a slip": ("train --learning-rate 0.1", "did you mean --learning_rate?"),
+    "an option that does not exist": ("train --frobnicate", "Nothing is called --frobnicate"),
+    "an option without its value": ("train --epochs", "expected one argument"),
+    "an option twice": ("train --epochs 3 --epochs 4", "--epochs is given twice, as 3 and as 4"),
+    "a field twice under two names": ("train --seed 3 --training.seed 4", "is given twice, as 3 and as 4"),
+    "an argument left out": ("discover {stage}", "are required: IMAGES, --out"),
+    "one argument too many": ("predict {stage} {pictures} more", "Nothing is called more"),
+    # Numbers
+    "a word for a number": ("train --epochs many", "expected int, got 'many'"),
+    "a comma for a point": ("train --learning_rate 0,1", "expected float, got '0,1'"),
+    "a negative learning rate": ("train --learning_rate -1", "Expected learning_rate >= 0, got -1.0"),
+    "no epochs": ("train --epochs 0", "Expected epochs >= 1, got 0"),
+    "a rate that is none": ("train --learning_rate nan", "expected float, got 'nan'"),
+    "an infinite rate": ("train --learning_rate .inf", "to be a finite number, got inf"),
+    "a share of more than all": ("train --held_out 20", "Expected held_out <= 1, got 20.0"),
+    "a batch of a billion": ("train --batch_size 1000000000", "Expected batch_size <= 1048576"),
+    "a number of 5000 digits": ("train --epochs {digits}", "Wrong type for training.epochs"),
+    "so many categories": ("discover {stage} {pictures} --out {out} --num_categories 100000000000", "got 1000"),
+    "categories of 5000 digits": ("discover {stage} {pictures} --out {out} --num_categories {digits}", "auto or a"),
+    "an id of 5000 digits": ("categories {stage} rename {digits} heron", "Expected the number of a category"),
+    "a negative id": ("categories {stage} rename -- -1 heron", "Expected the number of a category, got '-1'"),
+    "a negative seed": ("discover {stage} {pictures} --out {out} --seed -1", "whole number from 0"),
+    "workers below none": ("evaluate {run} --num_workers -1", "whole number from 0 to 512, got '-1'"),
+    "no jobs": ("sweep --config {recipe} --seeds 1 --jobs 0", "whole number from 1 to 512, got '0'"),
+    "a port that none is": ("demo {bare} --port 99999999", "whole number from 1 to 65535"),
+    "a stage that was not trained": ("push {run} --namespace me --stage 9 --dry-run", "9"),
+    # Values
+    "a variant that does not exist": ("train --variant promptccd++", "expected promptccd | promptccd-gcd"),
+    "a benchmark that does not exist": ("train --benchmark cifar", "expected digits | creatures | cifar100"),
+    "a protocol that does not exist": ("evaluate {run} --protocol cac", "invalid choice: 'cac'"),
+    "a field of another variant": ("train --config {recipe} --pool_size 5", "promptccd has no pool_size"),
+    "class blocks that are too many": ("split {recipe} --class_blocks 4 4", "sum to 8, but the data set has 5"),
+    "a crop larger than the picture": ("split {recipe} --image_size 64", "Expected image_size <= resize_size"),
+    "a name that is blank": ("train --output_dir ''", "Expected training.output_dir to be a name"),
+    "a set without a value": ("sweep --config {recipe} --seeds 1 --set epochs", "--set KEY=V1,V2, got 'epochs'"),
+    "an export that does not exist": ("discover {stage} {pictures} --out {out} --export zip", "invalid choice: 'zip'"),
+    # Places
+    "a recipe that is not there": ("train --config {nowhere}", "No such file or directory"),
+    "a folder for a recipe": ("train --config {pictures}", "Is a directory"),
+    "a picture for a recipe": ("train --config {pictures}/0.png", "is not YAML"),
+    "a data set that is not there": ("split {recipe} --dataset ./nowhere", "No folder at dataset './nowhere'"),
+    "a backbone that is not there": ("train --config {recipe} --backbone ./nowhere", "backbone './nowhere'"),
+    "a model that is not there": ("predict {run}/stage9 {pictures}", "holds: stage0, stage1, stage2, stage3"),
+    "a run for a stage": ("predict {run} {pictures}", "Cannot load a model"),
+    "a stage for a run": ("evaluate {stage}", "is not a run: it has no manifest.json"),
+    "a backbone for a stage": ("predict {bare} {pictures}", "backbone"),
+    "a drive of Windows": ("predict {stage} C:\\\\Users\\\\me\\\\photos", "No files to predict"),
+    "a folder that is not there": ("discover {stage} {nowhere} --out {out}", "nowhere"),
+    "a folder without files": ("predict {stage} {empty}", "No files to predict"),
+    "a folder without images": ("discover {stage} {texts} --out {out}", "image"),
+    "no image to explain": ("explain {stage} {texts}/notes.txt --out {out}", "Cannot read"),
+    "results among the images": ("discover {stage} {pictures} --out {pictures}/found", "lies in the folder of images"),
+    "results in a model": ("discover {stage} {pictures} --out {stage}", "is a model: give another --out"),
+    "results where a file is": ("report {run} --out {text}", "Cannot write to"),
+    "a run where a file is": ("train --config {recipe} --output_dir {text}/run", "Cannot write to"),
+    "a stage that is damaged": ("evaluate {half}", "model.safetensors was altered or cut short"),
+    "a registry that is not there": ("categories {pictures} list", "holds no registry of categories"),
+    "a run to compare that is not there": ("report {run} {nowhere} --compare --out {out}", "is not a run"),
+    "a backbone that shall be adapted": ("discover {bare} {pictures} --out {out} --adapt", "cannot be adapted"),
+    "names for a repository that none may have": ("verify 'a b/c d'", "Cannot fetch"),
+}  # fmt: skip
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_changes_nothing(
+    mistake: str, places: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text, said = MISTAKES[mistake]
+    words = [word.format(**places, digits="7" * 5000) for word in shlex.split(text)]
+    capsys.readouterr()
+    code = main(words)
+    out, err = capsys.readouterr()
+    assert code in (2, 3, 5)
+    assert out == ""
+    (line,) = [line for line in err.splitlines() if line.startswith("promptccd: ")]
+    assert said in line
+    assert "Traceback" not in err
+    assert len(line) < 900
+    assert os.listdir(tmp_path) == []
+
+
+def test_there_are_at_least_thirty() -> None:
+    assert len(MISTAKES) >= 30
+
+
+def test_two_exports_named_one_by_one_are_both_made(
+    places: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--export", "imagefolder", "--export", "dataset", "--no-cache"]
+    assert (
+        main(["discover", str(places["stage"]), str(places["pictures"]), "--out", str(tmp_path), *options])
+        == 0
+    )
+    assert {"images", "dataset"} <= {item.name for item in tmp_path.iterdir()}
+
+
+def test_seeds_and_recipes_named_one_by_one_are_all_taken(
+    places: dict[str, Path], capsys, tmp_path: Path
+) -> None:
+    options = ["--seeds", "1", "2", "--seeds", "3", "--dry-run", "--json", "--out", str(tmp_path)]
+    assert main(["sweep", "--config", str(places["recipe"]), *options]) == 0
+    assert [row["cell"] for row in json.loads(capsys.readouterr().out)] == [
+        f"recipe-seed{seed}" for seed in (1, 2, 3)
+    ]
+
+
+def test_a_mistake_in_the_model_leaves_no_run_behind_that_would_refuse_the_right_one(
+    places: dict[str, Path], tmp_path: Path, capsys
+) -> None:
+    words = [
+        "train",
+        "--config",
+        str(places["recipe"]),
+        "--output_dir",
+        str(tmp_path / "run"),
+        "--epochs",
+        "1",
+    ]
+    assert main([*words, "--prompts_per_image", "0"]) == 2
+    assert main([*words, "--backbone", "./nowhere"]) == 2
+    assert main(words) == 0

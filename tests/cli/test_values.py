@@ -1,0 +1,157 @@
+"""Every field of a recipe with values that cannot be, and files that are no recipe: one line."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from promptccd.cli.main import main
+from promptccd.data.ranges import range_of
+from promptccd.errors import ConfigurationError
+from promptccd.training.arguments import Recipe, section_types
+from promptccd.training.recipe_values import alternatives, field_types
+
+FIELDS = [
+    (section, name, hint)
+    for section, kind in section_types().items()
+    for name, hint in field_types(kind).items()
+]
+NUMBERS = [
+    (section, name)
+    for section, name, hint in FIELDS
+    if {int, float} & set(alternatives(hint)) and name != "num_parts"
+]
+BAD = {
+    "text": "text", "blank": " ", "nul": "a\0b", "-1": -1, "-0.5": -0.5, "1e400": 10**400, "nan": float("nan"),
+    "inf": float("inf"), "list": [1], "mixed list": [1, "a"], "dict": {"a": 1}, "true": True,
+}  # fmt: skip
+
+
+def test_every_number_has_a_range() -> None:
+    """A field that is added later and has none is found here."""
+    assert len(NUMBERS) > 50
+    kinds = section_types()
+    assert [name for section, name in NUMBERS if range_of(kinds[section], name) is None] == []
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize(("section", "name"), NUMBERS, ids=lambda value: str(value))
+def test_a_number_that_cannot_be_is_refused(section: str, name: str) -> None:
+    for label in ("text", "blank", "-1", "-0.5", "1e400", "nan", "inf", "list", "dict", "true"):
+        said = rf"(Expected |Wrong type for {section}\.){name}"
+        with pytest.raises(ConfigurationError, match=said) as error:
+            Recipe.from_dict({section: {name: BAD[label]}})
+        assert len(str(error.value).splitlines()) == 1
+        assert len(str(error.value)) < 300
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize(("section", "name", "hint"), FIELDS, ids=lambda value: str(value)[:30])
+def test_a_value_is_taken_or_refused_in_one_line(
+    section: str, name: str, hint: Any, tmp_path: Path, capsys
+) -> None:
+    for label, value in BAD.items():
+        path = tmp_path / f"{label}.yaml"
+        path.write_text(yaml.safe_dump({section: {name: value}}))
+        try:
+            Recipe.from_yaml(path)
+        except ConfigurationError as error:
+            assert len(str(error).splitlines()) == 1, (label, error)
+        else:
+            assert any(_fits(value, option) for option in alternatives(hint)), (label, value)
+
+
+def _fits(value: Any, option: Any) -> bool:
+    kind = getattr(option, "__origin__", option)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is not YAML"),
+        (b"training: {epochs: 3}\0", "is not YAML"),
+        (b"\xff\xfet\0r\0", "is not YAML"),
+        (b"", "is empty"),
+        (b" \n\n", "is empty"),
+        (b"- a\n- b\n", "must consist of the sections"),
+        (b"just words", "must consist of the sections"),
+        (b"training: 5", "must consist of the sections"),
+        (b"1: {a: 2}", "Unknown section 1"),
+        (b"training: {epochs: 1}\ntraining: {seed: 2}", "'training' is given twice"),
+        (b"training:\n  epochs: 1\n  epochs: 2", "'epochs' is given twice"),
+        (b"training: {epochs: 2024-02-31}", "is not YAML"),
+        (b"training: {epochs: " + b"9" * 5000 + b"}", "is not YAML"),
+        (b"training: {epochs: 0x" + b"f" * 5000 + b"}", "more than 64 bits"),
+        (b"[" * 5000, "nested too deeply"),
+        (b"training: " + b"{a: " * 3000 + b"1" + b"}" * 3000, "nested too deeply"),
+        (b"a" * (2**20 + 1), "longer than 1,048,576 bytes"),
+        (
+            b"a: &a [" + b"1," * 500 + b"]\nb: &b [" + b"*a," * 500 + b"]",
+            "unfolds to more than 10,000 values",
+        ),
+        (b"training: {epochs: !!python/object/apply:os.getcwd []}", "is not YAML"),
+        (b"? {a: b}\n: c", "is not YAML"),
+    ],
+    ids=lambda value: str(value)[:25],
+)
+def test_a_file_that_is_no_recipe_is_one_line(content: bytes, said: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(content)
+    assert main(["split", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert len(err) < 700
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "endless", "no right"])
+def test_a_place_that_holds_no_recipe_is_one_line(kind: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / kind
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "endless":
+        path = Path("/dev/zero")
+    elif kind == "no right":
+        path = Path("/proc/self/mem")  # also for root
+    assert main(["train", "--config", str(path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_recipe_may_come_from_a_shells_pipe() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"training: {epochs: 7}")
+    os.close(writer)
+    try:
+        assert Recipe.from_yaml(f"/dev/fd/{reader}").training.epochs == 7
+    finally:
+        os.close(reader)
+
+
+def test_aliases_and_comments_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("# all defaults\n")
+    assert Recipe.from_yaml(path) == Recipe()
+    path.write_text("training: &t {epochs: 3}\npretraining: {<<: *t, batch_size: 8}\n")
+    recipe = Recipe.from_yaml(path)
+    assert (recipe.pretraining.epochs, recipe.pretraining.batch_size) == (3, 8)
+
+
+@pytest.mark.parametrize("word", ["none", "None", "null", "~"])
+def test_none_is_none_in_a_file_as_on_the_command_line(word: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        f"data: {{benchmark: {word}, dataset: {word}}}\nmodel: {{backbone: {word}, pool_size: {word}}}\n"
+    )
+    recipe = Recipe.from_yaml(path)
+    assert (recipe.data.benchmark, recipe.data.dataset) == (None, None)
+    assert (recipe.model.backbone, recipe.model.pool_size) == (None, None)
+    path.write_text("training: {report_to: none}\n")
+    assert Recipe.from_yaml(path).training.report_to == "none"

@@ -1,0 +1,155 @@
+"""Killed before and after any system call that changes the disk, the same command is the answer.
+
+A sample of `python -m tests.crash`, which does all of them and prints a line for each command.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from promptccd.runs import RunDirectory
+from promptccd.storage import problems_of, remove_leftovers, trusted, write_directory
+from promptccd.training import TrainingState
+from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
+
+pytestmark = pytest.mark.skipif(not can_watch(), reason="this machine does not let a process be watched")
+
+SAMPLE = (
+    "discover --export",
+    "discover --adapt",
+    "push",
+    "train --push_to_hub",
+    "sweep",
+    "categories merge (a discovery)",
+    "categories undo (a stage)",
+)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, dict]:
+    """What became of one kill of each, other ones every day; one process has all imported and forks the rest."""
+    chosen = ["--points", "1", "--seed", str(date.today().toordinal()), *(f"={name}=" for name in SAMPLE)]
+    command = [sys.executable, "-m", "tests.crash", "--json", *chosen]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr[-3000:]
+    return {outcome["name"]: outcome for outcome in json.loads(done.stdout)}
+
+
+@pytest.mark.fault(1)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SAMPLE)
+def test_the_same_command_is_the_answer(outcomes: dict[str, dict], name: str) -> None:
+    outcome = outcomes[name]
+    assert not outcome["wrong"]
+    assert outcome["calls"] > 15
+    assert outcome["killed"] == outcome["completed"] == outcome["equal"]
+
+
+def calls_of(work: Callable[[], None], folder: Path) -> list[Call]:
+    calls: list[Call] = []
+    assert (
+        run_watched(lambda: (work() and 0) or 0, folder, lambda call: calls.append(call) or Verdict.GO_ON)
+        == 0
+    )
+    return calls
+
+
+def at(number: int, verdict: Verdict) -> Callable[[Call], Verdict]:
+    count = iter(range(10**6))
+    return lambda call: verdict if next(count) == number else Verdict.GO_ON
+
+
+def fill_with(value: float) -> Callable[[Path], None]:
+    def fill(folder: Path) -> None:
+        save_file({"weight": torch.full((500,), value)}, folder / "tensors.safetensors")
+        (folder / "inner").mkdir()
+        (folder / "inner" / "position.json").write_text(f"{value}")
+
+    return fill
+
+
+def bytes_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.fault(2)
+@pytest.mark.parametrize("replace", [False, True], ids=["new", "in the place of another"])
+def test_a_directory_is_the_old_one_or_the_new_one_after_a_kill_at_any_system_call(
+    tmp_path: Path, replace: bool
+) -> None:
+    place, start = tmp_path / "place", tmp_path / "start"
+    start.mkdir()
+    if replace:
+        write_directory(start / "one", fill_with(1.0))
+    old = bytes_below(start)
+
+    def begin() -> None:
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(start, place)
+
+    def work() -> None:
+        remove_leftovers(place)
+        write_directory(place / "one", fill_with(2.0), replace=True)
+
+    begin()
+    calls = calls_of(work, place)
+    new = bytes_below(place)
+    kinds = {call.name for call in calls}
+    assert {"write", "mkdir", "rename"} <= kinds
+    assert len(calls) >= 14
+    for number, call in enumerate(calls):
+        for verdict in (Verdict.KILL, Verdict.CUT) if call.writes else (Verdict.KILL,):
+            begin()
+            assert run_watched(lambda: work() or 0, place, at(number, verdict)) is None
+            remove_leftovers(place)
+            assert bytes_below(place) in (old, new), (number, call, verdict)
+            assert not (place / "one").exists() or trusted(place / "one")
+            work()
+            assert bytes_below(place) == new, (number, call, verdict)
+
+
+@pytest.mark.fault(13)
+def test_a_new_state_is_complete_before_an_old_one_goes(tmp_path: Path) -> None:
+    """At every system call, from the first state on, at least the one before the newest is whole."""
+    run, whole = RunDirectory(tmp_path), list[int]()
+
+    def work() -> int:
+        for step in range(1, 6):
+            run.save_state(
+                0, TrainingState(0, step, {"model.weight": torch.full((9,), float(step))}), seconds=0
+            )
+        return 0
+
+    def note(call: Call) -> Verdict:
+        states = (tmp_path / "resume").glob("stage0-*")
+        whole.append(max((int(each.name[-8:]) for each in states if not problems_of(each)), default=0))
+        return Verdict.GO_ON
+
+    assert run_watched(work, tmp_path, note) == 0
+    assert whole == sorted(whole), "it never falls back behind what was saved"
+    assert set(whole) == {0, 1, 2, 3, 4, 5}
+    assert len(list((tmp_path / "resume").iterdir())) == 2
+
+
+def test_what_other_languages_write_is_seen_and_a_write_is_cut(tmp_path: Path) -> None:
+    def work() -> None:
+        save_file({"weight": torch.ones(1000)}, tmp_path / "weights.safetensors")  # is Rust
+
+    calls = calls_of(work, tmp_path)
+    whole = (tmp_path / "weights.safetensors").read_bytes()
+    number = max(number for number, call in enumerate(calls) if call.writes)
+    (tmp_path / "weights.safetensors").unlink()
+    assert run_watched(lambda: work() or 0, tmp_path, at(number, Verdict.CUT)) is None
+    (cut,) = tmp_path.iterdir()
+    left = cut.read_bytes().rstrip(b"\0")
+    assert left
+    assert whole.startswith(left)
+    assert len(left) < len(whole)

@@ -1,0 +1,200 @@
+"""Where commands are killed: inputs, start states, one place for all tries, and a Hub beside it."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import datasets
+import torch
+
+from promptccd.cli.main import main
+from promptccd.runs.history import HISTORY, read_history
+from promptccd.training.history import PeakMemory
+from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
+from tests.crash.system_calls import Decide, Verdict, run_watched
+from tests.discovery.conftest import write_pictures
+from tests.hub.clients import client_settings
+from tests.hub.server import Hub
+
+UNCOUNTED = (".lock", "train.log")  # a process id, and what a cell printed
+SETTLING_S = 10.0  # at most, for a Hub to answer what it received before its client died
+
+
+class Workshop:
+    """A process with everything imported, which forks all work and never trains itself.
+
+    Args:
+        root: an empty folder.
+        hub: the Hub that all clients use.
+    """
+
+    def __init__(self, root: Path, hub: Hub):
+        self.root, self.hub, self.place = root, hub, root / "place"
+        self.log = root / "last.log"
+        self._starts: dict[str, Path] = {}
+        self._threads = threading.active_count()
+        _stop_clocks()
+        _fork_cells()
+        torch.set_num_threads(1)
+        os.environ["XDG_CACHE_HOME"] = str(self.place / "cache")
+        os.environ["HF_TOKEN"] = hub.token
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+        datasets.config.HF_DATASETS_CACHE = root / "datasets"
+        for place, name, value in client_settings(hub, self.place / "hf"):
+            setattr(place, name, value)
+        self.run(self._make_inputs)
+
+    def _make_inputs(self) -> int:
+        from transformers import Dinov2Config, Dinov2Model
+
+        inputs = self.root / "inputs"
+        coloured_images(3, 12).save_to_disk(str(inputs / "images"))
+        torch.manual_seed(0)
+        Dinov2Model(Dinov2Config(**TINY_BACKBONE)).save_pretrained(inputs / "backbone")
+        write_pictures(inputs / "album", [0, 1, 2, 3], per_category=4, seed=10)
+        write_pictures(inputs / "more", [2, 3, 4], per_category=4, seed=11)
+        for variant in ("promptccd", "promptccd-gcd"):
+            (inputs / f"{variant}.json").write_text(json.dumps(self._recipe(variant)))
+        return 0
+
+    def _recipe(self, variant: str) -> dict[str, Any]:
+        inputs = self.root / "inputs"
+        return {
+            "data": {"dataset": str(inputs / "images"), "class_blocks": [2, 1], "cuts": [[0.7, 1.0], [1.0]]},
+            "views": {"image_size": 16, "resize_size": 18},
+            "model": {"variant": variant, "backbone": str(inputs / "backbone"), **TINY_HEAD},
+            "training": {
+                "output_dir": "run",
+                "epochs": 1,
+                "batch_size": 8,
+                "learning_rate": 0.05,
+                "refit_every": 1,
+                "prompt_warmup_epochs": 0,
+                "replay_samples": 2,
+                "kmeans_restarts": 1,
+                "save_steps": 1,
+            },
+        }
+
+    def start(self, name: str, base: Path | None, make: Callable[["Workshop"], None]) -> Path:
+        """A folder that tries start from, made when it is first asked for, at the place of the tries.
+
+        Args:
+            name: of the start.
+            base: the start that it is made from, if there is one.
+            make: does what is to be done there.
+        """
+        if name not in self._starts:
+            shutil.rmtree(self.place, ignore_errors=True)
+            self.place.mkdir()
+            if base is not None:
+                shutil.copytree(base, self.place, dirs_exist_ok=True)
+            make(self)
+            for cache in ("cache", "hf"):
+                shutil.rmtree(self.place / cache, ignore_errors=True)
+            self._starts[name] = self.root / f"start-{len(self._starts)}"
+            self.place.rename(self._starts[name])
+        return self._starts[name]
+
+    def set_up(self, start: Path) -> None:
+        """Lay a start state out anew."""
+        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.copytree(start, self.place, symlinks=True)
+        with self.hub.lock:
+            for kept in (
+                self.hub.repos,
+                self.hub.collections,
+                self.hub.objects,
+                self.hub.tickets,
+                self.hub.log,
+            ):
+                kept.clear()
+
+    def promptccd(self, *words: str, decide: Decide = lambda call: Verdict.GO_ON) -> int | None:
+        """Give a command in the place of the tries; `None` if it was killed."""
+
+        def work() -> int:
+            os.chdir(self.place)
+            return main(words)
+
+        return self.run(work, decide)
+
+    def run(self, work: Callable[[], int], decide: Decide = lambda call: Verdict.GO_ON) -> int | None:
+        """Do work in a fork."""
+        try:
+            return run_watched(work, self.place, decide, self.log)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.log.read_text()[-6000:]}") from error
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait until no thread of the Hub is at work: what it received counts, and a fork must not meet its locks."""
+        until = time.monotonic() + SETTLING_S
+        while threading.active_count() > self._threads and time.monotonic() < until:
+            time.sleep(0.001)
+
+    def must(self, *words: str) -> None:
+        """Give a command that has to succeed."""
+        if (code := self.promptccd(*words)) != 0:
+            sys.exit(f"{' '.join(words)} ended with {code}:\n{self.log.read_text()[-3000:]}")
+
+    def contents(self, folder: str) -> dict[str, bytes]:
+        """Every file below a folder of the place, by name, and the folders themselves."""
+        root, found = self.place / folder, dict[str, bytes]()
+        for path in sorted(root.rglob("*")):
+            name = f"{folder}/{path.relative_to(root)}"
+            if path.name == HISTORY:  # only informs; epochs that were gone on with say so
+                found[name] = str([(each.stage, each.epoch) for each in read_history(path.parent)]).encode()
+            elif path.is_file():
+                found[name] = b"" if path.name in UNCOUNTED else path.read_bytes()
+            else:
+                found[f"{name}/"] = b""
+        return found
+
+    def on_hub(self) -> dict[str, bytes]:
+        """Every file of the Hub by repository and path; commits and collections beside them."""
+        found: dict[str, bytes] = {}
+        with self.hub.lock:
+            for (kind, name), repo in self.hub.repos.items():
+                titles = [commit.title for commit in repo.history()]
+                found[f"{kind} {name}"] = f"{titles} {repo.private} {sorted(repo.tags)}".encode()
+                for path, blob in repo.at("main").files.items():
+                    found[f"{kind} {name} {path}"] = blob.data
+            for slug, collection in self.hub.collections.items():
+                found[slug] = str([item["id"] for item in collection["items"]]).encode()
+        return found
+
+
+def _stop_clocks() -> None:
+    """Durations are the one thing that no two runs have in common: here everything takes no time."""
+    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
+    for name in ("runs.train_run", "runs.sweep", "runs.sweep_process", "training.trainer"):
+        vars(import_module(f"promptccd.{name}"))["time"] = clock
+    vars(import_module("promptccd.runs.train_run"))["peak_memory"] = lambda device: PeakMemory(0, None)
+    vars(import_module("promptccd.discovery.registry_edits"))["now"] = lambda: "2026-01-01T00:00:00+00:00"
+
+
+def _fork_cells() -> None:
+    """Cells of a sweep are forked from this warm process, not from a server that imports for seconds."""
+    process = vars(import_module("promptccd.runs.sweep_process"))
+    process["_start_server"] = lambda: None
+    process["multiprocessing"] = SimpleNamespace(
+        get_context=lambda kind: _Forking(), parent_process=multiprocessing.parent_process
+    )
+
+
+class _Forking:
+    Process = staticmethod(multiprocessing.get_context("fork").Process)
+
+    def set_forkserver_preload(self, names: list[str]) -> None:
+        """Nothing: all is imported."""

@@ -1,0 +1,156 @@
+"""The same picture twice, in two stages, or under two labels: counted, listed, and never two truths."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from promptccd.cli.main import main
+from promptccd.data import StageStream
+from promptccd.data.same_pictures import SeenPictures, conflicts, digest_of
+from promptccd.data.stage_images import Original, StageImages
+from promptccd.errors import DataError
+from promptccd.runs import RunEvaluation
+from promptccd.training.arguments import DataArguments
+from promptccd.training.progress import progress_bar
+from tests.conftest import coloured_images, quick_recipe
+from tests.photographs import jpeg, pixels
+
+BLOCKS = [2, 1, 1, 1]
+
+
+def with_copies(pairs: dict[int, int]) -> Dataset:
+    """Coloured images, some of them replaced by others under their own labels."""
+    table = coloured_images(5, 30)
+    source = np.arange(len(table))
+    for copy, original in pairs.items():
+        source[copy] = original
+    labels = table["label"][:]
+    return table.select(source).remove_columns("label").add_column(
+        "label", labels, feature=table.features["label"]
+    )  # fmt: skip
+
+
+def in_stages() -> dict[int, int]:
+    """Stage of every sample of the coloured images."""
+    stream = StageStream.from_dataset(coloured_images(5, 30), class_blocks=BLOCKS, seed=1)
+    return {sample: stage.index for stage in stream for sample in stage.sample_ids.tolist()}
+
+
+def samples(stage: int, category: int, count: int) -> list[int]:
+    """So many images of a category that the split gives a stage."""
+    where = in_stages()
+    return [sample for sample in range(150) if sample % 5 == category and where[sample] == stage][:count]
+
+
+def read(table: Dataset, stage: int = 0, **options: object) -> StageImages:
+    stream = StageStream.from_dataset(table, class_blocks=BLOCKS, seed=1)
+    return StageImages.read(stream[stage], 0, progress_bar, **options)
+
+
+@pytest.mark.fault(25)
+def test_two_labels_for_one_picture_are_refused() -> None:
+    (one,), (other,) = samples(0, 0, 1), samples(0, 1, 1)
+    with pytest.raises(DataError) as refused:
+        read(with_copies({other: one}), conflicting="refuse")
+    first, second = sorted([(one, "category 0"), (other, "category 1")])
+    assert f"Image {first[0]} is labelled {first[1]!r} and image {second[0]}" in str(refused.value)
+    assert f"{second[1]!r}; 2 images" in str(refused.value)
+    assert "--conflicting_labels drop" in str(refused.value)
+
+
+@pytest.mark.fault(25)
+@pytest.mark.parametrize("cache_bytes", [2**30, 0])
+def test_or_left_out_with_all_copies(cache_bytes: int) -> None:
+    (one, same), (other,) = samples(0, 0, 2), samples(0, 1, 1)
+    table = with_copies({other: one, same: one})
+    images = read(table, conflicting="drop", cache_bytes=cache_bytes)
+    assert not {one, same, other} & set(images.sample_ids.tolist())
+    assert images.report.num_used == len(images) == images.report.num_images - 3
+    assert images.report.to_dict()["conflicting"].keys() == {str(one), str(same), str(other)}
+    stream = StageStream.from_dataset(table, class_blocks=BLOCKS, seed=1)
+    for index, sample in enumerate(images.sample_ids.tolist()):
+        position = stream[0].sample_ids.tolist().index(sample)
+        assert np.array_equal(np.asarray(images[index]), np.asarray(stream[0].decode(position).image))
+    assert len(read(table)) == images.report.num_images  # a test set is taken as it is
+
+
+@pytest.mark.fault(25)
+def test_copies_are_listed_within_a_stage_and_across_stages(caplog: pytest.LogCaptureFixture) -> None:
+    one, same = samples(0, 0, 2)
+    (later,) = samples(1, 0, 1)
+    table, seen = with_copies({same: one, later: one}), SeenPictures()
+    first = read(table, 0, seen=seen, conflicting="refuse")  # one label is no contradiction
+    second = read(table, 1, seen=seen)
+    original = min(one, same)
+    assert first.report.copies == {max(one, same): Original(original, 0)}
+    assert second.report.copies == {later: Original(original, 0)}
+    assert len(first) + len(second) == first.report.num_images + second.report.num_images
+    assert second.report.to_dict()["copies"] == {str(later): {"sample": original, "stage": 0}}
+    assert "Stage 1: 1 images are the very picture of another, 1 of them" in caplog.text
+    assert read(coloured_images(5, 30), 0).report.copies == {}
+
+
+@pytest.mark.fault(25)
+def test_a_run_stops_before_it_trains_or_goes_on_without_them(
+    tmp_path: Path, backbone_folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (one,), (other,), (later,) = samples(0, 0, 1), samples(0, 1, 1), samples(2, 1, 1)
+    with_copies({other: one, later: samples(0, 1, 3)[2]}).save_to_disk(str(tmp_path / "data"))
+    recipe = quick_recipe(tmp_path / "data", backbone_folder, tmp_path / "run")
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    train = ["train", "--config", str(tmp_path / "recipe.json")]
+    assert main(train) == 2
+    assert "the very same picture" in capsys.readouterr().err
+    assert not list((tmp_path / "run").glob("stage*"))
+    recipe["data"]["conflicting_labels"] = "drop"
+    recipe["training"]["output_dir"] = str(tmp_path / "dropped")
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    assert main(train) == 0
+    listed = json.loads((tmp_path / "dropped" / "images.json").read_text())
+    assert set(listed[0]["conflicting"]) == {str(one), str(other)}
+    assert listed[2]["copies"] == {str(later): {"sample": samples(0, 1, 3)[2], "stage": 0}}
+    assigned = json.loads((tmp_path / "dropped" / "stage0" / "assignments.json").read_text())
+    assert not {one, other} & set(assigned["sample_ids"])
+    assert len(RunEvaluation(tmp_path / "dropped").images[0]) == len(assigned["sample_ids"])
+
+
+@pytest.mark.fault(25)
+def test_a_category_without_any_undisputed_image_is_no_category() -> None:
+    ones = samples(0, 0, 100)
+    others = samples(0, 1, len(ones))
+    table = with_copies(dict(zip(ones, others, strict=False)))
+    with pytest.raises(DataError, match="All images of 'category 0' also have another label"):
+        read(table, conflicting="drop")
+
+
+def test_benchmarks_drop_and_others_refuse() -> None:
+    assert DataArguments(benchmark="cifar100").conflicts == "drop"
+    assert DataArguments(dataset="mine").conflicts == "refuse"
+    assert DataArguments(benchmark="cifar100", conflicting_labels="refuse").conflicts == "refuse"
+
+
+def test_pixels_decide_not_what_is_written_beside_them() -> None:
+    from promptccd.data.clean_images import clean_image
+    from promptccd.data.images import decode_image
+
+    told = jpeg(pixels(1))
+    plain = clean_image(told)[1]
+    assert told != plain
+    digests = [digest_of(np.asarray(decode_image(each).image)) for each in (told, plain, jpeg(pixels(2)))]
+    assert digests[0] == digests[1] != digests[2]
+    flat = np.zeros((4, 6, 3), np.uint8)
+    assert digest_of(flat) != digest_of(flat.reshape(6, 4, 3))
+
+
+def test_conflicts_are_those_of_brute_force() -> None:
+    generator = np.random.default_rng(3)
+    for _ in range(200):
+        digests = [bytes([each]) for each in generator.integers(0, 6, 12)]
+        labels = generator.integers(0, 3, 12).tolist()
+        found = conflicts(digests, labels)
+        for one in range(12):
+            others = [two for two in range(12) if digests[one] == digests[two] and labels[one] != labels[two]]
+            assert found.get(one) == (others[0] if others else None)

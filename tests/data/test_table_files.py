@@ -1,0 +1,143 @@
+"""What a data set may name: its own files, links among them, and folders that were given."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from huggingface_hub import constants
+
+from promptccd.data import StageStream
+from promptccd.data.image_rows import ForeignFileError, ImageRows
+from promptccd.data.images import Status
+from promptccd.data.limits import SkippedFileError
+from promptccd.data.loading import load_images
+from promptccd.data.table_files import image_roots
+from promptccd.errors import DataError
+from tests.conftest import coloured_images
+from tests.hub.hostile_tables import as_table, pictures, rows, write_parquet
+
+BLOCKS = [2, 1, 1, 1]
+
+
+def by_path(folder: Path) -> Dataset:
+    """Rows that name a file each."""
+    records = rows()
+    for number, record in enumerate(records):
+        place = folder / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(record["image"]["bytes"])
+        record["image"] = {"bytes": None, "path": str(place)}
+    return as_table(records)
+
+
+def test_own_files_are_read_and_so_are_links_among_them(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "data")
+    first = sorted((folder / "category 0").iterdir())[0]
+    (folder / "store").mkdir()
+    first.rename(folder / "store" / "kept.bin")
+    first.symlink_to(folder / "store" / "kept.bin")
+    stages = StageStream.from_dataset(str(folder), class_blocks=BLOCKS)
+    assert sum(map(len, stages)) == 60
+    assert stages[0].decode(0).image is not None
+    linked = tmp_path / "linked"  # the folder itself may be a link: a person chose it
+    linked.symlink_to(folder)
+    again = StageStream.from_dataset(str(linked), class_blocks=BLOCKS)
+    assert again.split.fingerprint == stages.split.fingerprint
+
+
+def test_a_table_in_memory_needs_its_folders_to_be_given(tmp_path: Path) -> None:
+    table = by_path(tmp_path / "mine")
+    with pytest.raises(DataError, match="Row 0 of the data set names .*image_roots allows further folders"):
+        StageStream.from_dataset(table, class_blocks=BLOCKS)
+    stages = StageStream.from_dataset(table, class_blocks=BLOCKS, image_roots=[tmp_path / "mine"])
+    plain = StageStream.from_dataset(coloured_images(5, 12), class_blocks=BLOCKS)
+    assert stages.split.fingerprint == plain.split.fingerprint
+    with pytest.raises(DataError, match="Row 0 of"):
+        StageStream.from_dataset(table, class_blocks=BLOCKS, image_roots=[tmp_path / "min"])
+
+
+def test_rows_are_counted_as_they_were_selected(tmp_path: Path) -> None:
+    records = rows()
+    records[7]["image"] = {"bytes": None, "path": "/etc/passwd"}
+    shuffled = as_table(records).select([3, 7, 1, 2])
+    with pytest.raises(DataError, match="Row 1 of the data set names '/etc/passwd'"):
+        ImageRows(shuffled).require_own_files("the data set")
+    ImageRows(shuffled.select([0, 2])).require_own_files("the data set")
+
+
+def test_a_missing_image_is_a_matter_of_that_image(tmp_path: Path) -> None:
+    table = by_path(tmp_path / "mine")
+    (tmp_path / "mine" / "9.png").unlink()
+    images = ImageRows(table, roots=[tmp_path / "mine"])
+    images.require_own_files("the data set")
+    assert images.decode(9).verdict.status is Status.SKIPPED
+    assert images.decode(9).verdict.note == "no such file"
+    with pytest.raises(SkippedFileError, match="no image given"):
+        ImageRows(as_table([{"image": {"bytes": None, "path": None}, "label": 0}])).read(0)
+
+
+def test_a_file_that_became_a_link_is_not_followed_later(tmp_path: Path) -> None:
+    table = by_path(tmp_path / "mine")
+    images = ImageRows(table, roots=[tmp_path / "mine"])
+    images.require_own_files("the data set")
+    shutil.copy(tmp_path / "mine" / "3.png", tmp_path / "secret.png")
+    (tmp_path / "mine" / "3.png").unlink()
+    (tmp_path / "mine" / "3.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(ForeignFileError):
+        images.read(3)
+    assert images.decode(3).image is None
+
+
+def test_bytes_win_over_what_a_row_names(tmp_path: Path) -> None:
+    records = rows()
+    for record in records:
+        record["image"]["path"] = "/etc/passwd"
+    stages = StageStream.from_dataset(
+        Dataset.from_list(records).cast(as_table(rows()).features), class_blocks=BLOCKS
+    )
+    assert np.asarray(stages[0].decode(0).image).shape == (16, 16, 3)
+
+
+def test_a_repository_in_the_cache_is_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository = tmp_path / "hub" / "datasets--user--pictures"
+    snapshot = repository / "snapshots" / "0123"
+    assert image_roots("user/pictures") == (str(repository),)
+    (repository / "blobs").mkdir(parents=True)
+    write_parquet(rows(), repository / "blobs" / "abc")
+    snapshot.mkdir(parents=True)
+    (snapshot / "train.parquet").symlink_to("../../blobs/abc")
+    assert image_roots(str(snapshot)) == (str(repository),)
+    assert len(load_images(str(snapshot))) == 60
+    (tmp_path / "hub" / "datasets--user--private").mkdir()
+    write_parquet(rows(), tmp_path / "hub" / "datasets--user--private" / "secret.parquet")
+    (snapshot / "train.parquet").unlink()
+    (snapshot / "train.parquet").symlink_to(tmp_path / "hub" / "datasets--user--private" / "secret.parquet")
+    with pytest.raises(DataError, match="which is no file of its own"):
+        load_images(str(snapshot))
+
+
+@pytest.mark.parametrize("suffix", ["txt", "xml"])
+def test_kinds_of_files_that_hold_no_images_are_not_opened(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / f"train.{suffix}").write_text("a\nb\n")
+    with pytest.raises(DataError, match="which is not read. Give a folder of parquet"):
+        load_images(str(tmp_path / "data"))
+
+
+def test_a_card_of_ones_own_is_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "tables").mkdir(parents=True)
+    write_parquet(rows(), folder / "tables" / "a.parquet")
+    card = "configs:\n- config_name: default\n  data_files:\n  - split: seen\n    path: tables/*.parquet\n"
+    (folder / "README.md").write_text(f"---\n{card}---\n")
+    assert len(load_images(str(folder), "seen")) == 60
+
+
+def test_why_a_table_is_refused_is_said_by_its_first_cause(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "data")
+    (folder / "metadata.csv").write_text("file_name,label\n../x.png,0\n")
+    with pytest.raises(DataError, match=r"Invalid metadata file_name '\.\./x\.png'"):
+        load_images(str(folder))

@@ -1,0 +1,49 @@
+"""The table of faults and the tests that hold it: ``python -m tests.faults``, exit code 1 if a row has none."""
+
+import contextlib
+import io
+import sys
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROWS = Path(__file__).with_name("faults.toml")
+
+
+class Collector:
+    """Notes the rows of every test that is collected."""
+
+    def __init__(self) -> None:
+        self.tests: dict[int, list[str]] = defaultdict(list)
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        for marker in item.iter_markers("fault"):
+            for row in marker.args:
+                name = item.nodeid.partition("[")[0]
+                if name not in self.tests[row]:
+                    self.tests[row].append(name)
+
+
+def main() -> int:
+    """Print the table."""
+    rows = {int(number): title for number, title in tomllib.loads(ROWS.read_text(encoding="utf-8")).items()}
+    collector = Collector()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        collected = pytest.main(["--collect-only", "-q", str(Path(__file__).parent)], plugins=[collector])
+    if collected != pytest.ExitCode.OK:
+        print(said.getvalue(), file=sys.stderr)
+        return 1
+    for number, title in rows.items():
+        print(f"{number:2} {title}")
+        for name in collector.tests[number] or ["NO TEST"]:
+            print(f"       {name}")
+    held = sum(bool(collector.tests[number]) for number in rows)
+    unknown = sorted(collector.tests.keys() - rows.keys())
+    print(f"\n{held} of {len(rows)} rows have a test." + (f" Unknown rows: {unknown}." if unknown else ""))
+    return 0 if held == len(rows) and not unknown else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

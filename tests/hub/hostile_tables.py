@@ -1,0 +1,276 @@
+"""Data sets that name what is not theirs: a way in each, and what lies outside of them."""
+
+import io
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from datasets import ClassLabel, Dataset, Features, Image, Value
+from PIL import Image as PilImage
+from PIL.PngImagePlugin import PngInfo
+
+from tests.conftest import coloured_images
+
+MARKER = b"CANARY-of-another-persons-file"
+NAMES = [f"category {number}" for number in range(5)]
+RAW = Features(
+    {"image": {"bytes": Value("binary"), "path": Value("string")}, "label": ClassLabel(names=NAMES)}
+)
+CARD = "dataset_info:\n  features:\n  - name: image\n    dtype: image\n  - name: label\n    dtype: int64\n"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things are.
+
+    Attributes:
+        data: the data set's folder, empty at first.
+        secret: a folder beside it that is not the data set's; `secret_files` fills it.
+    """
+
+    data: Path
+    secret: Path
+
+    @property
+    def image(self) -> str:
+        """A picture that nobody gave away."""
+        return str(self.secret / "secret.png")
+
+
+def rows(count: int = 12) -> list[dict]:
+    """Honest rows."""
+    table = coloured_images(5, count).cast_column("image", Image(decode=False))
+    return [{**record, "image": {**record["image"], "path": None}} for record in table]
+
+
+def foreign(path: str) -> list[dict]:
+    """Honest rows, and one that names a file."""
+    listed = rows()
+    listed[37] = {"image": {"bytes": None, "path": path}, "label": 2}
+    return listed
+
+
+def as_table(records: list[dict]) -> Dataset:
+    """Rows as published tables hold them."""
+    return Dataset.from_list(records, features=RAW).cast_column("image", Image())
+
+
+def write_parquet(records: list[dict], path: Path) -> None:
+    """Rows as they are: `datasets` itself would put the bytes of every file that it can reach into the table."""
+    pyarrow.parquet.write_table(as_table(records).data.table, path)
+
+
+def secret_files(folder: Path) -> None:
+    """A picture, and tables, archives and saved data sets of it, all with a marker inside."""
+    folder.mkdir()
+    info = PngInfo()
+    info.add_text("Comment", MARKER.decode())
+    stream = io.BytesIO()
+    pixels = np.random.default_rng(5).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+    PilImage.fromarray(pixels).save(stream, "PNG", pnginfo=info)
+    (folder / "secret.png").write_bytes(stream.getvalue())
+    table = as_table(
+        [{"image": {"bytes": stream.getvalue(), "path": None}, "label": row % 5} for row in range(60)]
+    )
+    table.to_parquet(folder / "secret.parquet")
+    table.save_to_disk(str(folder / "saved"))
+    (folder / "secret.csv").write_text(f"file_name,label,note\na.png,0,{MARKER.decode()}\n")
+    (folder / "secret.jsonl").write_text(json.dumps({"file_name": "a.png", "note": MARKER.decode()}) + "\n")
+    (folder / "secret.md").write_text(f"---\npretty_name: {MARKER.decode()}\n---\n")
+    with zipfile.ZipFile(folder / "secret.zip", "w") as archive:
+        archive.write(folder / "secret.png", "a/secret.png")
+
+
+def pictures(folder: Path) -> Path:
+    """An image folder of five categories, honest so far."""
+    for number, record in enumerate(coloured_images(5, 12)):
+        place = folder / NAMES[record["label"]]
+        place.mkdir(parents=True, exist_ok=True)
+        record["image"].save(place / f"{number}.png")
+    return folder
+
+
+def in_parquet(path: Callable[[Places], str]) -> Callable[[Places], None]:
+    """A table of which a row names a path."""
+
+    def make(places: Places) -> None:
+        places.data.mkdir()
+        write_parquet(foreign(path(places)), places.data / "train.parquet")
+
+    return make
+
+
+def with_link(name: str, target: Callable[[Places], str], path: str) -> Callable[[Places], None]:
+    """As `in_parquet`, by way of a link inside."""
+
+    def make(places: Places) -> None:
+        in_parquet(lambda places: str(places.data / path))(places)
+        (places.data / name).symlink_to(target(places))
+
+    return make
+
+
+def metadata(file_name: Callable[[Places], str], suffix: str = "csv") -> Callable[[Places], None]:
+    """An image folder whose metadata names a file."""
+
+    def make(places: Places) -> None:
+        pictures(places.data)
+        names = [str(path.relative_to(places.data)) for path in sorted(places.data.rglob("*.png"))]
+        names.append(file_name(places))
+        listed = [{"file_name": name, "label": number % 5} for number, name in enumerate(names)]
+        text = "file_name,label\n" + "".join(f"{row['file_name']},{row['label']}\n" for row in listed)
+        if suffix == "jsonl":
+            text = "".join(json.dumps(row) + "\n" for row in listed)
+        (places.data / f"metadata.{suffix}").write_text(text)
+
+    return make
+
+
+def card(said: Callable[[Places], str], name: str = "README.md") -> Callable[[Places], None]:
+    """An image folder whose card says where its data are."""
+
+    def make(places: Places) -> None:
+        pictures(places.data)
+        text = f"configs:\n- config_name: default\n  {said(places)}\n"
+        (places.data / name).write_text(f"---\n{text}---\n" if name == "README.md" else text)
+
+    return make
+
+
+def typed(name: str, text: Callable[[str], str]) -> Callable[[Places], None]:
+    """Text files whose card calls a column of paths images."""
+
+    def make(places: Places) -> None:
+        places.data.mkdir()
+        (places.data / name).write_text(text(places.image))
+        (places.data / "README.md").write_text(f"---\n{CARD}---\n")
+
+    return make
+
+
+def linked(name: str, target: str, beside: bool = True) -> Callable[[Places], None]:
+    """A file of the data set that is a link out."""
+
+    def make(places: Places) -> None:
+        if beside:
+            pictures(places.data)
+        else:
+            places.data.mkdir()
+        (places.data / name).symlink_to(places.secret / target)
+
+    return make
+
+
+def saved(change: Callable[[Places], None]) -> Callable[[Places], None]:
+    """What `save_to_disk` left, changed."""
+
+    def make(places: Places) -> None:
+        as_table(rows()).save_to_disk(str(places.data))
+        change(places)
+
+    return make
+
+
+def another_part(places: Places) -> None:
+    """One of the saved table's files is another data set's."""
+    state = json.loads((places.data / "state.json").read_text())
+    part = next((places.secret / "saved").glob("*.arrow"))
+    state["_data_files"] = [{"filename": os.path.relpath(part, places.data)}]
+    (places.data / "state.json").write_text(json.dumps(state))
+
+
+def linked_part(places: Places) -> None:
+    """The same by a link."""
+    part = next(places.data.glob("*.arrow"))
+    part.unlink()
+    part.symlink_to(next((places.secret / "saved").glob("*.arrow")))
+
+
+def another_split(places: Places) -> None:
+    """A saved dictionary of which a split lies elsewhere."""
+    shutil.rmtree(places.data)
+    places.data.mkdir()
+    (places.data / "dataset_dict.json").write_text(json.dumps({"splits": [f"../{places.secret.name}/saved"]}))
+
+
+def saved_rows(places: Places) -> None:
+    """A row of a saved table names a file; saving by the ordinary way would read it, so it is put in by hand."""
+    shutil.rmtree(places.data)
+    as_table(rows()).save_to_disk(str(places.data))
+    part = next(places.data.glob("*.arrow"))
+    table = as_table(foreign(places.image)).data.table
+    with pyarrow.OSFile(str(part), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def pipe(places: Places) -> None:
+    """A row names a pipe, which nobody writes to."""
+    in_parquet(lambda places: str(places.data / "pipe.png"))(places)
+    os.mkfifo(places.data / "pipe.png")
+
+
+def beside(places: Places) -> str:
+    """A folder whose name begins like the data set's."""
+    folder = places.data.with_name(places.data.name + "-secret")
+    folder.mkdir()
+    return shutil.copy(places.image, folder / "secret.png")
+
+
+# Every way in, by what it is; each makes the data set's folder.
+TABLES: dict[str, Callable[[Places], None]] = {
+    "an absolute path": in_parquet(lambda places: places.image),
+    "a path that leads up": in_parquet(lambda places: f"{places.data}/../{places.secret.name}/secret.png"),
+    "a path from here": in_parquet(lambda places: f"../{places.secret.name}/secret.png"),
+    "a path from home": in_parquet(lambda places: "~/secret.png"),
+    "a file that is not there": in_parquet(lambda places: str(places.secret / "nothing.png")),
+    "a link": with_link("link.png", lambda places: places.image, "link.png"),
+    "a link to a folder": with_link("sub", lambda places: str(places.secret), "sub/secret.png"),
+    "a link up and down": with_link("up", lambda places: "..", "up/secret/secret.png"),
+    "a web address": in_parquet(lambda places: "http://127.0.0.1:9/secret.png"),
+    "a file's address": in_parquet(lambda places: f"file://{places.image}"),
+    "a file's address in capitals": in_parquet(lambda places: f"FILE://{places.image}"),
+    "an address of the Hub": in_parquet(lambda places: "hf://datasets/user/secret/secret.png"),
+    "a file of an archive": in_parquet(lambda places: f"zip://a/secret.png::{places.secret}/secret.zip"),
+    "a chain of addresses": in_parquet(lambda places: f"simplecache::file://{places.image}"),
+    "a null byte": in_parquet(lambda places: f"{places.image}\0.png"),
+    "a folder": in_parquet(lambda places: str(places.secret)),
+    "a device": in_parquet(lambda places: "/dev/zero"),
+    "a pipe": pipe,
+    "a folder of the same beginning": in_parquet(beside),
+    "metadata with an absolute path": metadata(lambda places: places.image),
+    "metadata that leads up": metadata(lambda places: f"../{places.secret.name}/secret.png"),
+    "metadata with an address": metadata(lambda places: f"file://{places.image}", "jsonl"),
+    "metadata that is a link": linked("metadata.csv", "secret.csv"),
+    "json metadata that is a link": linked("metadata.jsonl", "secret.jsonl"),
+    "an image that is a link": linked(f"{NAMES[3]}/x.png", "secret.png"),
+    "a column of a csv": typed("train.csv", lambda image: f"image,label\n{image},0\n"),
+    "a column of json lines": typed(
+        "train.jsonl", lambda image: json.dumps({"image": {"path": image}, "label": 0}) + "\n"
+    ),
+    "a card that leads up": card(lambda places: f"data_files: ../{places.secret.name}/*.png"),
+    "a card with an absolute path": card(lambda places: f"data_files: {places.secret}/*.parquet"),
+    "a card with a folder": card(lambda places: f"data_dir: {places.secret}"),
+    "a card with splits": card(
+        lambda places: f"data_files:\n  - split: train\n    path: [{places.secret}/*.parquet]"
+    ),
+    "a card with a file's address": card(lambda places: f"data_files: file://{places.secret}/*.parquet"),
+    "a card with a web address": card(lambda places: "data_files: http://127.0.0.1:9/train.parquet"),
+    "a card of the other name": card(
+        lambda places: f"data_files: {places.secret}/*.parquet", ".huggingface.yaml"
+    ),
+    "a card that is a link": linked("README.md", "secret.md"),
+    "a table that is a link": linked("train.parquet", "secret.parquet", beside=False),
+    "a csv that is a link": linked("train.csv", "secret.csv", beside=False),
+    "an archive that is a link": linked("train.zip", "secret.zip", beside=False),
+    "a saved part elsewhere": saved(another_part),
+    "a saved part that is a link": saved(linked_part),
+    "a saved split elsewhere": saved(another_split),
+    "a saved row": saved(saved_rows),
+}

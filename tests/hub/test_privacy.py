@@ -1,0 +1,330 @@
+"""Photographs with markers in every place that tells on people: none is in anything that leaves."""
+
+import base64
+import io
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from datasets import load_dataset
+from huggingface_hub import HfApi
+from PIL import Image
+
+from promptccd.cli.main import main
+from promptccd.data import StageStream
+from promptccd.data.hub_stages import SPLIT_FILE
+from promptccd.errors import HubError
+from promptccd.hub import publish_groups, publish_stages, push_stage
+from promptccd.runs import RunDirectory
+from tests.conftest import quick_recipe
+from tests.hub.contents import Blob
+from tests.hub.server import Fault, Hub
+from tests.hub.test_push import FAULTS
+from tests.photographs import MARKER, TELLING, album, jpeg, pixels
+
+PLACES = [f"{MARKER}-file", MARKER, "2019:07:14", f"holiday_{MARKER}"]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image folder of five categories; the folder and its files are called by what happened there."""
+    folder = tmp_path_factory.mktemp("home") / f"holiday_{MARKER}_in_Rome"
+    for number, (suffix, content) in enumerate(album(5 * 14, [kind for kind in TELLING if kind != "avif"])):
+        place = folder / f"kind {number % 5}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{MARKER}-file_{number}{suffix}").write_bytes(content)
+    (folder / "kind 0" / f"{MARKER}-file_broken.jpg").write_bytes(jpeg(pixels(3))[:1800])
+    return folder
+
+
+@pytest.fixture
+def recipe(photographs: Path, backbone_folder: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(quick_recipe(photographs, backbone_folder, tmp_path / "run")))
+    return path
+
+
+def told(content: bytes) -> list[str]:
+    """Which of the markers stand in bytes, as text of either width."""
+    return [word for word in PLACES if word.encode() in content or word.encode("utf-16-le") in content]
+
+
+def told_within(content: bytes) -> list[str]:
+    """The same, and inside of the pictures of a page."""
+    pictures = re.findall(rb"data:image/[a-z]+;base64,([A-Za-z0-9+/=]+)", content)
+    return [*told(content), *(word for each in pictures for word in told(base64.b64decode(each)))]
+
+
+def told_on_hub(hub: Hub) -> list[tuple[str, str]]:
+    """Which stand in anything that was sent, by file."""
+    found = [(name, word) for name, data in hub.objects.items() for word in told(data)]
+    for repo in hub.repos.values():
+        for commit in repo.history():
+            found += [
+                (name, word)
+                for name, blob in commit.files.items()
+                for word in told(blob.data + name.encode())
+            ]
+    return found
+
+
+@pytest.mark.fault(47, 49)
+def test_pushed_stages_tell_nothing_and_are_the_same(
+    recipe: Path, photographs: Path, hub: Hub, capsys, tmp_path: Path
+) -> None:
+    assert main(["split", str(recipe), "--push", "user/stages", "--json"]) == 0
+    fingerprint = json.loads(capsys.readouterr().out)["fingerprint"]
+    assert told_on_hub(hub) == []
+    files = hub.repo("user/stages", "dataset").at("main").files
+    seen, unreadable = 0, 0
+    for name in [name for name in files if name.startswith("stage_")]:
+        table = pyarrow.parquet.read_table(io.BytesIO(files[name].data))
+        for row in table.to_pylist():
+            seen += 1
+            if row["image"] is None:
+                unreadable += 1
+                continue
+            assert row["image"]["path"].partition(".")[0] == str(row["sample_id"])
+            assert told(row["image"]["bytes"]) == []
+            with Image.open(io.BytesIO(row["image"]["bytes"])) as picture:
+                assert not picture.getexif()
+    assert unreadable == 1
+    original = StageStream.from_dataset(str(photographs), class_blocks=[2, 1, 1, 1], seed=1)
+    assert seen == sum(count.images for count in original.counts)
+    again = StageStream.from_hub("user/stages")
+    assert again.split.fingerprint == original.split.fingerprint == fingerprint
+    for one, other in zip(again, original, strict=True):
+        assert np.array_equal(one.sample_ids, other.sample_ids)
+        for position in range(len(one)):
+            pair = [each.decode(position).image for each in (one, other)]
+            assert (pair[0] is None) == (pair[1] is None)
+            assert pair[0] is None or np.array_equal(np.asarray(pair[0]), np.asarray(pair[1]))
+
+
+@pytest.mark.fault(47, 49)
+def test_models_cards_and_pages_tell_nothing(
+    recipe: Path, photographs: Path, hub: Hub, tmp_path: Path, capsys
+) -> None:
+    assert main(["train", "--config", str(recipe)]) == 0
+    assert main(["push", str(tmp_path / "run")]) == 0
+    assert len([kind for kind, _ in hub.repos if kind == "model"]) == 4
+    assert told_on_hub(hub) == []
+    card = hub.repo("user/run-stage3").at("main").files["README.md"].data.decode()
+    assert "images from a local folder" in card
+    kept = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    named = {path.name for path in kept if told(path.read_bytes())}
+    assert named == {"manifest.json"}  # it says where the images lie, and stays here
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report"), "--map", "pca"]) == 0
+    picture = sorted(photographs.rglob("*.jpg"))[0]
+    assert (
+        main(["explain", str(tmp_path / "run" / "stage1"), str(picture), "--out", str(tmp_path / "why")]) == 0
+    )
+    made = [path for name in ("report", "why") for path in (tmp_path / name).rglob("*") if path.is_file()]
+    assert len(made) >= 4
+    assert [path.name for path in made if told_within(path.read_bytes())] == []
+
+
+@pytest.mark.fault(49)
+def test_exports_tell_nothing_unless_asked(
+    photographs: Path, trained_run: Path, tmp_path: Path, hub: Hub
+) -> None:
+    command = ["discover", str(trained_run / "stage1"), str(photographs), "--no-cache"]
+    found = tmp_path / "found"
+    assert main([*command, "--out", str(found), "--export", "imagefolder", "dataset"]) == 0
+    made = [path for name in ("images", "dataset") for path in (found / name).rglob("*")]
+    assert len(made) > 70
+    assert [
+        path for path in made if told(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
+    ] == []
+    page = (found / "discovery.html").read_text()
+    assert f"{MARKER}-file_3" in page  # the person's own record
+    unnamed = re.sub(f"{MARKER}-file_[0-9a-z]+", "", page).encode()
+    assert told_within(unnamed) == []
+    assert unnamed.count(b"data:image/") > 10
+    publish_groups(found / "dataset", "user/groups", private=True, token=hub.token)
+    assert told_on_hub(hub) == []
+    assert len(load_dataset("user/groups", split="train")) == 70
+    listed = list(load_dataset("user/groups", split="train"))
+    assert set(listed[0]) == {"image", "category", "name", "known", "confidence", "stage", "sha256"}
+    named = tmp_path / "named"
+    assert main([*command, "--out", str(named), "--export", "imagefolder", "dataset", "--file-names"]) == 0
+    assert f"{MARKER}-file_3" in (named / "images" / "metadata.csv").read_text()
+    assert [path for path in (named / "images").rglob("*.jpg") if path.name.startswith(f"{MARKER}-file_")]
+
+
+# Who can see it -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(50)
+def test_stages_are_private_unless_asked_otherwise(recipe: Path, hub: Hub, caplog, capsys) -> None:
+    with caplog.at_level("INFO"):
+        assert main(["split", str(recipe), "--push", "user/mine"]) == 0
+        assert hub.repo("user/mine", "dataset").private
+        assert "user/mine (data set, private): 7 files" in caplog.text
+        caplog.clear()
+        assert main(["split", str(recipe), "--push", "user/ours", "--public"]) == 0
+    assert not hub.repo("user/ours", "dataset").private
+    listing = next(
+        line for line in caplog.messages if "Sending user/ours (data set, public): 7 files, " in line
+    )
+    assert "stage 0 with 2" in listing
+    assert "stage 3 with " in listing
+    assert "the names of 5 categories" in listing
+    assert main(["split", str(recipe), "--push", "user/x", "--public", "--private"]) == 2
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("kind", ["dataset", "model"])
+def test_what_everybody_sees_is_no_place_for_private_things(
+    recipe: Path, hub: Hub, trained_run: Path, caplog, capsys, kind: str
+) -> None:
+    hub.add("user/known", {"notes.md": b"mine"}, kind=kind)
+    before = hub.repo("user/known", kind).at("main").sha
+    hub.log.clear()
+    if kind == "dataset":
+        assert main(["split", str(recipe), "--push", "user/known"]) == 5
+        assert "can be seen by everybody" in capsys.readouterr().err
+    else:
+        with pytest.raises(HubError, match="can be seen by everybody"):
+            push_stage(RunDirectory(trained_run).stage(0), "user/known", api=HfApi(), private=True)
+    assert hub.repo("user/known", kind).at("main").sha == before
+    assert not hub.requests("POST")
+    assert not hub.requests("PUT")
+
+
+@pytest.mark.fault(50)
+def test_models_say_what_becomes_public_before_it_is(trained_run: Path, hub: Hub, caplog, capsys) -> None:
+    assert main(["push", str(trained_run), "--stage", "1", "--dry-run"]) == 0
+    listed = capsys.readouterr().out
+    assert "user/run-stage1 (model, public): " in listed
+    assert "the names of 3 categories" in listed
+    assert "no image" in listed
+    with caplog.at_level("INFO"):
+        assert main(["push", str(trained_run), "--stage", "1"]) == 0
+    sending = next(index for index, line in enumerate(caplog.messages) if "Sending user/run-stage1" in line)
+    assert caplog.messages[sending].removeprefix("Sending ").rstrip(".") in listed
+
+
+@pytest.mark.fault(50)
+def test_a_dry_run_of_stages_sends_nothing(recipe: Path, hub: Hub, caplog, capsys) -> None:
+    with caplog.at_level("INFO"):
+        assert main(["split", str(recipe), "--push", "user/mine", "--dry-run"]) == 0
+    assert "Would send user/mine (data set, private): 7 files" in caplog.text
+    assert not hub.requests("POST")
+
+
+def test_a_link_in_a_stage_is_not_followed_to_the_hub(trained_run: Path, hub: Hub, tmp_path: Path) -> None:
+    stage = Path(shutil.copytree(trained_run / "stage0", tmp_path / "stage0"))
+    (tmp_path / "id_rsa").write_text(f"{MARKER}-key")
+    (stage / "README.md").unlink()
+    (stage / "README.md").symlink_to(tmp_path / "id_rsa")
+    with pytest.raises(Exception, match=r"README.md"):
+        push_stage(stage, "user/linked", api=HfApi())
+    assert told_on_hub(hub) == []
+
+
+# All or nothing -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream(photographs: Path) -> StageStream:
+    """A few images in stages."""
+    return StageStream.from_dataset(str(photographs), class_blocks=[2, 1, 1, 1], seed=1, images_per_class=8)
+
+
+def state_of(hub: Hub, name: str) -> dict[str, bytes] | None:
+    """What a data set holds besides what the Hub puts there itself."""
+    repo = hub.repos.get(("dataset", name))
+    if repo is None:
+        return None
+    return {path: blob.data for path, blob in repo.at("main").files.items() if path != ".gitattributes"}
+
+
+@pytest.mark.fault(17)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_request_of_a_push_of_stages_fails_once(
+    stream: StageStream, hub: Hub, waits, fault: str
+) -> None:
+    publish_stages(stream, "user/count", ids_only=True, wait=lambda seconds: None)
+    requests, whole = len(hub.log), state_of(hub, "user/count")
+    assert len(hub.repo("user/count", "dataset").history()) == 2  # the Hub's own first one, and ours
+    for number in range(1, requests + 1):
+        name = f"user/fault{number}"
+        hub.plan(number, FAULTS[fault])
+        try:
+            publish_stages(stream, name, ids_only=True, wait=lambda seconds: None)
+        except HubError as error:
+            assert "Run the same command again." in str(error)
+            assert (state_of(hub, name) or {}) == {}, (number, fault)
+        hub.clear_plans()
+        publish_stages(stream, name, ids_only=True, wait=lambda seconds: None)
+        there = state_of(hub, name)
+        assert {path: data for path, data in there.items() if path != "README.md"} == {
+            path: data for path, data in whole.items() if path != "README.md"
+        }, (number, fault)
+        assert len(hub.repo(name, "dataset").history()) == 2, (number, fault)
+        assert hub.repo(name, "dataset").private
+
+
+@pytest.mark.fault(17)
+def test_pushing_stages_again_sends_nothing_and_others_replace_all(stream: StageStream, hub: Hub) -> None:
+    first = publish_stages(stream, "user/stages")
+    assert "stage_0/train-00000-of-00001.parquet" in first.sent
+    before = hub.received("POST") + hub.received("PUT")
+    again = publish_stages(stream, "user/stages")
+    assert again.sent == ()
+    assert again.commit == first.commit
+    assert hub.received("POST") + hub.received("PUT") == before
+    hub.add("user/stages", {"stage_0/train-00001-of-00002.parquet": b"an older shard"}, kind="dataset")
+    publish_stages(stream, "user/stages", ids_only=True)
+    there = state_of(hub, "user/stages")
+    assert "stage_0/train-00001-of-00002.parquet" not in there
+    assert "image" not in load_dataset("user/stages", "stage_0", split="train").column_names
+
+
+@pytest.mark.fault(18, 19)
+def test_words_and_files_of_others_stay(stream: StageStream, hub: Hub) -> None:
+    publish_stages(stream, "user/stages")
+    card = state_of(hub, "user/stages")["README.md"].decode()
+    meanwhile = {"README.md": f"{card}\nSeen in May.\n".encode(), "notes.md": b"theirs"}
+    hub.plan(
+        lambda request: "/commit/" in request.path,
+        Fault(race=lambda hub: hub.add("user/stages", meanwhile, kind="dataset")),
+        times=1,
+    )
+    publish_stages(stream, "user/stages", ids_only=True, wait=lambda seconds: None)
+    there = state_of(hub, "user/stages")
+    assert b"Seen in May." in there["README.md"]
+    assert there["notes.md"] == b"theirs"
+
+
+@pytest.mark.fault(17)
+def test_what_does_not_read_back_is_said(stream: StageStream, hub: Hub) -> None:
+    def cut(hub: Hub) -> None:
+        files = hub.repo("user/stages", "dataset").at("main").files
+        if SPLIT_FILE in files:
+            files[SPLIT_FILE] = Blob(files[SPLIT_FILE].data[:-1], lfs=False)
+
+    hub.plan(lambda request: "/tree/" in request.path, Fault(race=cut), times=math.inf)
+    with pytest.raises(HubError, match=r"does not read back as it was sent: split\.json"):
+        publish_stages(stream, "user/stages", ids_only=True, wait=lambda seconds: None)
+
+
+@pytest.mark.fault(17)
+def test_large_stages_are_several_files_and_come_back_whole(
+    stream: StageStream, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptccd.data.parquet_files._GROUP_ROWS", 5)
+    monkeypatch.setattr("promptccd.data.parquet_files.SHARD_BYTES", 4000)
+    sent = publish_stages(stream, "user/stages").sent
+    shards = [name for name in sent if name.startswith("stage_0/")]
+    assert len(shards) > 1
+    assert shards == [
+        f"stage_0/train-{number:05d}-of-{len(shards):05d}.parquet" for number in range(len(shards))
+    ]
+    assert StageStream.from_hub("user/stages").split.fingerprint == stream.split.fingerprint

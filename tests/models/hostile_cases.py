@@ -1,0 +1,453 @@
+"""The table of hostile checkpoints: what is changed, and what the one line must say; none means it does no harm."""
+
+import json
+from typing import Any
+
+import torch
+
+from tests.models.hostile import (
+    CONFIG,
+    EVIL_CODE,
+    EVIL_MAP,
+    INDEX,
+    PROCESSOR,
+    WEIGHTS,
+    Case,
+    Change,
+    added,
+    appended,
+    as_folder,
+    as_link,
+    as_pipe,
+    beside,
+    both,
+    cast,
+    config,
+    cut,
+    filled,
+    first,
+    gone,
+    header,
+    linked_folder,
+    moved,
+    nested,
+    outside,
+    pickled,
+    processor,
+    put,
+    raw_header,
+    renamed_twice,
+    sharded,
+    sparse,
+    tensors,
+    without,
+    without_room,
+    write,
+    zipped,
+)
+
+CASES: list[Case] = []
+
+
+def cases(row: int, table: dict[str, tuple[Change, str | None]], base: str = "promptccd") -> None:
+    """Add a table of cases to one row of the faults."""
+    for name, (change, says) in table.items():
+        assert name not in {each.name for each in CASES}, name
+        CASES.append(Case(name, row, change, base, says))
+
+
+# Keys that name code, a kernel, a quantiser, another file, or an attribute of the configuration itself
+KEYS: dict[str, Any] = {
+    "auto_map": EVIL_MAP,
+    "_attn_implementation": "evil/kernel",
+    "attn_implementation": "evil/kernel",
+    "_attn_implementation_internal": "evil/kernel",
+    "experts_implementation": "evil/kernel",
+    "kernel_config": {"Linear": "evil/kernel:Linear"},
+    "trust_remote_code": True,
+    "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    "custom_pipelines": {"category-discovery": {"impl": "evil.Evil", "pt": ["AutoModel"]}},
+    "transformers_weights": "../../elsewhere.safetensors",
+    "configuration_files": ["config.5.0.0.json"],
+    "fusion_config": {"patch_embeddings": True},
+    "distributed_config": {"tp_size": 8},
+    "base_model_tp_plan": {"head": "colwise"},
+    "per_layer_config": [{}],
+    "from_pretrained": "x",
+    "__class__": "evil.Evil",
+    "names_by_id": {"0": "x"},
+    "sub_configs": {"vision_config": "evil"},
+    "image_processor_type": "evil.Evil",
+}
+STEERING = (
+    "auto_map",
+    "_attn_implementation",
+    "attn_implementation",
+    "quantization_config",
+    "trust_remote_code",
+)
+cases(37, {f"key {key}": (config(**{key: value}), key) for key, value in KEYS.items()})
+cases(37, {f"backbone key {key}": (config(**{key: KEYS[key]}), key) for key in STEERING}, "backbone")
+cases(37, {f"inner key {key}": (config(**{f"vision_config__{key}": KEYS[key]}), key) for key in STEERING})
+cases(
+    37,
+    {
+        "own code of another repository": (config(auto_map__AutoModel="evil/repo--evil.Evil"), "auto_map"),
+        "own code and a processor": (config(auto_map__AutoImageProcessor="evil.Evil"), "auto_map"),
+        "inner key use_timm_backbone": (config(vision_config__use_timm_backbone=True), "use_timm_backbone"),
+        "a name for a backbone": (config(vision_config="facebook/dinov2-base"), "vision_config"),
+        "unknown key": (config(hidden_sise=32), "hidden_sise"),
+        "path for a name": (config(_name_or_path="/etc/passwd", transformers_version="9.9.9"), None),
+        "a billion labels": (config(num_labels=10**9), None),
+        "labels and a class": (
+            config(id2label={"x": 1}, architectures=["evil.Evil"], return_dict=False),
+            None,
+        ),
+    },
+)
+
+# Types that are not ours
+KINDS = ("zzz", "llama", "timm_wrapper", "clip_vision_model", None, ["promptccd"], {"promptccd": 1}, 7)
+cases(
+    37,
+    {f"type {kind}": (config(model_type=kind, auto_map=EVIL_MAP), "model of type") for kind in KINDS}
+    | {f"inner type {kind}": (config(vision_config__model_type=kind), "backbone of type") for kind in KINDS}
+    | {
+        "no type": (without(CONFIG, "model_type"), "model of type"),
+        "a stage called a backbone": (config(model_type="dinov2"), "model of type"),
+    },
+)
+cases(37, {"a backbone called a stage": (config(model_type="promptccd"), "key")}, "backbone")
+
+# Numbers, and what stands where one is expected
+NUMBERS: list[tuple[str, list[Any]]] = [
+    ("vision_config__hidden_size", [10**7, 0, -32, 32.0, "32", True, None, [32]]),
+    ("vision_config__num_hidden_layers", [10**12, -1]),
+    ("vision_config__num_attention_heads", [0, 5]),
+    ("vision_config__mlp_ratio", [10**7, -4]),
+    ("vision_config__image_size", [10**6, 4, [16, 16]]),
+    ("vision_config__patch_size", [0, -8]),
+    ("vision_config__num_channels", [10**9, 4]),
+    ("vision_config__layer_norm_eps", [0, -1.0]),
+    ("vision_config__drop_path_rate", [7]),
+    ("vision_config__hidden_act", ["__import__", ["gelu"]]),
+    ("vision_config__qkv_bias", ["yes"]),
+    ("projection_output_size", [10**12, 0]),
+    ("projection_hidden_size", [-32]),
+    ("projection_bottleneck_size", [10**9]),
+    ("num_components", [10**9, -1]),
+    ("prompts_per_image", [0]),
+    ("covariance_type", ["evil"]),
+    ("confidence_temperature", [0, -0.1, "hot"]),
+    ("initializer_range", [1e300]),
+    ("stage", ["newest"]),
+    ("num_known", [-1]),
+    ("dtype", ["float64", "os.system", {"": "float32"}]),
+    ("count_estimate", [{}, 3, {"count": 2, "low": 3, "high": 1, "method": "x", "margin": "y"}]),
+    ("category_ids", [7, [0, 0], [0, -1], [0, 2**70], [0, "1"], [False, True], list(range(100_001))]),
+    ("category_names", [[0, 1], ["zero", "\u001b]0;owned\u0007"], ["zero", "x" * 10**6]]),
+    ("category_names", [["zero", "one\n/etc/passwd\tzero\tknown\t1.000"]]),
+]
+cases(
+    37,
+    {
+        f"{number}.{place} {key}": (config(**{key: value}), key.rpartition("__")[2])
+        for number, (key, odd) in enumerate(NUMBERS)
+        for place, value in enumerate(odd)
+    },
+)
+cases(
+    37,
+    {
+        "an id without a name": (config(category_ids=[0]), "category names"),
+        "two million categories": (config(category_ids=list(range(2 * 10**6))), "larger than"),
+        "patches": (config(vision_config__image_size=4096, vision_config__patch_size=1), "patches"),
+        "a head": (config(projection_output_size=1_048_576, projection_bottleneck_size=16_384), "bytes"),
+        "a mixture": (config(num_components=10**6, vision_config__hidden_size=4096), "bytes"),
+        "a large backbone": (
+            config(vision_config__hidden_size=8192, vision_config__num_hidden_layers=128),
+            "bytes",
+        ),
+        "more blocks than weights": (config(vision_config__num_hidden_layers=100), "not a whole"),
+    },
+)
+cases(
+    37,
+    {
+        "parts": (config(num_parts=10**6), "num_parts"),
+        "one part": (config(num_parts=1), "num_parts"),
+        "router": (config(router_hidden_size=-3), "router_hidden_size"),
+        "pools": (config(pool_size=65_536, prompt_length=4_096, num_parts=1_024), "bytes"),
+    },
+    "promptccd-pp",
+)
+cases(
+    37,
+    {
+        "pool of nothing": (config(pool_size=0), "pool_size"),
+        "more prompts than there are": (config(prompts_per_image=11), "pool_size"),
+        "negative weights": (config(cos_weight=-1.0), "cos_weight"),
+        "a foreign pool": (config(pool="evil"), "pool"),
+    },
+    "promptccd-b",
+)
+cases(
+    37,
+    {
+        "a wide bare backbone": (config(hidden_size=10**12), "hidden_size"),
+        "a deep bare backbone": (config(num_hidden_layers=10**12), "num_hidden_layers"),
+    },
+    "backbone",
+)
+
+# The text of JSON files
+TEXTS: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "JSON"),
+    "list": (b"[]", "JSON object"),
+    "word": (b'"promptccd"', "JSON object"),
+    "words": (b"model_type: promptccd", "JSON"),
+    "binary": (bytes(range(128, 256)), "JSON"),
+    "utf-16": ('{"model_type": "promptccd"}'.encode("utf-16"), "JSON"),
+    "cut": (b'{"model_type": "promptccd", ', "JSON"),
+    "not finite": (b'{"model_type": "promptccd", "confidence_temperature": NaN}', "NaN"),
+    "infinite": (b'{"model_type": "promptccd", "confidence_temperature": 1e999}', "too large"),
+    "digits": (b'{"model_type": "promptccd", "stage": ' + b"9" * 5000 + b"}", "JSON"),
+    "twice": (b'{"model_type": "zzz", "model_type": "promptccd"}', "twice"),
+    "half a character": (b'{"model_type": "promptccd", "category_names": ["\\ud800"]}', "no text"),
+    "deep": (nested(100_000).encode(), "deep"),
+    "deep enough": (nested(50).encode(), "levels"),
+    "long": (b'{"model_type": "promptccd"' + b" " * 9 * 2**20 + b"}", "larger than"),
+}
+for _file in (CONFIG, PROCESSOR):
+    cases(37, {f"{_file} {name}": (write(_file, text), says) for name, (text, says) in TEXTS.items()})
+cases(37, {"a hundred megabytes": (cut(CONFIG, 100 * 2**20), "larger than")})
+
+# What is no file of its own
+for _file, _says in ((CONFIG, "No model"), (PROCESSOR, "has no"), (WEIGHTS, "has no")):
+    cases(
+        38 if _file == WEIGHTS else 37,
+        {
+            f"{_file} gone": (gone(_file), _says),
+            f"{_file} a pipe": (as_pipe(_file), "no file"),
+            f"{_file} a folder": (as_folder(_file), "no file"),
+            f"{_file} a dangling link": (as_link(_file, "nowhere"), "no file"),
+            f"{_file} a link to a device": (as_link(_file, "/dev/zero"), "leads out"),
+            f"{_file} a link to a secret": (as_link(_file, "/etc/passwd"), "leads out"),
+        },
+    )
+cases(38, {"weights in another folder": (outside, "leads out")})
+
+# Image processors
+KIND = "image_processor_type"
+PROCESSORS: dict[str, list[Any]] = {
+    "auto_map": [{"AutoImageProcessor": "evil.Evil"}],
+    KIND: ["Evil", "CLIPImageProcessor", ["BitImageProcessor"], None],
+    "feature_extractor_type": ["evil.Evil"],
+    "size": [
+        {"shortest_edge": 200_000},
+        {"shortest_edge": 0},
+        -4,
+        True,
+        "224",
+        {"longest_edge": 18},
+        {"height": 18},
+    ],
+    "crop_size": [{"height": 200_000, "width": 200_000}, {"height": 16.5, "width": 16}],
+    "do_center_crop": ["yes"],
+    "do_resize": [False],
+    "do_normalize": [False],
+    "do_rescale": [7],
+    "do_pad": [True],
+    "rescale_factor": [0.0, 1e30],
+    "resample": [99, -1, "evil"],
+    "image_mean": ["grey", [0.5], [0.5, "x", 0.5], [0.5, 1e30, 0.5]],
+    "image_std": [[0.5, 0.0, 0.5], [0.5, -1.0, 0.5], [0.5, 1e-30, 0.5], [True, True, True]],
+    "trust_remote_code": [True],
+    "__call__": ["evil"],
+}
+EVIL_PROCESSOR = processor(image_processor_type="Evil", auto_map={"AutoImageProcessor": "evil.Evil"})
+for _base in ("promptccd", "backbone"):
+    cases(
+        37,
+        {
+            f"processor of a {_base}: {key} {place}": (
+                processor(**{key: value}),
+                KIND if key == "feature_extractor_type" else key,
+            )
+            for key, odd in PROCESSORS.items()
+            for place, value in enumerate(odd)
+            if _base == "promptccd" or place == 0
+        },
+        _base,
+    )
+cases(
+    37,
+    {
+        "processor with code": (EVIL_PROCESSOR, KIND),
+        "processor of two edges": (processor(size={"shortest_edge": 18, "longest_edge": 10**9}), "size"),
+        "processor below a patch": (processor(crop_size={"height": 4, "width": 16}), "patch"),
+        "processor of many patches": (processor(crop_size={"height": 2048, "width": 2048}), "patches"),
+        "processor without a crop": (processor(do_center_crop=False), "crop"),
+        "another processor's file": (
+            added("processor_config.json", json.dumps({"auto_map": EVIL_MAP})),
+            None,
+        ),
+        "processor of another version": (processor(processor_class=None, _valid_processor_keys=["x"]), None),
+    },
+)
+
+# Headers of the weights
+OFFSETS: dict[str, dict[str, Any]] = {
+    "beyond the end": {"dtype": "F32", "shape": [2**20], "data_offsets": [0, 2**22]},
+    "overflowing": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 16]},
+    "negative": {"dtype": "F32", "shape": [-4], "data_offsets": [0, 16]},
+    "backwards": {"dtype": "F32", "shape": [4], "data_offsets": [16, 0]},
+    "words": {"dtype": "F32", "shape": "4", "data_offsets": "16"},
+    "of a foreign type": {"dtype": "O", "shape": [4], "data_offsets": [0, 16]},
+}
+HEADERS: dict[str, tuple[Change, str | None]] = {
+    "weights empty": (write(WEIGHTS, b""), "safetensors"),
+    "weights of eight bytes": (write(WEIGHTS, b"\0" * 8), "safetensors"),
+    "header without end": (raw_header(b"{}", 2**63), "header"),
+    "header longer than the file": (raw_header(b"{}", 10**7), "header"),
+    "header of nine megabytes": (raw_header(b" " * 9 * 2**20), "would be"),
+    "header empty": (raw_header(b"{}"), "no tensor"),
+    "header no JSON": (raw_header(b"[[[[[[["), "safetensors"),
+    "header deep": (raw_header(nested(100_000).encode()), "safetensors"),
+    "header binary": (raw_header(bytes(range(128, 256))), "safetensors"),
+    "a hole": (header(lambda held: {key: held[key] for key in list(held)[:-1]}), "safetensors"),
+    "overlapping": (header(lambda held: {key: list(held.values())[1] for key in held}), "safetensors"),
+    "weights cut": (cut(WEIGHTS, 40_000), "safetensors"),
+    "weights with a tail": (appended(WEIGHTS, b"x" * 999), "safetensors"),
+    "sixty gigabytes": (sparse([2**34]), "memory"),
+    "sixty gigabytes of the right name": (sparse([2**17, 2**17]), "memory"),
+    "a gigabyte that is all there": (without_room(16_384), "memory"),
+    "four gigabytes that are all there": (without_room(32_768), "memory"),
+}
+cases(38, HEADERS)
+cases(
+    38,
+    {
+        f"offsets {name}": (raw_header(json.dumps({"a": part}).encode(), rest=b"\0" * 16), "safetensors")
+        for name, part in OFFSETS.items()
+    },
+)
+
+# Tensors
+DTYPES = ("int8", "uint8", "int64", "float64", "bool", "float8_e4m3fn", "complex64")
+PLACES = ("layer.0", "last_weight", "prototypes", "mixture.means", "position_embeddings")
+VALUES = ("nan", "inf", "-inf")
+cases(38, {f"weights of {name}": (cast("last_weight", getattr(torch, name)), "of type") for name in DTYPES})
+cases(
+    38,
+    {
+        f"{value} in {word}": (put(word, float(value)), "NaN or infinity")
+        for word in PLACES
+        for value in VALUES
+    },
+)
+cases(
+    38,
+    {
+        "bfloat16": (tensors(lambda held: held.update({key: held[key].bfloat16() for key in held})), None),
+        "missing": (tensors(lambda held: held.pop("head.last_weight")), "missing"),
+        "too many": (tensors(lambda held: held.update(stranger=torch.zeros(3))), "unexpected"),
+        "of another size": (tensors(lambda held: held.update(prototypes=torch.zeros(9, 32))), "another size"),
+        "of nothing": (tensors(lambda held: held.update(prototypes=torch.zeros(0, 10**12))), "another size"),
+        "named like lines": (
+            tensors(lambda held: held.update({"a\nb\x1b[31m": torch.zeros(3)})),
+            "unexpected",
+        ),
+        "by two names": (tensors(renamed_twice), None),
+        "prototypes without measure": (filled("prototypes", 3e38), "prototypes"),
+        "variances below zero": (filled("mixture.variances", -1.0), "variances"),
+        "variances of zero": (filled("mixture.variances", 0.0), "variances"),
+        "a normalisation of nothing": (filled("backbone.layernorm.weight", 0.0), None),
+    },
+)
+cases(
+    38,
+    {
+        "bare int8": (cast("layernorm", torch.int8), "of type"),
+        "bare NaN": (put("layer.1", float("nan")), "NaN or infinity"),
+        "bare and without a block": (tensors(lambda held: held.pop(first(held, "layer.0"))), "missing"),
+        "bare and without measure": (filled("layer.0.attention.attention.value.weight", 3e38), None),
+    },
+    "backbone",
+)
+
+# Shards
+TARGETS = {
+    "absolute": "/etc/passwd",
+    "a pickle": "model.bin",
+    "gone": "model-00007-of-00002.safetensors",
+    "in a folder": "inner/model.safetensors",
+    "an address": "https://example.org/model.safetensors",
+    "a dot": ".safetensors",
+    "a null": "a\0.safetensors",
+}
+FIRST = "model-00001-of-00002.safetensors"
+cases(38, {f"a shard that is {name}": (moved(target), "names") for name, target in TARGETS.items()})
+cases(
+    38,
+    {
+        "honest shards": (sharded(), None),
+        "a shard above": (beside, "names the file"),
+        "a shard of no name": (sharded(lambda placed: {"a": 7}), "names the file"),
+        "index without a map": (sharded(weight_map=None), "weight_map"),
+        "index of a list": (sharded(weight_map=["a"]), "weight_map"),
+        "index of no tensors": (sharded(weight_map={}), "weight_map"),
+        "ten thousand shards": (
+            sharded(weight_map={f"{n}": f"{n}.safetensors" for n in range(10**4)}),
+            "names",
+        ),
+        "index of more": (
+            sharded(lambda placed: placed | {"stranger": next(iter(placed.values()))}),
+            "index",
+        ),
+        "index of less": (sharded(lambda placed: dict(list(placed.items())[1:])), "index"),
+        "index deep": (both(sharded(), write(INDEX, nested(10**5))), "deep"),
+        "index a pipe": (both(sharded(), as_pipe(INDEX)), "no file"),
+        "a shard that leads out": (both(sharded(), as_link(FIRST, "/etc/passwd")), "leads out"),
+        "a shard of another kind": (both(sharded(), write(FIRST, zipped())), "safetensors"),
+    },
+)
+
+# Pickles
+NAMES = (
+    "optimizer.pt",
+    "TRAINING.PKL",
+    "a.Pickle",
+    "pytorch_model.bin",
+    "x.npy",
+    "x.npz",
+    "x.joblib",
+    "in/a.pkl",
+)
+cases(36, {f"pickle {name}": (added(name, pickled()), "could run code") for name in NAMES})
+cases(
+    36,
+    {
+        "pickle in a linked folder": (linked_folder, None),
+        "pickle called safetensors": (write(WEIGHTS, pickled()), "safetensors"),
+        "archive called safetensors": (write(WEIGHTS, zipped()), "safetensors"),
+    },
+)
+cases(
+    36, {"pickle alone": (both(gone(WEIGHTS), added("pytorch_model.bin", pickled())), "has no")}, "backbone"
+)
+
+# What else may lie there
+CODE = ("modeling_promptccd.py", "configuration_promptccd.py", "__init__.py", "custom_generate/generate.py")
+cases(37, {f"code in {name}": (added(name, EVIL_CODE), None) for name in CODE})
+cases(
+    37,
+    {
+        "an adapter": (added("adapter_config.json", '{"base_model_name_or_path": "evil/model"}'), None),
+        "a generation configuration": (added("generation_config.json", "[["), None),
+        "sums that are a list": (added("checksums.json", "[]"), "checksums.json"),
+        "sums that are deep": (added("checksums.json", nested(10**5)), "checksums.json"),
+        "sums of nothing": (added("checksums.json", "{}"), "damaged"),
+        "sums that are a pipe": (as_pipe("checksums.json"), "checksums.json"),
+    },
+)

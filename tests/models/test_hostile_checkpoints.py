@@ -1,0 +1,230 @@
+"""What strangers send is refused in one line or does no harm: nothing asks, nothing runs, nothing fills the machine."""
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import load_from_disk
+
+from promptccd.data.views import ViewOptions, build_image_processor
+from promptccd.models import VARIANTS
+from promptccd.storage import CHECKSUMS
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.models.hostile import CANARY, CONFIG, EVIL_CODE, EVIL_MAP, Case, mutation, values
+from tests.models.hostile_cases import CASES, EVIL_PROCESSOR
+from tests.models.limited import MOST_BYTES, MOST_SECONDS, Limited, Outcome, limited
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, image_folder: Path) -> Path:
+    """A finished stage of every variant, a bare backbone, and three images."""
+    root = tmp_path_factory.mktemp("honest")
+    generator = torch.Generator().manual_seed(0)
+    for name, variant in VARIANTS.items():
+        vision = {"model_type": "dinov2", **TINY_BACKBONE}
+        own = {"num_components": 2} if name == "promptccd" else {}
+        model = variant(variant.config_class(vision_config=vision, num_known=1, **own, **TINY_HEAD))
+        model.set_categories(torch.randn(2, 32, generator=generator), [0, 1], ["zero", "one"])
+        model.save_pretrained(root / name)
+    shutil.copytree(backbone_folder, root / "backbone")
+    for folder in root.iterdir():
+        build_image_processor(ViewOptions(image_size=16, resize_size=18)).save_pretrained(folder)
+        (folder / "evil.py").write_text(EVIL_CODE)
+    (root / "images").mkdir()
+    for number, row in enumerate(load_from_disk(str(image_folder)).select(range(3))):
+        row["image"].save(root / "images" / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory, honest: Path) -> Iterator[Limited]:
+    """Two gibibytes and twenty seconds for every command."""
+    folder = tmp_path_factory.mktemp("limited")
+    honestly = (Case("", 0, lambda folder: None, base, None) for base in ("promptccd", "backbone"))
+    warm_up = [command(each, honest / each.base, honest / "images", folder / "out") for each in honestly]
+    with limited(folder, *warm_up) as warm:
+        yield warm
+
+
+def hostile(given: Case, honest: Path, folder: Path) -> Path:
+    """The checkpoint of a case."""
+    code = shutil.ignore_patterns("modeling*", "configuration*")  # which is never read
+    shutil.copytree(honest / given.base, folder / "model", ignore=code)
+    given.change(folder / "model")
+    return folder / "model"
+
+
+def command(given: Case, model: Path, images: Path, out: Path) -> list[str]:
+    """What is done with it: a stage predicts, a backbone groups."""
+    if given.base == "backbone":
+        return ["discover", str(model), str(images), "--out", str(out), "--no-cache", "--json"]
+    return ["predict", str(model), str(images), "--json"]
+
+
+def require_harmless(outcome: Outcome, folder: Path) -> None:
+    """No question, no traceback, no line of foreign code, within the limits."""
+    said = outcome.out + outcome.err
+    assert outcome.code >= 0, f"ended by signal {-outcome.code}: {outcome.err[-500:]}"
+    assert "Traceback" not in said, said[-3000:]
+    assert "[y/N]" not in said
+    assert "custom code" not in said
+    assert CANARY not in outcome.left
+    assert not list(folder.rglob(CANARY))
+    assert outcome.seconds < MOST_SECONDS
+    assert outcome.peak < MOST_BYTES
+
+
+def require_answer(outcome: Outcome, says: str | None) -> None:
+    """One line, or numbers that are numbers."""
+    if outcome.code == 0 and says is None:
+        found = json.loads(outcome.out)
+        if "predictions" in found:
+            assert len(found["predictions"]) == 3
+            for row in found["predictions"]:
+                assert 0 <= row["confidence"] <= 1
+                assert math.isfinite(row["distance"])
+        return
+    assert outcome.code == (4 if says is None else 2), outcome.err
+    *before, line = outcome.err.splitlines()
+    assert line.startswith("promptccd: "), line
+    assert not before or says is None  # what was read before the model turned out to compute no numbers
+    assert (says or "") in line
+    assert line.isprintable()
+    assert len(line) < 1000
+    assert outcome.out == ""
+
+
+def marked(given: Case) -> object:
+    return pytest.param(given, id=given.name, marks=pytest.mark.fault(given.row))
+
+
+@pytest.mark.parametrize("given", [marked(each) for each in CASES])
+def test_a_hostile_checkpoint_is_refused_in_one_line_or_harmless(
+    given: Case, honest: Path, process: Limited, tmp_path: Path
+) -> None:
+    model = hostile(given, honest, tmp_path)
+    outcome = process.run(*command(given, model, honest / "images", tmp_path / "out"))
+    require_harmless(outcome, tmp_path)
+    if given.says is None:
+        assert outcome.code in (0, 4), outcome.err
+    require_answer(outcome, given.says)
+
+
+@pytest.mark.fault(37)
+@pytest.mark.parametrize("number", range(25))
+def test_odd_values_are_refused_in_one_line_or_harmless(
+    number: int, honest: Path, process: Limited, tmp_path: Path
+) -> None:
+    given = mutation(number)
+    outcome = process.run(
+        *command(given, hostile(given, honest, tmp_path), honest / "images", tmp_path / "out")
+    )
+    require_harmless(outcome, tmp_path)
+    require_answer(outcome, None if outcome.code == 0 else "")
+
+
+WAYS_IN = [each for each in CASES if each.name in {
+    "key auto_map", "key attn_implementation", "0.0 vision_config__hidden_size", "config.json deep", "type zzz",
+    "processor with code", "config.json a pipe", "header without end", "nan in layer.0", "weights of int8",
+    "a shard that is absolute", "pickle TRAINING.PKL", "a head",
+}]  # fmt: skip
+
+
+@pytest.mark.fault(36, 37, 38)
+@pytest.mark.parametrize("given", WAYS_IN, ids=lambda each: each.name)
+def test_every_command_that_loads_a_model_refuses_it(
+    given: Case, honest: Path, process: Limited, tmp_path: Path
+) -> None:
+    model, images, out = str(hostile(given, honest, tmp_path)), honest / "images", tmp_path / "out"
+    for argv in (
+        ["discover", model, str(images), "--out", str(out), "--no-cache"],
+        ["explain", model, str(images / "0.png"), "--out", str(out)],
+        ["categories", model, "rename", "0", "heron"],
+        ["verify", model],
+    ):
+        outcome = process.run(*argv)
+        require_harmless(outcome, tmp_path)
+        if given.name.startswith("processor") and argv[0] in ("categories", "verify"):
+            continue  # which look at no image
+        assert outcome.code in (1, 2), (argv, outcome)
+        assert len(outcome.err.splitlines()) == 1, (argv, outcome.err)
+
+
+@pytest.mark.fault(37)
+@pytest.mark.parametrize("given", WAYS_IN, ids=lambda each: each.name)
+def test_a_run_of_a_stranger_is_refused(
+    given: Case, honest: Path, trained_run: Path, process: Limited, tmp_path: Path
+) -> None:
+    """Its sums are right, for whoever changed the stage has summed it anew."""
+    run = tmp_path / "run"
+    shutil.copytree(trained_run, run)
+    given.change(run / "stage2")
+    sums = {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in (run / "stage2").iterdir()
+        if file.is_file() and file.name != CHECKSUMS
+    }
+    (run / "stage2" / CHECKSUMS).write_text(json.dumps(sums))
+    for argv in (["evaluate", str(run)], ["report", str(run)], ["evaluate", str(run), "--baselines"]):
+        outcome = process.run(*argv)
+        require_harmless(outcome, tmp_path)
+        assert outcome.code in (0, 1, 2), (argv, outcome)
+
+
+PIPELINES = """
+import promptccd, transformers
+from promptccd.pipeline import TASK, CategoryDiscoveryPipeline
+
+def answer(open_it, *more):
+    try:
+        open_it()(arguments[1])
+    except Exception as error:
+        print(type(error).__name__, len(str(error).splitlines()), *more)
+
+answer(lambda: CategoryDiscoveryPipeline.from_pretrained(arguments[0], device="cpu"))
+answer(lambda: transformers.pipeline(TASK, arguments[0], trust_remote_code=False, device="cpu"))
+"""
+
+
+@pytest.mark.fault(36, 37, 38)
+@pytest.mark.parametrize("given", WAYS_IN, ids=lambda each: each.name)
+def test_the_pipeline_refuses_it(given: Case, honest: Path, process: Limited, tmp_path: Path) -> None:
+    model = hostile(given, honest, tmp_path)
+    outcome = process.run("python", PIPELINES, str(model), str(honest / "images" / "0.png"))
+    require_harmless(outcome, tmp_path)
+    ours, theirs = outcome.out.splitlines()
+    assert ours == "CheckpointError 1"
+    assert theirs
+
+
+@pytest.mark.fault(37)
+def test_a_foreign_processor_brings_up_no_question_in_the_pipeline(
+    honest: Path, process: Limited, tmp_path: Path
+) -> None:
+    """Of a model of ours `transformers.pipeline` asks nothing either, whatever lies beside it."""
+    shutil.copytree(honest / "promptccd", tmp_path / "model")
+    EVIL_PROCESSOR(tmp_path / "model")
+    script = PIPELINES.replace("trust_remote_code=False, ", "")
+    outcome = process.run("python", script, str(tmp_path / "model"), str(honest / "images" / "0.png"))
+    require_harmless(outcome, tmp_path)
+    assert outcome.out.splitlines() == ["CheckpointError 1"] * 2
+
+
+def test_the_harness_sees_code_that_runs(honest: Path, process: Limited, tmp_path: Path) -> None:
+    """Transformers by itself asks, and does as it is told: the same checkpoint that is refused above."""
+    shutil.copytree(honest / "promptccd", tmp_path / "model")
+    values(CONFIG, model_type="zzz", auto_map=EVIL_MAP)(tmp_path / "model")
+    script = "import transformers; transformers.AutoModel.from_pretrained(arguments[0])"
+    outcome = process.run("python", script, str(tmp_path / "model"))
+    assert "[y/N]" in outcome.out
+    assert outcome.left == [CANARY]
+
+
+def test_there_are_at_least_a_hundred_of_them() -> None:
+    assert len(WAYS_IN) == 13
+    assert len(CASES) >= 100

@@ -1,0 +1,121 @@
+"""Features that say nothing: a run ends in a message or in files without a single NaN."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import load_from_disk
+from safetensors.torch import load_file
+from transformers import Dinov2Model
+
+from promptccd.discovery import DiscoverySession, discover
+from promptccd.errors import DivergedError
+from promptccd.runs import train_run
+from promptccd.training.arguments import Recipe
+from tests.conftest import coloured_images, quick_recipe
+
+Backbone = Callable[[Callable[[Dinov2Model], Any]], Path]
+
+
+@pytest.fixture
+def backbone(backbone_folder: Path, tmp_path: Path) -> Backbone:
+    """Saves a backbone whose weights were changed."""
+
+    def changed(change: Callable[[Dinov2Model], Any]) -> Path:
+        model = Dinov2Model.from_pretrained(backbone_folder)
+        with torch.no_grad():
+            change(model)
+        model.save_pretrained(tmp_path / "backbone")
+        return tmp_path / "backbone"
+
+    return changed
+
+
+def zero(model: Dinov2Model) -> None:
+    model.layernorm.weight.zero_()
+    model.layernorm.bias.zero_()
+
+
+def equal(model: Dinov2Model) -> None:
+    model.layernorm.weight.zero_()
+    model.layernorm.bias.copy_(torch.arange(32))
+
+
+def flat(model: Dinov2Model) -> None:
+    model.layernorm.weight[1:] = 0
+
+
+def overflowing(model: Dinov2Model) -> None:
+    model.encoder.layer[0].attention.v_proj.weight.fill_(3e38)
+
+
+def numbers(value: Any) -> list[float]:
+    """Every number of a JSON document."""
+    if isinstance(value, dict):
+        return [number for part in value.values() for number in numbers(part)]
+    if isinstance(value, list):
+        return [number for part in value for number in numbers(part)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def require_numbers(folder: Path) -> int:
+    """No file below a folder holds NaN or infinity; how many were looked into."""
+    tensors = list(folder.rglob("*.safetensors"))
+    for file in tensors:
+        for name, value in load_file(file).items():
+            assert not value.is_floating_point() or value.isfinite().all(), (file, name)
+    documents = [file for file in folder.rglob("*.json") if file.name != "checksums.json"]
+    for file in documents:
+        assert all(map(math.isfinite, numbers(json.loads(file.read_text())))), file
+    return len(tensors)
+
+
+@pytest.mark.fault(30)
+@pytest.mark.parametrize("change", [zero, equal, flat])
+def test_features_that_are_zero_equal_or_flat_leave_numbers(
+    change: Callable[[Dinov2Model], Any], backbone: Backbone, image_folder: Path, tmp_path: Path
+) -> None:
+    train_run(Recipe.from_dict(quick_recipe(image_folder, backbone(change), tmp_path / "run")))
+    assert require_numbers(tmp_path / "run") >= 4
+
+
+@pytest.mark.fault(30)
+@pytest.mark.parametrize("change", [zero, equal])
+def test_groups_of_features_that_say_nothing_are_numbers(
+    change: Callable[[Dinov2Model], Any], backbone: Backbone, image_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "album").mkdir()
+    for number, row in enumerate(load_from_disk(str(image_folder)).select(range(12))):
+        row["image"].save(tmp_path / "album" / f"{number}.png")
+    result = discover(DiscoverySession.open(backbone(change)), tmp_path / "album", tmp_path / "found")
+    assert all(math.isfinite(row.confidence) for row in result.rows if row.confidence is not None)
+    assert require_numbers(tmp_path / "found") >= 1
+
+
+@pytest.mark.fault(30)
+def test_features_that_overflow_stop_a_run_before_anything_is_saved(
+    backbone: Backbone, image_folder: Path, tmp_path: Path
+) -> None:
+    folder = backbone(overflowing)
+    with pytest.raises(DivergedError, match=r"(?i)diverged|not a number|not numbers|no number"):
+        train_run(Recipe.from_dict(quick_recipe(image_folder, folder, tmp_path / "run")))
+    assert not list((tmp_path / "run").glob("stage*"))
+    assert require_numbers(tmp_path / "run") == 0
+
+
+@pytest.mark.fault(30)
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_fewer_images_than_dimensions_leave_positive_covariances(
+    covariance: str, backbone_folder: Path, tmp_path: Path
+) -> None:
+    coloured_images(5, 8).save_to_disk(str(tmp_path / "few"))
+    values = quick_recipe(tmp_path / "few", backbone_folder, tmp_path / "run", covariance_type=covariance)
+    train_run(Recipe.from_dict(values))
+    require_numbers(tmp_path / "run")
+    for stage in range(4):
+        variances = load_file(tmp_path / "run" / f"stage{stage}" / "model.safetensors")["mixture.variances"]
+        assert (torch.linalg.eigvalsh(variances) if covariance == "full" else variances).min() > 0

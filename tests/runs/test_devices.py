@@ -1,0 +1,338 @@
+"""Devices that have too little memory or are lost, raised where the device would raise it, and disks without room."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from promptccd.cli.main import main
+from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
+from promptccd.models import VARIANTS
+from promptccd.runs import RunDirectory, plan_cells, predict_folder, run_sweep, train_run
+from promptccd.runs.space import TrainingSpace
+from promptccd.training.arguments import Recipe
+from promptccd.training.device import device_problem, in_smaller_batches
+from promptccd.training.trainer import TrainingState
+from tests.conftest import coloured_images, quick_recipe
+
+Values = dict[str, dict]
+TOO_LITTLE = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+LOST = RuntimeError("CUDA error: unspecified launch failure\nFor debugging consider CUDA_LAUNCH_BLOCKING=1")
+
+
+@pytest.fixture
+def values(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> Values:
+    return quick_recipe(image_folder, backbone_folder, tmp_path / "run")
+
+
+def changed(values: Values, **training: object) -> Recipe:
+    return Recipe.from_dict({**values, "training": {**values["training"], **training}})
+
+
+@contextmanager
+def failing(
+    error: Exception, *, above: int = 0, at_forward: int = 0, training: bool = True
+) -> Iterator[list[int]]:
+    """Forwards of so many images or more raise an error, from one on; the sizes of those that ran are noted."""
+    sizes: list[int] = []
+
+    def before(module: nn.Module, arguments: tuple) -> None:
+        if type(module) in VARIANTS.values() and module.training == training:
+            sizes.append(len(arguments[0]))
+            if len(sizes) > at_forward and sizes[-1] > above:
+                raise error
+
+    handle = nn.modules.module.register_module_forward_pre_hook(before)
+    try:
+        yield sizes
+    finally:
+        handle.remove()
+
+
+@pytest.mark.fault(53)
+def test_too_little_memory_saves_the_state_before_the_step_and_the_named_command_goes_on(
+    values: Values, tmp_path: Path
+) -> None:
+    """32 images are two views each: a step of 64 does not fit, one of 32 does. The third step fails."""
+    with failing(TOO_LITTLE, above=40, at_forward=2), pytest.raises(OutOfMemoryError) as error:
+        train_run(changed(values))
+    assert error.value.exit_code == 6
+    assert "step of 32 images: saved stage 0, epoch 1, step 0" in str(error.value)
+    assert "--batch_size 16" in str(error.value)
+    resumed = RunDirectory(tmp_path / "run").load_state(0)
+    assert resumed is not None
+    assert (resumed[0].epoch, resumed[0].step, resumed[0].batch_size) == (1, 0, 32)
+    with failing(TOO_LITTLE, above=40) as sizes:
+        score = train_run(changed(values, batch_size=16))
+    assert [row.stage for row in score.stages] == [1, 2, 3]
+    assert max(sizes) == 32
+    assert len(sizes) == 4 + 2 * (2 + 3 + 3)  # of stage 0 the second epoch alone
+    manifest = RunDirectory(tmp_path / "run").manifest
+    assert manifest["smaller_batches"] == [{"batch_size": 16, "instead_of": 32, "from_stage": 0}]
+    assert manifest["recipe"]["training"]["batch_size"] == 16
+    assert not (tmp_path / "run" / "out_of_memory.json").exists()
+
+
+@pytest.mark.fault(53)
+def test_the_same_command_goes_on_when_there_is_more_memory_and_ends_in_the_same_bytes(
+    values: Values, trained_run: Path, tmp_path: Path
+) -> None:
+    with failing(TOO_LITTLE, at_forward=1), pytest.raises(OutOfMemoryError, match="epoch 0, step 1"):
+        train_run(changed(values))
+    train_run(changed(values))
+    for stage in range(4):
+        name = f"stage{stage}/model.safetensors"
+        assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
+    assert not (tmp_path / "run" / "out_of_memory.json").exists()
+
+
+@pytest.mark.fault(7)
+@pytest.mark.parametrize("batch_size", [16, 64])
+def test_another_batch_size_is_refused_unless_memory_was_too_little(values: Values, batch_size: int) -> None:
+    with failing(LOST, at_forward=1), pytest.raises(DeviceError):
+        train_run(changed(values))
+    with pytest.raises(RunError, match=f"training.batch_size was 32, is {batch_size}"):
+        train_run(changed(values, batch_size=batch_size))
+    with failing(TOO_LITTLE), pytest.raises(OutOfMemoryError):
+        train_run(changed(values))
+    with pytest.raises(RunError, match=r"training.batch_size was 32, is 33"):  # a smaller one alone
+        train_run(changed(values, batch_size=33))
+
+
+@pytest.mark.fault(53)
+def test_memory_that_ends_within_the_update_saves_no_half_step(
+    values: Values, tmp_path: Path, monkeypatch
+) -> None:
+    def step(self: torch.optim.SGD, closure: object = None) -> None:
+        with torch.no_grad():
+            self.param_groups[0]["params"][0].add_(1)  # one parameter is updated, the next finds no room
+        raise RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+        )
+
+    monkeypatch.setattr(torch.optim.SGD, "step", step)
+    with pytest.raises(OutOfMemoryError, match="the last saved state is whole"):
+        train_run(changed(values))
+    assert RunDirectory(tmp_path / "run").load_state(0) is None
+
+
+@pytest.mark.fault(53)
+def test_a_lost_device_is_one_line_and_the_run_goes_on(
+    values: Values, trained_run: Path, tmp_path: Path
+) -> None:
+    with failing(LOST, at_forward=3), pytest.raises(DeviceError) as error:
+        train_run(changed(values, save_steps=1))
+    assert error.value.exit_code == 6
+    assert str(error.value).startswith("The device was lost (CUDA error: unspecified launch failure)")
+    assert len(str(error.value).splitlines()) == 1
+    train_run(changed(values, save_steps=1))
+    name = "stage3/model.safetensors"
+    assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
+
+
+@pytest.mark.fault(53)
+def test_features_are_computed_in_parts_where_all_at_once_do_not_fit(
+    values: Values, tmp_path: Path, caplog
+) -> None:
+    with failing(TOO_LITTLE, above=7, training=False) as sizes:
+        train_run(changed(values, epochs=1))
+    assert max(size for size in sizes if size <= 7) == 7
+    assert "Too little memory for 52 images at once: going on with 26." in caplog.text
+    assert (tmp_path / "run" / "stage3" / "model.safetensors").exists()
+
+
+def test_parts_are_the_rows_of_the_whole_in_order() -> None:
+    batch = torch.arange(13.0).reshape(13, 1)
+
+    def forward(rows: torch.Tensor) -> torch.Tensor:
+        if len(rows) > 3:
+            raise MemoryError
+        return 2 * rows
+
+    assert torch.equal(in_smaller_batches(forward, batch), 2 * batch)
+
+
+def test_one_image_that_does_not_fit_is_an_error() -> None:
+    def forward(rows: torch.Tensor) -> torch.Tensor:
+        raise TOO_LITTLE
+
+    with pytest.raises(torch.OutOfMemoryError):
+        in_smaller_batches(forward, torch.zeros(4, 1))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("shape mismatch"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        ValueError("CUDA error"),
+    ],
+)
+def test_errors_of_ours_are_not_the_devices(error: Exception) -> None:
+    assert device_problem(error) is None
+
+
+@pytest.mark.fault(30, 38)
+@pytest.mark.parametrize("poisoned", ["weights", "prototypes"])
+def test_predictions_that_are_no_numbers_stop_with_the_code_of_diverged_weights(
+    trained_run: Path, tmp_path: Path, poisoned: str
+) -> None:
+    from promptccd.runs import load_model
+
+    stage = trained_run / "stage3"
+    model = load_model(stage)
+    with torch.no_grad():
+        if poisoned == "weights":
+            model.backbone.layernorm.weight.fill_(torch.nan)
+        else:
+            model.prototypes[0] = torch.nan
+    coloured_images(1, 1)[0]["image"].save(tmp_path / "a.png")
+    with pytest.raises(DivergedError, match=r"What the model makes of 'a.png' is not a number"):
+        predict_folder(model, stage, tmp_path)
+
+
+@pytest.mark.fault(4)
+def test_a_training_that_does_not_fit_on_the_disk_is_refused_before_it_begins(
+    values: Values, tmp_path: Path, monkeypatch
+) -> None:
+    recipe = changed(values)
+    needed = TrainingSpace.of(recipe).left(RunDirectory(tmp_path / "run"), 4)
+    usage = type("Usage", (), {"free": needed - 1})
+    monkeypatch.setattr("promptccd.storage.shutil.disk_usage", lambda path: usage)
+    with pytest.raises(
+        DiskError, match=r"No room for what is left of the training: about .* needed, .* free"
+    ):
+        train_run(recipe)
+    assert not (tmp_path / "run" / "resume").exists()
+    usage.free = needed
+    train_run(recipe)
+
+
+@pytest.mark.fault(4)
+@pytest.mark.parametrize("variant", ["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"])
+def test_the_estimate_is_what_a_training_writes(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, variant: str
+) -> None:
+    values = quick_recipe(image_folder, backbone_folder, tmp_path / "run", variant=variant)
+    values["training"]["epochs"] = 1
+    recipe = Recipe.from_dict(values)
+    space, run = TrainingSpace.of(recipe), RunDirectory(tmp_path / "run")
+    saved = RunDirectory.save_state
+    sizes: list[int] = []
+
+    def save_state(self: RunDirectory, stage: int, state: TrainingState, seconds: float) -> None:
+        saved(self, stage, state, seconds)
+        sizes.append(max(file.stat().st_size for file in self.path.glob("resume/*/tensors.safetensors")))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDirectory, "save_state", save_state)
+        train_run(recipe)
+    largest = max(run.stage(stage).joinpath("model.safetensors").stat().st_size for stage in range(4))
+    header = 20_000
+    assert space.stage - header < largest <= space.stage + header
+    assert max(sizes) <= space.state + header
+    assert space.left(run, 4) == 0
+    assert json.loads((run.path / "split.json").read_text())["stages"]
+
+
+@pytest.mark.fault(53)
+@pytest.mark.parametrize(
+    ("step", "before", "now", "expected"), [(3, 32, 16, 6), (3, 32, 12, 8), (1, 8, 3, 2), (5, 32, 32, 5)]
+)
+def test_a_smaller_batch_leaves_out_no_image(step: int, before: int, now: int, expected: int) -> None:
+    resumed = TrainingState(0, step, {}, before)
+    assert resumed.step_of(now) == expected
+    assert expected * now <= step * before < (expected + 1) * now
+    assert TrainingState(0, step, {}).step_of(now) == step
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    for row, record in enumerate(coloured_images(5, 6)):
+        record["image"].save(folder / f"{row}.png")
+    return folder
+
+
+@pytest.mark.fault(53)
+@pytest.mark.parametrize("words", ["predict", "explain", "discover", "evaluate"])
+def test_a_device_on_which_not_one_image_fits_is_one_line(
+    words: str, trained_run: Path, pictures: Path, tmp_path: Path, capsys
+) -> None:
+    stage, out = str(trained_run / "stage3"), str(tmp_path / "out")
+    argv = {
+        "predict": [stage, str(pictures)],
+        "explain": [stage, str(pictures / "0.png"), "--out", out],
+        "discover": [stage, str(pictures), "--out", out, "--no-cache"],
+        "evaluate": [str(trained_run)],
+    }
+    with failing(TOO_LITTLE, training=False):
+        assert main([words, *argv[words]]) == 6
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("promptccd: ")]
+    assert "There is too little memory: CUDA out of memory" in line
+    assert captured.out == ""
+
+
+@pytest.mark.fault(53)
+def test_an_adaptation_that_does_not_fit_names_the_batch_size_to_try(
+    trained_run: Path, pictures: Path, tmp_path: Path, capsys
+) -> None:
+    """30 images are 60 views."""
+    words = [
+        "discover",
+        str(trained_run / "stage3"),
+        str(pictures),
+        "--out",
+        str(tmp_path / "out"),
+        "--no-cache",
+    ]
+    words += ["--adapt", "--epochs", "1"]
+    with failing(TOO_LITTLE, above=40):
+        assert main(words) == 6
+        assert (
+            "nothing of the training was kept. Run the same command with --batch_size 15"
+            in capsys.readouterr().err
+        )
+        assert main([*words, "--batch_size", "15"]) == 0
+    assert (tmp_path / "out" / "stage4" / "model.safetensors").exists()
+
+
+@pytest.mark.fault(4)
+@pytest.mark.parametrize("options", [["--adapt", "--epochs", "1"], ["--export", "imagefolder", "dataset"]])
+def test_results_that_do_not_fit_on_the_disk_are_refused_before_they_are_computed(
+    options: list[str], trained_run: Path, pictures: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("promptccd.storage.shutil.disk_usage", lambda path: usage)
+    words = [
+        "discover",
+        str(trained_run / "stage3"),
+        str(pictures),
+        "--out",
+        str(tmp_path / "out"),
+        "--no-cache",
+    ]
+    with failing(AssertionError("it was begun"), training=False):
+        assert main([*words, *options]) == 3
+    assert "No room for the results that were asked for: about " in capsys.readouterr().err
+    assert [item.name for item in (tmp_path / "out").iterdir()] == [".lock"]
+
+
+@pytest.mark.fault(4)
+def test_a_sweep_that_does_not_fit_on_the_disk_trains_nothing(
+    values: Values, tmp_path: Path, monkeypatch
+) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(json.dumps(values))
+    cells = plan_cells([path], (1, 2), {}, tmp_path / "out", {})
+    needed = 2 * TrainingSpace.of(cells[0].recipe).left(RunDirectory(tmp_path / "new"), 4)
+    usage = type("Usage", (), {"free": needed - 1})
+    monkeypatch.setattr("promptccd.storage.shutil.disk_usage", lambda path: usage)
+    with pytest.raises(DiskError, match="No room for 2 trainings: about"):
+        run_sweep(cells, tmp_path / "out")
+    assert not (tmp_path / "out" / "tiny-seed1" / "manifest.json").exists()

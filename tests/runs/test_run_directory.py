@@ -1,0 +1,119 @@
+"""The folder of a run: states that outlive a crash anywhere, and nothing that was laid there is followed."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from promptccd.errors import RunError
+from promptccd.runs import RunDirectory, plan_cells, run_sweep, train_run
+from promptccd.training.arguments import Recipe
+from promptccd.training.trainer import TrainingState
+from tests.conftest import quick_recipe
+
+CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod"}
+SAVES = 5
+
+
+def save_states(run: RunDirectory, said: int) -> None:
+    """Save one state after the other, and say of each that it was saved."""
+    for step in range(1, SAVES + 1):
+        run.save_state(0, TrainingState(0, step, {"step": torch.tensor(step)}), 0.0)
+        os.write(said, b"s")
+
+
+def killed_before_change(number: int, run: RunDirectory) -> tuple[bool, int]:
+    """Save states in a child that is gone before the n-th change to the disk; whether it came so far, and its saves."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        seen = [0]
+
+        def hook(event: str, values: tuple[Any, ...]) -> None:
+            if event in CHANGES or (event == "open" and values[2] & (os.O_WRONLY | os.O_RDWR)):
+                seen[0] += 1
+                if seen[0] == number:
+                    os._exit(9)
+
+        try:
+            sys.addaudithook(hook)
+            save_states(run, writing)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        saved = len(stream.read())
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, 9)
+    return code == 9, saved
+
+
+@pytest.mark.fault(2, 13)
+def test_the_newest_state_is_whole_whenever_the_writer_is_killed(tmp_path: Path) -> None:
+    """Before every change to the disk that five saves make, the deletion of older states among them."""
+    number, killed = 0, True
+    while killed:
+        number += 1
+        run = RunDirectory(tmp_path / str(number))
+        run.path.mkdir()
+        killed, saved = killed_before_change(number, run)
+        loaded = run.load_state(0)
+        if loaded is None:
+            assert saved == 0
+        else:
+            assert saved <= loaded[0].step <= saved + 1
+            assert loaded[0].tensors["step"].item() == loaded[0].step
+        assert not [path for path in run.path.rglob("*") if path.name.startswith((".tmp-", ".refused-"))]
+    assert saved == SAVES
+    assert number > 10 * SAVES
+    print(f"killed before {number - 1} changes")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "results.json", "split.json"])
+def test_a_record_that_is_a_link_or_no_object_is_refused(tmp_path: Path, name: str) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    (tmp_path / "elsewhere").write_text("{}")
+    (run.path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match=f"remove {name}"):
+        run.read(name)
+    (run.path / name).unlink()
+    (run.path / name).write_text("[]")
+    with pytest.raises(RunError, match=f"{name} in .* is not JSON any more: expected an object, got a list"):
+        run.read(name)
+
+
+@pytest.mark.parametrize("name", ["results.json", "stage1", "resume", "history.jsonl", "logs"])
+def test_a_link_is_refused_before_a_run_begins(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, name: str
+) -> None:
+    """Not after hours, when its name comes up."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / name).symlink_to(tmp_path / "absent")
+    with pytest.raises(RunError, match=f"remove {name}"):
+        train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, run)))
+    assert sorted(path.name for path in run.iterdir()) == sorted([".lock", name])
+
+
+@pytest.mark.parametrize(
+    "name", ["sweep.json", "recipe-seed1", "recipe-seed1/train.log", "recipe-seed1/baselines.json"]
+)
+def test_a_link_is_refused_before_a_sweep_begins(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, name: str
+) -> None:
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "unused")))
+    link = tmp_path / "sweep" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "absent")
+    with pytest.raises(RunError, match=f"remove {link.name}"):
+        run_sweep(plan_cells([recipe], [1], {}, tmp_path / "sweep"), tmp_path / "sweep")
+    assert not (tmp_path / "absent").exists()
+    assert {path.name for path in (tmp_path / "sweep").rglob("*")} <= {".lock", *Path(name).parts}

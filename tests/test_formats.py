@@ -1,0 +1,98 @@
+"""Files of every format that was ever written are read; of one from the future it is said which version reads it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.data.splits import CategorySplit
+from promptccd.discovery import DiscoverySession
+from promptccd.discovery.checkpoint import load_features, load_progress
+from promptccd.errors import PromptCCDError, RunError
+from promptccd.registry import load_registry
+from promptccd.runs import RunDirectory
+from promptccd.runs.history import read_history
+from promptccd.storage import problems_of
+
+STATE = "run/resume/stage1-epoch000003-step00000007"
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    """A copy of what version 0.1.0 wrote: the records of a run, a state inside a stage, a discovery."""
+    return Path(shutil.copytree(Path(__file__).with_name("golden"), tmp_path / "golden"))
+
+
+def split_in(folder: Path) -> CategorySplit:
+    return CategorySplit.from_dict(json.loads((folder / "split.json").read_text()))
+
+
+@pytest.mark.fault(10)
+def test_a_run_of_format_1_is_read(golden: Path) -> None:
+    run = RunDirectory(golden / "run")
+    assert (run.recipe.training.epochs, run.num_stages, run.manifest["seed"]) == (2, 2, 1)
+    assert run.results is not None
+    assert [row.stage for row in run.results.stages] == [1]
+    assert [(each.stage, each.epoch) for each in read_history(run.path)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert split_in(run.path).fingerprint == run.manifest["split_fingerprint"]
+    loaded = run.load_state(1)
+    assert loaded is not None
+    assert (loaded[0].epoch, loaded[0].step, loaded[0].tensors["weight"].tolist()) == (3, 7, [0, 1, 2])
+    assert loaded[1] == 1.5
+
+
+@pytest.mark.fault(10)
+def test_a_discovery_of_format_1_is_read(golden: Path, backbone_folder: Path) -> None:
+    assert load_registry(golden / "found").category(0).name == "$(touch pwned)"
+    found = load_features(golden / "found")
+    assert found is not None
+    assert found[1].shape == (12, 32)
+    with pytest.raises(RunError, match="found with another model"):  # what it was made with was read, then
+        load_progress(DiscoverySession.open(backbone_folder, cache=None), golden / "found")
+
+
+@pytest.mark.fault(10)
+def test_sums_from_before_there_were_formats_are_read(golden: Path) -> None:
+    assert problems_of(golden / "before_formats") == []
+    (golden / "before_formats" / "position.json").write_text("{ }")
+    assert problems_of(golden / "before_formats") == ["position.json was altered or cut short"]
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "run/manifest.json": lambda folder: RunDirectory(folder / "run").manifest,
+    "run/split.json": lambda folder: split_in(folder / "run"),
+    f"{STATE}/checksums.json": lambda folder: RunDirectory(folder / "run").load_state(1),
+    "found/registry.json": lambda folder: load_registry(folder / "found"),
+    "found/discovery.json": lambda folder: load_progress(None, folder / "found"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.fault(10)
+@pytest.mark.parametrize("name", READERS)
+def test_of_a_newer_format_it_is_said_which_version_reads_it(golden: Path, name: str) -> None:
+    values = json.loads((golden / name).read_text())
+    assert values["format"] == 1
+    (golden / name).write_text(json.dumps({**values, "format": 2}))
+    before = sorted(golden.rglob("*"))
+    with pytest.raises(PromptCCDError) as error:
+        READERS[name](golden)
+    assert "has format 2, and this version of promptccd reads formats up to 1." in str(error.value)
+    assert str(error.value).endswith("pip install --upgrade promptccd.")
+    assert sorted(golden.rglob("*")) == before  # nothing was moved aside as if it were damaged
+
+
+@pytest.mark.fault(10)
+def test_a_stage_of_a_newer_format_is_neither_predicted_with_nor_trained_again(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    sums = run / "stage1" / "checksums.json"
+    sums.write_text(json.dumps({**json.loads(sums.read_text()), "format": 2}))
+    assert main(["predict", str(run / "stage1"), str(tmp_path)]) == 2
+    assert "pip install --upgrade promptccd" in capsys.readouterr().err
+    with pytest.raises(RunError, match="pip install --upgrade promptccd"):
+        RunDirectory(run).stages_on_disk()
+    assert sums.exists()

@@ -1,0 +1,33 @@
+"""Whatever a stranger lays under the names that we write in a folder, nothing outside of it is touched."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EVERYTHING = (
+    "PROMPTCCD_ALL_LINKS"  # set it to try all kinds under every name: half an hour instead of a minute
+)
+
+
+@pytest.mark.timeout(7200 if os.environ.get(EVERYTHING) else 600)
+def test_nothing_that_is_laid_in_a_folder_is_followed(tmp_path: Path) -> None:
+    everything = ["all"] if os.environ.get(EVERYTHING) else []
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.planting", str(tmp_path), *everything],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    print(f"laid {report['tried']}: {report['outcomes']}")
+    assert report["wrong"] == []
+    assert report["tried"] >= 60
+    assert report["outcomes"]["refused by name"] >= 25
+    for name in ("train", "discover", "sweep"):  # the hook sees what they write
+        assert report["names"][name] >= 20, report["names"]
