@@ -1,4 +1,4 @@
-"""``pipeline("category-discovery", model=...)``: which category each image belongs to, known or discovered."""
+"""``CategoryDiscoveryPipeline``: which category each image belongs to, known or discovered."""
 
 import os
 from typing import Any
@@ -21,12 +21,12 @@ class CategoryDiscoveryPipeline(Pipeline):
     ``category_id``, ``name``, ``known`` (labelled at stage 0) and ``confidence`` in 0..1.
 
     Example:
-        >>> import promptccd
-        >>> from transformers import pipeline
-        >>> pipeline("category-discovery", model="runs/promptccd-digits/stage3")(["a.png", "b.png"])
+        >>> from promptccd import CategoryDiscoveryPipeline
+        >>> CategoryDiscoveryPipeline.from_pretrained("runs/promptccd-digits/stage3")(["a.png", "b.png"])
 
-    ``pipeline`` reads the configuration of a model by itself, and asks whether its code shall be run if it names
-    some. `from_pretrained` never does: take that for a checkpoint of somebody else.
+    ``transformers.pipeline("category-discovery", model=...)`` makes the same of a model of ours. Given another model
+    that brings code, it asks whether to run it, before any code of this package is reached; `from_pretrained` never
+    asks and never runs it.
 
     Raises:
         ValueError: an input is no image that can be read; the reason is given.
