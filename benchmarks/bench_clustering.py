@@ -20,7 +20,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from promptccd.clustering import SemiSupervisedKMeans, mixture_fitting, mixture_steps
+from promptccd.clustering import SemiSupervisedKMeans
+from promptccd.clustering import mixture as mixture_fitting
+from promptccd.clustering import mixture as mixture_steps
 
 Result = TypeVar("Result")
 REGULARISATION = 1e-3

@@ -25,9 +25,9 @@ from sklearn.metrics import adjusted_rand_score
 from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.data.creatures import NUM_CATEGORIES, draw_creature
-from promptccd.data.intake import read_intake
 from promptccd.data.views import normalise
 from promptccd.discovery.embedding import can_use_bf16, embed_images, load_embedder
+from promptccd.discovery.intake.intake import read_intake
 
 CHUNK = 32
 

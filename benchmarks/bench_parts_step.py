@@ -19,8 +19,7 @@ from benchmarks.bench_step import seconds
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.models.backbones import blocks_of, embed, patch_count
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput, Teacher
-from promptccd.models.part_pools import PartPools, modulate
-from promptccd.models.part_router import Routing, log_shares
+from promptccd.models.part_prompts import PartPools, Routing, log_shares, modulate
 from promptccd.training.losses import info_nce_loss
 
 

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.bench_clustering import extra_megabytes, timed
-from promptccd.clustering.marginal_likelihood import (
+from promptccd.clustering.split_merge import (
     NormalInverseWishart,
+    halve,
     log_hastings_merge,
     log_hastings_split,
     log_marginal_likelihood,
+    nearest_pairs,
 )
-from promptccd.clustering.split_merge import halve, nearest_pairs
 
 REPEATS = 3
 

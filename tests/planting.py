@@ -287,7 +287,7 @@ def fork_cells() -> None:
     """Let a sweep fork its cells from here instead of from a server that would import everything once more."""
     import multiprocessing
 
-    from promptccd.runs import sweep_process
+    from promptccd.experiments import sweep_cells as sweep_process
 
     context = multiprocessing.get_context("fork")
     sweep_process.multiprocessing.get_context = lambda name: context  # type: ignore[attr-defined]

@@ -2,8 +2,8 @@
 
 import os
 
-from promptccd.app import PageLimits, Site, build_app
 from promptccd.data.limits import MIB
+from promptccd.discovery.app import PageLimits, Site, build_app
 
 disk_bytes = int(os.environ.get("PROMPTCCD_DISK_MIB", PageLimits.disk_bytes // MIB)) * MIB
 page = build_app(

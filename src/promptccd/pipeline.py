@@ -9,7 +9,7 @@ from transformers.utils import ModelOutput
 
 from promptccd.models import CategoryDiscoveryModel, CheckpointError, stored_model
 from promptccd.models.loading import WHERE_TO_LOOK
-from promptccd.models.stored_processor import PREPROCESSOR, stored_processor
+from promptccd.models.stored_files import PREPROCESSOR, stored_processor
 
 TASK = "category-discovery"
 

@@ -222,7 +222,7 @@ def test_more_categories_than_images(
 
 def test_command_line_beats_file_beats_default(recipe: Path) -> None:
     from promptccd.cli.main import build_parser
-    from promptccd.cli.recipe_options import recipe_from
+    from promptccd.cli.parsing import recipe_from
 
     argv = [
         "train",
@@ -262,7 +262,7 @@ def test_command_line_beats_file_beats_default(recipe: Path) -> None:
 )
 def test_words_and_numbers_of_the_command_line(given: list, section: str, name: str, value: object) -> None:
     from promptccd.cli.main import build_parser
-    from promptccd.cli.recipe_options import recipe_from
+    from promptccd.cli.parsing import recipe_from
 
     parsed = recipe_from(build_parser().parse_args(["train", *given]))
     assert getattr(getattr(parsed, section), name) == value

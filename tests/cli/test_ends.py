@@ -361,7 +361,7 @@ def test_a_message_is_one_line_that_does_nothing_to_a_terminal() -> None:
 
 
 def test_json_is_json_whatever_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    from promptccd.cli.command import to_json
+    from promptccd.cli.parsing import to_json
 
     text = to_json({"a": float("nan"), "b": [float("inf"), 1.5, (float("-inf"),)], "é": "☃"})
     assert text.isascii()
@@ -395,7 +395,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(**_: object) -> None:
         raise IndexError("a bug")
 
-    monkeypatch.setattr("promptccd.cli.audit_commands.published_rows", broken)
+    monkeypatch.setattr("promptccd.cli.evaluation_commands.published_rows", broken)
     ended = run_forked(["audit"])
     assert ended.code == 1
     assert "Traceback" in ended.err

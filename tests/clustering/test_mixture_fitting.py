@@ -8,7 +8,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
-from promptccd.clustering import mixture_steps as module
+from promptccd.clustering import mixture as module
 from promptccd.models.gaussian_mixture import GaussianMixture as MixturePrompts
 
 COVARIANCES = ["diag", "spherical", "full"]

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from promptccd.clustering import marginal_likelihood
+from promptccd.clustering import split_merge as marginal_likelihood
 from promptccd.clustering import split_merge as module
-from promptccd.clustering.marginal_likelihood import (
+from promptccd.clustering.split_merge import (
     NormalInverseWishart,
     log_hastings_merge,
     log_hastings_split,
     log_marginal_likelihood,
+    split_and_merge,
 )
-from promptccd.clustering.split_merge import split_and_merge
 from promptccd.errors import ConfigurationError, DataError
 
 

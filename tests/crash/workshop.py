@@ -186,7 +186,7 @@ def _stop_clocks() -> None:
 
 def _fork_cells() -> None:
     """Cells of a sweep are forked from this warm process, not from a server that imports for seconds."""
-    process = vars(import_module("promptccd.runs.sweep_process"))
+    process = vars(import_module("promptccd.experiments.sweep_cells"))
     process["_start_server"] = lambda: None
     process["multiprocessing"] = SimpleNamespace(
         get_context=lambda kind: _Forking(), parent_process=multiprocessing.parent_process

@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.same_pictures import SeenPictures, conflicts, digest_of
+from promptccd.data.duplicates import SeenPictures, conflicts, digest_of
 from promptccd.data.stage_images import Original, StageImages
 from promptccd.errors import DataError
 from promptccd.runs import RunEvaluation

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from promptccd.data import CategorySplit, StageStream
-from promptccd.data.hub_stages import PublishedStages
-from promptccd.data.sessions import cut_in_sessions
-from promptccd.data.splits import split_by_category
+from promptccd.data.splits import cut_in_sessions, split_by_category
 from promptccd.data.stages import _rows_of
+from promptccd.data.table_files import PublishedStages
 from promptccd.errors import DataError
 from promptccd.runs import stage_stream
 from promptccd.training.arguments import DataArguments

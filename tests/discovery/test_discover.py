@@ -20,9 +20,9 @@ from promptccd.errors import ConfigurationError, DiskError, RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import load_registry
 from promptccd.runs import RunDirectory
-from tests.data.test_archives import REFUSED, SKIPPING
-from tests.data.test_intake import EXTRA, GOLDEN, LINKS
 from tests.discovery.conftest import write_pictures
+from tests.discovery.intake.test_archives import REFUSED, SKIPPING
+from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
 
 WRITTEN = ("assignments.csv", "discovery.html", "discovery.json", "registry.json", "registry.safetensors")
 

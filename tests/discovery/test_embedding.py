@@ -7,16 +7,19 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from promptccd.data.intake import read_intake
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
-from promptccd.discovery.embedding import can_use_bf16, embed_images, load_embedder, resolve_precision
-from promptccd.discovery.feature_cache import (
+from promptccd.discovery.embedding import (
     FeatureCache,
     cache_folder,
+    can_use_bf16,
+    embed_images,
     feature_space,
+    load_embedder,
     model_fingerprint,
+    resolve_precision,
     view_fingerprint,
 )
+from promptccd.discovery.intake.intake import read_intake
 from promptccd.errors import DataError, DivergedError, RunError
 
 CPU = torch.device("cpu")

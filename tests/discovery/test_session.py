@@ -14,7 +14,7 @@ from promptccd.discovery import (
     save_checkpoint,
     split_category,
 )
-from promptccd.discovery.assignments import assignment_rows
+from promptccd.discovery.exports import assignment_rows
 from promptccd.discovery.groups import group_views
 from promptccd.discovery.page import write_page
 from promptccd.errors import DataError, DivergedError, RegistryError

@@ -24,7 +24,7 @@ from promptccd.evaluation import (
     implied_old_share,
     published_rows,
 )
-from promptccd.evaluation.declared_splits import DECLARED_SPLITS
+from promptccd.evaluation.audit import DECLARED_SPLITS
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
 EVERYTHING = published_rows(protocol=None, backbone=None, setting=None)

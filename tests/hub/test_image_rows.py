@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import HfApi
 
 from promptccd.data.image_rows import DatasetSource
-from promptccd.data.intake import IntakeLimits, read_intake
+from promptccd.discovery.intake.intake import IntakeLimits, read_intake
 from promptccd.errors import DataError
 from tests.conftest import coloured_images
 from tests.data.test_images import PNG

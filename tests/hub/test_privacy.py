@@ -17,7 +17,7 @@ from PIL import Image
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.hub_stages import SPLIT_FILE
+from promptccd.data.table_files import SPLIT_FILE
 from promptccd.errors import HubError
 from promptccd.hub import publish_groups, publish_stages, push_stage
 from promptccd.runs import RunDirectory
@@ -319,8 +319,8 @@ def test_what_does_not_read_back_is_said(stream: StageStream, hub: Hub) -> None:
 def test_large_stages_are_several_files_and_come_back_whole(
     stream: StageStream, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("promptccd.data.parquet_files._GROUP_ROWS", 5)
-    monkeypatch.setattr("promptccd.data.parquet_files.SHARD_BYTES", 4000)
+    monkeypatch.setattr("promptccd.data.clean_images._GROUP_ROWS", 5)
+    monkeypatch.setattr("promptccd.data.clean_images.SHARD_BYTES", 4000)
     sent = publish_stages(stream, "user/stages").sent
     shards = [name for name in sent if name.startswith("stage_0/")]
     assert len(shards) > 1

@@ -11,8 +11,7 @@ from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.data.randomness import torch_generator
 from promptccd.models.backbones import class_attention, embed, run_prefix
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput
-from promptccd.models.part_pools import PartPools, modulate
-from promptccd.models.part_router import PartRouter, log_shares
+from promptccd.models.part_prompts import PartPools, PartRouter, log_shares, modulate
 from tests.conftest import TINY_HEAD
 
 PIXELS = (3, 3, 32, 32)  # 16 patches of the tiny backbone

@@ -32,7 +32,7 @@ from promptccd.models import (
     stored_model,
 )
 from promptccd.models.loading import find_model, refuse_pickles
-from promptccd.models.stored_configuration import CODE, own_values
+from promptccd.models.stored_files import CODE, own_values
 from promptccd.models.untrusted import one_line
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model

@@ -20,8 +20,8 @@ from promptccd.registry import (
     Split,
     edit_from_dict,
 )
+from promptccd.registry.files import write_entry
 from promptccd.registry.invariants import check_tables
-from promptccd.registry.schema import write_entry
 from tests.registry.streams import WIDTH, Images, known_registry, random_edit, sizes_add_up
 
 ONE, TWO = np.eye(WIDTH)[:2]

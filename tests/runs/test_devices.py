@@ -11,11 +11,12 @@ from torch import nn
 
 from promptccd.cli.main import main
 from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
+from promptccd.experiments import plan_cells, run_sweep
 from promptccd.models import VARIANTS
-from promptccd.runs import RunDirectory, plan_cells, predict_folder, run_sweep, train_run
+from promptccd.runs import RunDirectory, predict_folder, train_run
 from promptccd.runs.space import TrainingSpace
 from promptccd.training.arguments import Recipe
-from promptccd.training.device import device_problem, in_smaller_batches
+from promptccd.training.devices import device_problem, in_smaller_batches
 from promptccd.training.trainer import TrainingState
 from tests.conftest import coloured_images, quick_recipe
 

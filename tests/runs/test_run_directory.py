@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from promptccd.errors import RunError
-from promptccd.runs import RunDirectory, plan_cells, run_sweep, train_run
+from promptccd.experiments import plan_cells, run_sweep
+from promptccd.runs import RunDirectory, train_run
 from promptccd.training.arguments import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import quick_recipe

@@ -14,7 +14,7 @@ from promptccd.evaluation import Discovery
 from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
-from promptccd.runs.stage_registry import NO_CATEGORY, key_of, observe_stage, settled_images
+from promptccd.runs.stage_checkpoint import NO_CATEGORY, key_of, observe_stage, settled_images
 from promptccd.storage import problems_of, write_directory
 
 

@@ -17,7 +17,8 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings, split_values
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
-from promptccd.runs import RunDirectory, SweepCell, grid_keys, plan_cells, run_sweep, train_run
+from promptccd.experiments import SweepCell, grid_keys, plan_cells, run_sweep
+from promptccd.runs import RunDirectory, train_run
 from promptccd.training.arguments import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.runs.test_resume import stage_hashes

@@ -20,15 +20,15 @@ import httpx
 import pytest
 
 from promptccd.data.limits import MIB, IntakeLimits
-from tests.app.half_sent import in_background, send_half
+from tests.discovery.app.half_sent import in_background, send_half
 from tests.spaces.visitor import Visitor, as_file
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
-from promptccd.app import Page, PageLimits, Site, build_app
-from promptccd.app.guard import COOKIE, RequestGuard
-from promptccd.app.limits import Patience
-from promptccd.app.server import PageServer
+from promptccd.discovery.app import Page, PageLimits, Site, build_app
+from promptccd.discovery.app.guard import COOKIE, RequestGuard
+from promptccd.discovery.app.quota import Patience
+from promptccd.discovery.app.server import PageServer
 from tests.spaces.test_discovery_server import pictures
 
 REAL = os.environ.get("PROMPTCCD_REAL_TIMES") == "1"  # the figures of the Space: half a minute

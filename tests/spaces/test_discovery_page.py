@@ -99,7 +99,7 @@ def url(checkpoint: Path, cache: Path) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(cache))
         patch.delenv("OAUTH_CLIENT_ID", raising=False)
-        from promptccd.app import Site, build_app
+        from promptccd.discovery.app import Site, build_app
 
         app = build_app(str(checkpoint))
         server = app.serve(Site.of_machine())

@@ -21,13 +21,13 @@ from PIL import Image
 
 from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.discovery.session import DiscoverySession
-from tests.data.test_archives import REFUSED, SKIPPING, packed
 from tests.data.test_images import BOMB_WEBP
+from tests.discovery.intake.test_archives import REFUSED, SKIPPING, packed
 from tests.spaces.visitor import Answer, Visitor, as_file, shown
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
-from promptccd.app import Page, Site, build_app
+from promptccd.discovery.app import Page, Site, build_app
 
 LIMITS = IntakeLimits(
     max_files=30, max_file_bytes=MIB, max_total_bytes=2 * MIB, max_pixels=10**6, max_ratio=100

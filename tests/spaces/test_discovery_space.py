@@ -47,9 +47,9 @@ def test_front_matter() -> None:
 
 def test_limits_and_times_it_states_are_those_it_has() -> None:
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
-    from promptccd.app.limits import PageLimits
-    from promptccd.app.page import LIFETIME_S
     from promptccd.data.limits import MIB, IntakeLimits
+    from promptccd.discovery.app.page import LIFETIME_S
+    from promptccd.discovery.app.quota import PageLimits
 
     together = PageLimits()
     patience = together.patience

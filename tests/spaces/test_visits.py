@@ -19,10 +19,9 @@ from promptccd.errors import DataError, PromptCCDError
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
-from promptccd.app.quota import FullError, Quota
-from promptccd.app.store import ANYBODY, Store
-from promptccd.app.visit_lock import VisitOverError
-from promptccd.app.visits import UPLOADS_KEPT, Visits
+from promptccd.discovery.app.quota import FullError, Quota
+from promptccd.discovery.app.store import ANYBODY, Store
+from promptccd.discovery.app.visits import UPLOADS_KEPT, VisitOverError, Visits
 from tests.conftest import coloured_images
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from promptccd.training.batches import PositionSampler, steps_per_epoch
-from promptccd.training.distributed import shard_bounds
+from promptccd.training.devices import shard_bounds
 
 SCRIPT = Path(__file__).with_name("record_losses.py")
 

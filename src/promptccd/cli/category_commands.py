@@ -9,8 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from promptccd.cli.command import command, show
-from promptccd.cli.parsing import MOST_DIGITS
+from promptccd.cli.parsing import MOST_DIGITS, command, show
 from promptccd.cli.tables import table
 from promptccd.discovery.registry_edits import (
     correct,

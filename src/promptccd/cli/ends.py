@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TextIO
 
 from promptccd.errors import DeviceError, DiskError, PromptCCDError
-from promptccd.training.device import device_problem
+from promptccd.training.devices import device_problem
 
 LEFT_AT_ONCE = "Left at once. Run the same command again to go on."
 INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to go on from there."

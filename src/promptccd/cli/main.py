@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from transformers.utils import logging as transformers_logging
 
 from promptccd.cli import (
-    audit_commands,
     category_commands,
-    demo_commands,
     discovery_commands,
     evaluation_commands,
-    hub_commands,
     model_commands,
-    report_commands,
     sweep_commands,
     training_commands,
 )
+from promptccd.cli import discovery_commands as demo_commands
+from promptccd.cli import evaluation_commands as audit_commands
+from promptccd.cli import evaluation_commands as report_commands
+from promptccd.cli import model_commands as hub_commands
 from promptccd.cli.ends import end_of, ended_by_signals, let_go_of_stdout, make_printable, say
 from promptccd.cli.parsing import Parser
 

@@ -1,11 +1,18 @@
-"""The command line as argparse reads it, its complaints in one line like all others."""
+"""Words to options: what every command shares, and every field of a recipe as an option."""
 
 import argparse
 import difflib
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+import inspect
+import json
+import math
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn
 
 from promptccd.errors import ConfigurationError
+from promptccd.training.arguments import Recipe, section_types
+from promptccd.training.recipe_values import alternatives, describe_type, field_types, parse_value, says_none
 
 MOST_DIGITS = 18  # of a number that is typed: what 64 bits hold
 MOST_SEED = 10**MOST_DIGITS - 1
@@ -80,3 +87,104 @@ class _StoreOnce(argparse.Action):
 
 def _shown(values: Any) -> str:
     return " ".join(map(str, values)) if isinstance(values, list) else str(values)
+
+
+def command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str
+) -> argparse.ArgumentParser:
+    """Declare a command with the options that every command has."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(run=run, parser=parser)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def add_model_limit(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that load a model from anywhere."""
+    parser.add_argument(
+        "--max_model_bytes",
+        metavar="N",
+        type=int,
+        help="the most that the model's weights may take in memory; twice the largest DINO's unless given",
+    )
+
+
+def show(options: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
+    """Print a result as JSON or, without ``--json``, as text."""
+    print(to_json(value) if options.json else text())
+
+
+def to_json(value: Any) -> str:
+    """JSON for any reader and any terminal: ASCII, and null for numbers that JSON does not have."""
+    return json.dumps(_with_nulls(value), indent=1, allow_nan=False)
+
+
+def _with_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_nulls(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_nulls(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--section.field`` for every field, and ``--field`` where no earlier section has that name."""
+    taken: set[str] = set()
+    for section, kind in section_types().items():
+        group = parser.add_argument_group(section, inspect.cleandoc(kind.__doc__ or "").split("\n")[0])
+        documented = _field_docs(kind)
+        for name, hint in field_types(kind).items():
+            flags = [f"--{section}.{name}"] if name in taken else [f"--{name}", f"--{section}.{name}"]
+            taken.add(name)
+            group.add_argument(
+                *flags,
+                dest=f"{section}.{name}",
+                nargs="+" if "list" in describe_type(hint) else None,
+                metavar="VALUE",
+                default=argparse.SUPPRESS,
+                help=f"{documented.get(name, '')} ({describe_type(hint)})".replace("%", "%%"),
+            )
+
+
+def recipe_from(options: argparse.Namespace) -> Recipe:
+    """The recipe of ``--config`` with the options that were given laid over it."""
+    overrides = given_fields(options)
+    if options.config is None:
+        return Recipe.from_dict(overrides)
+    return Recipe.from_yaml(options.config, overrides)
+
+
+def given_fields(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Values of the fields that were given, by section and field."""
+    fields: dict[str, dict[str, Any]] = {}
+    for key, value in vars(options).items():
+        if "." in key:
+            section, name = key.split(".")
+            fields.setdefault(section, {})[name] = option_value(
+                value, field_types(section_types()[section])[name]
+            )
+    return fields
+
+
+def option_value(given: str | list[str], hint: Any) -> Any:
+    """The value an option means, given the type of its field."""
+    options = alternatives(hint)
+    words = given if isinstance(given, list) else [given]
+    if len(words) == 1 and says_none(words[0], hint):
+        return None
+    if isinstance(given, list):  # either one YAML list, or its items one by one
+        values = [parse_value(word) for word in words]
+        return values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    choices = any(typing.get_origin(option) is Literal for option in options)
+    is_word = str in options or (choices and int not in options)  # a column may be called 5
+    return given if is_word else parse_value(given)
+
+
+def _field_docs(kind: Any) -> Mapping[str, str]:
+    """Text of every field in the ``Attributes:`` part of a docstring, so that help is written once."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:")[2]
+    return {
+        match["name"]: " ".join(match["text"].split())
+        for match in re.finditer(r"^    (?P<name>\w+): (?P<text>.*(?:\n {5,}.*)*)", text, re.MULTILINE)
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 from promptccd.data.splits import StageCount
 from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.reports.spread import count_range
+from promptccd.experiments.measures import count_range
 from promptccd.runs import ParameterCount
 
 

@@ -6,8 +6,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from promptccd.cli.command import command, show
-from promptccd.cli.recipe_options import add_recipe_options, recipe_from
+from promptccd.cli.parsing import add_recipe_options, command, recipe_from, show
 from promptccd.cli.tables import count_table, parameter_table, score_table
 from promptccd.data import StageStream
 from promptccd.errors import ConfigurationError

@@ -8,17 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from promptccd.clustering.marginal_likelihood import (
-    NormalInverseWishart,
-    log_hastings_merge,
-    log_hastings_split,
-    log_marginal_likelihood,
-)
 from promptccd.clustering.semi_supervised_kmeans import as_features
 from promptccd.clustering.split_merge import (
+    NormalInverseWishart,
     disjoint,
     halve,
     holders,
+    log_hastings_merge,
+    log_hastings_split,
+    log_marginal_likelihood,
     nearest_pairs,
     split_and_merge,
     together,

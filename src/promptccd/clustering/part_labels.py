@@ -17,12 +17,7 @@ from torch import Tensor
 from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.models.part_labeller import (
-    OBJECT_THRESHOLD,
-    PROJECTION_WIDTH,
-    PartLabelParameters,
-    objectness,
-)
+from promptccd.models.part_labeller import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabelParameters, objectness
 
 CANDIDATES = range(3, 13)  # numbers of parts that "auto" tries
 ENOUGH_PATCHES = 2_000  # to fit on; 8 images of 16 x 16 patches

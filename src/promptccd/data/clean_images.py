@@ -12,11 +12,17 @@ fifth of the time (at 0.05 s per million pixels; four times the bytes of the JPE
 import io
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
+import pyarrow  # type: ignore[import-untyped]
+from datasets import Features
 from PIL import Image
+from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]
 
 from promptccd.data.images import decode_image
+from promptccd.errors import DiskError
 
 _WEBP_SIDE = 16383  # pixels; the format holds no more
 _JPEG, _PNG = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
@@ -150,3 +156,70 @@ def _png_chunk(name: bytes, body: bytes) -> bytes:
 
 
 _STRIPPED: dict[str, Callable[[bytes], bytes | None]] = {".jpg": _stripped_jpeg, ".png": _stripped_png}
+
+
+SHARD_BYTES = 256 * 2**20  # a file that has grown to this is followed by the next
+_GROUP_BYTES = 32 * 2**20  # in memory at a time
+_GROUP_ROWS = 100
+
+Record = dict[str, Any]
+
+
+def write_shards(folder: Path, name: str, records: Iterable[Record], features: Features) -> dict[str, Path]:
+    """Write rows as ``<name>/train-00000-of-<count>.parquet`` and so on.
+
+    Args:
+        folder: where to.
+        name: of a folder in it, made here.
+        records: the rows, images as ``{"bytes", "path"}``.
+        features: types of the columns.
+
+    Returns:
+        Path of every file, by its path in `folder`.
+
+    Raises:
+        DiskError: the disk is full or refuses to be written.
+    """
+    groups = _groups(records)
+    parts: list[Path] = []
+    try:
+        (folder / name).mkdir(parents=True)
+        group: list[Record] | None = next(groups, [])
+        while group is not None:
+            parts.append(folder / name / f"part-{len(parts)}")
+            group = _write_shard(parts[-1], group, groups, features)
+    except OSError as error:
+        raise DiskError(
+            f"Could not write {folder / name}: {error.strerror or error}. Free some space there and run the same "
+            "command again; TMPDIR chooses another place for temporary files."
+        ) from error
+    placed = {f"{name}/train-{part:05d}-of-{len(parts):05d}.parquet": path for part, path in enumerate(parts)}
+    return {place: path.rename(folder / place) for place, path in placed.items()}
+
+
+def _write_shard(
+    path: Path, group: list[Record], groups: Iterator[list[Record]], features: Features
+) -> list[Record] | None:
+    """One file; returns the rows that the next begins with, `None` after the last."""
+    schema = features.arrow_schema
+    with path.open("wb") as file, ParquetWriter(file, schema) as writer:
+        while True:
+            writer.write_table(pyarrow.Table.from_pylist(group, schema=schema))
+            following = next(groups, None)
+            if following is None or file.tell() >= SHARD_BYTES:
+                return following
+            group = following
+
+
+def _groups(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Rows, a few at a time."""
+    group: list[Record] = []
+    size = 0
+    for record in records:
+        group.append(record)
+        size += len((record.get("image") or {}).get("bytes") or b"")
+        if len(group) == _GROUP_ROWS or size >= _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

@@ -1,14 +1,16 @@
-"""Near duplicates: the same picture saved, resized or touched up again, found by two small fingerprints.
+"""The same picture twice: exact copies within an intake, over stages, and under two labels."""
 
-The first is a gradient hash of 64 bits, cheap to compare; drawings and digits share it more often than photographs.
-So a pair also has to agree in a miniature of 16 x 16 pixels before it is called a near duplicate.
-"""
-
-from collections.abc import Iterator, Sequence
+import hashlib
+import io
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
+
+from promptccd.data.images import MAX_ASPECT, Verdict, decode_image
 
 MAX_BITS = 3  # of 64 that may differ
 MAX_DIFFERENCE = 4.0  # mean absolute difference of miniatures, in grey levels of 255
@@ -88,3 +90,120 @@ def _band(hashes: np.ndarray, band: int) -> np.ndarray:
 def _difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Mean absolute difference, in grey levels, of rows of uint8."""
     return (np.maximum(one, other) - np.minimum(one, other)).mean(axis=1)
+
+
+THUMBNAIL_SIDE = 128
+_LOSSLESS_SIDE = 32  # JPEG blurs drawings of this size, and saves nothing
+
+
+@dataclass(frozen=True)
+class SeenImage:
+    """What one decoding leaves behind.
+
+    Attributes:
+        size: width and height in pixels, upright.
+        fingerprint: finds near duplicates.
+        thumbnail: see `thumbnail_of`; empty if it was not kept.
+        view: ``(3, S, S)`` uint8, or `None` if it was not kept.
+    """
+
+    size: tuple[int, int]
+    fingerprint: Fingerprint
+    thumbnail: bytes = b""
+    view: Tensor | None = None
+
+
+def look_at(
+    content: bytes, max_pixels: int, view: Callable[[Image.Image], Tensor] | None
+) -> tuple[Verdict, SeenImage | None]:
+    """Decode the bytes of a file once.
+
+    Args:
+        content: all bytes of the file.
+        max_pixels: largest width times height.
+        view: makes the view to keep, if any.
+
+    Returns:
+        The verdict, and what is kept of the image, `None` exactly when it is skipped.
+    """
+    decoded = decode_image(content, max_pixels=max_pixels)
+    image = decoded.image
+    if image is None:
+        return decoded.verdict, None
+    small = _shrunk(image)
+    kept = None if view is None else view(image)
+    seen = SeenImage(image.size, fingerprint_of(small), _encoded(small), kept)
+    return decoded.verdict, seen
+
+
+def thumbnail_of(image: Image.Image) -> bytes:
+    """A JPEG of at most `THUMBNAIL_SIDE` pixels a side, or a PNG if the image is tiny; no metadata.
+
+    Strips lose their ends first, or their short side would vanish.
+    """
+    return _encoded(_shrunk(image))
+
+
+def _shrunk(image: Image.Image) -> Image.Image:
+    width, height = (min(side, MAX_ASPECT * min(image.size)) for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    scale = min(1.0, THUMBNAIL_SIDE / max(width, height))
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    box = (left, top, left + width, top + height)
+    return image.resize(size, Image.Resampling.BICUBIC, box, reducing_gap=2.0)
+
+
+def _encoded(small: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    if max(small.size) <= _LOSSLESS_SIDE:
+        small.save(buffer, "PNG")
+    else:
+        small.save(buffer, "JPEG", quality=80)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Original:
+    """Where a picture was seen first.
+
+    Attributes:
+        sample: its sample id.
+        stage: index of its stage.
+    """
+
+    sample: int
+    stage: int
+
+
+class SeenPictures:
+    """Remembers the pictures of all stages that were read."""
+
+    def __init__(self) -> None:
+        self._first: dict[bytes, Original] = {}
+
+    def original_of(self, digest: bytes, sample: int, stage: int) -> Original | None:
+        """The image that this one is a copy of; `None` for the first of its kind, and for one that recurs itself."""
+        first = self._first.setdefault(digest, Original(sample, stage))
+        return None if first.sample == sample else first
+
+
+def digest_of(pixels: np.ndarray) -> bytes:
+    """What equal pictures share and others do not; pixels are ``(H, W, 3)`` uint8."""
+    return hashlib.blake2b(pixels.tobytes(), salt=b"%dx%d" % pixels.shape[:2], digest_size=16).digest()
+
+
+def conflicts(digests: Sequence[bytes], labels: Sequence[int]) -> Mapping[int, int]:
+    """Positions of pictures that have several labels -> the first position of the same picture with another.
+
+    Args:
+        digests: one per image, N.
+        labels: category id of each, N.
+    """
+    positions = defaultdict(list)
+    for position, digest in enumerate(digests):
+        positions[digest].append(position)
+    found = {}
+    for same in positions.values():
+        for position in same if len({labels[each] for each in same}) > 1 else ():
+            found[position] = next(each for each in same if labels[each] != labels[position])
+    return dict(sorted(found.items()))

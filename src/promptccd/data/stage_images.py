@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from promptccd.data.duplicates import Original, SeenPictures, conflicts, digest_of
 from promptccd.data.images import Status, Verdict
-from promptccd.data.same_pictures import Original, SeenPictures, conflicts, digest_of
 from promptccd.data.stages import LabelledStage, Stage
 from promptccd.errors import DataError
 

@@ -14,15 +14,101 @@ from typing import overload
 import numpy as np
 from datasets import Dataset
 
-from promptccd.data.hub_stages import PublishedStages, read_published
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import DecodedImage
 from promptccd.data.loading import label_column_of, load_images, read_categories
-from promptccd.data.selection import CategoryName, select_rows
-from promptccd.data.sessions import cut_in_sessions
-from promptccd.data.splits import CategorySplit, StageCount, keep_whole, split_by_category
+from promptccd.data.randomness import numpy_generator
+from promptccd.data.splits import CategorySplit, StageCount, cut_in_sessions, keep_whole, split_by_category
+from promptccd.data.table_files import PublishedStages, read_published
 from promptccd.data.table_files import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
+
+UNUSED = -1  # label of a row that takes no part
+
+# One name, or all its spellings with the one to show first: copies of a data set differ in them.
+CategoryName = str | tuple[str, ...]
+
+
+def select_rows(
+    labels: np.ndarray,
+    categories: Sequence[str],
+    *,
+    class_order: Sequence[CategoryName] | None = None,
+    num_classes: int | None = None,
+    images_per_class: int | None = None,
+    held_out: float = 0.0,
+    held_out_only: bool = False,
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Put the categories in order, take the first of them, and some images of each.
+
+    Rows stay where they are: one that is not used gets the label `UNUSED`. The held-out images of a category
+    are drawn from all its rows by its name alone, so that neither a seed nor another rule brings one back.
+
+    Args:
+        labels: category id of every row, shape ``(N,)``, ints in ``0..C-1``.
+        categories: the C category names.
+        class_order: all category names in the order of their new ids; `None` keeps the order.
+        num_classes: number of categories to use, from the first; `None` for all.
+        images_per_class: number of rows to use of every category, from the first; `None` for all.
+        held_out: share of every category's rows to leave out, in ``0 <= share < 1``, rounded down.
+        held_out_only: use the rows that are left out otherwise, and no others.
+
+    Returns:
+        New ids ``(N,)`` int64, and the names of the categories that are used.
+
+    Raises:
+        DataError: the order does not name exactly the categories there are, or a number is out of range.
+    """
+    order, names = _ordered(categories, class_order)
+    used = len(order) if num_classes is None else num_classes
+    if not 1 <= used <= len(order):
+        raise DataError(
+            f"Expected num_classes in 1..{len(order)}, the categories of the data set, got {num_classes}."
+        )
+    if images_per_class is not None and images_per_class < 1:
+        raise DataError(f"Expected images_per_class >= 1, got {images_per_class}.")
+    if not 0.0 <= held_out < 1.0:
+        raise DataError(f"Expected 0 <= held_out < 1, got {held_out}.")
+
+    selected = np.full(len(labels), UNUSED, dtype=np.int64)
+    for new, old in enumerate(order[:used]):
+        rows = np.flatnonzero(labels == old)
+        left_out = numpy_generator("held out", names[new]).permutation(rows)[: int(len(rows) * held_out)]
+        wanted = np.sort(left_out) if held_out_only else np.setdiff1d(rows, left_out)
+        selected[wanted[:images_per_class]] = new
+    return selected, names[:used]
+
+
+def _ordered(
+    categories: Sequence[str], class_order: Sequence[CategoryName] | None
+) -> tuple[list[int], tuple[str, ...]]:
+    """The present ids in the order of the new ones, and the names to show."""
+    if class_order is None:
+        return list(range(len(categories))), tuple(categories)
+    id_of = {name: index for index, name in enumerate(categories)}
+    spellings = [(entry,) if isinstance(entry, str) else entry for entry in class_order]
+    found = [[id_of[name] for name in names if name in id_of] for names in spellings]
+    unknown = [names[0] for names, ids in zip(spellings, found, strict=True) if not ids]
+    order = [index for ids in found for index in ids]
+    missing = [name for index, name in enumerate(categories) if index not in order]
+    twice = [categories[index] for index in sorted(set(order)) if order.count(index) > 1]
+    wrong = [
+        f"{what} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''} ({len(names)})"
+        for what, names in {
+            "it lacks": unknown,
+            "it has besides": missing,
+            "the order repeats": twice,
+        }.items()
+        if names
+    ]
+    if wrong or len(order) != len(spellings):
+        raise DataError(
+            f"The class order names {len(spellings)} categories, but this data set differs: "
+            f"{'; '.join(wrong) or 'it has two spellings of one name'}. Give the data set the order was made for, or "
+            "class_order (in a recipe: benchmark) none."
+        )
+    return order, tuple(names[0] for names in spellings)
+
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
 
@@ -131,7 +217,7 @@ class StageStream(Sequence[Stage]):
             images_per_class: number of images to use of every category, from the first; `None` for all.
             held_out: share of every category's images that no stage gets; the same images whatever the seed.
             held_out_only: use just those images: a test set where the data has none of its own.
-            split_rule: ``mixed`` (the paper's), ``sessions`` (MetaGCD's setting, see `promptccd.data.sessions`) or
+            split_rule: ``mixed`` (the paper's), ``sessions`` (MetaGCD's setting, see `promptccd.data.splits`) or
                 ``whole`` (one labelled stage with all images; `class_blocks` does not count).
             image_roots: folders that files named by rows of the data set may lie in. `None` is the folder of a data
                 set that was given by name, and where downloads are kept for one that was loaded.

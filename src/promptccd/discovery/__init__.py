@@ -1,12 +1,11 @@
 """Images of a person in; groups, names, corrections and results to take away out."""
 
 from promptccd.discovery.adapt import AdaptationOptions, adapt
-from promptccd.discovery.assignments import AssignmentRow, assignment_rows, assignments_csv
 from promptccd.discovery.checkpoint import save_checkpoint
 from promptccd.discovery.corrections import dissolve_category, move_images, split_category
 from promptccd.discovery.discover import DiscoveryResult, discover
-from promptccd.discovery.exports import EXPORTS
-from promptccd.discovery.feature_cache import FeatureCache
+from promptccd.discovery.embedding import FeatureCache
+from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows, assignments_csv
 from promptccd.discovery.registry_edits import edit_registry, registry_in, split_in
 from promptccd.discovery.session import DiscoverySession, SessionStage
 from promptccd.discovery.standing import Standing

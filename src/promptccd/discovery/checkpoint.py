@@ -12,18 +12,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.feature_cache import feature_space
+from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
-from promptccd.storage import (
-    make_folder,
-    make_inside,
-    newer_format,
-    read_file,
-    write_directory,
-    write_file,
-)
+from promptccd.storage import make_folder, make_inside, newer_format, read_file, write_directory, write_file
 
 logger = logging.getLogger(__name__)
 

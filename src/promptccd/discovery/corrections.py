@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering import suggest_split
+from promptccd.discovery.grouping import suggest_split
 from promptccd.discovery.standing import Standing
 from promptccd.errors import DataError
 from promptccd.registry import Move, NotACategory, Split

@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.clustering import CountEstimate
-from promptccd.data.intake import IntakeReport
-from promptccd.discovery.adapt import AdaptationOptions, adapt, require_enough_images, require_head
-from promptccd.discovery.adapted_stage import AdaptationCommand, AdaptedStage, save_adapted
-from promptccd.discovery.assignments import AssignmentRow, assignment_rows
+from promptccd.discovery.adapt import (
+    AdaptationCommand,
+    AdaptationOptions,
+    AdaptedStage,
+    adapt,
+    require_enough_images,
+    require_head,
+    save_adapted,
+)
 from promptccd.discovery.checkpoint import (
     BEFORE,
     FEATURES,
@@ -21,7 +26,8 @@ from promptccd.discovery.checkpoint import (
     save_progress,
 )
 from promptccd.discovery.embedding import Precision
-from promptccd.discovery.exports import EXPORTS
+from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows
+from promptccd.discovery.intake.intake import IntakeReport
 from promptccd.discovery.page import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError

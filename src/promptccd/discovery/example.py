@@ -15,10 +15,10 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import load
 
-from promptccd.data.digits import digits_pixels
+from promptccd.data.loading import digits_pixels
 from promptccd.discovery.groups import GroupView
-from promptccd.reports.thumbnails import thumbnail
-from promptccd.runs.stage_registry import key_of
+from promptccd.experiments.category_cards import thumbnail
+from promptccd.runs.stage_checkpoint import key_of
 
 FORMAT = 1
 DATA, RECORD, ARRAYS = "example_data", "example.json", "example.safetensors"

@@ -15,12 +15,11 @@ from promptccd.discovery.example import ARRAYS, DATA, FORMAT, RECORD
 from promptccd.discovery.groups import GroupView, views_of
 from promptccd.discovery.standing import Standing, standing_of
 from promptccd.errors import RunError
+from promptccd.experiments import stage_maps
+from promptccd.experiments.run_measures import found_ids
 from promptccd.registry import CategoryRegistry
-from promptccd.reports import stage_maps
-from promptccd.reports.run_measures import found_ids
 from promptccd.runs import RunEvaluation
-from promptccd.runs.stage_checkpoint import load_configuration
-from promptccd.runs.stage_registry import key_of
+from promptccd.runs.stage_checkpoint import key_of, load_configuration
 from promptccd.storage import make_folder, write_file
 
 PLACES = 6  # decimals of what is written down

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from promptccd.clustering import describe_groups
+from promptccd.discovery.grouping import describe_groups
 from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.standing import Standing
 from promptccd.registry import CategoryRegistry

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from promptccd.data.images import Status
-from promptccd.discovery.assignments import AssignmentRow, shown_name
+from promptccd.discovery.exports import AssignmentRow, shown_name
 from promptccd.discovery.groups import GroupView, group_views
 from promptccd.discovery.session import DiscoverySession
-from promptccd.reports import render_page, stage_maps
-from promptccd.reports.charts import NUM_STYLES
+from promptccd.experiments import render_page, stage_maps
+from promptccd.experiments.charts import NUM_STYLES
 from promptccd.storage import write_file
 
 MAX_BYTES = 12_000_000  # of all pictures of a page

@@ -27,7 +27,7 @@ from promptccd.registry import (
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.prediction import load_model
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.runs.stage_registry import key_of
+from promptccd.runs.stage_checkpoint import key_of
 from promptccd.storage import (
     CHECKSUMS,
     REPLACED,

@@ -8,13 +8,7 @@ from transformers.utils import cached_file
 from promptccd.errors import RegistryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import find_model
-from promptccd.registry import (
-    PROTOTYPES,
-    REGISTRY,
-    CategoryRegistry,
-    has_registry,
-    load_registry,
-)
+from promptccd.registry import PROTOTYPES, REGISTRY, CategoryRegistry, has_registry, load_registry
 
 
 def registry_of(model: CategoryDiscoveryModel, place: str | Path) -> CategoryRegistry:

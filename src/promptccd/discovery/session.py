@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering import CountEstimate, KnownCategories, group_images
-from promptccd.data.intake import Intake, IntakeFile, IntakeLimits, read_intake
+from promptccd.clustering import CountEstimate
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.embedding import Precision, embed_images, load_embedder
-from promptccd.discovery.feature_cache import FeatureCache
+from promptccd.discovery.embedding import FeatureCache, Precision, embed_images, load_embedder
+from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
 from promptccd.discovery.registry_of import registry_of
 from promptccd.discovery.standing import Standing, standing_of
 from promptccd.errors import DataError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
-from promptccd.registry.categories import default_name
+from promptccd.registry.tables import default_name
 from promptccd.runs.explanation import Explanation, explain_image
 
 logger = logging.getLogger(__name__)

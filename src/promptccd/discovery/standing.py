@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from promptccd.clustering import CountEstimate, Grouping
+from promptccd.clustering import CountEstimate
+from promptccd.discovery.grouping import Grouping
 from promptccd.registry import CategoryRegistry
 
 

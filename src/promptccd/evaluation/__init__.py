@@ -8,30 +8,29 @@ from promptccd.evaluation.accuracy import (
 from promptccd.evaluation.audit import (
     AuditedRow,
     Interval,
+    SplitCounts,
     Verdict,
     audit_average,
     audit_row,
     audit_rows,
+    declared_split,
     implied_old_share,
 )
 from promptccd.evaluation.continual import (
     ContinualAccuracy,
     ContinualScore,
     Discovery,
+    ForgettingScore,
     StageScore,
     continual_accuracy,
     discover_categories,
-    labelled_categories,
-)
-from promptccd.evaluation.count_by_accuracy import estimate_by_accuracy
-from promptccd.evaluation.declared_splits import SplitCounts, declared_split
-from promptccd.evaluation.forgetting import (
-    ForgettingScore,
     final_discovery,
+    labelled_categories,
     max_forgetting,
     mean_discovery,
+    score_part_routing,
 )
-from promptccd.evaluation.part_routing import score_part_routing
+from promptccd.evaluation.count_by_accuracy import estimate_by_accuracy
 from promptccd.evaluation.published import PublishedRow, published_rows
 from promptccd.evaluation.session_accuracy import SessionScore, session_accuracy
 

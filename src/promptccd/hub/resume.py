@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from promptccd.errors import HubError
-from promptccd.hub.download import download_stage
+from promptccd.hub.verify import download_stage
 from promptccd.runs import RunDirectory
 from promptccd.storage import CHECKSUMS, links_in, problems_of, trusted, write_directory
 

@@ -12,12 +12,11 @@ import numpy as np
 from datasets import ClassLabel, Features, Image, Value
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi
 
-from promptccd.data.clean_images import clean_image
-from promptccd.data.hub_stages import LABELS_CONFIG, SPLIT_FILE, stage_config
+from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.limits import SkippedFileError
-from promptccd.data.parquet_files import write_shards
 from promptccd.data.stages import LabelledStage, Stage, StageStream
-from promptccd.hub.commits import CARD, Contents, Repository, bring, retried
+from promptccd.data.table_files import LABELS_CONFIG, SPLIT_FILE, stage_config
+from promptccd.hub.commits import CARD, Brought, Contents, Repository, bring, retried
 from promptccd.runs.model_card import BEGIN, END, merge_card
 from promptccd.training.progress import progress_bar
 
@@ -190,3 +189,45 @@ def _card(stages: StageStream, name: str, ids_only: bool) -> str:
         pictures=pictures,
     )
     return str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{text}\n\n{END}\n"))
+
+
+_TEXT_OF_GROUPS = """# Groups of images
+
+Found with `promptccd discover`. Images are pixels, without what cameras and programs wrote beside them. `category`
+is the id of a group, `name` what it is called, `known` whether it was learned, settled earlier or is new."""
+
+
+def publish_groups(
+    folder: Path, name: str, *, private: bool, token: str, wait: Callable[[float], None] = time.sleep
+) -> Brought:
+    """Push the folder that `promptccd.discovery.exports.export_dataset` made, in one commit.
+
+    Args:
+        folder: the export.
+        name: ``namespace/name`` of the data set; made if it is not there.
+        private: whether it has to be private.
+        token: of the account that pushes.
+        wait: sleeps between attempts.
+
+    Raises:
+        HubError: the Hub cannot be reached or refuses, or the data set is public and should be private.
+    """
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.glob("data/*.parquet"))}
+    data = DatasetCardData(task_categories=["image-classification"], tags=["category-discovery"])
+    text = str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{_TEXT_OF_GROUPS}\n\n{END}\n"))
+
+    def contents(card_there: str | None) -> Contents:
+        return {**files, CARD: merge_card(card_there, text).encode()}
+
+    return retried(
+        lambda: bring(
+            Repository(name, "dataset", private),
+            contents,
+            api=HfApi(token=token),
+            message="Groups",
+            holds="images and their groups",
+            replaces=".parquet",
+        ),
+        "Try again later, or take the images as a zip.",
+        wait,
+    )

@@ -1,6 +1,7 @@
 """Recompute what a run or a repository claims, as far as it can be recomputed."""
 
 import json
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -8,14 +9,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, snapshot_download
 
-from promptccd.errors import PromptCCDError
-from promptccd.hub.download import download_stage
+from promptccd.errors import HubError, PromptCCDError
+from promptccd.models.loading import find_model
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
-from promptccd.runs.stage_registry import NO_CATEGORY
-from promptccd.storage import problems_of
+from promptccd.runs.stage_checkpoint import NO_CATEGORY
+from promptccd.storage import problems_of, remove
+
+
+def download_stage(name: str, target: Path) -> str:
+    """Copy everything a stage's repository, or its local folder, holds.
+
+    Args:
+        name: repository, with or without its namespace, or a folder.
+        target: the folder to fill; made here.
+
+    Returns:
+        The full name.
+
+    Raises:
+        HubError: it cannot be found or fetched.
+    """
+    try:
+        place, _ = find_model(name)
+        if Path(place).is_dir():
+            shutil.copytree(place, target, symlinks=True)  # what they lead to is nobody's to pass on
+        else:
+            snapshot_download(place, local_dir=target)
+    except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
+        raise HubError(f"Cannot fetch {name!r}: {' '.join(str(error).split())[:300]}") from error
+    for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
+        remove(extra)
+    return place
+
 
 TOLERANCE = (
     0.01  # points: another machine may group an image differently at the last bit, and one is more than this

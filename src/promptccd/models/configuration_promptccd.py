@@ -9,10 +9,9 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .bounds import REAL, WHOLE, require_bounds
 from .loading import WHERE_TO_LOOK, find_model
-from .stored_configuration import BACKBONE_TYPES, own_values
-from .untrusted import CheckpointError, one_line, read_json
+from .stored_files import BACKBONE_TYPES, own_values
+from .untrusted import REAL, WHOLE, CheckpointError, one_line, read_json, require_bounds
 
 
 @strict

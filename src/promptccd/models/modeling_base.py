@@ -35,11 +35,10 @@ from .loading import (
     without_progress,
 )
 from .part_labeller import PartLabeller
-from .part_pools import PartPools
-from .part_router import PartRouter
+from .part_prompts import PartPools, PartRouter
 from .projection_head import ProjectionHead
 from .prompt_pools import PromptPool
-from .stored_configuration import BACKBONE_TYPES
+from .stored_files import BACKBONE_TYPES
 from .untrusted import CheckpointError, one_line, shown
 from .weights import (
     MAX_MODEL_BYTES,

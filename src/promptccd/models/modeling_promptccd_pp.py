@@ -19,8 +19,7 @@ from .backbones import (
 from .configuration_promptccd import PromptCCDPlusPlusConfig
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from .part_labeller import PartLabeller
-from .part_pools import PartPools, modulate
-from .part_router import PartRouter, Routing, log_shares
+from .part_prompts import PartPools, PartRouter, Routing, log_shares, modulate
 from .projection_head import ProjectionHead
 from .prompt_pools import Selection
 

@@ -4,7 +4,7 @@ import json
 import math
 import reprlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
@@ -99,11 +99,124 @@ def _finite(text: str) -> float:
     return value
 
 
+# The largest published DINO is 1,536 wide and 40 deep; everything here leaves room for a few times that.
+WHOLE = {
+    "hidden_size": (1, 8_192),
+    "num_hidden_layers": (1, 128),
+    "num_attention_heads": (1, 256),
+    "intermediate_size": (1, 65_536),
+    "mlp_ratio": (1, 64),
+    "num_channels": (3, 3),
+    "image_size": (1, 4_096),
+    "patch_size": (1, 256),
+    "num_register_tokens": (0, 1_024),
+    "projection_hidden_size": (1, 65_536),
+    "projection_bottleneck_size": (1, 16_384),
+    "projection_output_size": (1, 1_048_576),
+    "stage": (0, 1_000_000),
+    "num_known": (0, 1_000_000),
+    "num_components": (0, 1_000_000),
+    "num_parts": (2, 1_024),
+    "pool_size": (1, 65_536),
+    "prompt_length": (1, 4_096),
+    "prompts_per_image": (1, 65_536),
+    "prompts_per_patch": (1, 65_536),
+    "router_hidden_size": (1, 65_536),
+}
+REAL = {
+    "hidden_dropout_prob": (0, 1),
+    "attention_probs_dropout_prob": (0, 1),
+    "drop_path_rate": (0, 1),
+    "layer_norm_eps": (1e-15, 1),
+    "layerscale_value": (-1e3, 1e3),
+    "initializer_range": (0, 10),
+    "confidence_temperature": (1e-6, 1e6),
+    "cos_weight": (0, 1e6),
+    "route_weight": (0, 1e6),
+    "distill_weight": (0, 1e6),
+}
+CHOICES = {
+    "hidden_act": ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish"),
+    "dtype": ("float32", "bfloat16", "float16"),
+}  # fmt: skip
+_ABSENT = ("stage", "router_hidden_size", "dtype")  # these may be none
+MOST_CATEGORIES = 100_000
+MOST_TOKENS = 16_384  # patches of one image: 1,792 pixels a side in patches of 14
+
+
+def require_bounds(values: Mapping[str, Any]) -> None:
+    """Refuse a number, a choice or a ratio of numbers that no model of the family has.
+
+    Args:
+        values: by field, as a JSON file holds them; fields that are no number of ours are passed over.
+
+    Raises:
+        ValueError: naming the field, its value and its bound.
+    """
+    for name, value in values.items():
+        if value is None and name in _ABSENT:
+            continue
+        if name in WHOLE:
+            _require_between(name, value, *WHOLE[name], whole=True)
+        elif name in REAL:
+            _require_between(name, value, *REAL[name], whole=False)
+        elif name in CHOICES and value not in CHOICES[name]:
+            raise ValueError(f"Expected {name} to be one of {', '.join(CHOICES[name])}, got {shown(value)}.")
+    _require_ratios(values)
+
+
+def require_side(side: int, patch_size: int, what: str) -> None:
+    """Refuse a side of an image that holds no patch, or more than can be attended to.
+
+    Raises:
+        ValueError: naming both numbers.
+    """
+    if not patch_size <= side:
+        raise ValueError(f"Expected {what} >= patch_size ({patch_size}), got {side}: that holds no patch.")
+    if (side // patch_size) ** 2 > MOST_TOKENS:
+        raise ValueError(
+            f"Expected at most {MOST_TOKENS} patches in an image, got {what} {side} in patches of {patch_size}."
+        )
+
+
+def _require_ratios(values: Mapping[str, Any]) -> None:
+    side, patch = values.get("image_size"), values.get("patch_size")
+    if side is not None and patch is not None:
+        require_side(side, patch, "image_size")
+    width, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    if width is not None and heads is not None and width % heads:
+        raise ValueError(f"Expected a hidden_size that num_attention_heads divides, got {width} and {heads}.")
+
+
+def _require_between(name: str, value: Any, low: float, high: float, whole: bool) -> None:
+    if not _is_number(value, whole):
+        raise ValueError(f"Expected {name} to be a {'whole ' if whole else ''}number, got {shown(value)}.")
+    if not low <= value:
+        raise ValueError(f"Expected {name} >= {low}, got {shown(value)}.")
+    if not value <= high:
+        raise ValueError(
+            f"Expected {name} <= {high}, got {shown(value)}: no model of this family is like that."
+        )
+
+
+def _is_number(value: Any, whole: bool) -> bool:
+    if isinstance(value, float):
+        return not whole and math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 __all__ = [
+    "CHOICES",
+    "MOST_CATEGORIES",
     "MOST_JSON_BYTES",
     "MOST_LEVELS",
+    "MOST_TOKENS",
+    "REAL",
+    "WHOLE",
     "CheckpointError",
     "one_line",
     "read_json",
+    "require_bounds",
+    "require_side",
     "shown",
 ]

@@ -10,7 +10,7 @@ from .modeling_gcd import GCDModel
 from .modeling_promptccd import PromptCCDModel
 from .modeling_promptccd_b import PromptCCDBModel
 from .modeling_promptccd_pp import PromptCCDPlusPlusModel
-from .stored_configuration import BACKBONE_CONFIGS, backbone_values
+from .stored_files import BACKBONE_CONFIGS, backbone_values
 from .untrusted import CheckpointError, shown
 
 # Every variant by the name that its configuration, its recipes and its checkpoints call it.

@@ -3,8 +3,7 @@
 Nothing here knows images or models: keys of images, groups of them and prototypes come in; categories come out.
 """
 
-from promptccd.registry.categories import Category, CategoryState
-from promptccd.registry.changes import StageChange
+from promptccd.registry.changes import GROUPING, LogEntry, StageChange
 from promptccd.registry.edits import (
     EDITS,
     Answer,
@@ -18,9 +17,9 @@ from promptccd.registry.edits import (
     edit_from_dict,
 )
 from promptccd.registry.files import PROTOTYPES, REGISTRY, has_registry, load_registry, save_registry
-from promptccd.registry.history import GROUPING, LogEntry
 from promptccd.registry.matching import StageGroups
 from promptccd.registry.registry import CategoryRegistry
+from promptccd.registry.tables import Category, CategoryState
 from promptccd.registry.view import ActivePrototypes
 
 __all__ = [

@@ -1,17 +1,331 @@
-"""Every kind of edit, by name.
+"""What people correct about categories: each edit is a value that can be stored, applied and undone."""
 
-An edit holds plain values, so that it can come from a command line, a page or a file. What it replaced is kept
-by the registry's log, which is how it is taken back.
-"""
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+import numpy as np
+from numpy.typing import ArrayLike
 
 from promptccd.errors import RegistryError
-from promptccd.registry.category_edits import Merge, NotACategory, Rename, Split
-from promptccd.registry.edit import Edit
-from promptccd.registry.image_edits import Answer, Confirm, Move
+from promptccd.registry.draft import Draft
+from promptccd.registry.matching import unit
+from promptccd.registry.tables import (
+    DIFFERENT,
+    SAME,
+    Category,
+    CategoryState,
+    Tables,
+    check_name,
+    default_name,
+    free_name,
+)
+
+
+class Edit:
+    """Base of all edits: how an edit changes a registry, and how it is written down.
+
+    Attributes:
+        kind: its name in the log and in `EDITS`.
+    """
+
+    kind: ClassVar[str]
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """Tell a draft what shall stand where.
+
+        Args:
+            draft: of the registry to change.
+            prototypes: its prototypes ``(R, D)``.
+
+        Raises:
+            RegistryError: the registry does not allow it; the message says why.
+        """
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, without vectors: those lie in the registry's prototypes."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if not item.metadata}  # type: ignore[arg-type]
+        return {"kind": self.kind, **{name: _plain(value) for name, value in values.items()}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | np.ndarray):
+        return [_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@dataclass(frozen=True)
+class Rename(Edit):
+    """Give a category a name.
+
+    Attributes:
+        category: its id.
+        name: the new name; see `check_name`. Two categories cannot share one.
+    """
+
+    kind: ClassVar[str] = "rename"
+    category: int
+    name: str
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        name = check_name(self.name)
+        renamed = draft.tables.category(self.category)
+        for other in draft.tables.living():
+            if other.name == name and other.id != renamed.id:
+                raise RegistryError(
+                    f"Category {other.id} is called {name!r} already: choose another name, or merge the two."
+                )
+        draft.change(renamed.id, name=name)
+
+
+@dataclass(frozen=True)
+class Merge(Edit):
+    """Say that several categories are one.
+
+    The known one survives, else the oldest (the least id). The others are retired and remember where they went.
+    The survivor's prototype becomes the mean of all, weighted by their numbers of images. A name that a person gave
+    wins over a default one. An image that was taken out of one of them stays out of the survivor, unless it is in one
+    of them now: then the merge is the later word.
+
+    Attributes:
+        categories: two ids or more.
+    """
+
+    kind: ClassVar[str] = "merge"
+    categories: Sequence[int]
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        merged = [draft.tables.category(each) for each in sorted(set(self.categories))]
+        if len(merged) < 2:
+            raise RegistryError(f"Expected at least two categories to merge, got {list(self.categories)}.")
+        survivor, *others = sorted(merged, key=lambda each: (not each.known, each.id))
+        retired = {each.id for each in others}
+        members = [key for key, category in draft.tables.members.items() if category in retired]
+        self._unlink(draft, {each.id for each in merged})
+        for key in members:
+            draft.place(key, survivor.id, pin=key in draft.tables.pinned)
+        kept_out = self._carry_bans(draft, survivor.id, {each.id for each in merged})
+        draft.change(
+            survivor.id,
+            name=_merged_name(survivor, others),
+            prototype_row=_mean(draft, prototypes, merged),
+            earlier_rows=(*survivor.earlier_rows, survivor.prototype_row),
+        )
+        for each in others:
+            draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
+        draft.settle_links([*members, *kept_out])
+
+    @staticmethod
+    def _carry_bans(draft: Draft, survivor: int, merged: set[int]) -> list[str]:
+        """Images taken out of one of the categories: what was said of any of them is said of the survivor now."""
+        tables, kept_out = draft.tables, []
+        for key, banned in list(tables.forbidden.items()):
+            if merged.isdisjoint(banned):
+                continue
+            left = set(banned) - merged
+            if tables.members.get(key) != survivor:
+                left.add(survivor)
+                kept_out.append(key)
+            draft.put("forbidden", key, tuple(sorted(left)) or None)
+        return kept_out
+
+    @staticmethod
+    def _unlink(draft: Draft, merged: set[int]) -> None:
+        """Answers "different" between the categories are overruled; those inside one of them stay."""
+        members = draft.tables.members
+        for pair, answer in list(draft.tables.links.items()):
+            homes = {members.get(key) for key in pair}
+            if answer == DIFFERENT and len(homes) == 2 and homes <= merged:
+                draft.put("links", pair, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Split(Edit):
+    """Make some of a category's images a category of their own, with a new id.
+
+    The images are pinned to it: a later grouping does not put them back.
+
+    Attributes:
+        category: the id that is cut.
+        images: keys of the part, not all of its images.
+        part_prototype: mean of the part's unit features, ``(D,)``.
+        rest_prototype: mean of the others', ``(D,)``.
+        name: name of the part; `None` gives the default one.
+    """
+
+    kind: ClassVar[str] = "split"
+    category: int
+    images: Sequence[str]
+    part_prototype: ArrayLike = field(metadata={"vector": True})
+    rest_prototype: ArrayLike = field(metadata={"vector": True})
+    name: str | None = None
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        whole = draft.tables.category(self.category)
+        part = draft.check_images(self.images)
+        if strangers := [key for key in part if draft.tables.members.get(key) != whole.id]:
+            raise RegistryError(
+                f"{len(strangers)} of the {len(part)} images are not in category {whole.id}, the first is "
+                f"{strangers[0]!r}: select images of that category only."
+            )
+        if len(part) == whole.size:
+            raise RegistryError(
+                f"All {whole.size} images of category {whole.id} were selected: leave at least one, or rename it."
+            )
+        identity = draft.new_id()
+        row = draft.append_prototype(self.part_prototype)
+        name = free_name(default_name(identity), {each.name for each in draft.tables.living()})
+        born = min(draft.tables.images[key] for key in part)
+        draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, born, 0, row))
+        draft.change(whole.id, prototype_row=draft.append_prototype(self.rest_prototype))
+        if self.name is not None:
+            Rename(identity, self.name).apply(draft, prototypes)
+        for key in part:
+            draft.place(key, identity, pin=True)
+        draft.settle_links(part)
+
+
+@dataclass(frozen=True)
+class NotACategory(Edit):
+    """Say that a discovered category is none: it is retired, and later groupings do not bring it back.
+
+    Attributes:
+        category: its id.
+        assignment: where its images go, category by key, for example to the nearest ones. Nothing is pinned, because
+            nobody looked at each image.
+        rest_to_nearest: whether the others go where this category's prototype is nearest, as do images that a person
+            took out of the category they are given; else they become unassigned.
+    """
+
+    kind: ClassVar[str] = "not_a_category"
+    category: int
+    assignment: Mapping[str, int] = field(default_factory=dict)
+    rest_to_nearest: bool = False
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        category = draft.tables.category(self.category)
+        if category.known:
+            raise RegistryError(
+                f"Category {category.id} was labelled at stage 0, it is one: rename it, merge it or move its images."
+            )
+        members = draft.tables.members_of(category.id)
+        if strangers := sorted(self.assignment.keys() - set(members)):
+            raise RegistryError(f"Image {strangers[0]!r} is not in category {category.id}: leave it out.")
+        targets = {each: draft.tables.category(each).id for each in set(self.assignment.values())}
+        if category.id in targets.values():
+            raise RegistryError(f"Category {category.id} is being retired: give its images another one.")
+        nearest = _nearest_first(draft.tables, prototypes, category) if self.rest_to_nearest else []
+        for key in members:
+            given = [targets[self.assignment[key]]] if key in self.assignment else []
+            banned = draft.tables.forbidden.get(key, ())
+            draft.place(key, next((each for each in (*given, *nearest) if each not in banned), None))
+            draft.forbid(key, category.id)
+        draft.change(category.id, state=CategoryState.RETIRED, dormant=False)
+        draft.settle_links(members)
+
+
+def _nearest_first(tables: Tables, prototypes: np.ndarray, category: Category) -> list[int]:
+    """Ids of the other active categories, by the cosine of their prototype and this one's."""
+    others = [each for each in tables.living() if not each.dormant and each.id != category.id]
+    own, *rest = unit(prototypes[[each.prototype_row for each in (category, *others)]])
+    order = np.argsort([-float(each @ own) for each in rest], kind="stable")
+    return [others[row].id for row in order]
+
+
+def _merged_name(survivor: Category, others: list[Category]) -> str:
+    if survivor.known or survivor.name != default_name(survivor.id):
+        return survivor.name
+    return next((each.name for each in others if each.name != default_name(each.id)), survivor.name)
+
+
+def _mean(draft: Draft, prototypes: np.ndarray, merged: list[Category]) -> int:
+    sizes = np.array([each.size for each in merged], dtype=np.float64)
+    weights = sizes if sizes.any() else np.ones_like(sizes)
+    vectors = prototypes[[each.prototype_row for each in merged]].astype(np.float64)
+    return draft.append_prototype(np.average(vectors, axis=0, weights=weights))
+
+
+@dataclass(frozen=True, eq=False)
+class Move(Edit):
+    """Put the selected images, and only those, into another category or into none.
+
+    Attributes:
+        images: their keys.
+        to: the category, where they are pinned; `None` takes them out of theirs, and they are not put back there.
+        prototypes: new means ``(D,)`` of categories whose images changed, by id; the others keep theirs.
+    """
+
+    kind: ClassVar[str] = "move"
+    images: Sequence[str]
+    to: int | None
+    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        keys = draft.check_images(self.images)
+        to = None if self.to is None else draft.tables.category(self.to).id
+        for key in keys:
+            left = draft.tables.members.get(key)
+            draft.place(key, to, pin=to is not None)
+            if to is None and left is not None:
+                draft.forbid(key, left)
+        for identity, vector in self.prototypes.items():
+            changed = draft.tables.category(identity)
+            draft.change(changed.id, prototype_row=draft.append_prototype(vector))
+        draft.settle_links(keys)
+
+
+@dataclass(frozen=True)
+class Answer(Edit):
+    """Answer "same or different?" about two images. It acts when images are grouped the next time.
+
+    Attributes:
+        first: key of an image.
+        second: key of another.
+        same: whether they show one category; `None` takes an earlier answer back.
+    """
+
+    kind: ClassVar[str] = "answer"
+    first: str
+    second: str
+    same: bool | None
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        if len(draft.check_images([self.first, self.second])) != 2:
+            raise RegistryError(f"Expected two images, got {self.first!r} twice.")
+        pair = (min(self.first, self.second), max(self.first, self.second))
+        draft.put("links", pair, None if self.same is None else SAME if self.same else DIFFERENT)
+        draft.tables.constraints(only_linked=True)
+
+
+@dataclass(frozen=True)
+class Confirm(Edit):
+    """Say that images are where they belong: they are pinned there.
+
+    Attributes:
+        images: their keys; each must have a category.
+    """
+
+    kind: ClassVar[str] = "confirm"
+    images: Sequence[str]
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        keys = draft.check_images(self.images)
+        if homeless := [key for key in keys if key not in draft.tables.members]:
+            raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
+        for key in keys:
+            draft.place(key, draft.tables.members[key], pin=True)
+        draft.settle_links(keys)
+
 
 EDITS: dict[str, type[Edit]] = {
     edit.kind: edit for edit in (Rename, Merge, Split, Move, NotACategory, Answer, Confirm)

@@ -6,26 +6,29 @@ prototypes under another name, where loading finds them: a whole registry.
 
 import hashlib
 import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from promptccd.errors import RegistryError
-from promptccd.registry.history import History
+from promptccd.registry.changes import LONGEST_TIME, History, LogEntry
 from promptccd.registry.registry import CategoryRegistry
-from promptccd.registry.schema import (
-    MOST_ENTRIES,
-    read_entry,
-    read_list,
-    read_number,
-    read_object,
-    read_tables,
-    read_text,
-    write_entry,
-    write_tables,
+from promptccd.registry.tables import (
+    DIFFERENT,
+    LONGEST_KEY,
+    LONGEST_NAME,
+    SAME,
+    TABLE_NAMES,
+    Category,
+    CategoryState,
+    Patch,
+    Tables,
 )
 from promptccd.registry.view import NOTHING_YET
 from promptccd.storage import newer_format, refuse_links, write_file
@@ -192,3 +195,243 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise RegistryError("it gives a key twice in one object.")
     return found
+
+
+MOST_IMAGES = 5_000_000
+MOST_CATEGORIES = 100_000
+MOST_ENTRIES = 100_000
+LARGEST_NUMBER = 2**53  # what every reader of JSON keeps exactly
+
+
+class _Codec(NamedTuple):
+    """How keys and values of one table are written and read."""
+
+    most: int
+    read_key: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any] = lambda value: value
+    write_key: Callable[[Any], Any] = lambda key: key
+
+
+def read_number(value: Any, name: str = "a number", least: int = 0) -> int:
+    """An integer in ``least..2**53``.
+
+    Raises:
+        RegistryError: it is none.
+    """
+    if type(value) is not int or not least <= value < LARGEST_NUMBER:
+        raise RegistryError(f"Expected {name} to be an integer >= {least}, got {_short(value)}.")
+    return value
+
+
+def read_text(value: Any, name: str, longest: int) -> str:
+    """A text that is not empty.
+
+    Raises:
+        RegistryError: it is none, or too long.
+    """
+    if type(value) is not str or not 0 < len(value) <= longest:
+        raise RegistryError(
+            f"Expected {name} to be a text of 1 to {longest} characters, got {_short(value)}."
+        )
+    return value
+
+
+def read_object(value: Any, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    """An object with exactly these keys.
+
+    Raises:
+        RegistryError: it is none; the message names keys that are missing or unknown.
+    """
+    if type(value) is not dict:
+        raise RegistryError(f"Expected {name} to be an object, got {_short(value)}.")
+    if unknown := sorted(value.keys() - set(keys)):
+        raise RegistryError(f"Unknown key {_short(unknown[0])} in {name}. Known: {', '.join(keys)}.")
+    if missing := [key for key in keys if key not in value]:
+        raise RegistryError(f"The key {missing[0]!r} is missing in {name}.")
+    return value
+
+
+def read_list(value: Any, name: str, most: int) -> list[Any]:
+    """A list of at most so many things.
+
+    Raises:
+        RegistryError: it is none, or longer.
+    """
+    if type(value) is not list or len(value) > most:
+        got = f"{len(value)}" if type(value) is list else _short(value)
+        raise RegistryError(f"Expected {name} to be a list of at most {most}, got {got}.")
+    return value
+
+
+def write_tables(tables: Tables) -> dict[str, Any]:
+    """Tables as lists of ``[key, value]``, sorted."""
+    return {
+        name: sorted(
+            [codec.write_key(key), codec.write(value)] for key, value in getattr(tables, name).items()
+        )
+        if name != "categories"
+        else [codec.write(tables.categories[key]) for key in sorted(tables.categories)]
+        for name, codec in _CODECS.items()
+    }
+
+
+def read_tables(values: Any) -> Tables:
+    """The inverse of `write_tables`.
+
+    Raises:
+        RegistryError: something is not what it should be, by name.
+    """
+    read_object(values, "the state", TABLE_NAMES)
+    tables = Tables()
+    for row in read_list(values["categories"], "categories", MOST_CATEGORIES):
+        category = _read_category(row)
+        if category.id in tables.categories:
+            raise RegistryError(f"Category {category.id} is there twice.")
+        tables.categories[category.id] = category
+    for name in TABLE_NAMES[1:]:
+        codec, table = _CODECS[name], getattr(tables, name)
+        rows = read_list(values[name], name, codec.most)
+        for row in rows:
+            key, value = _row(row, name, 2)
+            table[codec.read_key(key)] = codec.read(value)
+        if len(table) != len(rows):
+            raise RegistryError(f"A key is there twice in {name}.")
+    return tables
+
+
+def write_entry(entry: LogEntry) -> dict[str, Any]:
+    """A log entry as plain values."""
+    patch = None
+    if entry.patch is not None:
+        patch = {
+            name: sorted(
+                (
+                    [_CODECS[name].write_key(key), *(_optional(_CODECS[name].write, each) for each in pair)]
+                    for key, pair in changes.items()
+                ),
+                key=lambda row: row[0],
+            )
+            for name, changes in entry.patch.changes.items()
+        }
+    return {**{item.name: getattr(entry, item.name) for item in fields(entry)}, "patch": patch}
+
+
+def read_entry(values: Any) -> LogEntry:
+    """The inverse of `write_entry`.
+
+    Raises:
+        RegistryError: something is not what it should be, by name.
+    """
+    read_object(values, "a log entry", tuple(item.name for item in fields(LogEntry)))
+    if type(values["what"]) is not dict:
+        raise RegistryError(f"Expected what happened to be an object, got {_short(values['what'])}.")
+    return LogEntry(
+        number=read_number(values["number"], "the number of a log entry"),
+        kind=read_text(values["kind"], "the kind of a log entry", LONGEST_NAME),
+        what=values["what"],
+        stage=read_number(values["stage"], "the stage of a log entry", least=-1),
+        time=_optional(lambda value: read_text(value, "a time", LONGEST_TIME), values["time"]),
+        patch=_optional(_read_patch, values["patch"]),
+    )
+
+
+def _read_patch(values: Any) -> Patch:
+    if type(values) is not dict or values.keys() - set(TABLE_NAMES):
+        raise RegistryError(f"Expected the changes of {', '.join(TABLE_NAMES)}, got {_short(values)}.")
+    changes: dict[str, dict[Any, tuple[Any, Any]]] = {}
+    for name, rows in values.items():
+        codec = _CODECS[name]
+        changes[name] = {}
+        for row in read_list(rows, f"changes of {name}", codec.most):
+            key, before, after = _row(row, f"changes of {name}", 3)
+            changes[name][codec.read_key(key)] = (
+                _optional(codec.read, before),
+                _optional(codec.read, after),
+            )
+    return Patch(changes)
+
+
+def _write_category(category: Category) -> dict[str, Any]:
+    return asdict(category)
+
+
+def _read_category(value: Any) -> Category:
+    row = read_object(value, "a category", tuple(item.name for item in fields(Category)))
+    states = [state.value for state in CategoryState]
+    if row["state"] not in states:
+        raise RegistryError(
+            f"Expected the state of a category to be one of {states}, got {_short(row['state'])}."
+        )
+    if type(row["dormant"]) is not bool:
+        raise RegistryError(f"Expected dormant to be true or false, got {_short(row['dormant'])}.")
+    return Category(
+        id=read_number(row["id"], "the id of a category"),
+        name=read_text(row["name"], "the name of a category", LONGEST_NAME),
+        state=CategoryState(row["state"]),
+        born=read_number(row["born"], "the stage of birth"),
+        size=read_number(row["size"], "the size of a category"),
+        prototype_row=read_number(row["prototype_row"], "a prototype row"),
+        dormant=row["dormant"],
+        merged_into=_optional(read_number, row["merged_into"]),
+        earlier_rows=tuple(
+            read_number(each, "a prototype row")
+            for each in read_list(row["earlier_rows"], "earlier rows", MOST_CATEGORIES)
+        ),
+    )
+
+
+def _read_key(value: Any) -> str:
+    return read_text(value, "the key of an image", LONGEST_KEY)
+
+
+def _read_pair(value: Any) -> tuple[str, str]:
+    first, second = _row(value, "the images of an answer", 2)
+    return _read_key(first), _read_key(second)
+
+
+def _read_answer(value: Any) -> str:
+    if value not in (SAME, DIFFERENT):
+        raise RegistryError(f"Expected an answer to be {SAME!r} or {DIFFERENT!r}, got {_short(value)}.")
+    return str(value)
+
+
+def _read_confidence(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value <= 1:
+        raise RegistryError(f"Expected a confidence of 0 to 1, got {_short(value)}.")
+    return float(value)
+
+
+def _read_ids(value: Any) -> tuple[int, ...]:
+    ids = [read_number(each, "a category id") for each in read_list(value, "forbidden categories", 10_000)]
+    if not ids or ids != sorted(set(ids)):
+        raise RegistryError(f"Expected forbidden categories in order, each once, got {_short(value)}.")
+    return tuple(ids)
+
+
+def _row(value: Any, name: str, length: int) -> list[Any]:
+    if type(value) is not list or len(value) != length:
+        raise RegistryError(f"Expected rows of {length} values in {name}, got {_short(value)}.")
+    return value
+
+
+def _optional(function: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else function(value)
+
+
+def _short(value: Any) -> str:
+    text = (
+        repr(value) if not isinstance(value, list | Mapping) else f"a {type(value).__name__} of {len(value)}"
+    )
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+_CODECS = {
+    "categories": _Codec(MOST_CATEGORIES, read_number, _read_category, _write_category),
+    "images": _Codec(MOST_IMAGES, _read_key, read_number),
+    "members": _Codec(MOST_IMAGES, _read_key, read_number),
+    "confidences": _Codec(MOST_IMAGES, _read_key, _read_confidence),
+    "pinned": _Codec(MOST_IMAGES, _read_key, read_number),
+    "forbidden": _Codec(MOST_IMAGES, _read_key, _read_ids, list),
+    "links": _Codec(MOST_IMAGES, _read_pair, _read_answer, write_key=list),
+}

@@ -7,15 +7,18 @@ import numpy as np
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
-from promptccd.registry.categories import (
+from promptccd.registry.draft import Draft
+from promptccd.registry.matching import NEW, REJECTED, StageGroups, match_clusters
+from promptccd.registry.tables import (
+    LONGEST_KEY,
+    SAME,
     Category,
     CategoryState,
+    Pair,
+    Tables,
     default_name,
     free_name,
 )
-from promptccd.registry.draft import Draft
-from promptccd.registry.matching import NEW, REJECTED, StageGroups, match_clusters
-from promptccd.registry.tables import LONGEST_KEY, SAME, Pair, Tables
 
 _UNASSIGNED = -1
 _SAME_PROTOTYPE = 1e-6  # rounding of a mean, not another mean

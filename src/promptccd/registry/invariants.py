@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from promptccd.errors import RegistryError
-from promptccd.registry.categories import Category, CategoryState, check_name
-from promptccd.registry.tables import Tables
+from promptccd.registry.tables import Category, CategoryState, Tables, check_name
 
 
 def check_tables(tables: Tables, *, num_known: int, num_rows: int, next_id: int) -> None:

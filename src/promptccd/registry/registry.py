@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 
 from promptccd.errors import RegistryError
-from promptccd.registry.categories import Category, CategoryState, mended_name
-from promptccd.registry.changes import StageChange, compare
+from promptccd.registry.changes import GROUPING, LONGEST_TIME, LogEntry, StageChange, compare
 from promptccd.registry.draft import Draft
-from promptccd.registry.edit import Edit
-from promptccd.registry.history import GROUPING, LONGEST_TIME, LogEntry
+from promptccd.registry.edits import Edit
 from promptccd.registry.matching import StageGroups
-from promptccd.registry.tables import Patch, Tables
+from promptccd.registry.tables import Category, CategoryState, Patch, Tables, mended_name
 from promptccd.registry.view import RegistryView
 
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from promptccd.errors import RegistryError
-from promptccd.registry.categories import Category
-from promptccd.registry.history import History, LogEntry
+from promptccd.registry.changes import History, LogEntry
 from promptccd.registry.invariants import check_tables
-from promptccd.registry.tables import Tables
+from promptccd.registry.tables import Category, Tables
 
 if TYPE_CHECKING:
     from promptccd.clustering.constraints import GroupingConstraints

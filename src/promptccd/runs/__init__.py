@@ -2,14 +2,12 @@
 
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.explanation import Explanation, explain_image
-from promptccd.runs.parameters import ParameterCount, count_parameters
+from promptccd.runs.models import ParameterCount, count_parameters
 from promptccd.runs.prediction import load_model, predict_folder
 from promptccd.runs.protocols import PROTOCOLS
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.scoring import ProtocolOptions
 from promptccd.runs.stage_checkpoint import load_view
-from promptccd.runs.sweep import SweepResult, run_sweep
-from promptccd.runs.sweep_cells import SweepCell, grid_keys, plan_cells
 from promptccd.runs.train_run import stage_stream, train_run
 
 __all__ = [
@@ -19,16 +17,11 @@ __all__ = [
     "ProtocolOptions",
     "RunDirectory",
     "RunEvaluation",
-    "SweepCell",
-    "SweepResult",
     "count_parameters",
     "explain_image",
-    "grid_keys",
     "load_model",
     "load_view",
-    "plan_cells",
     "predict_folder",
-    "run_sweep",
     "stage_stream",
     "train_run",
 ]

@@ -2,17 +2,24 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard import RepoCard
+from huggingface_hub.utils import validate_repo_id
 
+from promptccd.clustering import CountEstimate
+from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
-from promptccd.models import CategoryDiscoveryConfig
-from promptccd.runs.card_text import PARTS, data_in_words, hub_id_of, stage_sections
+from promptccd.evaluation.published import published_results
+from promptccd.models import VARIANTS, CategoryDiscoveryConfig
+from promptccd.runs.run_directory import FREE_FIELDS
 from promptccd.training.arguments import Recipe
 
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
@@ -151,3 +158,229 @@ def _span(stages: Sequence[int]) -> str:
 
 def _as_list(value: Any) -> Iterable[str]:
     return [value] if isinstance(value, str) else value or []
+
+
+PARTS = ("all", "old", "new")
+MOST_NAMES = 50
+PUBLISHED_BACKBONE = "facebook/dinov2-base"
+
+_METHODS = {
+    "promptccd": ("PromptCCD", "prompted by the components of a Gaussian mixture over its features"),
+    "promptccd-gcd": ("GCD", "the baseline without prompts"),
+    "promptccd-b": ("PromptCCD-B", "prompted from a fixed pool that is learnt"),
+    "promptccd-pp": ("PromptCCD++", "prompted patch by patch, from a pool for every object part"),
+}
+
+
+def stage_sections(
+    config: CategoryDiscoveryConfig,
+    recipe: Recipe,
+    table: Mapping[str, Any],
+    *,
+    title: str,
+    fingerprint: str,
+    images: Sequence[Mapping[str, Any]],
+    category_sizes: Mapping[int, int],
+    versions: Mapping[str, str],
+) -> list[str]:
+    """The sections of a card in Markdown, title first, from what `stage_card` was given and its table as JSON."""
+    sections = [
+        f"# {title}",
+        _summary(config, recipe),
+        _usage(config, title),
+        _categories(config, category_sizes),
+        _results(recipe, table),
+        _training(recipe, fingerprint, images, versions),
+        _limits(recipe),
+    ]
+    return [section for section in sections if section]
+
+
+def hub_id_of(place: str | None) -> str | None:
+    """The place if it is a repository on the Hub; a name without a namespace could as well be a folder's."""
+    if place is None or place.count("/") != 1 or Path(place).expanduser().exists():
+        return None
+    try:
+        validate_repo_id(place)
+    except HFValidationError:
+        return None
+    return place
+
+
+def data_in_words(recipe: Recipe) -> str:
+    """The data set, without the name of a local folder."""
+    facts = recipe.data.resolved
+    if facts.dataset in BUILT_IN:
+        return BUILT_IN[facts.dataset].words
+    hub_id = hub_id_of(facts.dataset)
+    kind = f", read as the benchmark {recipe.data.benchmark}" if recipe.data.benchmark else ""
+    return f"`{hub_id}`" if hub_id else f"images from a local folder{kind}"
+
+
+def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
+    method, prompts = _METHODS[config.model_type]
+    backbone = "a small DINOv2 that was pretrained without labels on the images of stage 0"
+    if recipe.model.backbone is not None:
+        hub_id = hub_id_of(recipe.model.backbone)
+        backbone = f"`{hub_id}`" if hub_id else "a pretrained backbone from a local folder"
+    last = len(recipe.data.resolved.class_blocks) - 1
+    found = len(config.category_ids) - config.num_known
+    discovered = f"{found} discovered in stages without labels" if config.stage else "none discovered yet"
+    number = ""
+    if config.count_estimate is not None:
+        number = (
+            f"; the number of all of them was estimated as {CountEstimate.from_dict(config.count_estimate)}"
+        )
+    return (
+        f"{method} ({prompts}) over {backbone}, after stage {config.stage} of {last} of continual category "
+        f"discovery on {data_in_words(recipe)}. It tells {len(config.category_ids)} categories apart: "
+        f"{config.num_known} known, which stage 0 labelled, and {discovered}{number}."
+    )
+
+
+def _usage(config: CategoryDiscoveryConfig, title: str) -> str:
+    model_class = VARIANTS[config.model_type].__name__
+    return f"""## How to use it
+
+With the package `promptccd` installed:
+
+```python
+from promptccd import {model_class}
+
+model = {model_class}.from_pretrained("{title}")  # a folder, or its name on the Hub
+```
+
+or through transformers:
+
+```python
+import promptccd  # makes the architecture known
+from transformers import AutoImageProcessor, AutoModel
+
+model = AutoModel.from_pretrained("{title}")  # a folder, or namespace/name on the Hub
+processor = AutoImageProcessor.from_pretrained("{title}", backend="pil")
+```
+
+`model(pixel_values).features` are features of images, and `model.assign(features)` gives their categories. For a
+folder of images: `promptccd predict {title} FOLDER`."""
+
+
+def _categories(config: CategoryDiscoveryConfig, sizes: Mapping[int, int]) -> str:
+    pairs = list(zip(config.category_ids, config.category_names, strict=True))
+    known = [_code(name) for item, name in pairs if item < config.num_known]
+    found = [f"{_code(name)} ({sizes.get(item, 0)})" for item, name in pairs if item >= config.num_known]
+    text = f"## Categories\n\nKnown: {_shortened(known)}."
+    if found:
+        text += f"\n\nDiscovered, with their images at stage {config.stage}: {_shortened(found)}."
+    return f"{text}\n\n`config.json` lists all ids and names, `assignments.json` the category of every image."
+
+
+def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
+    if not table["stages"]:
+        return ""
+    lines = ["| | All | Old | New | Categories | Images |", "|---|---|---|---|---|---|"]
+    for row in table["stages"]:
+        count, limits = str(row["num_categories"]), row["count_range"]
+        if limits:  # clusters that ended empty got no category, so what was found may lie below
+            count += f" ({min(limits[0], row['num_categories'])} to {limits[1]})"
+        lines.append(f"| Stage {row['stage']} | {_cells(row)} | {count} | {row['num_images']} |")
+    lines.append(f"| **Average** | {_cells(table['average'])} | | |")
+    text = "Continual clustering accuracy (cACC) in percent; Old are the categories that stage 0 labelled."
+    published = _comparable(recipe, len(table["stages"]))
+    if published:
+        lines.append(f"| Average in the paper | {_cells(published)} | | |")
+        text += (
+            " The last row is the figure that the paper (Cendra, Li, Han: Effective Prompt Pool Learning for Continual "
+            "Category Discovery) prints for this method on this data set: one seed, by its own code, copy of the "
+            f"data and DINOv2 ViT-B. It compares only with `{PUBLISHED_BACKBONE}` on the full data set, as here."
+        )
+    return "## Results\n\n" + text + "\n\n" + "\n".join(lines)
+
+
+def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
+    """The published figure, if this run is of the same method, backbone, data, stages and given counts."""
+    facts = BENCHMARKS.get(recipe.data.benchmark or "")
+    same = (
+        facts is not None
+        and recipe.data.resolved == facts
+        and recipe.data.cuts is None
+        and num_scored == len(facts.class_blocks) - 1  # the paper's average is over all stages
+        and hub_id_of(recipe.model.backbone) == PUBLISHED_BACKBONE
+        and recipe.training.category_count == "known"
+    )
+    return published_results(recipe.data.benchmark, recipe.model.variant) if same else None
+
+
+def _training(
+    recipe: Recipe, fingerprint: str, images: Sequence[Mapping[str, Any]], versions: Mapping[str, str]
+) -> str:
+    used = ", ".join(f"{row['used']} (stage {row['stage']})" for row in images)
+    left_out = sum(row["images"] - row["used"] for row in images)
+    unreadable = f"; {left_out} that could not be read were left out" if left_out else ""
+    said = yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True)
+    return f"""## Training
+
+- Images: {used}{unreadable}; labels of stage 0 only
+- Split: seed {recipe.training.seed}, fingerprint `{fingerprint}`
+- Versions: {", ".join(f"{name} {version}" for name, version in versions.items())}
+
+Fields of the recipe that are not at their defaults:
+
+```yaml
+{said.strip()}
+```"""
+
+
+def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """What a recipe sets, without what no result depends on; a local folder is not named."""
+    shown = replace(
+        recipe,
+        data=replace(recipe.data, dataset=_shown_place(recipe.data.dataset)),
+        model=replace(recipe.model, backbone=_shown_place(recipe.model.backbone)),
+    )
+    usual, free = Recipe().to_dict(), FREE_FIELDS["training"]
+    changed = {
+        section: {
+            key: item for key, item in fields.items() if item != usual[section][key] and key not in free
+        }
+        for section, fields in shown.to_dict().items()
+    }
+    return {section: fields for section, fields in changed.items() if fields}
+
+
+def _limits(recipe: Recipe) -> str:
+    count = "The number of categories of every stage was given, not found."
+    if recipe.training.category_count != "known":
+        count = "The number of categories is an estimate; its range is no confidence interval."
+    return f"""## Limits and biases
+
+- Categories are clusters, not names. A discovered one is a group of images that lie close together; nobody looked
+  whether it is one kind of thing, part of one, or several.
+- Every image gets the category of the nearest prototype, for there is no "none of these". The confidence is a soft-max
+  over distances and was not calibrated.
+- Known categories are favoured: they alone had labels, and most images. Compare Old with New. What an early stage
+  grouped wrongly stays so, for later stages build on it.
+- {count}
+- The accuracy is of the very images that a stage trained on, with clusters matched to categories in the best way.
+  It is one run with one seed and says nothing about other images, about speed, or about other hardware.
+- What the data set and the backbone's pretraining show too much or too little of, the model inherits; it was not
+  tested for harm to people. Do not decide about persons with it.
+
+Code and weights are under Apache-2.0 unless the metadata above say otherwise. The data set and the backbone have
+licences of their own, and no image is part of this repository."""
+
+
+def _shown_place(place: str | None) -> str | None:
+    return place if place is None or place in BUILT_IN or hub_id_of(place) else "<local folder>"
+
+
+def _cells(row: Mapping[str, Any]) -> str:
+    return " | ".join("-" if row[part] is None else f"{row[part]:.2f}" for part in PARTS)
+
+
+def _shortened(items: Sequence[str]) -> str:
+    rest = len(items) - MOST_NAMES
+    return ", ".join(items[:MOST_NAMES]) + (f", ... and {rest} more" if rest > 0 else "")
+
+
+def _code(text: str) -> str:
+    return f"`{' '.join(text.split()).replace('`', chr(39))}`"

@@ -16,7 +16,7 @@ from promptccd.errors import DataError, DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, stored_model
 from promptccd.models.untrusted import one_line
 from promptccd.runs.stage_checkpoint import load_view, require_whole
-from promptccd.training.device import in_smaller_batches
+from promptccd.training.devices import in_smaller_batches
 from promptccd.training.progress import progress_bar
 
 _LIMITS = IntakeLimits()

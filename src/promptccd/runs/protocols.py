@@ -22,14 +22,7 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.continual import CountOf
 from promptccd.runs.category_counts import COUNTS
-from promptccd.runs.scoring import (
-    ESTIMATORS,
-    Protocol,
-    ProtocolOptions,
-    ScoredImages,
-    Task,
-    chosen_rows,
-)
+from promptccd.runs.scoring import ESTIMATORS, Protocol, ProtocolOptions, ScoredImages, Task, chosen_rows
 
 # For a stage and the mask of known images among the scored ones: their category ids.
 KnownAtFirst = Callable[[int, np.ndarray], np.ndarray]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from promptccd.errors import PromptCCDError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs.parameters import model_on_meta
+from promptccd.runs.models import model_on_meta
 from promptccd.runs.run_directory import KEPT_STATES, RunDirectory
 from promptccd.training.arguments import Recipe
 

@@ -14,19 +14,20 @@ from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
+from promptccd.data.duplicates import SeenPictures
 from promptccd.data.loading import load_images
 from promptccd.data.randomness import torch_generator
-from promptccd.data.same_pictures import SeenPictures
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.table_files import image_roots
 from promptccd.data.views import TrainingViews
-from promptccd.errors import ConfigurationError, DeviceError, OutOfMemoryError
+from promptccd.errors import ConfigurationError, DeviceError, OutOfMemoryError, SplitMismatchError
 from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
     Discovery,
     StageScore,
+    clustering_accuracy,
     labelled_categories,
 )
 from promptccd.models import CategoryDiscoveryModel
@@ -36,13 +37,17 @@ from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import backbone_of, ensure_backbone, evaluation_view, stage_zero_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.space import TrainingSpace
-from promptccd.runs.stage_checkpoint import load_stage, save_stage
-from promptccd.runs.stage_registry import SettledImages, observe_stage, settled_images
-from promptccd.runs.take_over import take_over
+from promptccd.runs.stage_checkpoint import (
+    SettledImages,
+    load_configuration,
+    load_stage,
+    observe_stage,
+    save_stage,
+    settled_images,
+)
 from promptccd.storage import make_inside, require_space, trusted
 from promptccd.training.arguments import DataArguments, Recipe
-from promptccd.training.device import device_problem
-from promptccd.training.distributed import same_on_all
+from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, peak_memory, reset_peak_memory
 from promptccd.training.interruption import StopRequest
@@ -393,3 +398,32 @@ class _Run:
         if self.accelerator.num_processes > 1:
             torch.distributed.broadcast(whole, 0)
         return whole.nonzero().flatten().tolist()
+
+
+def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:
+    """Score finished stages that have no row yet: their images were assigned where they were trained.
+
+    Args:
+        run: the run they lie in.
+        stages: the data as it is here.
+        finished: stages whose checkpoints are whole.
+
+    Raises:
+        SplitMismatchError: a stage holds images that are not of that stage here.
+    """
+    scored = {row.stage for row in run.results.stages} if run.results else set()
+    for index in finished:
+        given, own = run.assignments(index), stages[index].sample_ids
+        if not np.isin(given["sample_ids"], own).all():
+            raise SplitMismatchError(
+                f"{run.stage(index)} was trained on other images than stage {index} holds here: use the data set, "
+                "class_blocks, cuts and seed it was made with, or start a new output_dir."
+            )
+        if index == 0 or index in scored:
+            continue
+        true_ids = stages.evaluation_labels(stages[index])[np.searchsorted(own, given["sample_ids"])]
+        accuracy = clustering_accuracy(true_ids, given["category_ids"], range(stages.num_known))
+        config = load_configuration(run.stage(index))
+        estimate = config.count_estimate
+        limits = None if estimate is None else (estimate["low"], estimate["high"])
+        run.record(StageScore(index, *accuracy, len(config.category_ids), len(true_ids), limits))

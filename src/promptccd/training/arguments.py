@@ -18,7 +18,7 @@ from promptccd.data.ranges import number, require_in_range
 from promptccd.data.spectrum import spectrum_split
 from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError
-from promptccd.models.bounds import WHOLE
+from promptccd.models.untrusted import WHOLE
 from promptccd.training.pretraining import PretrainingOptions
 from promptccd.training.recipe_values import build_section, read_yaml_file, require_known
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import TrainingViews
-from promptccd.training.distributed import shard_bounds
+from promptccd.training.devices import shard_bounds
 
 MIN_BATCH = 2  # one image alone has nothing to be contrasted with
 

@@ -13,8 +13,7 @@ from promptccd.data.stage_images import Progress, StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.device import in_smaller_batches
-from promptccd.training.distributed import shard_bounds
+from promptccd.training.devices import in_smaller_batches, shard_bounds
 from promptccd.training.progress import progress_bar
 
 

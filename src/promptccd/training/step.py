@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.training.distributed import gather_rows
+from promptccd.training.devices import gather_rows
 from promptccd.training.losses import info_nce_loss, supervised_contrastive_loss
 
 

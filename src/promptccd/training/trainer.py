@@ -20,8 +20,7 @@ from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.batches import PositionSampler, epoch_order, steps_per_epoch, training_loader
-from promptccd.training.device import is_out_of_memory
-from promptccd.training.distributed import same_on_all
+from promptccd.training.devices import is_out_of_memory, same_on_all
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
 from promptccd.training.interruption import StopRequest

@@ -1,0 +1,281 @@
+"""What the server lets through, before Gradio sees it: the page's own requests, of a bounded size, without addresses.
+
+Gradio would answer whoever asks, by whatever name, and reflect their origin; it would fetch whatever public address
+stands where a file's path is expected, and has routes (run history, links to a visitor's state, recordings) that the
+page does not use.
+"""
+
+import json
+import os
+import secrets
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import parse_qs
+
+from promptccd.data.limits import MIB, IntakeLimits
+from promptccd.discovery.app.quota import Claim, FullError, PageLimits, Quota
+from promptccd.discovery.app.site import App, Message, Receive, Refusal, Send, Site, header
+from promptccd.discovery.app.store import Store
+from promptccd.discovery.app.uploads import Uploads
+
+BODY_BYTES = MIB  # of a request that is no upload
+COOKIE = "promptccd_visitor"
+PREFIX = "/gradio_api/"
+PAGE = (  # what the page loads, and the login where a Space offers one
+    "/config", "/static/", "/assets/", "/svelte/", "/favicon.ico", "/theme.css", "/robots.txt", "/manifest.json",
+    "/pwa_icon", "/login/", "/logout",
+)  # fmt: skip
+API = (
+    "queue/", "call/", "run/", "reset", "cancel", "upload", "file=", "info", "openapi.json", "heartbeat/",
+    "startup-events", "app_id", "theme.css", "login_check", "user",
+)  # fmt: skip
+HERE = ("same-origin", "none")  # where a browser may say that a request comes from which changes something
+SPOOFABLE = (b"x-forwarded-host", b"x-gradio-server", b"x-forwarded-proto", b"x-forwarded-for", b"forwarded")
+FOREIGN = Refusal(403, "Other pages may not ask this one.")
+NO_FILE = Refusal(404, "There is no such file.")
+ADDRESS = Refusal(400, "Addresses are not fetched: download the images and upload them.")
+
+
+class RequestGuard:
+    """ASGI application in front of Gradio's that answers what should not be asked.
+
+    Args:
+        app: what comes next.
+        site: whose requests are answered.
+        store: of the files.
+        intake: limits on an upload.
+        limits: on all requests together.
+    """
+
+    def __init__(self, app: App, site: Site, store: Store, intake: IntakeLimits, limits: PageLimits):
+        self._app, self._site, self._store = app, site, store
+        self._uploads = Uploads(store, intake)
+        self._bodies = Quota(limits.request_bytes, "requests")
+        self._per_address = limits.per_address
+        self._under_way: Counter[str] = Counter()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Refuse a request or pass it on."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, self._marked(scope, send))
+        else:
+            await send({"type": "websocket.close", "code": 1008})  # which nothing here speaks
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        refusal = self._of_site(scope) or _of_route(scope) or self._of_file(scope)
+        if refusal is not None:
+            await refusal.answer()(scope, receive, send)
+            return
+        try:
+            with self._counted(scope):
+                await self._passed(scope, receive, send)
+        except FullError as error:
+            await Refusal(503, str(error)).answer({"Retry-After": "60"})(scope, receive, send)
+
+    async def _passed(self, scope: Message, receive: Receive, send: Send) -> None:
+        scope["headers"] = self._believed(scope)
+        route, is_post = _route(scope), scope["method"] == "POST"
+        owner = self._owner(scope)
+        named = parse_qs(scope["query_string"].decode("latin-1")).get("upload_id", [""])[0][:100]
+        name = f"{owner} {named}" if named else ""  # nobody follows what somebody else uploads
+        if route == f"{PREFIX}upload" and is_post:
+            answer = await self._uploads.receive(scope, receive, owner, name)
+        elif route == f"{PREFIX}upload_progress":
+            answer = await self._uploads.follow(name)
+        elif is_post:
+            with self._bodies.lent() as claim:
+                body, refusal = await _read(receive, claim)
+            receive = _replayed(body, receive)
+            refusal = refusal or self._of_body(body, owner)
+            answer = self._app if refusal is None else refusal.answer()
+        else:
+            answer = self._app
+        await answer(scope, receive, send)
+
+    def _of_site(self, scope: Message) -> Refusal | None:
+        """Whether it is asked for by its name, and not by a page of somebody else."""
+        host = header(scope, b"host")
+        if not self._site.has_host(host):
+            return Refusal(421, "This page does not go by that name; whoever runs it can add the name.")
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return Refusal(405, "Only GET, HEAD and POST are answered here.")
+        has_origin = any(name == b"origin" for name, _ in scope["headers"])
+        if has_origin and not self._site.has_origin(header(scope, b"origin"), host):
+            return FOREIGN
+        if scope["method"] == "POST" and header(scope, b"sec-fetch-site") not in ("", *HERE):
+            return FOREIGN
+        return None
+
+    def _of_file(self, scope: Message) -> Refusal | None:
+        """A file is there for whoever it belongs to. Nobody learns whether somebody else has it."""
+        asked, _, path = _route(scope).partition("file=")
+        if asked != PREFIX:
+            return None
+        return None if self._has(path, self._owner(scope)) else NO_FILE
+
+    def _has(self, path: str, owner: str) -> bool:
+        shelf = self._store.find(path, owner)
+        try:
+            return shelf is not None and _is_file(path)
+        except (OSError, ValueError):  # a name that no file can have
+            return False
+
+    def _of_body(self, body: bytes, owner: str) -> Refusal | None:
+        """Refuse JSON in which a file is an address, or was not uploaded by who asks."""
+        try:
+            waiting = [json.loads(body)] if body else []
+        except (ValueError, RecursionError):
+            return Refusal(400, "Expected JSON.")
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, dict):
+                path = value.get("path")
+                if _is_address(path):
+                    return ADDRESS
+                if isinstance(path, str) and not self._has(path, owner):
+                    return Refusal(400, "That file was not uploaded here, or is deleted again: upload it.")
+                waiting += value.values()
+            elif isinstance(value, list):
+                waiting += value
+        return None
+
+    def _owner(self, scope: Message) -> str:
+        return self._store.owner(_cookie(scope))
+
+    @contextmanager
+    def _counted(self, scope: Message) -> Iterator[None]:
+        """Count what an address has under way.
+
+        Raises:
+            FullError: it is too much.
+        """
+        address = self._address(scope)
+        if address and self._under_way[address] >= self._per_address:
+            raise FullError("Your address has too many requests under way here: try again in a minute.")
+        self._under_way[address] += 1
+        try:
+            yield
+        finally:
+            self._under_way[address] -= 1
+            if not self._under_way[address]:
+                del self._under_way[address]
+
+    def _address(self, scope: Message) -> str:
+        """Whose request it is; ``""`` for this machine. A proxy is believed in a Space alone."""
+        named = header(scope, b"x-forwarded-for").partition(",")[0].strip() if self._site.behind_proxy else ""
+        address = named or (scope.get("client") or ("", 0))[0]
+        try:
+            return "" if ip_address(address).is_loopback else address
+        except ValueError:
+            return ""
+
+    def _believed(self, scope: Message) -> list[tuple[bytes, bytes]]:
+        """Headers without those by which whoever asks could pass for somebody else."""
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if not self._site.behind_proxy:
+            return [each for each in headers if each[0] not in SPOOFABLE]
+        return [
+            (name, value)
+            for name, value in headers
+            if name != b"x-gradio-server"
+            and (name != b"x-forwarded-host" or self._site.has_host(value.decode("latin-1")))
+        ]
+
+    def _marked(self, scope: Message, send: Send) -> Send:
+        """What browsers are told beside every answer; no other origin is ever let in."""
+        frames = " ".join(("'self'", *self._site.frames))
+        added = [
+            (b"content-security-policy", f"frame-ancestors {frames}".encode()),
+            (b"referrer-policy", b"same-origin"),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        route = _route(scope)
+        if route in ("", "/") and not _cookie(scope):
+            added.append((b"set-cookie", self._new_cookie().encode()))
+        if route.startswith(f"{PREFIX}file="):
+            added.append((b"cache-control", b"private, no-store"))
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kept = [each for each in message.get("headers", []) if _may_stay(each[0], added)]
+                message = {**message, "headers": kept + added}
+            await send(message)
+
+        return marked
+
+    def _new_cookie(self) -> str:
+        """A secret of the browser; in a Space the page stands in a frame of the Hub."""
+        kind = "SameSite=None; Secure; Partitioned" if self._site.behind_proxy else "SameSite=Lax"
+        return f"{COOKIE}={secrets.token_urlsafe(24)}; Path=/; HttpOnly; {kind}"
+
+
+def _of_route(scope: Message) -> Refusal | None:
+    route = _route(scope)
+    allowed = route in ("", "/") or route.startswith(PAGE)
+    if route.startswith(PREFIX):
+        allowed = route.removeprefix(PREFIX).startswith(API)
+    return None if allowed else Refusal(404, "There is no such page here.")
+
+
+def _route(scope: Message) -> str:
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def _cookie(scope: Message) -> str:
+    for part in header(scope, b"cookie").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE:
+            return value[:100]
+    return ""
+
+
+def _may_stay(name: bytes, added: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a header of Gradio's goes out: none that lets another origin in, none that ours replace."""
+    if name.lower().startswith(b"access-control-"):
+        return False
+    return name == b"set-cookie" or all(name.lower() != mine for mine, _ in added)
+
+
+def _is_file(path: str) -> bool:
+    return stat.S_ISREG(os.lstat(path).st_mode)
+
+
+async def _read(receive: Receive, claim: Claim) -> tuple[bytes, Refusal | None]:
+    """The body of a request, as far as it may be long."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b"", Refusal(400, "The request broke off.")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > BODY_BYTES:
+            return b"", Refusal(413, f"This request is longer than {BODY_BYTES} bytes: files are uploaded.")
+        claim.resize(size)
+        if not message.get("more_body"):
+            return b"".join(parts), None
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay
+
+
+def _is_address(path: Any) -> bool:
+    """Whether a path starts with a scheme, as in ``http:`` and ``file:``."""
+    if not isinstance(path, str):
+        return False
+    scheme, found, _ = path.strip().partition(":")
+    return bool(found) and scheme.isalnum() and len(scheme) > 1  # a single letter is a drive

@@ -1,0 +1,143 @@
+"""The whole page: the steps as tabs, and the button that ends a visit."""
+
+import html
+from dataclasses import dataclass
+
+import gradio as gr
+
+from promptccd.data.limits import IntakeLimits
+from promptccd.discovery.app.desk import QUIET, Desk, Panel, Updates, told
+from promptccd.discovery.app.html import LOOK, render
+from promptccd.discovery.app.panels.changes import ChangesPanel
+from promptccd.discovery.app.panels.example import ExamplePanel
+from promptccd.discovery.app.panels.group import GroupPanel
+from promptccd.discovery.app.panels.groups import GroupsPanel
+from promptccd.discovery.app.panels.images import ImagesPanel
+from promptccd.discovery.app.panels.questions import QuestionsPanel
+from promptccd.discovery.app.panels.take_away import TakeAwayPanel
+from promptccd.discovery.app.quota import PageLimits, Quota
+from promptccd.discovery.app.server import PageServer, guarded, keep_files_private
+from promptccd.discovery.app.site import Site
+from promptccd.discovery.app.store import Store
+from promptccd.discovery.app.visits import Visits
+
+LIFETIME_S = 1800.0
+MOST_WAITING = 32  # requests in the queue; more are told to come back
+TITLE = "What is in these images?"
+
+
+@dataclass(frozen=True)
+class Page:
+    """The page, not yet served.
+
+    Attributes:
+        blocks: what it consists of.
+        visits: everybody who is here, and their files.
+        limits: on all of them together.
+    """
+
+    blocks: gr.Blocks
+    visits: Visits
+    limits: PageLimits
+
+    def serve(self, site: Site, host: str = "127.0.0.1", port: int | None = None) -> PageServer:
+        """The page on a port; it answers already.
+
+        Args:
+            site: whose requests are answered.
+            host: address to listen on.
+            port: none means the first free one from 7860 on.
+
+        Raises:
+            OSError: it cannot listen there.
+        """
+        visits = self.visits
+        app = guarded(self.blocks, LOOK, site, visits.store, visits.limits, self.limits)
+        server = PageServer(app, host, port, limits=self.limits)
+        server.start()
+        return server
+
+    def close(self) -> None:
+        """End all visits and delete all files; its server is closed by whoever has it."""
+        self.blocks.close(verbose=False)
+        self.visits.close()
+        self.visits.store.close()
+
+
+def build_app(
+    place: str,
+    *,
+    limits: IntakeLimits | None = None,
+    page_limits: PageLimits | None = None,
+    lifetime_s: float = LIFETIME_S,
+    title: str = TITLE,
+) -> Page:
+    """The page; `promptccd.discovery.app.server.serve` serves it.
+
+    Args:
+        place: the model that groups, a folder or a name on the Hub; it is loaded at the first visit.
+        limits: on what a visitor brings; none means those for strangers.
+        page_limits: on all visitors together; none means the usual ones.
+        lifetime_s: seconds without a sign of life after which a visit is forgotten.
+        title: of the page.
+    """
+    together = page_limits or PageLimits()
+    store = Store(Quota(together.disk_bytes, "files"), keep_files_private(), untaken_s=together.untaken_s)
+    visits = Visits(
+        place,
+        store,
+        limits=limits or IntakeLimits.for_visitors(),
+        memory_bytes=together.memory_bytes,
+        lifetime_s=lifetime_s,
+        most=together.visits,
+    )
+    return Page(_blocks(visits, title), visits, together)
+
+
+def _blocks(visits: Visits, title: str) -> gr.Blocks:
+    with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(300, int(visits.lifetime_s))) as app:
+        visit_id = gr.State("", delete_callback=visits.forget)
+        desk = Desk(visits, visit_id)
+        gr.HTML(render("title.html.jinja", title=title))
+        with gr.Tabs(elem_id="pc-steps", overflow_behavior="wrap") as tabs:
+            with gr.Tab("Example", id="example"):
+                example = ExamplePanel()
+            with gr.Tab("Images", id="images"):
+                images = ImagesPanel(desk)
+            with gr.Tab("Groups", id="groups"):
+                groups = GroupsPanel(desk)
+                group = GroupPanel(desk)
+            with gr.Tab("Questions", id="questions") as questions_tab:
+                questions = QuestionsPanel(desk)
+            with gr.Tab("Changes", id="changes") as changes_tab:
+                changes = ChangesPanel(desk)
+            with gr.Tab("Take away", id="take-away"):
+                take_away = TakeAwayPanel(desk)
+        panels: list[Panel] = [groups, group, questions, changes, take_away]
+        example.connect(tabs)
+        images.connect(tabs, panels)
+        groups.connect(group)
+        group.connect(groups)
+        questions.connect(questions_tab, [groups, group])
+        changes.connect(changes_tab)
+        take_away.connect()
+        _end(desk, tabs)
+    return app.queue(max_size=MOST_WAITING)
+
+
+def _end(desk: Desk, tabs: gr.Tabs) -> None:
+    """The button that forgets everything, beside the promise that it happens by itself."""
+    with gr.Row(elem_id="pc-end", equal_height=True):
+        gr.HTML(render("end.html.jinja", minutes=round(desk.visits.lifetime_s / 60)), scale=4)
+        button = gr.Button("Forget my data", variant="stop", size="sm", scale=1, elem_id="pc-forget")
+
+    def forget(visit_id: str) -> Updates:
+        with told():
+            if visit_id:
+                desk.visits.forget(visit_id)
+        gr.Info(html.escape("Your images, groups and files are deleted."))
+        return {desk.visit_id: "", tabs: gr.Tabs(selected="images")}
+
+    forgotten = button.click(forget, desk.visit_id, [desk.visit_id, tabs], **QUIET)
+    # Whatever is still shown of the images goes with the page.
+    forgotten.success(None, js="() => setTimeout(() => location.reload(), 1200)", api_visibility="private")

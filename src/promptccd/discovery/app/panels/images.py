@@ -1,0 +1,230 @@
+"""Images in: upload or name them, see what was read before anything runs, then find groups."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import gradio as gr
+
+from promptccd.data.images import Status
+from promptccd.data.sources import ImageSource
+from promptccd.data.stage_images import Progress
+from promptccd.discovery.app.desk import (
+    MODEL,
+    Desk,
+    Panel,
+    Step,
+    StoppedError,
+    Updates,
+    merged,
+    told,
+    told_steps,
+    watched,
+)
+from promptccd.discovery.app.guard import COOKIE
+from promptccd.discovery.app.html import render
+from promptccd.discovery.app.server import forget_page
+from promptccd.discovery.app.visits import Visit, VisitOverError, Visits
+from promptccd.errors import DataError
+
+MOST_LISTED = 100  # files in a list of the report; the CSV has all
+MOST_S = 300.0  # seconds that one piece of work may take
+
+
+class ImagesPanel(Panel):
+    """Upload, report, and the button that starts the work.
+
+    Args:
+        desk: connects the buttons.
+    """
+
+    def __init__(self, desk: Desk):
+        self._desk, limits = desk, desk.visits.limits
+        gr.HTML(
+            render(
+                "images_intro.html.jinja",
+                limits=limits,
+                mib=limits.max_file_bytes // 2**20,
+                mib_all=limits.max_total_bytes // 2**20,
+                minutes=round(desk.visits.lifetime_s / 60),
+            )
+        )
+        self.upload = gr.File(
+            label="Images or zip archives",
+            file_count="multiple",
+            file_types=["image", ".zip"],
+            type="filepath",
+            height=220,
+            elem_id="pc-upload",
+        )
+        with gr.Accordion("Or a data set of the Hugging Face Hub", open=False):
+            self.hub_name = gr.Textbox(
+                label="Name of the data set",
+                placeholder="namespace/name",
+                info="Its training split; one column must hold images.",
+                max_lines=1,
+                max_length=200,
+            )
+        with gr.Row(elem_classes="pc-actions"):
+            self.check = gr.Button("Check the images", variant="primary", elem_id="pc-check")
+            self.cancel = gr.Button("Cancel", visible=False, elem_id="pc-cancel")
+        self.status = gr.HTML(elem_id="pc-status")
+        self.report = gr.HTML(elem_id="pc-report")
+        with gr.Row(elem_classes="pc-actions"):
+            self.find = gr.Button("Find groups", variant="primary", visible=False, elem_id="pc-find")
+        self.outputs = [self.report, self.find, self.status, self.cancel, self.upload, self.hub_name]
+
+    def connect(self, tabs: gr.Tabs, after: Sequence[Panel]) -> None:
+        """Wire the buttons; groups are shown in the other panels afterwards."""
+        self._tabs, self._after = tabs, after
+        desk, shared = self._desk, {"show_progress": "hidden"}
+        reading = self.check.click(
+            self._read,
+            [desk.visit_id, self.upload, self.hub_name],
+            [desk.visit_id, *self.outputs],
+            api_name="read",
+            concurrency_limit=2,
+            **shared,
+        )
+        reading.success(
+            None, js="() => document.querySelector('#pc-report h3')?.focus()", api_visibility="private"
+        )
+        outputs = [*self.outputs, tabs, *(each for panel in after for each in panel.outputs)]
+        self.find.click(self._find, desk.visit_id, outputs, api_name="find_groups", **MODEL, **shared)
+        self.cancel.click(self._stop, desk.visit_id, None, queue=False, api_visibility="private", **shared)
+
+    def show(self, visit: Visit) -> Updates:
+        """The report of the newest images."""
+        if not visit.session.stages:
+            return {self.report: "", self.find: gr.Button(visible=False)}
+        waiting = not has_groups(visit)
+        label = "Find groups" if len(visit.session.stages) == 1 else "Find groups of the next stage"
+        return {self.report: _report(visit), self.find: gr.Button(label, visible=waiting)}
+
+    def _read(
+        self, visit_id: str, files: list[str] | None, hub_name: str, request: gr.Request
+    ) -> Iterator[Updates]:
+        yield {self.status: _progress(None, "Opening the model and the files")}
+        with told():
+            visit = _visit(self._desk, visit_id, request)
+        yield {self._desk.visit_id: visit.id, self.cancel: gr.Button(visible=True)}
+
+        def work(progress: Progress) -> None:
+            with visit.lock:
+                visit.session.read(_source(self._desk.visits, visit, files, hub_name), progress)
+                visit.weigh()
+                visit.asked.clear()
+
+        done = {self.status: "", self.cancel: gr.Button(visible=False)}
+        try:
+            yield from self._steps(visit, work)
+        except StoppedError as stopped:
+            gr.Info(str(stopped))
+            yield done
+            return
+        except gr.Error:
+            yield done
+            raise
+        yield done | {self.upload: None, self.hub_name: ""} | self.show(visit)
+
+    def _find(self, visit_id: str) -> Iterator[Updates]:
+        with told():
+            visit = self._desk.visit(visit_id)
+        yield {
+            self.find: gr.Button(visible=False),
+            self.cancel: gr.Button(visible=True),
+            self.status: _progress(None, "Waiting for the model"),
+        }
+
+        def work(progress: Progress) -> None:
+            with visit.lock:
+                visit.session.embed(progress, batch_size=8)
+                visit.session.group()
+                visit.session.current.intake.drop_views()
+                visit.weigh()
+
+        done = {self.status: "", self.cancel: gr.Button(visible=False)}
+        try:
+            yield from self._steps(visit, work)
+            with told(), visit.lock:
+                visit.opened = None
+                target = "changes" if len(visit.session.stages) > 1 else "groups"
+                shown = merged(panel.show(visit) for panel in (self, *self._after))
+        except StoppedError as stopped:
+            gr.Info(str(stopped))
+            yield done | {self.find: gr.Button(visible=True)}
+            return
+        except gr.Error:
+            yield done | {self.find: gr.Button(visible=True)}
+            raise
+        yield done | shown | {self._tabs: gr.Tabs(selected=target)}
+
+    def _steps(self, visit: Visit, work: Callable[[Progress], None]) -> Iterator[Updates]:
+        """Do work that takes long, and show how far it is."""
+        visit.busy = True
+        try:
+            for step in told_steps(watched(work, visit.stop, MOST_S), visit.session):
+                yield {self.status: _progress(step)}
+        finally:
+            visit.busy = False
+            visit.touch()
+
+    def _stop(self, visit_id: str) -> None:
+        with told():
+            self._desk.visits.get(visit_id).stop.set()
+
+
+def has_groups(visit: Visit) -> bool:
+    """Whether the newest images of a visit are grouped."""
+    try:
+        return visit.session.estimate is not None and visit.session.features is not None
+    except DataError:
+        return False
+
+
+def _visit(desk: Desk, visit_id: str, request: gr.Request) -> Visit:
+    """The visitor's visit, or a new one for who comes first or comes back late."""
+    if visit_id:
+        try:
+            return desk.visit(visit_id)
+        except VisitOverError:
+            pass
+    owner = desk.visits.store.owner(request.request.cookies.get(COOKIE))
+    visit = desk.visits.open(owner)
+    visit.at_end.append(forget_page(request))
+    return visit
+
+
+def _source(visits: Visits, visit: Visit, files: list[str] | None, hub_name: str) -> ImageSource | list[Path]:
+    """What the visitor gave; uploads are put into the private folder.
+
+    Raises:
+        DataError: nothing, or too much.
+    """
+    name = (hub_name or "").strip()
+    if files and name:
+        raise DataError("Both files and a data set were given: clear one of them.")
+    if name:
+        return visits.fetch(name)
+    if not files:
+        raise DataError("No images yet: choose some files, or name a data set of the Hub.")
+    return visit.take(files)
+
+
+def _progress(step: Step | None, text: str = "") -> str:
+    return render("progress.html.jinja", step=step, text=text or (step.text if step else ""))
+
+
+def _report(visit: Visit) -> str:
+    stage = visit.session.current
+    intake, files = stage.intake, stage.intake.files
+    copies = [(file.name, intake.original(file).name) for file in files if file.duplicate_of is not None]
+    return render(
+        "intake.html.jinja",
+        report=intake.report(),
+        stage=stage.stage,
+        again=stage.stage <= visit.session.registry.stage,
+        first=visit.session.registry.stage <= 0 and not visit.session.registry.active,
+        skipped=[(f.name, f.verdict.note) for f in files if f.verdict.status is Status.SKIPPED][:MOST_LISTED],
+        copies=copies[:MOST_LISTED],
+        near=[(files[a].name, files[b].name) for a, b in intake.near_duplicates.items()][:MOST_LISTED],
+    )

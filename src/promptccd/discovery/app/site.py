@@ -1,0 +1,122 @@
+"""Under which names a page may be asked for, and by which pages: a foreign one is told nothing.
+
+A web page can give its own name the address of this machine and then read what answers there ("DNS rebinding"). Its
+requests still carry its name: whoever asks by a name that is not ours is turned away. An address instead of a name
+cannot be rebound.
+"""
+
+import ipaddress
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import PlainTextResponse
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An answer of one line in place of the one that was asked for."""
+
+    status: int
+    text: str
+
+    def answer(self, headers: Mapping[str, str] | None = None) -> App:
+        """What gives it."""
+        return PlainTextResponse(self.text, self.status, headers)
+
+
+def header(scope: Message, name: bytes) -> str:
+    """The value of a header that occurs once, or ``""``; names are in lower case."""
+    found = [value for key, value in scope["headers"] if key == name]
+    return found[0].decode("latin-1") if len(found) == 1 else ""
+
+
+SPACE_FRAMES = ("https://huggingface.co", "https://*.hf.space")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Whose requests are answered.
+
+    Attributes:
+        names: host names, in lower case, without a port.
+        any_address: whether addresses of the network stand for this machine, too, and not those of loopback alone.
+        behind_proxy: whether what a proxy says of the visitor's address and of the name is believed.
+        frames: origins that may show the page in a frame.
+    """
+
+    names: frozenset[str]
+    any_address: bool = False
+    behind_proxy: bool = False
+    frames: tuple[str, ...] = ()
+
+    @classmethod
+    def of_machine(cls, listen: str = "127.0.0.1", names: Iterable[str] = ()) -> "Site":
+        """A page of one's own machine.
+
+        Args:
+            listen: where it listens; beyond loopback it is asked for by its addresses in the network.
+            names: others that it has there, or that a proxy in front of it has.
+        """
+        address = _address(listen.strip("[]"))
+        everywhere = listen != "localhost" and (address is None or not address.is_loopback)
+        own = {"localhost", *names, *([listen] if address is None else [])}
+        return cls(frozenset(name.lower() for name in own), any_address=everywhere)
+
+    @classmethod
+    def of_space(cls, hosts: str, more: str = "") -> "Site":
+        """A public Space, behind the proxies of the Hub; what looks after it asks by address.
+
+        Args:
+            hosts: ``SPACE_HOST``, several with commas where there is a domain of one's own.
+            more: other names, with commas.
+        """
+        names = [name.strip().lower() for name in f"{hosts},{more}".split(",")]
+        return cls(
+            frozenset({"localhost", *filter(None, names)}),
+            any_address=True,
+            behind_proxy=True,
+            frames=SPACE_FRAMES,
+        )
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "Site":
+        """The Space that this process is, or this machine where it is none; ``PROMPTCCD_HOSTS`` adds names."""
+        more = environment.get("PROMPTCCD_HOSTS", "")
+        if environment.get("SPACE_HOST"):
+            return cls.of_space(environment["SPACE_HOST"], more)
+        listen = environment.get("GRADIO_SERVER_NAME", "127.0.0.1")
+        return cls.of_machine(listen, filter(None, (name.strip() for name in more.split(","))))
+
+    def has_host(self, host: str) -> bool:
+        """Whether a ``Host`` header names this site. The port is whatever a tunnel made of it."""
+        name = _without_port(host.lower())
+        address = _address(name.strip("[]"))
+        if address is not None:
+            return address.is_loopback or self.any_address
+        return name in self.names
+
+    def has_origin(self, origin: str, host: str) -> bool:
+        """Whether an ``Origin`` header is that of this site, asked for by a ``Host`` that it has."""
+        scheme, _, place = origin.lower().partition("://")
+        if scheme not in ("http", "https"):
+            return False
+        return place == host.lower() or (self.behind_proxy and scheme == "https" and place in self.names)
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() else host
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None

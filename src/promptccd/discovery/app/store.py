@@ -1,0 +1,231 @@
+"""Where the files of visitors lie: each under an address that nobody can guess, all within a quota."""
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptccd.data.limits import MIB
+from promptccd.discovery.app.quota import Claim, FullError, Quota
+from promptccd.errors import DataError
+
+BLOCK = 4096  # what the smallest file takes, and a folder
+EMPTY_S = 60.0  # old is what nobody is about to write into
+SPARE = 256 * MIB  # of the disk itself, left to others
+ANYBODY = "anybody"  # owner of what came from a browser that keeps no cookie: its address is the only key
+
+
+@dataclass(eq=False)
+class Shelf:
+    """A folder of one visitor, whose bytes are counted.
+
+    Attributes:
+        folder: private, with a random name.
+        owner: see `Store.owner`.
+        claim: on the quota.
+        most: bytes that may lie on it; none means those of the quota.
+        holders: who needs it now, such as the visits that took it.
+        left_at: when nobody held it any more, in seconds of the monotonic clock.
+    """
+
+    folder: Path
+    owner: str
+    claim: Claim
+    most: int | None = None
+    holders: int = 1
+    left_at: float = 0.0
+
+    def reserve(self, size: int) -> None:
+        """Make sure that so many bytes more can be written.
+
+        Raises:
+            DataError: this is too much for one visitor.
+            FullError: there is no room.
+        """
+        if self.most is not None and self.claim.size > self.most:
+            raise DataError(
+                f"This comes to more than {self.most // MIB} MiB, which is the most for one visitor: take a part "
+                "of it, or run promptccd discover on your own machine."
+            )
+        if shutil.disk_usage(self.folder).free < size + SPARE:
+            raise FullError(
+                "The disk of this page is full for the moment. Try again in a few minutes, or run promptccd demo on "
+                "your own machine."
+            )
+        self.claim.resize(self.claim.size + size)
+
+    def settle(self) -> None:
+        """Give back what was reserved and not written.
+
+        Raises:
+            FullError: more was written, and there is no room for it.
+        """
+        self.claim.resize(size_of(self.folder))
+
+
+class Store:
+    """All shelves. The folder goes with this object.
+
+    Args:
+        quota: of bytes.
+        parent: where the folder is made; none means the system's temporary folder.
+        untaken_s: seconds until a shelf is removed that nobody holds.
+    """
+
+    def __init__(self, quota: Quota, parent: Path | None = None, *, untaken_s: float = 600.0):
+        self.quota, self._untaken_s = quota, untaken_s
+        if parent is not None:
+            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._parent = parent
+        self._folder = tempfile.TemporaryDirectory(prefix="promptccd-visits-", dir=parent)  # mode 0700
+        self.root = Path(os.path.abspath(self._folder.name))
+        self._key = secrets.token_bytes(32)
+        self._shelves: dict[Path, Shelf] = {}
+        self._lock = threading.Lock()  # of the shelves, their holders and the timer
+        self._timer: threading.Timer | None = None
+
+    def owner(self, token: str | None) -> str:
+        """The folder of whoever has a secret; it does not tell the secret."""
+        if not token:
+            return ANYBODY
+        return hmac.new(self._key, token.encode(errors="replace"), hashlib.sha256).hexdigest()[:32]
+
+    def shelf(self, owner: str, size: int = 0, most: int | None = None) -> Shelf:
+        """A new one, held by whoever asks.
+
+        Args:
+            owner: see `owner`.
+            size: bytes that will be written to begin with.
+            most: that may ever lie there; none means those of the quota.
+
+        Raises:
+            FullError: there is no room.
+        """
+        self.sweep()
+        claim = self.quota.claim(BLOCK)
+        shelf = Shelf(self.root / owner / secrets.token_urlsafe(24), owner, claim, most)
+        with self._lock:
+            shelf.folder.parent.mkdir(mode=0o700, exist_ok=True)
+            shelf.folder.mkdir(mode=0o700)
+            self._shelves[shelf.folder] = shelf
+        try:
+            shelf.reserve(size)
+        except FullError:
+            self.remove(shelf)
+            raise
+        return shelf
+
+    def find(self, path: str, owner: str) -> Shelf | None:
+        """The shelf that a file lies on, if it is that owner's or anybody's; nothing is asked of the disk."""
+        if "\0" in path or not os.path.isabs(path):
+            return None
+        parts, depth = Path(os.path.normpath(path)).parts, len(self.root.parts)
+        if parts[:depth] != self.root.parts or len(parts) < depth + 3 or parts[depth] not in (owner, ANYBODY):
+            return None
+        return self._shelves.get(self.root.joinpath(*parts[depth : depth + 2]))
+
+    def hold(self, shelf: Shelf) -> bool:
+        """Need a shelf until `drop`; false if it is gone."""
+        with self._lock:
+            if shelf.folder not in self._shelves:
+                return False
+            shelf.holders += 1
+            return True
+
+    def leave(self, shelf: Shelf) -> None:
+        """Hold it no more; for a while it waits for somebody else to."""
+        with self._lock:
+            shelf.holders -= 1
+            shelf.left_at = time.monotonic()
+            self._set_timer()
+
+    def drop(self, shelf: Shelf) -> None:
+        """Hold it no more; the last who does removes it."""
+        with self._lock:
+            shelf.holders -= 1
+            is_last = shelf.holders <= 0
+        if is_last:
+            self.remove(shelf)
+
+    def remove(self, shelf: Shelf) -> None:
+        """Delete a shelf with all that lies on it; its bytes are free once they are gone."""
+        with self._lock:
+            if self._shelves.pop(shelf.folder, None) is None:
+                return
+        shutil.rmtree(shelf.folder, ignore_errors=True)
+        with self._lock, contextlib.suppress(OSError):  # the owner has others
+            shelf.folder.parent.rmdir()
+        shelf.claim.resize(0)
+
+    def sweep(self) -> None:
+        """Remove what nobody has held for too long."""
+        latest = time.monotonic() - self._untaken_s
+        with self._lock:
+            old = [each for each in self._shelves.values() if not each.holders and each.left_at <= latest]
+        for shelf in old:
+            self.remove(shelf)
+        if self._parent is not None:
+            _remove_empty_files(self._parent)
+
+    def clear(self, owner: str) -> None:
+        """Remove what nobody holds of an owner."""
+        with self._lock:
+            left = [each for each in self._shelves.values() if each.owner == owner and not each.holders]
+        for shelf in left:
+            self.remove(shelf)
+
+    def close(self) -> None:
+        """Delete everything."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+        for shelf in list(self._shelves.values()):
+            self.remove(shelf)
+        self._folder.cleanup()
+
+    def _set_timer(self) -> None:
+        """Look again when something may have waited too long; `_lock` is held."""
+        if self._timer is None:
+            self._timer = threading.Timer(self._untaken_s + 0.1, self._timed)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _timed(self) -> None:
+        self.sweep()
+        with self._lock:
+            self._timer = None
+            if any(not each.holders for each in self._shelves.values()):
+                self._set_timer()
+
+
+def _remove_empty_files(folder: Path) -> None:
+    """Of every file that a page is given Gradio leaves an empty one behind."""
+    latest = time.time() - EMPTY_S
+    for item in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            status = item.stat(follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and not status.st_size and status.st_mtime < latest:
+                os.unlink(item.path)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes that a folder takes on the disk, in whole blocks."""
+    total = BLOCK
+    for place, folders, files in os.walk(folder):
+        total += BLOCK * len(folders)
+        for name in files:
+            total += blocks(os.lstat(os.path.join(place, name)).st_size)
+    return total
+
+
+def blocks(size: int) -> int:
+    """Bytes of a file in whole blocks, one for its name included."""
+    return (size + 2 * BLOCK - 1) // BLOCK * BLOCK

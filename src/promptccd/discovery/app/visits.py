@@ -1,0 +1,317 @@
+"""Who is visiting: a private session and folder each, over one model whose weights all of them share."""
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from promptccd.data.image_rows import DatasetSource
+from promptccd.data.limits import IntakeLimits
+from promptccd.discovery.app.quota import Claim, FullError, PageLimits, Quota
+from promptccd.discovery.app.shared_model import SharedModel
+from promptccd.discovery.app.store import ANYBODY, Shelf, Store
+from promptccd.discovery.session import DiscoverySession
+from promptccd.errors import DataError, PromptCCDError
+
+
+class VisitOverError(PromptCCDError):
+    """A visit was forgotten or has timed out."""
+
+
+class VisitLock:
+    """Held while a session is read or changed; it cannot be taken any more once the visit is over."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._over = False
+
+    def __enter__(self) -> None:
+        """Wait for it.
+
+        Raises:
+            VisitOverError: the visit is over.
+        """
+        self._lock.acquire()
+        if self._over:
+            self._lock.release()
+            raise VisitOverError("This visit is over and its images are deleted: give the images again.")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def end(self) -> None:
+        """Wait for whoever holds it; nobody gets it afterwards."""
+        with self._lock:
+            self._over = True
+
+
+logger = logging.getLogger(__name__)
+
+COPIES = 2  # of a data set of the Hub: as it is downloaded, and as it is read
+UPLOADS_KEPT = 4  # times the limit of one upload: what a visit of several stages may lay down in all
+
+
+@dataclass(eq=False)
+class Visit:
+    """One person's images and groups.
+
+    Attributes:
+        id: random; whoever knows it is that person.
+        session: theirs, with a registry and categories of its own; only weights are shared.
+        store: of all files.
+        owner: whose files it takes, see `promptccd.discovery.app.store.Store.owner`.
+        memory: what is kept of their images, in bytes.
+        lock: held while the session is read or changed.
+        stop: set to leave what takes long.
+        busy: whether something is done that takes long.
+        asked: pairs of images that were asked about in this stage.
+        opened: the category that is looked at; none shows all of them.
+        reasons: why an image is where it is, as it was last asked.
+        seen_at: when they last did something, in seconds of the monotonic clock.
+        uploads: what `take` took; deleted with the visit, unless another visit took it, too.
+        brought: bytes of all uploads so far.
+        prepared: what they can download now; likewise deleted.
+        at_end: called when the visit is over, for what is kept of it elsewhere.
+    """
+
+    id: str
+    session: DiscoverySession
+    store: Store
+    owner: str
+    memory: Claim
+    lock: VisitLock = field(default_factory=VisitLock)
+    stop: threading.Event = field(default_factory=threading.Event)
+    busy: bool = False
+    asked: set[tuple[str, str]] = field(default_factory=set)
+    opened: int | None = None
+    reasons: str = ""
+    seen_at: float = field(default_factory=time.monotonic)
+    uploads: set[Shelf] = field(default_factory=set)
+    brought: int = 0
+    prepared: Shelf | None = None
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+
+    def touch(self) -> None:
+        """They did something."""
+        self.seen_at = time.monotonic()
+
+    def take(self, files: Sequence[str | os.PathLike[str]]) -> list[Path]:
+        """Keep uploads for as long as the visit lasts.
+
+        Raises:
+            DataError: there are too many, too much in all, or one is gone.
+        """
+        limits = self.session.limits
+        limits.require_files(len(files), "The list of uploads")
+        found = {Path(file): self.store.find(os.fspath(file), self.owner) for file in files}
+        try:
+            arriving = sum(path.stat().st_size for path in found)
+        except OSError as error:
+            raise DataError(
+                f"An upload is not there any more ({error.strerror}): upload the files again."
+            ) from error
+        if self.brought + arriving > UPLOADS_KEPT * limits.max_total_bytes:
+            raise DataError(
+                f"The uploads of this visit would come to {self.brought + arriving} bytes; the limit is "
+                f"{UPLOADS_KEPT * limits.max_total_bytes}. Take your results away, forget the images and start again."
+            )
+        for shelf in set(found.values()) - self.uploads:
+            if shelf is None or not self.store.hold(shelf):
+                raise DataError("An upload is not there any more: upload the files again.")
+            self.uploads.add(shelf)
+        self.brought += arriving
+        return list(found)
+
+    def weigh(self) -> None:
+        """Count what is kept of the images in memory, and let go of the newest if that is too much for the page.
+
+        Raises:
+            FullError: it is too much.
+        """
+        try:
+            self.memory.resize(self.session.bytes_in_memory)
+        except FullError:
+            self.session.stages.pop().intake.close()
+            raise
+
+    def prepare(self) -> Shelf:
+        """An empty place for files to take, in place of the one before.
+
+        Raises:
+            FullError: there is no room.
+        """
+        if self.prepared is not None:
+            self.store.drop(self.prepared)
+            self.prepared = None
+        self.prepared = self.store.shelf(self.owner, most=self.store.quota.total // 2)
+        return self.prepared
+
+
+class Visits:
+    """Opens and closes visits; those nobody returns to are forgotten by a timer.
+
+    Args:
+        place: the model, loaded once, at the first visit.
+        store: where files of visitors are.
+        limits: on what a visitor brings.
+        memory_bytes: what may be kept of the images of all visitors.
+        lifetime_s: seconds without a sign of life until a visit is forgotten.
+        most: visits at once.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        store: Store,
+        *,
+        limits: IntakeLimits,
+        memory_bytes: int = PageLimits.memory_bytes,
+        lifetime_s: float = 1800,
+        most: int = 50,
+    ):
+        self.place, self.store, self.limits = place, store, limits
+        self.lifetime_s, self.most = lifetime_s, most
+        self.memory = Quota(memory_bytes, "images in memory")
+        self._hub = Quota(store.quota.total, "data sets of the Hub", "Download it and upload the images")
+        self._fetched: dict[str, Claim] = {}
+        self._fetching = threading.Lock()
+        self._model: SharedModel | None = None
+        self._loading = threading.Lock()
+        self._open: dict[str, Visit] = {}
+        self._lock = threading.Lock()  # of the one below and `_open`; never held while a visit is waited for
+        self._timer: threading.Timer | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, owner: str = ANYBODY) -> Visit:
+        """A new visit.
+
+        Args:
+            owner: whose files it may take.
+
+        Raises:
+            PromptCCDError: as many people as can be here are here already, or the model cannot be loaded, for a
+                reason that is logged.
+        """
+        self._make_room()
+        model = self._shared_model()
+        with self._lock:
+            self._require_room()
+            visit = Visit(
+                secrets.token_urlsafe(24), model.session(self.limits), self.store, owner, self.memory.claim()
+            )
+            self._open[visit.id] = visit
+            self._set_timer()
+        return visit
+
+    def get(self, visit_id: str) -> Visit:
+        """An open visit; asking for it is a sign of life.
+
+        Raises:
+            VisitOverError: there is none of that id, or it was not asked for in a long time.
+        """
+        found = self._open.get(visit_id) if isinstance(visit_id, str) else None
+        if found is None or self._is_stale(found):
+            raise VisitOverError(
+                f"This visit is over and its images are deleted, as they are {round(self.lifetime_s / 60)} minutes "
+                "after the last click: give the images again."
+            )
+        found.touch()
+        return found
+
+    def fetch(self, name: str) -> DatasetSource:
+        """A data set of the Hub. It stays on the disk of this machine, so the page fetches only so much.
+
+        Raises:
+            DataError: there is no such data set, or it is too large.
+            FullError: as much is fetched as may be.
+        """
+        with self._fetching:
+            if name in self._fetched:
+                return DatasetSource.from_hub(name, self.limits)
+            with self._hub.lent() as claim:
+                claim.resize(COPIES * self.limits.max_total_bytes)
+                source = DatasetSource.from_hub(name, self.limits)
+            self._fetched[name] = self._hub.claim(COPIES * source.bytes_on_disk)
+            return source
+
+    def forget(self, visit_id: str) -> None:
+        """End a visit: what it is doing is stopped, its files and features are deleted. Nothing if there is none."""
+        with self._lock:
+            found = self._open.pop(visit_id, None)
+            if found is None:
+                return
+        found.stop.set()
+        found.lock.end()
+        found.session.forget()
+        found.memory.resize(0)
+        for shelf in [*found.uploads, *filter(None, [found.prepared])]:
+            self.store.drop(shelf)
+        if found.owner != ANYBODY:
+            self.store.clear(found.owner)  # what they uploaded and never gave
+        for clear in found.at_end:
+            clear()
+
+    def sweep(self) -> None:
+        """Forget visits that nobody came back to in `lifetime_s`."""
+        for visit in list(self._open.values()):
+            if self._is_stale(visit):
+                logger.info("A visit is over: no sign of life for %.0f s.", self.lifetime_s)
+                self.forget(visit.id)
+
+    def close(self) -> None:
+        """End all visits."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        for visit_id in list(self._open):
+            self.forget(visit_id)
+
+    def _is_stale(self, visit: Visit) -> bool:
+        return visit.seen_at + self.lifetime_s < time.monotonic()
+
+    def _make_room(self) -> None:
+        """When all places are taken, end the oldest visit that never had an image, if there is one."""
+        self.sweep()
+        if len(self._open) < self.most:
+            return
+        idle = [visit for visit in list(self._open.values()) if not visit.session.stages]
+        if idle:
+            self.forget(min(idle, key=lambda visit: visit.seen_at).id)
+
+    def _require_room(self) -> None:
+        if len(self._open) >= self.most:
+            raise PromptCCDError(
+                f"{self.most} people are here, which is the most at once: try again in a few minutes, or run "
+                "promptccd demo on your own machine."
+            )
+
+    def _shared_model(self) -> SharedModel:
+        with self._loading:
+            if self._model is None:
+                self._model = SharedModel.load(self.place)
+            return self._model
+
+    def _set_timer(self) -> None:
+        """Look again when the next visit may be over; `_lock` is held."""
+        if self._timer is not None or not self._open:
+            return
+        first = min(visit.seen_at for visit in self._open.values()) + self.lifetime_s - time.monotonic()
+        self._timer = threading.Timer(max(first, 0) + 0.1, self._timed)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _timed(self) -> None:
+        self.sweep()
+        with self._lock:
+            self._timer = None
+            self._set_timer()

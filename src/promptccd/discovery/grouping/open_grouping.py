@@ -1,0 +1,463 @@
+"""Images grouped beside categories that are known: prototypes stay where they are, new groups open where needed.
+
+Letters: N images, D width, C known categories, K groups, M units.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from promptccd.clustering.category_count import CountEstimate
+from promptccd.clustering.constraints import GroupingConstraints
+from promptccd.clustering.semi_supervised_kmeans import Array, as_features
+from promptccd.discovery.grouping.growth import Growth, Units, grow, make_units, refusal
+from promptccd.errors import DataError
+
+SAME = 0.98  # of the best silhouette: of counts about as good, the smallest is the estimate
+NEAR = 0.9  # of the best: what could as well have been
+NO_STRUCTURE = 0.05  # a best silhouette below this is that of one cloud of points
+METHOD, MARGIN = "silhouette", "10 % of the best silhouette"
+
+
+def silhouette(points: Tensor, labels: Tensor, centres: Tensor, num_held: int) -> float:
+    """Mean over the images of (b - a) / max(a, b) in squared distances; 0 for an image alone and for one group.
+
+    a is the mean squared distance to the other members of an image's group, b that to the members of the nearest
+    other group. Both follow from the centre of a group: the mean squared distance to its members is that to their
+    mean plus their variance, and unit vectors around a mean m have variance 1 - ||m||^2. So the images behind a
+    known prototype count although they are not at hand, and a known category without an image here counts too.
+
+    Args:
+        points: ``(N, D)`` unit features.
+        labels: ``(N,)`` group of each.
+        centres: ``(K, D)`` means of unit features.
+        num_held: the first so many are known prototypes, whose members are not among the points.
+    """
+    if len(centres) < 2:
+        return 0.0
+    squared = (
+        torch.addmm(centres.square().sum(1), points, centres.T, alpha=-2) + points.square().sum(1)[:, None]
+    )
+    spread = (1 - centres.square().sum(1)).clamp_(min=0)
+    to_groups = squared.clamp_(min=0) + spread
+    sizes = labels.bincount(minlength=len(centres)).double()
+    own = to_groups.gather(1, labels[:, None])[:, 0]
+    is_new = labels >= num_held
+    others = (sizes[labels] - 1).clamp(min=1)
+    within = torch.where(is_new, own * sizes[labels] / others, own)
+    between = to_groups.scatter(1, labels[:, None], torch.inf)
+    between[:, num_held:][:, sizes[num_held:] == 0] = torch.inf
+    nearest = between.amin(1)
+    values = (nearest - within) / torch.maximum(nearest, within).clamp(min=1e-12)
+    values[is_new & (sizes[labels] == 1)] = 0
+    return float(values.mean())
+
+
+def estimate_by_silhouette(scores: Mapping[int, float], least: int) -> CountEstimate:
+    """The count that silhouettes speak for.
+
+    The smallest count within 2 % of the best is the estimate, because the curve rises slowly beyond the truth where
+    categories have parts; the range is that of all counts within 10 %. Where even the best is below 0.05, nothing
+    stands apart, and the estimate is the smallest count tried.
+
+    Args:
+        scores: silhouette of every count tried; at least one.
+        least: the number below which nothing was to be tried.
+    """
+    best = max(scores.values())
+    if best < NO_STRUCTURE:
+        count = min(scores)
+        near = [each for each, score in scores.items() if score >= best - NO_STRUCTURE and each <= 2 * count]
+        return CountEstimate(count, max(least, count), max([count, *near]), METHOD, MARGIN)
+    count = min(each for each, score in scores.items() if score >= SAME * best)
+    near = [each for each, score in scores.items() if score >= NEAR * best]
+    return CountEstimate(count, min(near), max(near), METHOD, MARGIN)
+
+
+@dataclass(frozen=True)
+class KnownCategories:
+    """What a checkpoint or a registry knows.
+
+    Attributes:
+        ids: category ids, distinct, >= 0.
+        prototypes: ``(C, D)`` means of unit features.
+        sizes: images behind each prototype.
+
+    Raises:
+        DataError: the three do not fit together.
+    """
+
+    ids: tuple[int, ...]
+    prototypes: Tensor
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.prototypes.shape)
+        if len(shape) != 2 or not len(self.ids) == len(self.sizes) == shape[0]:
+            raise DataError(
+                f"Expected one id, prototype and size per known category, got {len(self.ids)} ids, prototypes of "
+                f"shape {shape} and {len(self.sizes)} sizes."
+            )
+        if len(set(self.ids)) != len(self.ids) or min(self.ids, default=0) < 0:
+            raise DataError(f"Expected distinct ids >= 0 of known categories, got {list(self.ids)}.")
+
+    @classmethod
+    def none(cls, width: int) -> "KnownCategories":
+        """A bare backbone's: nothing."""
+        return cls((), torch.empty(0, width), ())
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Every image in one group; on the CPU.
+
+    Attributes:
+        category_ids: ``(N,)`` int64, in the order of the images given.
+        ids: ``(K,)`` all categories: the known ones as given, those opened by a pin, then new ones.
+        num_known: C; the first so many are known.
+        prototypes: ``(K, D)`` float32: known ones as given, means of unit features for the others.
+        sizes: ``(K,)`` images of these in each; 0 for a known category of which there is none here.
+        confidences: ``(N,)`` in 0..1, soft-max over negative squared distances; 1 for a pinned image.
+        distances: ``(N,)`` squared distance of the unit feature to the prototype.
+        second_ids: ``(N,)`` the nearest other category, -1 if there is none.
+        second_distances: ``(N,)`` squared distance to it, infinite if there is none.
+        count: number of categories, estimated or given, known ones included.
+    """
+
+    category_ids: Tensor
+    ids: tuple[int, ...]
+    num_known: int
+    prototypes: Tensor
+    sizes: tuple[int, ...]
+    confidences: Tensor
+    distances: Tensor
+    second_ids: Tensor
+    second_distances: Tensor
+    count: CountEstimate
+
+    @property
+    def new_ids(self) -> tuple[int, ...]:
+        """Categories that were not known."""
+        return self.ids[self.num_known :]
+
+    @property
+    def margins(self) -> Tensor:
+        """``(N,)`` how much nearer the image is to its group than to the next; below 0 where a constraint moved it."""
+        return self.second_distances - self.distances
+
+
+@dataclass(frozen=True)
+class GroupingProblem:
+    """Checked input in the order of the keys, so that the order it came in cannot matter.
+
+    Attributes:
+        points: ``(N, D)`` float64 unit features.
+        order: ``(N,)`` where each came from.
+        units: images that move together.
+        known: the categories that exist.
+        held: ``(C, D)`` float64, their prototypes.
+        opened: ids that only pins know of.
+        next_id: first id for new groups.
+        temperature: of the confidences, in squared distance.
+    """
+
+    points: Tensor
+    order: Tensor
+    units: Units
+    known: KnownCategories
+    held: Tensor
+    opened: tuple[int, ...]
+    next_id: int
+    temperature: float
+
+    @classmethod
+    def of(
+        cls,
+        features: Array,
+        keys: Sequence[str],
+        known: KnownCategories,
+        next_id: int,
+        constraints: GroupingConstraints | None,
+        temperature: float,
+    ) -> "GroupingProblem":
+        """Check and sort what `group_images` was given.
+
+        Raises:
+            DataError: it does not fit together, or constraints contradict each other.
+        """
+        points = as_features(features, "features").cpu()
+        _check(points, keys, known, next_id, temperature)
+        constraints = constraints or GroupingConstraints()
+        order = torch.tensor(sorted(range(len(keys)), key=lambda row: keys[row]))
+        points = F.normalize(points.double(), dim=1)[order]
+        sorted_keys = [keys[row] for row in order.tolist()]
+
+        present = {constraints.component_of(key) for key in keys}
+        pins = constraints.component_pins()
+        opened = tuple(sorted({pins[each] for each in present & pins.keys()} - set(known.ids)))
+        groups = {category: group for group, category in enumerate((*known.ids, *opened))}
+
+        def group_of_category(category: int) -> int | None:
+            if category in groups:
+                return groups[category]
+            if category < next_id:  # retired, or of another registry: no group will bear this id
+                return None
+            return len(groups) + category - next_id - sum(next_id <= each < category for each in opened)
+
+        units = make_units(points, sorted_keys, constraints, group_of_category)
+        held = as_features(known.prototypes, "prototypes").cpu().double()
+        return cls(points, order, units, known, held, opened, next_id, temperature)
+
+    def steps(self, seed: int, restarts: int) -> Iterator[Growth]:
+        """Groups for the least number of categories, then for one more each time."""
+        return grow(self.units, self.held, len(self.opened), seed=seed, restarts=restarts)
+
+    def check_count(self, num_categories: int) -> None:
+        """Refuse a number of categories that these images and categories cannot have.
+
+        Raises:
+            DataError: it is out of bounds; they are named.
+        """
+        least, most = max(1, len(self.held) + len(self.opened)), len(self.held) + len(self.units.points)
+        if not least <= num_categories <= most:
+            opened = f" and {len(self.opened)} that images are pinned to" if self.opened else ""
+            raise DataError(
+                f"Expected {least} <= num_categories <= {most}, the {len(self.held)} known categories{opened} and at "
+                f"most one new one per image, got {num_categories}: give a number in between, or none to estimate it."
+            )
+
+    def ids(self, num_groups: int) -> tuple[int, ...]:
+        """Category ids of so many groups: known, opened by pins, then new."""
+        ids = [*self.known.ids, *self.opened]
+        fresh = self.next_id
+        while len(ids) < num_groups:
+            if fresh not in self.opened:
+                ids.append(fresh)
+            fresh += 1
+        return tuple(ids)
+
+    def grouping(self, step: Growth, count: CountEstimate) -> Grouping:
+        """The groups of one step, in the order the images came in.
+
+        Raises:
+            DataError: constraints cannot hold with so few groups; the images are named.
+        """
+        if step.stuck:
+            raise refusal(self.units, step.stuck, len(step.centres))
+        labels = step.labels[self.units.unit_of_image]
+        squared = torch.addmm(step.centres.square().sum(1), self.points, step.centres.T, alpha=-2)
+        squared = (squared + self.points.square().sum(1)[:, None]).clamp_(min=0)
+        own = squared.gather(1, labels[:, None])
+        confidences = torch.softmax(-squared / self.temperature, dim=1).gather(1, labels[:, None])[:, 0]
+        pinned = torch.tensor([int(unit) in self.units.pinned for unit in self.units.unit_of_image])
+        second_distances, second = squared.scatter(1, labels[:, None], torch.inf).min(1)
+        ids = self.ids(len(step.centres))
+        numbers = torch.tensor(ids)
+        second_ids = numbers[second].where(second_distances.isfinite(), -1)
+
+        def as_given(values: Tensor) -> Tensor:
+            return torch.empty_like(values).index_copy_(0, self.order, values)
+
+        prototypes = torch.cat(
+            [self.known.prototypes.detach().cpu().float(), step.centres[len(self.held) :].float()]
+        )
+        return Grouping(
+            category_ids=as_given(numbers[labels]),
+            ids=ids,
+            num_known=len(self.held),
+            prototypes=prototypes,
+            sizes=tuple(labels.bincount(minlength=len(ids)).tolist()),
+            confidences=as_given(confidences.where(~pinned, 1.0).float()),
+            distances=as_given(own[:, 0].float()),
+            second_ids=as_given(second_ids),
+            second_distances=as_given(second_distances.float()),
+            count=count,
+        )
+
+
+def _check(
+    points: Tensor, keys: Sequence[str], known: KnownCategories, next_id: int, temperature: float
+) -> None:
+    """Refuse input that does not fit together."""
+    if not len(points):
+        raise DataError("Expected at least one image to group, got none: give a folder with readable images.")
+    if len(keys) != len(points) or len(set(keys)) != len(keys):
+        raise DataError(
+            f"Expected one key per image, all distinct, got {len(set(keys))} different among {len(keys)} keys for "
+            f"{len(points)} images: leave out copies of an image."
+        )
+    if known.prototypes.shape[1] != points.shape[1]:
+        raise DataError(
+            f"Expected features of width {known.prototypes.shape[1]}, as the known prototypes have, got "
+            f"{points.shape[1]}: take both from one model."
+        )
+    if next_id <= max(known.ids, default=-1):
+        raise DataError(
+            f"Expected next_id > {max(known.ids)}, the greatest known id, got {next_id}: an id is never used twice."
+        )
+    if not temperature > 0:
+        raise DataError(f"Expected temperature > 0, got {temperature}.")
+
+
+logger = logging.getLogger(__name__)
+
+MOST_NEW = 100  # new groups tried in an estimate; more if there are many images
+FEWEST_IMAGES = 4  # in each of them, on average
+PATIENCE = 10  # counts tried beyond the last one that was near the best, at least
+SLIDER_MARGIN = 5  # counts shown on either side of the estimate's range
+
+
+@dataclass(frozen=True)
+class GroupingRange:
+    """Groupings for a range of counts.
+
+    Attributes:
+        estimate: the number of categories the images speak for.
+        groupings: by number of categories, ascending.
+    """
+
+    estimate: CountEstimate
+    groupings: dict[int, Grouping]
+
+
+def group_images(
+    features: Array,
+    keys: Sequence[str],
+    known: KnownCategories,
+    *,
+    num_categories: int | None = None,
+    next_id: int,
+    constraints: GroupingConstraints | None = None,
+    seed: int = 0,
+    restarts: int = 5,
+    temperature: float = 0.1,
+) -> Grouping:
+    """Assign images to known categories and to new groups beside them.
+
+    k-means on unit features in which known prototypes are fixed: an image that no constraint speaks of ends with
+    the nearest prototype, as a checkpoint assigns it. Prototypes that move with the images, weighted by size, were
+    no better on digits and let a large batch rename a small category. New groups open one by one, each where it
+    takes most off the inertia, so a grouping for K + 1 continues that for K: a new group keeps its id while others
+    open. The images' order changes nothing.
+
+    Constraints hold without exception. Images that must be together move as one, by their mean. An image that a
+    constraint speaks of counts 5 times in the prototype of a new group and in the inertia, so that few answers move
+    more than the images they are about.
+
+    Args:
+        features: ``(N, D)``, as a model returns them; normalised here.
+        keys: of the images, distinct.
+        known: the categories that exist.
+        num_categories: K, known ones included; None estimates it. Fewer groups are made, with a warning in the log,
+            where the images have fewer distinct features.
+        next_id: first id for new groups; ids that a pin opened are left out.
+        constraints: what people said.
+        seed: of the candidates for new groups, drawn where there are more than 2,000 images.
+        restarts: candidates tried for each new group.
+        temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
+
+    Raises:
+        DataError: no image, NaN or infinite features, keys or prototypes that do not fit, `num_categories` below the
+            known categories or above them and the images together, `next_id` not above every known id, or
+            constraints that so many categories cannot satisfy; the message names the images.
+    """
+    problem = GroupingProblem.of(features, keys, known, next_id, constraints, temperature)
+    steps = problem.steps(seed, restarts)
+    if num_categories is None:
+        estimate, tried = _estimate(problem, steps)
+        return problem.grouping(tried[estimate.count], estimate)
+    problem.check_count(num_categories)
+    for step in steps:
+        if len(step.centres) == num_categories:
+            break
+    if len(step.centres) < num_categories:
+        logger.warning(
+            "%d categories were asked for, but the images speak for no more than %d: some are too much alike.",
+            num_categories,
+            len(step.centres),
+        )
+    return problem.grouping(step, CountEstimate.known(len(step.centres)))
+
+
+def group_for_counts(
+    features: Array,
+    keys: Sequence[str],
+    known: KnownCategories,
+    *,
+    counts: Sequence[int] | None = None,
+    next_id: int,
+    constraints: GroupingConstraints | None = None,
+    seed: int = 0,
+    restarts: int = 5,
+    temperature: float = 0.1,
+) -> GroupingRange:
+    """Groupings for several numbers of categories at once, each what `group_images` returns for that number.
+
+    Args:
+        features: as for `group_images`.
+        keys: likewise.
+        known: likewise.
+        counts: numbers of categories; None is the estimate's range and 5 on either side. Those that cannot be had
+            are left out: out of bounds, more than there are distinct images, or too few for the constraints.
+        next_id: as for `group_images`.
+        constraints: likewise.
+        seed: likewise.
+        restarts: likewise.
+        temperature: likewise.
+
+    Raises:
+        DataError: as `group_images`.
+    """
+    problem = GroupingProblem.of(features, keys, known, next_id, constraints, temperature)
+    steps = problem.steps(seed, restarts)
+    estimate, tried = _estimate(problem, steps)
+    if counts is None:
+        counts = range(max(1, estimate.low - SLIDER_MARGIN), estimate.high + SLIDER_MARGIN + 1)
+    most = len(problem.held) + len(problem.units.points)
+    counts = sorted({count for count in counts if count <= most})
+    for step in steps:
+        if max(tried) >= max(counts, default=0):
+            break
+        tried[len(step.centres)] = step
+    chosen = [count for count in counts if count in tried and not tried[count].stuck]
+    return GroupingRange(
+        estimate,
+        {
+            count: problem.grouping(
+                tried[count], estimate if count == estimate.count else CountEstimate.known(count)
+            )
+            for count in chosen
+        },
+    )
+
+
+def _estimate(problem: GroupingProblem, steps: Iterator[Growth]) -> tuple[CountEstimate, dict[int, Growth]]:
+    """The count the silhouette speaks for among those that satisfy the constraints, and all steps tried."""
+    tried: dict[int, Growth] = {}
+    scores: dict[int, float] = {}
+    num_images = len(problem.points)
+    room = max(2 * math.isqrt(num_images), min(MOST_NEW, num_images // FEWEST_IMAGES))
+    most = len(problem.held) + len(problem.opened) + max(2, room)
+    patience = max(
+        PATIENCE, math.isqrt(num_images) // 2
+    )  # many small groups show only once there are enough of them
+    last_near = 0
+    for step in steps:
+        count = len(step.centres)
+        tried[count] = step
+        if step.stuck:
+            continue
+        labels = step.labels[problem.units.unit_of_image]
+        scores[count] = silhouette(problem.points, labels, step.centres, len(problem.held))
+        if scores[count] >= NEAR * max(scores.values()):
+            last_near = count
+        if count >= last_near + patience or count >= most:
+            break
+    if not scores:
+        raise refusal(problem.units, step.stuck, len(step.centres))
+    return estimate_by_silhouette(scores, min(scores)), tried

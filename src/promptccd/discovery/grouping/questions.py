@@ -1,0 +1,291 @@
+"""Which pairs of images to ask "same or different?" about, so that the answers change most.
+
+Letters: N images, D width, K groups, Q neighbours.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from promptccd.clustering.constraints import GroupingConstraints, Pair
+from promptccd.clustering.semi_supervised_kmeans import Array, SemiSupervisedKMeans, as_features
+from promptccd.discovery.grouping.open_grouping import Grouping
+from promptccd.errors import DataError
+
+NEIGHBOURS = 10  # images that a question is about besides the one that is shown
+LEFT_AFTER_A_QUESTION = 0.3  # of the doubt about an image, once a neighbour is asked about
+REPEATED_GROUPS = 0.7  # worth of another question about two groups that were just asked about
+SHARPNESS = 2.0  # doubt falls to exp(-2) at the median margin
+
+
+@dataclass(frozen=True)
+class PairQuestion:
+    """Do these two images show the same category?
+
+    Attributes:
+        first: key of the image in doubt.
+        second: key of the image it is compared with, the most typical one of a group.
+        first_category: group of the first.
+        second_category: group of the second; the same if the question is whether the first belongs there at all.
+        doubt: in 0..1, about the first image.
+    """
+
+    first: str
+    second: str
+    first_category: int
+    second_category: int
+    doubt: float
+
+    @property
+    def pair(self) -> Pair:
+        """Both keys, the smaller first, as constraints hold them."""
+        return (self.first, self.second) if self.first <= self.second else (self.second, self.first)
+
+
+@torch.no_grad()
+def pair_questions(
+    grouping: Grouping,
+    features: Array,
+    keys: Sequence[str],
+    asked: Iterable[Pair] = (),
+    *,
+    constraints: GroupingConstraints | None = None,
+    count: int = 10,
+) -> list[PairQuestion]:
+    """The most informative pairs, best first.
+
+    Asked about are images between two groups, with others as doubtful around them, each beside the most typical
+    image of the group it might belong to as well. Doubt around an image that was asked about counts less, as do
+    groups that were just asked about, so that ten questions are not about one border. No question's answer follows
+    from earlier answers, nor from those of the other questions.
+
+    Args:
+        grouping: what is in question.
+        features: ``(N, D)`` it was made of.
+        keys: of the images, as given to `group_images`.
+        asked: pairs that were asked before, answered or not.
+        constraints: answers and edits so far.
+        count: at most so many.
+
+    Raises:
+        DataError: features or keys are not as many as the images grouped.
+    """
+    points = F.normalize(as_features(features, "features").cpu().double(), dim=1)
+    if not len(points) == len(keys) == len(grouping.category_ids):
+        raise DataError(
+            f"Expected features and keys of the {len(grouping.category_ids)} images grouped, got {len(points)} and "
+            f"{len(keys)}."
+        )
+    constraints = constraints or GroupingConstraints()
+    order = sorted(
+        range(len(keys)), key=lambda row: keys[row]
+    )  # so that the order they came in cannot matter
+    chooser = _Chooser(grouping, points, keys, order, asked, constraints)
+    questions: list[PairQuestion] = []
+    while len(questions) < count and (question := chooser.next()) is not None:
+        questions.append(question)
+    return questions
+
+
+class _Chooser:
+    """Chooses questions one by one; rows are in the order of keys."""
+
+    def __init__(
+        self,
+        grouping: Grouping,
+        points: Tensor,
+        keys: Sequence[str],
+        order: list[int],
+        asked: Iterable[Pair],
+        constraints: GroupingConstraints,
+    ):
+        self.keys = [keys[row] for row in order]
+        self.category = grouping.category_ids[order].tolist()
+        self.second = grouping.second_ids[order].tolist()
+        self.constraints = constraints
+        self.asked = {frozenset(pair) for pair in asked}
+        self.typical = _most_typical(self.category, grouping.distances[order].tolist())
+        self.doubt = _doubt(grouping)[order]
+        points = points[order]
+        self.neighbours = _neighbours(points)
+        said = constraints.keys | {key for pair in self.asked for key in pair}
+        self.open = torch.tensor([key not in said for key in self.keys])
+        self.open[list(self.typical.values())] = False  # they are what others are compared with
+        self.left = self.doubt * self.open
+        for row in [row for row, key in enumerate(self.keys) if key in said]:
+            self.left[self.neighbours[row]] *= LEFT_AFTER_A_QUESTION
+        self.used: Counter[frozenset[int]] = Counter()
+        self.pins = constraints.component_pins()
+        self.rivals = constraints.component_rivals()
+
+    def next(self) -> PairQuestion | None:
+        """The best question that is left."""
+        repeats = [self.used[frozenset(pair)] for pair in zip(self.category, self.second, strict=True)]
+        worth = self.left[self.neighbours].sum(1) * self.doubt
+        worth = worth * REPEATED_GROUPS ** torch.tensor(repeats, dtype=torch.float64)
+        worth[~self.open] = -1
+        for row in worth.argsort(descending=True, stable=True).tolist():
+            if worth[row] < 0:
+                return None
+            for category in (self.second[row], self.category[row]):
+                other = self.typical.get(category)
+                if other is not None and not self._is_answered(self.keys[row], self.keys[other]):
+                    return self._ask(row, other, category)
+        return None
+
+    def _ask(self, row: int, other: int, category: int) -> PairQuestion:
+        self.open[row] = False
+        self.left[self.neighbours[row]] *= LEFT_AFTER_A_QUESTION
+        self.used[frozenset((self.category[row], self.second[row]))] += 1
+        return PairQuestion(
+            self.keys[row], self.keys[other], self.category[row], category, float(self.doubt[row])
+        )
+
+    def _is_answered(self, first: str, second: str) -> bool:
+        """Whether it was asked, or follows from links and pins."""
+        one, two = self.constraints.component_of(first), self.constraints.component_of(second)
+        return (
+            one == two
+            or frozenset((first, second)) in self.asked
+            or (min(one, two), max(one, two)) in self.rivals
+            or (one in self.pins and two in self.pins)
+        )
+
+
+def _most_typical(categories: list[int], distances: list[float]) -> dict[int, int]:
+    """Row of the image nearest to the prototype, by category that has images."""
+    found: dict[int, int] = {}
+    for row, category in enumerate(categories):
+        if category not in found or distances[row] < distances[found[category]]:
+            found[category] = row
+    return found
+
+
+def _doubt(grouping: Grouping) -> Tensor:
+    """``(N,)`` in 0..1: 1 midway between two groups, less the nearer an image is to one of them."""
+    second = grouping.second_distances.double()
+    margins = (grouping.margins.double() / (second + grouping.distances).clamp(min=1e-12)).clamp(min=0)
+    margins = margins.where(second.isfinite(), 1.0)
+    return torch.exp(-SHARPNESS * margins / margins.median().clamp(min=1e-12))
+
+
+def _neighbours(points: Tensor) -> Tensor:
+    """Rows of the nearest images of each, itself included: ``(N, Q)``."""
+    num_neighbours = min(NEIGHBOURS, len(points))
+    found = [
+        torch.cdist(block, points).topk(num_neighbours, largest=False).indices for block in points.split(1024)
+    ]
+    return torch.cat(found)
+
+
+MAX_TYPICAL, MAX_BORDERLINE = 8, 4
+SPLIT_RESTARTS = 10
+
+
+@dataclass(frozen=True)
+class GroupDescription:
+    """One group, in positions of the images that were grouped.
+
+    Attributes:
+        category_id: its id.
+        is_known: whether it was known before these images.
+        size: images in it; 0 for a known category of which there is none here.
+        confidence: mean over its images, in 0..1; NaN if there is none.
+        medoid: the image nearest to the mean of the group's images, None if there is none.
+        typical: images nearest to the prototype, nearest first, up to 8.
+        borderline: images that are about as near to another group, closest call first, up to 4 and none of the
+            typical ones.
+        nearest_known: id of the nearest other known category, None if there is none.
+        nearest_known_distance: squared distance between the prototypes; infinite if there is none.
+    """
+
+    category_id: int
+    is_known: bool
+    size: int
+    confidence: float
+    medoid: int | None
+    typical: tuple[int, ...]
+    borderline: tuple[int, ...]
+    nearest_known: int | None
+    nearest_known_distance: float
+
+
+@torch.no_grad()
+def describe_groups(grouping: Grouping, features: Array) -> list[GroupDescription]:
+    """One description per category, in the order of ``grouping.ids``.
+
+    Args:
+        grouping: from `group_images`.
+        features: ``(N, D)`` it was made of.
+
+    Raises:
+        DataError: features are not as many as the images grouped.
+    """
+    points = F.normalize(as_features(features, "features").cpu().double(), dim=1)
+    if len(points) != len(grouping.category_ids):
+        raise DataError(
+            f"Expected features of the {len(grouping.category_ids)} images grouped, got {len(points)}."
+        )
+    prototypes = grouping.prototypes.double()
+    to_known = torch.cdist(prototypes, prototypes[: grouping.num_known]).square()
+    to_known.fill_diagonal_(torch.inf)  # a known category is not its own look-alike
+    return [_described(grouping, points, place, to_known[place]) for place in range(len(grouping.ids))]
+
+
+def _described(grouping: Grouping, points: Tensor, place: int, to_known: Tensor) -> GroupDescription:
+    category_id = grouping.ids[place]
+    members = (grouping.category_ids == category_id).nonzero()[:, 0]
+    by_distance = members[grouping.distances[members].argsort(stable=True)].tolist()
+    typical = by_distance[:MAX_TYPICAL]
+    by_margin = members[grouping.margins[members].argsort(stable=True)].tolist()
+    borderline = [each for each in by_margin if each not in typical][:MAX_BORDERLINE]
+    medoid = None
+    if by_distance:
+        own = points[members]
+        medoid = int(members[(own - own.mean(0)).square().sum(1).argmin()])
+    look_alike = int(to_known.argmin()) if len(to_known) else -1
+    distance = float(to_known[look_alike]) if len(to_known) else float("inf")
+    return GroupDescription(
+        category_id=category_id,
+        is_known=place < grouping.num_known,
+        size=len(by_distance),
+        confidence=float(grouping.confidences[members].mean()),
+        medoid=medoid,
+        typical=tuple(typical),
+        borderline=tuple(borderline),
+        nearest_known=grouping.ids[look_alike] if distance < float("inf") else None,
+        nearest_known_distance=distance,
+    )
+
+
+def suggest_split(
+    features: Array, members: Tensor | Sequence[int], *, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Two parts of a group by 2-means, the larger first.
+
+    Args:
+        features: ``(N, D)``, as a model returns them.
+        members: ``(n,)`` integers, positions of the group's images.
+        seed: of k-means.
+
+    Returns:
+        Positions of the images of each part, ascending.
+
+    Raises:
+        DataError: fewer than two members, or all of them alike.
+    """
+    members = torch.as_tensor(members, dtype=torch.int64).sort().values
+    points = F.normalize(as_features(features, "features").cpu().double(), dim=1)[members]
+    if len(members) < 2 or torch.equal(points, points[:1].expand_as(points)):
+        raise DataError(
+            f"Expected at least two different images to split, got {len(members)}"
+            f"{' that are all alike' if len(members) > 1 else ''}: choose a larger group."
+        )
+    kmeans = SemiSupervisedKMeans(2, SPLIT_RESTARTS, random_state=seed).fit(points)
+    first = torch.as_tensor(kmeans.labels_) == 0
+    parts = members[first], members[~first]
+    return (parts[0], parts[1]) if len(parts[0]) >= len(parts[1]) else (parts[1], parts[0])

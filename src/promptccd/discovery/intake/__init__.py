@@ -1,0 +1,1 @@
+"""What people hand in: folders, archives and files, each judged by itself."""

@@ -1,0 +1,319 @@
+"""Zip archives from strangers: members are read into memory one by one, and nothing is believed that they say.
+
+Nothing is ever written under a name from an archive. What is wrong with one member skips that member; what is wrong
+with the whole (entries, bytes, ratio, overlaps) refuses it.
+"""
+
+import io
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from promptccd.data.file_names import display_name, is_system_folder, system_reason, unsafe_reason
+from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.sources import Entry, ImageSource, inside, read_regular_file, too_large
+from promptccd.errors import DataError
+
+_ENTRY_START = b"PK\x01\x02"
+_LOCAL_HEADER_BYTES = 30
+_MEAN_ENTRY_BYTES = 1024  # of the directory: 46, a path, and what packers add
+_CHUNK = 2**18
+_ENCRYPTED = 0x1
+_UTF8 = 0x800
+# Python's bzip2 and LZMA readers unpack a whole chunk at once, a thousandfold and without a bound.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+def is_archive(path: str | os.PathLike[str]) -> bool:
+    """Whether a regular file starts like a zip archive, whatever it is called."""
+    try:
+        if not stat.S_ISREG(os.stat(path, follow_symlinks=False).st_mode):
+            return False
+        with open(path, "rb") as stream:
+            return stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
+    except (OSError, ValueError):
+        return False
+
+
+class ArchiveSource(ImageSource):
+    """The members of a zip archive.
+
+    Args:
+        path: the archive, a regular file.
+
+    Raises:
+        DataError: it cannot be opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.name = f"Archive {display_name(os.path.basename(path))!r}"
+        try:
+            self._stream = _GuardedStream(
+                os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), self.name
+            )
+        except OSError as error:
+            raise DataError(f"{self.name} cannot be opened: {error.strerror}.") from error
+        self._size = os.fstat(self._stream.fileno()).st_size
+        self._archive: zipfile.ZipFile | None = None
+        self._unpacked = 0
+        self._read: set[int] = set()  # where members begin that were read once
+
+    def entries(self, limits: IntakeLimits) -> list[Entry]:
+        """Members in the order of the archive; its folders are not among them.
+
+        Raises:
+            DataError: it is no zip archive, has too many entries, or its members overlap.
+        """
+        archive = self._open(limits)
+        members = archive.infolist()
+        self._refuse_overlaps(members, archive.start_dir)
+        found: list[Entry] = []
+        names: set[str] = set()
+        folded: set[str] = set()
+        for member in members:
+            if member.is_dir() and not member.file_size:
+                continue
+            name = _decoded_name(member)
+            reason = _why_not(member, name, limits)
+            if not reason and name in names:
+                reason = "a second entry of the same name"
+            note = "name differs from another in case alone" if name.casefold() in folded else ""
+            names.add(name)
+            folded.add(name.casefold())
+            found.append(Entry(display_name(name), member, reason, "" if reason else note))
+        limits.require_files(sum(not entry.reason for entry in found), self.name)
+        return found
+
+    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+        """A member's content, unpacked piece by piece and counted; its checksum is checked.
+
+        Raises:
+            SkippedFileError: it unpacks to too much, or is damaged.
+            DataError: the archive as a whole unpacks to too much.
+        """
+        member: zipfile.ZipInfo = entry.key
+        most = min(limits.max_file_bytes, max(SMALL, limits.max_ratio * member.compress_size))
+        pieces, size = [], 0
+        try:
+            with self._open(limits).open(member) as packed:
+                while piece := packed.read(_CHUNK):
+                    size += len(piece)
+                    budget.spend(len(piece))
+                    if member.header_offset not in self._read:  # opening an image again unpacks nothing new
+                        self._count(len(piece), limits)
+                    if size > most:
+                        raise SkippedFileError(_too_much(size, member, limits))
+                    pieces.append(piece)
+        except (DataError, SkippedFileError):
+            raise
+        except zipfile.BadZipFile as error:
+            wrong_sum = "CRC" in str(error)
+            raise SkippedFileError(
+                "damaged member of the archive" + (" (wrong checksum)" if wrong_sum else "")
+            ) from None
+        except (OSError, EOFError, ValueError, RuntimeError, zlib.error):
+            raise SkippedFileError("damaged member of the archive") from None
+        self._read.add(member.header_offset)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._archive is not None:
+            self._archive.close()
+        self._stream.close()
+
+    def _open(self, limits: IntakeLimits) -> Any:
+        if self._archive is None:
+            self._stream.max_entries = limits.max_entries
+            try:
+                self._archive = zipfile.ZipFile(self._stream)
+            except DataError:
+                raise
+            except Exception as error:  # zipfile raises half a dozen kinds on damaged directories
+                raise DataError(
+                    f"{self.name} is damaged or no zip archive ({display_name(str(error))[:100]}). Pack the images "
+                    "again."
+                ) from error
+            self._stream.max_entries = None
+        return self._archive
+
+    def _refuse_overlaps(self, members: list[zipfile.ZipInfo], directory: int) -> None:
+        """Members that share bytes let a small file unpack to any size."""
+        free = 0
+        for member in sorted(members, key=lambda member: member.header_offset):
+            end = (
+                member.header_offset + _LOCAL_HEADER_BYTES + len(member.orig_filename) + member.compress_size
+            )
+            if member.header_offset < free or end > directory:
+                raise DataError(
+                    f"{self.name} is refused: its members overlap, which no packer does. Pack the images again."
+                )
+            free = end
+
+    def _count(self, size: int, limits: IntakeLimits) -> None:
+        self._unpacked += size
+        most = max(16 * SMALL, limits.max_ratio * self._size)
+        if self._unpacked > most:
+            raise DataError(
+                f"{self.name} has {self._size} bytes and unpacks to more than {most}; the limit is "
+                f"{limits.max_ratio} times its size. Give the images without packing them."
+            )
+
+
+class _GuardedStream(io.FileIO):
+    """A file that refuses to hand an archive's directory to zipfile if it is too long.
+
+    zipfile reads the directory in one piece and makes an object of every entry, before anybody can count them.
+
+    Args:
+        descriptor: an open file; it is closed with this.
+        name: what messages call it.
+    """
+
+    def __init__(self, descriptor: int, name: str):
+        super().__init__(descriptor, "rb")
+        self._called = name
+        self.max_entries: int | None = None
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As any file, while `max_entries` is none."""
+        if self.max_entries is None:
+            return super().read(size) or b""
+        if size is not None and size > self.max_entries * _MEAN_ENTRY_BYTES:
+            raise DataError(
+                f"{self._called} has a directory of {size} bytes; the limit is "
+                f"{self.max_entries * _MEAN_ENTRY_BYTES}. Give fewer images at a time."
+            )
+        content = super().read(size) or b""
+        entries = content.count(_ENTRY_START)
+        if entries > self.max_entries:
+            raise DataError(
+                f"{self._called} has {entries} entries; the limit is {self.max_entries}. Give fewer images at a time."
+            )
+        return content
+
+
+def _decoded_name(member: zipfile.ZipInfo) -> str:
+    """The whole name; many packers write UTF-8 without saying so, and zipfile then reads it as code page 437."""
+    name = member.orig_filename
+    if member.flag_bits & _UTF8:
+        return name
+    try:
+        return name.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return name
+
+
+def _why_not(member: zipfile.ZipInfo, name: str, limits: IntakeLimits) -> str:
+    mode = member.external_attr >> 16
+    kind = stat.S_IFMT(mode)
+    if unsafe := unsafe_reason(name):
+        return unsafe
+    if kind == stat.S_IFLNK:
+        return "link, not followed"
+    if kind not in (0, stat.S_IFREG):
+        return "not a regular file"
+    if system := system_reason(name):
+        return system
+    if member.flag_bits & _ENCRYPTED:
+        return "encrypted"
+    if member.compress_type not in _METHODS:
+        return f"packed by a method that is not read (number {member.compress_type})"
+    if member.file_size > limits.max_file_bytes:
+        return too_large(member.file_size, limits)
+    return ""
+
+
+def _too_much(size: int, member: zipfile.ZipInfo, limits: IntakeLimits) -> str:
+    if size > limits.max_file_bytes:
+        return f"unpacks to more than the limit of {limits.max_file_bytes} bytes"
+    return f"unpacks to more than {limits.max_ratio} times its {member.compress_size} bytes"
+
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
+
+
+class FolderSource(ImageSource):
+    """All files below a folder. Links are followed to files inside it, never out and never to folders.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._root = os.path.realpath(os.path.expanduser(path))
+        self.name = f"Folder {display_name(os.fspath(path))!r}"
+
+    def entries(self, limits: IntakeLimits) -> list[Entry]:
+        """Files by path, and folders that are not searched, with the reason."""
+        found: list[Entry] = []
+        for entry in self._walk():
+            found.append(entry)
+            if len(found) > limits.max_entries:
+                limits.require_files(len(found), self.name)
+        found.sort(key=lambda entry: os.fsencode(entry.key).split(b"/"))
+        limits.require_files(sum(not entry.reason for entry in found), self.name)
+        return found
+
+    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+        """The bytes of a file; a link is resolved anew, for it may have been turned since."""
+        path = os.path.join(self._root, entry.key)
+        if os.path.islink(path):
+            path = inside(path, (self._root,))
+        return read_regular_file(path, limits, budget)
+
+    def _walk(self) -> Iterator[Entry]:
+        waiting = [""]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                with os.scandir(os.path.join(self._root, folder)) as items:
+                    for item in items:
+                        path = os.path.join(folder, item.name)
+                        if item.is_dir(follow_symlinks=False) and not is_system_folder(item.name):
+                            waiting.append(path)
+                            if not item.name.lower().endswith(IMAGE_SUFFIXES):
+                                continue  # an ordinary folder is no file; one that looks like a file is explained
+                        yield Entry(display_name(path), path, self._reason(item, path))
+            except OSError as error:
+                if not folder:
+                    raise DataError(f"{self.name} cannot be listed: {error.strerror}.") from error
+                yield Entry(display_name(folder) + "/", folder, f"folder cannot be listed ({error.strerror})")
+
+    def _reason(self, item: os.DirEntry[str], path: str) -> str:
+        if item.is_symlink():
+            try:
+                target = inside(item.path, (self._root,))
+            except SkippedFileError as skipped:
+                return str(skipped)
+            if os.path.isdir(target):
+                return "link to a folder, not followed"
+        elif item.is_dir(follow_symlinks=False):
+            return "hidden folder, not searched" if is_system_folder(item.name) else "a folder, not a file"
+        elif not item.is_file(follow_symlinks=False):
+            return "not a regular file"
+        return system_reason(path)
+
+
+class UploadSource(ImageSource):
+    """Single files, as a browser hands them over; only their last names are shown.
+
+    Args:
+        paths: the files.
+    """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]):
+        self._paths = [os.fspath(path) for path in paths]
+        self.name = f"The list of {len(self._paths)} files"
+
+    def entries(self, limits: IntakeLimits) -> list[Entry]:
+        """The files in the order they were given."""
+        limits.require_files(len(self._paths), self.name)
+        return [Entry(display_name(os.path.basename(path)), path) for path in self._paths]
+
+    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+        """The bytes of a file, which must be no link."""
+        return read_regular_file(entry.key, limits, budget)

@@ -1,0 +1,412 @@
+"""From what a person points at to files with verdicts: every file is hashed, decoded once, and compared."""
+
+import hashlib
+import logging
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch import Tensor
+
+from promptccd.data.duplicates import SeenImage, look_at, near_duplicates, thumbnail_of
+from promptccd.data.file_names import display_name
+from promptccd.data.image_rows import DatasetSource
+from promptccd.data.images import Status, Verdict, decode_image
+from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.loading import BUILT_IN
+from promptccd.data.sources import CombinedSource, Entry, ImageSource
+from promptccd.data.stage_images import Progress
+from promptccd.discovery.intake.archives import (
+    IMAGE_SUFFIXES,
+    ArchiveSource,
+    FolderSource,
+    UploadSource,
+    is_archive,
+)
+from promptccd.errors import DataError
+
+View = Callable[[Image.Image], Tensor]
+
+
+@dataclass(frozen=True)
+class IntakeFile:
+    """One file and what became of it.
+
+    Attributes:
+        index: position among all files found.
+        name: where it is in the source, as one line of visible text; not necessarily unique.
+        verdict: used, used with a note, or skipped with a reason.
+        content_hash: SHA-256 of its bytes, in hexadecimal; empty if they were not read.
+        num_bytes: how many there are; 0 if they were not read.
+        image_size: width and height in pixels, upright; `None` if it is skipped.
+        duplicate_of: index of the first file with the same bytes, if that is another one and an image.
+    """
+
+    index: int
+    name: str
+    verdict: Verdict
+    content_hash: str = ""
+    num_bytes: int = 0
+    image_size: tuple[int, int] | None = None
+    duplicate_of: int | None = None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it is an image that is grouped by itself: neither skipped nor a duplicate."""
+        return self.verdict.status is not Status.SKIPPED and self.duplicate_of is None
+
+
+@dataclass(frozen=True)
+class IntakeReport:
+    """Counts of an intake: ``used + duplicates + skipped == found``.
+
+    Attributes:
+        found: files in the source, folders that could not be searched included.
+        used: images that are grouped.
+        noted: how many of those are used with a note.
+        duplicates: files that equal a used one byte by byte.
+        skipped: files that are left out.
+        near_duplicates: how many of the used nearly equal an earlier one.
+        skipped_reasons: number of files by reason, most frequent first.
+        notes: number of used images by note, most frequent first.
+    """
+
+    found: int
+    used: int
+    noted: int
+    duplicates: int
+    skipped: int
+    near_duplicates: int
+    skipped_reasons: dict[str, int]
+    notes: dict[str, int]
+
+
+class Intake:
+    """Files of a source with their verdicts. Close it, or use it in a ``with``, to let go of the source.
+
+    Args:
+        source: where the files are.
+        limits: what holds for reading them again.
+        entries: how the source finds each file.
+        files: what became of each.
+        seen: what decoding left behind, by index of used files.
+        view: what made the views among it.
+
+    Attributes:
+        name: what messages call the source.
+        files: every file found, in the order of the source.
+        used: those that are grouped, in the same order.
+        near_duplicates: index of a used file -> index of the first used one that it nearly equals. Both are grouped.
+    """
+
+    def __init__(
+        self,
+        source: ImageSource,
+        limits: IntakeLimits,
+        entries: Sequence[Entry],
+        files: Sequence[IntakeFile],
+        seen: dict[int, SeenImage],
+        view: View | None = None,
+    ):
+        self._source, self._limits, self._entries = source, limits, entries
+        self._seen, self._view = seen, view
+        self.name = source.name
+        self.files = tuple(files)
+        self.used = tuple(file for file in files if file.is_used)
+        near = near_duplicates([seen[file.index].fingerprint for file in self.used])
+        self.near_duplicates = {
+            self.used[late].index: self.used[early].index for late, early in sorted(near.items())
+        }
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __enter__(self) -> "Intake":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the source; names, verdicts and kept thumbnails stay."""
+        self._source.close()
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """What is kept of the images: thumbnails and views."""
+        views = (each.view for each in self._seen.values() if each.view is not None)
+        return sum(len(each.thumbnail) for each in self._seen.values()) + sum(view.nbytes for view in views)
+
+    def drop_views(self) -> None:
+        """Let go of the views; one that is asked for again is decoded again."""
+        self._seen = {index: replace(each, view=None) for index, each in self._seen.items()}
+
+    def original(self, file: IntakeFile) -> IntakeFile:
+        """The used file that a duplicate equals; any other file itself."""
+        return file if file.duplicate_of is None else self.files[file.duplicate_of]
+
+    def read_bytes(self, file: IntakeFile) -> bytes:
+        """The bytes of a file that is not skipped, as they were when the intake was made.
+
+        They may hold the place and time of a photograph; `open` gives an image without.
+
+        Raises:
+            DataError: the file was skipped, or has changed since.
+        """
+        if file.verdict.status is Status.SKIPPED:
+            raise DataError(f"{file.name!r} was skipped: {file.verdict.note}.")
+        try:
+            content = self._source.read(
+                self._entries[file.index], self._limits, ByteBudget(self._limits, self.name)
+            )
+        except SkippedFileError as skipped:
+            raise DataError(f"{file.name!r} could be read before and cannot be now: {skipped}.") from skipped
+        if hashlib.sha256(content).hexdigest() != file.content_hash:
+            raise DataError(f"{file.name!r} was changed while it was in use. Start again.")
+        return content
+
+    def open(self, file: IntakeFile) -> Image.Image:
+        """The upright 8-bit RGB image of a file, without metadata.
+
+        Raises:
+            DataError: as `read_bytes`.
+        """
+        image = decode_image(self.read_bytes(file), max_pixels=self._limits.max_pixels).image
+        if image is None:
+            raise DataError(f"{file.name!r} could be decoded before and cannot be now.")
+        return image
+
+    def view_of(self, file: IntakeFile, view: View) -> Tensor:
+        """The view of an image: from the store if the intake was made with this very view, made anew otherwise.
+
+        Raises:
+            DataError: as `read_bytes`.
+        """
+        seen = self._seen.get(self.original(file).index)
+        kept = seen.view if seen is not None and view is self._view else None
+        return view(self.open(file)) if kept is None else kept
+
+    def thumbnail(self, file: IntakeFile) -> bytes:
+        """A JPEG (PNG if it is small) of at most `THUMBNAIL_SIDE` pixels a side, without metadata.
+
+        Raises:
+            DataError: as `read_bytes`.
+        """
+        seen = self._seen.get(self.original(file).index)
+        return seen.thumbnail if seen is not None and seen.thumbnail else thumbnail_of(self.open(file))
+
+    def report(self) -> IntakeReport:
+        """Counts and reasons."""
+        skipped = [file.verdict.note for file in self.files if file.verdict.status is Status.SKIPPED]
+        notes = [file.verdict.note for file in self.used if file.verdict.note]
+        return IntakeReport(
+            found=len(self.files),
+            used=len(self.used),
+            noted=len(notes),
+            duplicates=sum(file.duplicate_of is not None for file in self.files),
+            skipped=len(skipped),
+            near_duplicates=len(self.near_duplicates),
+            skipped_reasons=dict(Counter(skipped).most_common()),
+            notes=dict(Counter(notes).most_common()),
+        )
+
+    def require_images(self) -> None:
+        """Refuse an intake that nothing can be done with.
+
+        Raises:
+            DataError: no file is used; the most frequent reasons are named.
+        """
+        if not self.used:
+            reasons = [f"{reason} ({count})" for reason, count in self.report().skipped_reasons.items()]
+            raise DataError(
+                f"{self.name} holds no image that can be used: {'; '.join(reasons[:3]) or 'it is empty'}. Give JPEG, "
+                "PNG or WebP images."
+            )
+
+
+logger = logging.getLogger(__name__)
+
+THUMBNAIL_BYTES = 64 * 2**20  # kept per intake; the others are made again when asked for
+VIEW_BYTES = 256 * 2**20  # 1,780 views of 224 pixels
+_WORKERS = 2  # no more than this many images are decoded at once
+
+_DATASET_FILES = ("dataset_dict.json", "dataset_info.json")
+
+
+def find_source(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> ImageSource:
+    """The source that a name on the command line, or a list of uploaded files, stands for.
+
+    Args:
+        path: a folder of images, a zip archive, an image, a folder or name of a data set as
+            `promptccd.data.loading.load_images` knows it, or a list of images and archives. Not for names that
+            strangers type: `DatasetSource.from_hub` is.
+
+    Raises:
+        DataError: there is nothing of that name.
+    """
+    if not isinstance(path, str | os.PathLike):
+        return _uploaded(path)
+    name = os.fspath(path)
+    if "://" in name:
+        raise DataError(
+            f"Addresses such as {display_name(name)[:80]!r} are not read: download the images, or name a data set of "
+            "the Hub as namespace/name."
+        )
+    place = Path(name).expanduser()
+    if place.is_dir():
+        return DatasetSource.load(str(place)) if _is_dataset(place) else FolderSource(place)
+    if place.exists():
+        return _uploaded([place])
+    if name in BUILT_IN or (
+        isinstance(path, str) and name.count("/") == 1 and not name.startswith((".", "/", "~"))
+    ):
+        return DatasetSource.load(name)
+    raise DataError(
+        f"Nothing at {display_name(name)!r}: give a folder of images, a zip archive, or a data set of the Hub as "
+        "namespace/name."
+    )
+
+
+def read_intake(
+    source: ImageSource | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    limits: IntakeLimits | None = None,
+    progress: Progress | None = None,
+    view: View | None = None,
+) -> Intake:
+    """Read every file of a source once and say what became of it. No file stops it, whatever it holds.
+
+    Args:
+        source: a source, or what `find_source` makes one of.
+        limits: none means those for a person's own files.
+        progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
+        view: also make this view of every image and keep it while there is room, so that `Intake.view_of` need
+            not decode again.
+
+    Raises:
+        DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
+    """
+    limits = limits or IntakeLimits()
+    opened = source if isinstance(source, ImageSource) else find_source(source)
+    try:
+        entries = opened.entries(limits)
+        reader = _Reader(opened, limits, view)
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            for entry in entries if progress is None else progress(entries, len(entries), "reading images"):
+                reader.take(entry, pool)
+        files = reader.finish()
+    except BaseException:
+        opened.close()
+        raise
+    intake = Intake(opened, limits, entries, files, reader.seen, view)
+    report = intake.report()
+    logger.info(
+        "%s: %d files, %d images used, %d duplicates, %d skipped.",
+        intake.name, report.found, report.used, report.duplicates, report.skipped,
+    )  # fmt: skip
+    return intake
+
+
+class _Reader:
+    """Reads one file after the other and lets others decode them, a few at a time.
+
+    Args:
+        source: gives the bytes.
+        limits: what may be read.
+        view: makes the views to keep.
+    """
+
+    def __init__(self, source: ImageSource, limits: IntakeLimits, view: View | None):
+        self._source, self._limits, self._view = source, limits, view
+        self._budget = ByteBudget(limits, source.name)
+        self._files: list[IntakeFile] = []
+        self._first: dict[str, int] = {}  # index of the first file by hash
+        self._waiting: deque[tuple[int, Future[tuple[Verdict, SeenImage | None]]]] = deque()
+        self._thumbnail_bytes, self._view_bytes = THUMBNAIL_BYTES, VIEW_BYTES
+        self.seen: dict[int, SeenImage] = {}
+
+    def take(self, entry: Entry, pool: ThreadPoolExecutor) -> None:
+        """Read the next file and hand it to the pool, unless its bytes are known already."""
+        index = len(self._files)
+        try:
+            if entry.reason:
+                raise SkippedFileError(entry.reason)
+            content = self._source.read(entry, self._limits, self._budget)
+        except SkippedFileError as skipped:
+            self._files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
+            return
+        digest = hashlib.sha256(content).hexdigest()
+        first = self._first.setdefault(digest, index)
+        note = Verdict(Status.NOTED if entry.note else Status.USED, entry.note)
+        self._files.append(IntakeFile(index, entry.name, note, digest, len(content)))
+        if first == index:
+            future = pool.submit(look_at, content, self._limits.max_pixels, self._view)
+            self._waiting.append((index, future))
+            if len(self._waiting) > _WORKERS:
+                self._settle()
+
+    def finish(self) -> list[IntakeFile]:
+        """All files, once everything is decoded; copies get what their originals got."""
+        while self._waiting:
+            self._settle()
+        return [self._like_first(file) for file in self._files]
+
+    def _settle(self) -> None:
+        index, future = self._waiting.popleft()
+        verdict, seen = future.result()
+        size = None
+        if seen is not None:
+            self.seen[index], size = self._within_stores(seen), seen.size
+        file = self._files[index]
+        self._files[index] = replace(file, verdict=_joined(verdict, file.verdict), image_size=size)
+
+    def _like_first(self, file: IntakeFile) -> IntakeFile:
+        first = self._files[self._first.get(file.content_hash, file.index)]
+        if first.index == file.index:
+            return file
+        is_image = first.verdict.status is not Status.SKIPPED
+        return replace(
+            file,
+            verdict=_joined(first.verdict, file.verdict),
+            image_size=first.image_size,
+            duplicate_of=first.index if is_image else None,
+        )
+
+    def _within_stores(self, seen: SeenImage) -> SeenImage:
+        """The same without what there is no more room for."""
+        self._thumbnail_bytes -= len(seen.thumbnail)
+        self._view_bytes -= 0 if seen.view is None else seen.view.nbytes
+        return replace(
+            seen,
+            thumbnail=seen.thumbnail if self._thumbnail_bytes >= 0 else b"",
+            view=seen.view if self._view_bytes >= 0 else None,
+        )
+
+
+def _joined(decoded: Verdict, listed: Verdict) -> Verdict:
+    """The decoder's verdict and what the source noted."""
+    if decoded.status is Status.SKIPPED or not listed.note:
+        return decoded
+    return Verdict(Status.NOTED, "; ".join(filter(None, [decoded.note, listed.note])))
+
+
+def _is_dataset(folder: Path) -> bool:
+    """Whether a folder is a data set rather than a folder of images: saved as one, or holding tables alone."""
+    if any((folder / name).is_file() for name in _DATASET_FILES):
+        return True
+    names = [item.name.lower() for item in folder.iterdir()]
+    has_tables = any(name.endswith(".parquet") for name in names) or any(folder.glob("data/*.parquet"))
+    return has_tables and not any(name.endswith(IMAGE_SUFFIXES) for name in names)
+
+
+def _uploaded(paths: Sequence[str | os.PathLike[str]]) -> ImageSource:
+    sources: list[ImageSource] = [ArchiveSource(path) for path in paths if is_archive(path)]
+    images = [path for path in paths if not is_archive(path)]
+    if images or not sources:
+        sources.insert(0, UploadSource(images))
+    return sources[0] if len(sources) == 1 else CombinedSource(sources)

@@ -1,0 +1,186 @@
+"""Discovered categories as a person looks at them: typical images, and the known categories that are nearest."""
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image
+
+from promptccd.data.stage_images import StageImages
+
+SIDE = 96
+PIXEL_ART = 32  # up to this side an image is kept as it is and shown pixel by pixel
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small picture.
+
+    Attributes:
+        uri: ``data:`` URI.
+        is_small: whether the image itself is so small that its pixels should stay visible.
+    """
+
+    uri: str
+    is_small: bool
+
+
+def thumbnail(image: Image.Image, side: int = SIDE) -> Thumbnail:
+    """A picture of at most `side` pixels each way: PNG of tiny images, JPEG of others."""
+    is_small = max(image.size) <= PIXEL_ART
+    copy = image.convert("RGB")
+    copy.thumbnail((side, side))
+    stream = io.BytesIO()
+    if is_small:
+        copy.save(stream, "PNG", optimize=True)
+    else:
+        copy.save(stream, "JPEG", quality=72, optimize=True)
+    kind = "png" if is_small else "jpeg"
+    return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}", is_small)
+
+
+MAX_CARDS = 60
+MAX_BYTES = 4_000_000  # of all pictures of a page
+NEAREST = 3
+
+
+@dataclass(frozen=True)
+class NearKnown:
+    """A known category near a discovered one.
+
+    Attributes:
+        name: of the known category.
+        similarity: cosine of the angle between the mean features, at most 1.
+        image: a typical labelled image of it; `None` once the page is full.
+    """
+
+    name: str
+    similarity: float
+    image: Thumbnail | None
+
+
+@dataclass(frozen=True)
+class CategoryCard:
+    """A discovered category at the stage that discovered it.
+
+    Attributes:
+        category: its id.
+        name: its name.
+        stage: the stage that discovered it.
+        num_images: images in it at that stage.
+        mostly: the true category that most of them are of.
+        purity: share of them that are, in percent.
+        sample_ids: the images shown, nearest to the mean feature first.
+        images: their pictures.
+        near: known categories, nearest first.
+    """
+
+    category: int
+    name: str
+    stage: int
+    num_images: int
+    mostly: str
+    purity: float
+    sample_ids: Sequence[int]
+    images: Sequence[Thumbnail]
+    near: Sequence[NearKnown]
+
+
+@dataclass
+class CardMaker:
+    """Makes the cards of a run, stage by stage, until the page is full.
+
+    Attributes:
+        labelled: readable images of stage 0.
+        labels: their categories, ``(N,)``.
+        categories: names of the true categories; position is category id.
+        samples: pictures per card.
+        cards: made so far.
+        left_out: discovered categories for which there was no room.
+    """
+
+    labelled: StageImages
+    labels: np.ndarray
+    categories: Sequence[str]
+    samples: int = 8
+    cards: list[CategoryCard] = field(default_factory=list)
+    left_out: int = 0
+    _bytes: int = 0
+    _seen: set[int] = field(default_factory=set)
+
+    def add_stage(
+        self,
+        images: StageImages,
+        features: Sequence[np.ndarray],
+        found_ids: np.ndarray,
+        true_ids: np.ndarray,
+        names: Mapping[int, str],
+    ) -> None:
+        """Add a card for every category that is found at a stage for the first time.
+
+        Args:
+            images: readable images of the stage.
+            features: features of stage 0 and of the stage under the model of the stage, ``(N, D)`` each, normalised.
+            found_ids: groups of the images of the stage.
+            true_ids: their true categories.
+            names: of groups by id.
+        """
+        known_features, own_features = features
+        known_means = {
+            int(item): _mean(known_features[self.labels == item]) for item in np.unique(self.labels)
+        }
+        for category in np.unique(found_ids).tolist():
+            if category in known_means or category in self._seen:
+                continue
+            self._seen.add(category)
+            if len(self.cards) >= MAX_CARDS:
+                self.left_out += 1
+                continue
+            rows = np.flatnonzero(found_ids == category)
+            mean = _mean(own_features[rows])
+            typical = rows[np.argsort(-(own_features[rows] @ mean), kind="stable")][: self.samples]
+            most, count = Counter(true_ids[rows].tolist()).most_common(1)[0]
+            self.cards.append(
+                CategoryCard(
+                    category=category,
+                    name=names[category],
+                    stage=images.stage.index,
+                    num_images=len(rows),
+                    mostly=self.categories[most],
+                    purity=100 * count / len(rows),
+                    sample_ids=images.sample_ids[typical].tolist(),
+                    images=[picture for row in typical if (picture := self._picture(images, int(row)))],
+                    near=self._near(mean, known_means, known_features),
+                )
+            )
+
+    def _near(
+        self, mean: np.ndarray, known_means: Mapping[int, np.ndarray], features: np.ndarray
+    ) -> list[NearKnown]:
+        similarities = {item: float(known @ mean) for item, known in known_means.items()}
+        nearest = sorted(similarities, key=lambda item: (-similarities[item], item))[:NEAREST]
+        near = []
+        for item in nearest:
+            rows = np.flatnonzero(self.labels == item)
+            typical = int(rows[np.argmax(features[rows] @ known_means[item])])
+            near.append(
+                NearKnown(self.categories[item], similarities[item], self._picture(self.labelled, typical))
+            )
+        return near
+
+    def _picture(self, images: StageImages, row: int) -> Thumbnail | None:
+        """A picture, as long as there is room."""
+        if self._bytes > MAX_BYTES:
+            return None
+        picture = thumbnail(images[row])
+        self._bytes += len(picture.uri)
+        return picture
+
+
+def _mean(features: np.ndarray) -> np.ndarray:
+    """Mean direction, of length 1."""
+    mean = features.mean(axis=0)
+    return mean / max(float(np.linalg.norm(mean)), 1e-12)

@@ -1,0 +1,372 @@
+"""Variants side by side: one page from their scores alone, no model is loaded."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.data.splits import PAPER_CUTS
+from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, audit_rows, published_rows
+from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
+from promptccd.experiments.measures import ABSENT, Spread, StageCost, count_range, count_text, signed
+from promptccd.experiments.pages import Record, render_page, write_report_files
+from promptccd.training.arguments import Recipe
+
+PARTS = ("all", "old", "new")
+Scores = Mapping[str, Sequence[ContinualScore]]
+Costs = Mapping[str, Sequence[Sequence[StageCost]]]
+
+
+@dataclass(frozen=True)
+class GridFigure:
+    """A value over two settings that were varied, a panel per variant.
+
+    Attributes:
+        title: heading of the figure.
+        row_label: the setting that changes from row to row.
+        rows: its values, from the top.
+        column_label: the setting that changes from column to column.
+        columns: its values.
+        panels: by variant a value per row and column; `None` or NaN where a cell failed or was not run.
+        unit: what the values are.
+        words: paragraphs below the figure that say what it shows.
+    """
+
+    title: str
+    row_label: str
+    rows: Sequence[str]
+    column_label: str
+    columns: Sequence[str]
+    panels: Mapping[str, Sequence[Sequence[float | None]]]
+    unit: str = "All, average over stages, percent"
+    words: Sequence[str] = field(default=())
+
+
+def write_comparison(
+    groups: Scores,
+    out: str | Path,
+    *,
+    title: str,
+    facts: Mapping[str, str] | None = None,
+    grid: GridFigure | None = None,
+    costs: Costs | None = None,
+) -> Path:
+    """Write a page that compares variants, with its numbers as CSV and JSON beside it.
+
+    Args:
+        groups: scores of the runs of every variant; differences are to the first variant.
+        out: folder for ``index.html``, ``report.csv`` and ``report.json``.
+        title: heading of the page.
+        facts: what was run, in words by name.
+        grid: a value over two settings, where two were varied.
+        costs: what the stages of every run cost, by variant.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        DiskError: the folder cannot be written.
+        ValueError: no variant, or one without a run.
+    """
+    if not groups or not all(groups.values()):
+        raise ValueError("Expected at least one variant and at least one run of each to compare.")
+    sections = {
+        "averages": average_records(groups),
+        "stages": stage_records(groups),
+        "costs": cost_records(costs or {}),
+        "grid": _grid_records(grid),
+    }
+    page = render_page(
+        "comparison.html.jinja",
+        title=title,
+        facts=facts or {},
+        first=next(iter(groups)),
+        averages=[_average_row(name, scores, groups) for name, scores in groups.items()],
+        stages=_stage_rows(groups),
+        counts=_count_rows(groups),
+        charts=_stage_charts(groups),
+        costs=_cost_rows(costs or {}),
+        grid=grid,
+        panels=_grid_panels(grid),
+    )
+    return write_report_files(out, page, title, facts or {}, sections)
+
+
+def average_records(groups: Scores) -> list[Record]:
+    """Mean, deviation and difference to the first variant of the averages over stages, in percent."""
+    first = _averages(next(iter(groups.values())))
+    records = []
+    for name, scores in groups.items():
+        record: Record = {"variant": name, "runs": len(scores)}
+        for part, spread in _averages(scores).items():
+            record |= _two_numbers(part, spread)
+            record[f"{part}_difference"] = _plain(spread.mean - first[part].mean)
+        records.append(record)
+    return records
+
+
+def stage_records(groups: Scores) -> list[Record]:
+    """Mean and deviation per variant and stage, in percent, with the numbers of categories."""
+    records = []
+    for name, scores in groups.items():
+        for stage, rows in _by_stage(scores).items():
+            record: Record = {"variant": name, "stage": stage, "runs": len(rows)}
+            for part in PARTS:
+                record |= _two_numbers(part, Spread.of(getattr(row, part) for row in rows))
+            record["categories"] = _plain(Spread.of(row.num_categories for row in rows).mean)
+            record["categories_low"], record["categories_high"] = count_range(rows) or (None, None)
+            records.append(record)
+    return records
+
+
+def cost_records(costs: Costs) -> list[Record]:
+    """Means over runs of seconds and memory, per variant and stage."""
+    records = []
+    for name, runs in costs.items():
+        for stage in sorted({cost.stage for run in runs for cost in run}):
+            of_stage = [cost for run in runs for cost in run if cost.stage == stage]
+            records.append(
+                {
+                    "variant": name,
+                    "stage": stage,
+                    "seconds": _plain(Spread.of(cost.seconds for cost in of_stage).mean),
+                    "process_bytes": _plain(Spread.of(cost.process_bytes for cost in of_stage).mean),
+                    "accelerator_bytes": _plain(Spread.of(cost.accelerator_bytes for cost in of_stage).mean),
+                }
+            )
+    return records
+
+
+def _averages(scores: Sequence[ContinualScore]) -> dict[str, Spread]:
+    return {part: Spread.of(score.average[part] for score in scores) for part in PARTS}
+
+
+def _by_stage(scores: Sequence[ContinualScore]) -> dict[int, list[StageScore]]:
+    rows: dict[int, list[StageScore]] = {}
+    for score in scores:
+        for row in score.stages:
+            rows.setdefault(row.stage, []).append(row)
+    return dict(sorted(rows.items()))
+
+
+def _average_row(name: str, scores: Sequence[ContinualScore], groups: Scores) -> list[str]:
+    first = _averages(next(iter(groups.values())))
+    spreads = _averages(scores)
+    differences = [signed(spreads[part].mean - first[part].mean) for part in PARTS]
+    is_first = scores is next(iter(groups.values()))
+    return [name, str(len(scores)), *map(str, spreads.values()), *([ABSENT] * 3 if is_first else differences)]
+
+
+def _stage_rows(groups: Scores) -> list[list[str]]:
+    rows = []
+    for name, scores in groups.items():
+        for stage, many in _by_stage(scores).items():
+            spreads = [str(Spread.of(getattr(row, part) for row in many)) for part in PARTS]
+            rows.append([name, str(stage), *spreads])
+    return rows
+
+
+def _count_rows(groups: Scores) -> list[list[str]]:
+    """A row per variant, a cell per stage: mean number of categories, and the widest range of an estimate."""
+    numbers = sorted({stage for scores in groups.values() for stage in _by_stage(scores)})
+    rows = [["", *(f"stage {stage}" for stage in numbers)]]
+    for name, scores in groups.items():
+        stages = _by_stage(scores)
+        rows.append([name, *(count_text(stages.get(stage, [])) for stage in numbers)])
+    return rows
+
+
+def _stage_charts(groups: Scores) -> list[Chart]:
+    names = {"all": "All", "old": "Old", "new": "New"}
+
+    def points(part: str) -> dict[str, list[tuple[float, float, float | None]]]:
+        series: dict[str, list[tuple[float, float, float | None]]] = {}
+        for name, scores in groups.items():
+            spreads = {
+                stage: Spread.of(getattr(row, part) for row in rows)
+                for stage, rows in _by_stage(scores).items()
+            }
+            series[name] = [(stage, spread.mean, spread.std) for stage, spread in spreads.items()]
+        return series
+
+    return [
+        line_chart(
+            f"{label} after every stage, a line per variant",
+            points(part),
+            x_label="stage",
+            y_label=f"{label}, percent",
+            y_most=100,
+        )
+        for part, label in names.items()
+    ]
+
+
+def _cost_rows(costs: Costs) -> list[list[str]]:
+    """Per variant: seconds of stage 0, of later stages on average, of all; most memory."""
+    rows = []
+    for name, runs in costs.items():
+        first = Spread.of(cost.seconds for run in runs for cost in run if cost.stage == 0)
+        later = Spread.of(cost.seconds for run in runs for cost in run if cost.stage > 0)
+        total = Spread.of(sum(cost.seconds for cost in run) for run in runs if run)
+        process = Spread.of(_most(run, lambda cost: cost.process_bytes) for run in runs)
+        accelerator = Spread.of(_most(run, lambda cost: cost.accelerator_bytes) for run in runs)
+        memory = [_megabytes(process.mean), _megabytes(accelerator.mean)]
+        rows.append([name, str(first), str(later), str(total), *memory])
+    return rows
+
+
+def _most(run: Sequence[StageCost], of: Callable[[StageCost], int | None]) -> int | None:
+    return max((value for cost in run if (value := of(cost)) is not None), default=None)
+
+
+def _grid_panels(grid: GridFigure | None) -> list[tuple[str, HeatMap]]:
+    """Heat maps of one common scale."""
+    if grid is None:
+        return []
+    values = [
+        value
+        for panel in grid.panels.values()
+        for row in panel
+        for value in row
+        if value is not None and math.isfinite(value)
+    ]
+    limits = (min(values, default=0.0), max(values, default=1.0))
+    return [
+        (
+            name,
+            heat_map(
+                f"{name}: {grid.unit}, over {grid.row_label} and {grid.column_label}",
+                panel, grid.rows, grid.columns,
+                x_label=grid.column_label, y_label=grid.row_label, limits=limits, places=1,
+            ),
+        )
+        for name, panel in grid.panels.items()
+    ]  # fmt: skip
+
+
+def _grid_records(grid: GridFigure | None) -> list[Record]:
+    if grid is None:
+        return []
+    return [
+        {
+            "variant": name,
+            "row_setting": f"{grid.row_label} = {row}",
+            "column_setting": f"{grid.column_label} = {column}",
+            "value": None if value is None else _plain(value),
+            "unit": grid.unit,
+        }
+        for name, panel in grid.panels.items()
+        for row, line in zip(grid.rows, panel, strict=True)
+        for column, value in zip(grid.columns, line, strict=True)
+    ]
+
+
+def _two_numbers(part: str, spread: Spread) -> Record:
+    return {part: _plain(spread.mean), f"{part}_std": None if spread.std is None else _plain(spread.std)}
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 4)
+
+
+def _megabytes(value: float) -> str:
+    return ABSENT if math.isnan(value) else f"{value / 1e6:.0f}"
+
+
+# What the paper calls the variants, and the protocol it reports a way of counting categories under.
+_METHODS = {("promptccd-b", "l2p"): "promptccd-b-l2p", ("promptccd-b", "dualprompt"): "promptccd-b-dp"}
+_DEFAULT_POOL = {"promptccd-b": "l2p"}
+_PROTOCOLS = {"known": "transductive_cacc", "split_merge": "unknown_c_gpc", "kmeans": "unknown_c_kmeans"}
+_METHODS_WITHOUT_COUNT = {("promptccd", "split_merge"): "promptccd-u"}
+_BACKBONES = {"facebook/dinov2-base": "dinov2", "facebook/dino-vitb16": "dino"}
+_USUAL_BACKBONE = "dinov2"
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Where the paper prints figures of a split, and what sets them apart from cACC, if anything does."""
+
+    protocol: str
+    setting: str = ""
+    note: str | None = None
+
+
+# Splits beside the benchmarks' own, all with a given number of categories: data set, class blocks, split rule, cuts.
+_SETTINGS: Mapping[tuple[Any, ...], _Setting] = {
+    ("cifar100", (40, 20, 20, 20), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=4:2:2:2"),
+    ("cifar100", (40, 30, 20, 10), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=4:3:2:1"),
+    ("cifar100", (10, 20, 30, 40), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=1:2:3:4"),
+    ("cifar100", (80, 5, 5, 5, 5), "sessions", PAPER_CUTS): _Setting(
+        "metagcd",
+        note="the paper's are v1 on test images, as promptccd evaluate --protocol metagcd scores them",
+    ),
+    ("cub", (160, 40), "mixed", ((0.8, 1.0), (1.0,))): _Setting("pa_cgcd"),
+}
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """Printed rows of one method on one data set.
+
+    Attributes:
+        rows: row and its audit by stage; `None` is the average.
+        source: which rows they are, in words.
+        differences: what differs from the published setting, one phrase each; empty where figures compare.
+    """
+
+    rows: Mapping[int | None, AuditedRow]
+    source: str
+    differences: Sequence[str]
+
+
+def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
+    """What the paper prints for the method, data set and split of a recipe; `None` where it prints nothing.
+
+    Args:
+        recipe: of the run.
+        num_scored: unlabelled stages the run has finished.
+    """
+    benchmark, variant, counting = recipe.data.benchmark, recipe.model.variant, recipe.training.category_count
+    pool = recipe.model.pool or _DEFAULT_POOL.get(variant, "")
+    method = _METHODS_WITHOUT_COUNT.get((variant, counting), _METHODS.get((variant, pool), variant))
+    own = _BACKBONES.get(recipe.model.backbone or "")
+    setting = _setting_of(recipe)
+    if benchmark is None or setting is None:
+        return None
+    for backbone in dict.fromkeys([own or _USUAL_BACKBONE, *_BACKBONES.values()]):
+        rows = published_rows(benchmark, method, setting.protocol, backbone, setting.setting)
+        if rows:
+            by_stage: dict[int | None, AuditedRow] = {}
+            for audited in audit_rows(rows):
+                by_stage.setdefault(audited.row.stage, audited)  # averages are printed again in other tables
+            said = f"{method} on {benchmark} with {backbone}, seed 1, table {rows[0].table}"
+            notes = [setting.note] if setting.note else []
+            return PublishedTable(by_stage, said, [*notes, *_differences(recipe, num_scored, backbone)])
+    return None
+
+
+def _setting_of(recipe: Recipe) -> _Setting | None:
+    """Where the paper's figures of the recipe's split stand; `None` for a split it has none of."""
+    data, counting = recipe.data, recipe.training.category_count
+    facts, own = BENCHMARKS.get(data.benchmark or ""), data.resolved
+    cuts = PAPER_CUTS if data.resolved_cuts is None else tuple(map(tuple, data.resolved_cuts))
+    split = (own.class_blocks, own.split_rule, cuts)
+    if facts and split == (facts.class_blocks, facts.split_rule, PAPER_CUTS):
+        return _Setting(_PROTOCOLS[counting])
+    return _SETTINGS.get((data.benchmark, *split)) if counting == "known" else None
+
+
+def _differences(recipe: Recipe, num_scored: int, backbone: str) -> list[str]:
+    facts, own = BENCHMARKS[recipe.data.benchmark or ""], recipe.data.resolved
+    num_stages = len(own.class_blocks) - 1
+    found = []
+    if _BACKBONES.get(recipe.model.backbone or "") != backbone:
+        name = next(name for name, short in _BACKBONES.items() if short == backbone)
+        found.append(f"the backbone is not {name}")
+    if replace(own, class_blocks=facts.class_blocks, split_rule=facts.split_rule) != facts:
+        found.append("the data or its part is not the paper's")
+    if num_scored != num_stages:
+        found.append(f"{num_scored} of {num_stages} stages are scored")
+    return found

@@ -1,0 +1,296 @@
+"""The map of features as the page draws it: places on the drawing, marks, and what a point says."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy.linalg import orthogonal_procrustes
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+from sklearn.neighbors import NearestNeighbors
+
+from promptccd.data.randomness import numpy_generator, seed_of
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.experiments.charts import NUM_STYLES
+
+PERPLEXITY = 30.0
+NEIGHBOURS = 5  # a new point starts amid so many placed ones
+FIRST_ITERATIONS = 1000  # what is not settled now moves at the next stage
+ONLY_ITERATIONS = 500  # where none follows: half the time, and as many neighbours kept together
+LATER_ITERATIONS = 300  # t-SNE goes on from a finished layout, so it needs few
+FEWEST_FOR_TSNE = 5
+
+
+@dataclass(frozen=True)
+class StageMaps:
+    """Layouts of the stages.
+
+    Attributes:
+        rows: rows of the features that are shown, ascending, ``(M,)``.
+        layouts: per stage the places of those shown points that exist then, ``(M_t, 2)``; the first M_t of `rows`.
+        moved: per stage how far points of the stage before moved: the median over them, as a share of the width of
+            the map before; `None` at the first stage.
+        method: ``"tsne"`` or ``"pca"``.
+    """
+
+    rows: np.ndarray
+    layouts: list[np.ndarray]
+    moved: list[float | None]
+    method: str
+
+
+def choose_points(sizes: Sequence[int], max_points: int, seed: int) -> np.ndarray:
+    """Which rows a map shows: of every stage the same share, at least one, drawn by rule.
+
+    Args:
+        sizes: rows that each stage adds; the rows of a stage follow those of the one before.
+        max_points: about how many to choose.
+        seed: of the draw.
+
+    Returns:
+        Rows, ascending.
+    """
+    total, start, chosen = sum(sizes), 0, []
+    for stage, size in enumerate(sizes):
+        wanted = size if total <= max_points else min(size, max(1, round(max_points * size / total)))
+        drawn = numpy_generator("map points", seed, stage).permutation(size)[:wanted]
+        chosen.append(start + np.sort(drawn))
+        start += size
+    return np.concatenate(chosen).astype(np.int64) if chosen else np.zeros(0, dtype=np.int64)
+
+
+def stage_maps(
+    features_by_stage: Sequence[np.ndarray], method: str = "tsne", *, seed: int = 1, max_points: int = 1500
+) -> StageMaps:
+    """Lay out the features of every stage, each layout carried over from the one before.
+
+    Args:
+        features_by_stage: per stage ``(N_t, D)`` of all points that exist then. Row i is the same image at every
+            stage, under the model of that stage; later stages add rows at the end. D may differ.
+        method: ``"tsne"`` keeps neighbours together, ``"pca"`` keeps the two widest directions.
+        seed: of the choice of points and of t-SNE.
+        max_points: about how many points to show; fewer are drawn by rule.
+
+    Raises:
+        ConfigurationError: an unknown method.
+        DataError: no features, values that are no numbers, or a stage with fewer rows than the one before.
+    """
+    if method not in _METHODS:
+        raise ConfigurationError(f"Expected a map by {' or '.join(_METHODS)}, got {method!r}.")
+    stages = [_checked(features, stage) for stage, features in enumerate(features_by_stage)]
+    sizes = [len(stage) for stage in stages]
+    if not stages or any(later < earlier for earlier, later in pairwise(sizes)):
+        raise DataError(f"Expected features of stages that only add rows, got {sizes or 'none'} rows.")
+    rows = choose_points(np.diff([0, *sizes]).tolist(), max_points, seed)
+    first = FIRST_ITERATIONS if len(stages) > 1 else ONLY_ITERATIONS
+    layouts: list[np.ndarray] = []
+    moved: list[float | None] = []
+    for features in stages:
+        shown = features[rows[rows < len(features)]]
+        before = layouts[-1] if layouts else None
+        layout = _METHODS[method](shown, before, first if before is None else LATER_ITERATIONS, seed)
+        if before is not None:
+            layout = _aligned(layout, before)
+        moved.append(None if before is None else _distance(before, layout))
+        layouts.append(layout)
+    return StageMaps(rows, layouts, moved, method)
+
+
+def _pca(features: np.ndarray, before: np.ndarray | None, iterations: int, seed: int) -> np.ndarray:
+    """The two widest directions; missing ones are zero."""
+    width = min(2, *features.shape)
+    layout = np.zeros((len(features), 2))
+    if len(features) > 1 and np.ptp(features, axis=0).any():
+        layout[:, :width] = PCA(width, svd_solver="full").fit_transform(features)
+    return layout
+
+
+def _tsne(features: np.ndarray, before: np.ndarray | None, iterations: int, seed: int) -> np.ndarray:
+    if len(features) < FEWEST_FOR_TSNE or not np.ptp(features, axis=0).any():
+        return _pca(features, before, iterations, seed)  # no neighbourhoods to keep
+    perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
+    start = "pca" if before is None or len(before) == 0 else _start(features, before)
+    return (
+        TSNE(
+            init=start,
+            perplexity=perplexity,
+            early_exaggeration=12.0 if before is None else 1.0,
+            max_iter=iterations,
+            random_state=seed_of("map", seed) % 2**32,
+        )
+        .fit_transform(features.astype(np.float32))
+        .astype(np.float64)
+    )
+
+
+_METHODS = {"tsne": _tsne, "pca": _pca}
+
+
+def _start(features: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Where points start: at their old place, or amid the placed points that are nearest in feature space."""
+    placed, new = features[: len(before)], features[len(before) :]
+    if not len(new):
+        return before.astype(np.float32)
+    nearest = NearestNeighbors(n_neighbors=min(NEIGHBOURS, len(placed))).fit(placed)
+    amid = before[nearest.kneighbors(new, return_distance=False)].mean(axis=1)
+    return np.concatenate([before, amid]).astype(np.float32)
+
+
+def _aligned(layout: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Turned, mirrored and shifted so that the first points lie as near as possible to where they lay before."""
+    if not len(before):
+        return layout
+    now = layout[: len(before)]
+    turn, _ = orthogonal_procrustes(now - now.mean(axis=0), before - before.mean(axis=0))
+    return (layout - now.mean(axis=0)) @ turn + before.mean(axis=0)
+
+
+def _distance(before: np.ndarray, layout: np.ndarray) -> float:
+    width = float(np.ptp(before, axis=0).max()) if len(before) else 0.0
+    if width == 0:
+        return 0.0
+    return float(np.median(np.linalg.norm(layout[: len(before)] - before, axis=1))) / width
+
+
+def _checked(features: np.ndarray, stage: int) -> np.ndarray:
+    array = np.asarray(features)
+    if array.ndim != 2 or not np.isfinite(array).all():
+        raise DataError(
+            f"Expected finite features of shape (N, D) at stage {stage}, got {array.dtype} of shape {array.shape}."
+        )
+    return array
+
+
+WIDTH, MARGIN = 600.0, 12.0
+
+
+@dataclass(frozen=True)
+class MapEntry:
+    """An entry of the legend: name, colour and mark."""
+
+    name: str
+    style: int
+    mark: int
+
+
+@dataclass(frozen=True)
+class MapPoint:
+    """A point: where it is at every stage from the one that brought it, and the two ways to paint it.
+
+    Attributes:
+        sample_id: image.
+        stage: the stage that brought it.
+        places: x and y on the drawing per stage from `stage` on.
+        found: group it was put into.
+        true: its true category.
+        text: what a reader is told about it.
+        is_discovered: whether its group was discovered and not labelled.
+    """
+
+    sample_id: int
+    stage: int
+    places: Sequence[tuple[float, float]]
+    found: MapEntry
+    true: MapEntry
+    text: str
+    is_discovered: bool
+
+
+@dataclass(frozen=True)
+class MapFigure:
+    """What the template draws."""
+
+    points: list[MapPoint]
+    num_stages: int
+    width: float
+    height: float
+    found: list[MapEntry]
+    true: list[MapEntry]
+    notes: list[str]
+    method: str
+    moved: list[float | None]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the script of the page needs, as JSON types."""
+        return {
+            "notes": self.notes,
+            "points": [
+                {
+                    "stage": point.stage,
+                    "places": [list(place) for place in point.places],
+                    "found": [point.found.style, point.found.mark],
+                    "true": [point.true.style, point.true.mark],
+                }
+                for point in self.points
+            ],
+        }
+
+
+def map_figure(
+    maps: StageMaps,
+    sample_ids: Sequence[np.ndarray],
+    found_ids: Sequence[np.ndarray],
+    true_ids: Sequence[np.ndarray],
+    found_names: Mapping[int, str],
+    true_names: Sequence[str],
+) -> MapFigure:
+    """Scale the layouts onto one drawing, all stages alike.
+
+    Args:
+        maps: layouts of stages 0 to t.
+        sample_ids: images of every stage.
+        found_ids: groups of the images of every stage; labels at stage 0.
+        true_ids: true categories of the images of every stage.
+        found_names: of groups by id.
+        true_names: of categories; position is id.
+    """
+    samples, found, true = (np.concatenate(list(ids))[maps.rows] for ids in (sample_ids, found_ids, true_ids))
+    stage_of = np.repeat(np.arange(len(sample_ids)), [len(ids) for ids in sample_ids])[maps.rows]
+    every = np.concatenate(maps.layouts)
+    low, extent = every.min(axis=0), np.ptp(every, axis=0)
+    scale = (WIDTH - 2 * MARGIN) / max(float(extent[0]), 1e-12)
+    height = min(max(float(extent[1]) * scale, 0.4 * WIDTH), WIDTH)
+    scale = min(scale, height / max(float(extent[1]), 1e-12)) if extent[1] > 0 else scale
+    scale = 0.0 if not extent.any() else scale
+    layouts = [np.round((layout - low) * scale + MARGIN, 1) for layout in maps.layouts]
+    known = set(true[stage_of == 0].tolist())
+    found_entries = {int(item): _entry(found_names[int(item)], int(item)) for item in np.unique(found)}
+    true_entries = {int(item): _entry(true_names[int(item)], int(item)) for item in np.unique(true)}
+    points = []
+    for row in range(len(maps.rows)):
+        stage, group, category = int(stage_of[row]), int(found[row]), int(true[row])
+        said = f"put into {found_names[group]}, is {true_names[category]}" if stage else true_names[category]
+        points.append(
+            MapPoint(
+                sample_id=int(samples[row]),
+                stage=stage,
+                places=[(float(layout[row, 0]), float(layout[row, 1])) for layout in layouts[stage:]],
+                found=found_entries[group],
+                true=true_entries[category],
+                text=f"image {samples[row]}, {f'stage {stage}' if stage else 'labelled'}: {said}",
+                is_discovered=group not in known,
+            )
+        )
+    return MapFigure(
+        points, len(maps.layouts), WIDTH, round(height + 2 * MARGIN, 1),
+        list(found_entries.values()), list(true_entries.values()),
+        [_note(stage, layout, maps.moved[stage]) for stage, layout in enumerate(maps.layouts)],
+        maps.method, maps.moved,
+    )  # fmt: skip
+
+
+def _entry(name: str, item: int) -> MapEntry:
+    """64 categories in a row differ in colour or mark, and the first eight in both."""
+    return MapEntry(name, item % NUM_STYLES, (item + item // NUM_STYLES) % NUM_STYLES)
+
+
+def _note(stage: int, layout: np.ndarray, moved: float | None) -> str:
+    shown = f"stage {stage}: {len(layout)} images"
+    return (
+        shown
+        if moved is None
+        else f"{shown}, earlier ones moved by {100 * moved:.1f} % of the width (median)"
+    )

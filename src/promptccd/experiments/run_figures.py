@@ -1,0 +1,261 @@
+"""Figures of a run report, from measures to charts and tables of text."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from promptccd.experiments.charts import Chart, HeatMap, bar_chart, heat_map, line_chart, shortened
+from promptccd.experiments.comparison import PublishedTable
+from promptccd.experiments.measures import (
+    ABSENT,
+    Spread,
+    category_sizes,
+    confusion,
+    count_text,
+    forgetting,
+    signed,
+)
+from promptccd.experiments.run_measures import RunMeasures, StageMeasures
+
+PARTS = ("all", "old", "new")
+MAX_DRAWN = 60  # categories of a figure; a longer one nobody reads
+KINDS = {
+    "known_right": "known, right",
+    "known_as_other_known": "known, in another known group",
+    "known_as_novel": "known, in a novel group",
+    "novel_right": "novel, right",
+    "novel_as_other_novel": "novel, in another novel group",
+    "novel_as_known": "novel, in a known group",
+}
+LOSSES = {"loss": "loss, all parts", "info_nce": "InfoNCE", "supervised": "supervised contrastive"}
+Table = tuple[list[str], list[list[str]]]
+
+
+def score_rows(runs: Sequence[RunMeasures], published: PublishedTable | None) -> Table:
+    """All, Old and New per stage and on average beside the published ones, if there are any."""
+    header = ["", "images", "categories", "All", "Old", "New"]
+    if published:
+        header += ["paper: All", "Old", "New", "paper fits the split"]
+    rows = []
+    for place, stage in enumerate(runs[0].stages):
+        same = [run.stages[place].score for run in runs]
+        spreads = [Spread.of(getattr(score, part) for score in same) for part in PARTS]
+        cells = [f"stage {stage.stage}", _whole(score.num_images for score in same), count_text(same)]
+        rows.append([*cells, *map(str, spreads), *_published_cells(published, stage.stage, spreads)])
+    spreads = [Spread.of(run.score.average[part] for run in runs) for part in PARTS]
+    rows.append(["average", "", "", *map(str, spreads), *_published_cells(published, None, spreads)])
+    return header, rows
+
+
+def known_and_novel_rows(run: RunMeasures) -> Table:
+    """Numbers of images by what they are and what they were taken for."""
+    rows = []
+    for stage in run.stages:
+        counts = stage.known_and_novel.to_dict()
+        rows.append([f"stage {stage.stage}", *(str(counts[kind]) for kind in KINDS)])
+    return ["", *KINDS.values()], rows
+
+
+def confusion_map(run: RunMeasures, stage: StageMeasures) -> HeatMap | None:
+    """Images by true category and group; `None` where they are too many to be drawn."""
+    categories, groups, counts = confusion(stage.true_ids, stage.found_ids)
+    if max(len(categories), len(groups)) > MAX_DRAWN:
+        return None
+    totals = counts.sum(axis=1, keepdims=True)
+    drawn = heat_map(
+        f"Images of stage {stage.stage} by true category and by group",
+        (100 * counts / totals).tolist(),
+        [run.categories[item] for item in categories],
+        [str(item) for item in groups],
+        x_label="group, by number",
+        y_label="true category",
+        limits=(0, 100),
+        show_values=len(groups) <= 15,
+        blank_zeros=True,
+    )
+    return drawn
+
+
+def size_chart(run: RunMeasures, stage: StageMeasures) -> Chart | None:
+    """True and found sizes side by side; `None` where the categories are too many to be drawn."""
+    sizes = category_sizes(stage.true_ids, stage.found_ids)
+    if len(sizes) > MAX_DRAWN:
+        return None
+    names = [
+        shortened(run.categories[size.category], 12) if size.category is not None else f"group {size.found}"
+        for size in sizes
+    ]
+    return bar_chart(
+        f"True and found sizes of the categories at stage {stage.stage}",
+        names,
+        {
+            "true": [float(size.true_images) for size in sizes],
+            "found": [float(size.found_images) for size in sizes],
+        },
+        x_label="category",
+        y_label="images",
+    )
+
+
+def size_rows(run: RunMeasures, stage: StageMeasures) -> Table:
+    """The same as text."""
+    rows = [
+        [
+            "(no category)" if size.category is None else run.categories[size.category],
+            "(no group)" if size.found is None else stage.names[size.found],
+            str(size.true_images),
+            str(size.found_images),
+        ]
+        for size in category_sizes(stage.true_ids, stage.found_ids)
+    ]
+    return ["category", "group matched to it", "true images", "found images"], rows
+
+
+def block_means(runs: Sequence[RunMeasures]) -> np.ndarray:
+    """Mean accuracy over runs of the categories of block s after stage t, ``(S, T)``; NaN before they exist."""
+    stages = runs[0].stages
+    means = np.full((len(stages) + 1, len(stages)), np.nan)
+    for column, stage in enumerate(stages):
+        for block in range(len(stage.blocks)):
+            means[block, column] = Spread.of(run.stages[column].blocks[block][1] for run in runs).mean
+    return means
+
+
+def block_map(means: np.ndarray) -> HeatMap:
+    """That matrix as a picture."""
+    return heat_map(
+        "Accuracy on the categories of every stage after every stage",
+        means.tolist(),
+        [_block_name(block) for block in range(len(means))],
+        [f"stage {stage + 1}" for stage in range(means.shape[1])],
+        x_label="after",
+        y_label="categories of",
+        limits=(0, 100),
+        places=1,
+    )
+
+
+def block_rows(runs: Sequence[RunMeasures]) -> Table:
+    """Per block: accuracy when it was new, at last, and how much was forgotten on the way."""
+    rows = []
+    last = len(runs[0].stages)
+    for block in range(last + 1):
+        courses = [[stage.blocks[block][1] for stage in run.stages[max(block - 1, 0) :]] for run in runs]
+        first = Spread.of(course[0] for course in courses)
+        end = Spread.of(course[-1] for course in courses)
+        lost = Spread.of(forgetting(course) for course in courses)
+        rows.append([_block_name(block), str(first), str(end), signed(-lost.mean) if lost.count else ABSENT])
+    return ["categories of", "at first, percent", "at last, percent", "last against best before"], rows
+
+
+def count_chart(runs: Sequence[RunMeasures]) -> Chart:
+    """Numbers of categories per stage: true ones and, as the mean over runs, those that were found."""
+    stages = runs[0].stages
+    found = [
+        Spread.of(run.stages[place].score.num_categories for run in runs) for place in range(len(stages))
+    ]
+    return line_chart(
+        "True and found numbers of categories after every stage",
+        {
+            "true": [(stage.stage, stage.num_true) for stage in stages],
+            "found": [
+                (stage.stage, spread.mean, spread.std) for stage, spread in zip(stages, found, strict=True)
+            ],
+        },
+        x_label="stage",
+        y_label="categories",
+        whole=True,
+    )
+
+
+def count_rows(runs: Sequence[RunMeasures]) -> Table:
+    """The same as text, with where the numbers come from."""
+    rows = [
+        [f"stage {stage.stage}", str(stage.num_true), count_text([run.stages[place].score for run in runs])]
+        for place, stage in enumerate(runs[0].stages)
+    ]
+    return ["", "true", "found"], rows
+
+
+def history_charts(run: RunMeasures) -> list[Chart]:
+    """Losses and learning rate over epochs, a line per stage; none where they were not recorded."""
+    if not run.history:
+        return []
+    names = list(dict.fromkeys(name for record in run.history for name in record.losses))
+    stages = sorted({record.stage for record in run.history})
+    charts = []
+    for name in [*names, "learning rate"]:
+        series = {
+            f"stage {stage}": [
+                (record.epoch + 1, record.losses.get(name, record.learning_rate))
+                for record in run.history
+                if record.stage == stage and (name in record.losses or name == "learning rate")
+            ]
+            for stage in stages
+        }
+        label = LOSSES.get(name, name.replace("_", " "))
+        charts.append(
+            line_chart(
+                f"{label} over the epochs of every stage",
+                {key: points for key, points in series.items() if points},
+                x_label="epoch",
+                y_label=label,
+            )
+        )
+    return charts
+
+
+def cost_rows(runs: Sequence[RunMeasures]) -> Table:
+    """Time and memory per stage, the mean over runs."""
+    rows = []
+    for stage in sorted({cost.stage for run in runs for cost in run.costs}):
+        costs = [cost for run in runs for cost in run.costs if cost.stage == stage]
+        epochs = [record.seconds for run in runs for record in run.history if record.stage == stage]
+        memory = [
+            Spread.of(None if value is None else value / 1e6 for value in values)
+            for values in (
+                [cost.process_bytes for cost in costs],
+                [cost.accelerator_bytes for cost in costs],
+            )
+        ]
+        seconds = Spread.of(cost.seconds for cost in costs)
+        per_epoch = f"{Spread.of(epochs).mean:.2f}" if epochs else ABSENT
+        rows.append([f"stage {stage}", str(seconds), per_epoch, *map(str, memory)])
+    return ["", "seconds", "of which per epoch", "peak of the process, MB", "peak of the GPU, MB"], rows
+
+
+def routing_rows(runs: Sequence[RunMeasures]) -> Table:
+    """Part routing accuracy per stage and on average; no rows for models without parts."""
+    scores = [run.routing for run in runs if run.routing is not None]
+    if not scores:
+        return [], []
+    rows = []
+    for place, row in enumerate(scores[0].stages):
+        spreads = [Spread.of(getattr(score.stages[place], part) for score in scores) for part in PARTS]
+        rows.append([f"stage {row.stage}", *map(str, spreads)])
+    rows.append(["average", *(str(Spread.of(score.average[part] for score in scores)) for part in PARTS)])
+    return ["", "All", "Old", "New"], rows
+
+
+def _published_cells(published: PublishedTable | None, stage: int | None, own: Sequence[Spread]) -> list[str]:
+    if published is None:
+        return []
+    if stage not in published.rows:
+        return [ABSENT] * 4
+    row, verdict = published.rows[stage]
+    cells = [
+        f"{getattr(row, part):.1f} ({signed(spread.mean - getattr(row, part))})"
+        for part, spread in zip(PARTS, own, strict=True)
+    ]
+    said = {"consistent": "✓ yes", "impossible": "✗ no", "undecided": "? cannot tell"}[verdict.outcome]
+    return [*cells, said]
+
+
+def _block_name(block: int) -> str:
+    return f"stage {block}" + (" (labels)" if block == 0 else "")
+
+
+def _whole(values: Iterable[float]) -> str:
+    """A mean of whole numbers, without decimals where it is whole."""
+    mean = Spread.of(values).mean
+    return f"{mean:.0f}" if mean == int(mean) else f"{mean:.1f}"

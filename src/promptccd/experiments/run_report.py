@@ -1,0 +1,284 @@
+"""``promptccd report``: one page about a run, or about runs that differ in their seed alone."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from promptccd.errors import ConfigurationError
+from promptccd.experiments.category_cards import CardMaker, CategoryCard
+from promptccd.experiments.comparison import published_table, write_comparison
+from promptccd.experiments.map_figure import MapFigure, choose_points, map_figure, stage_maps
+from promptccd.experiments.measures import Spread
+from promptccd.experiments.pages import render_page, write_report_files
+from promptccd.experiments.run_figures import (
+    block_map,
+    block_means,
+    block_rows,
+    confusion_map,
+    cost_rows,
+    count_chart,
+    count_rows,
+    history_charts,
+    known_and_novel_rows,
+    routing_rows,
+    score_rows,
+    size_chart,
+    size_rows,
+)
+from promptccd.experiments.run_measures import RunMeasures, measure_run
+from promptccd.experiments.run_records import run_records
+from promptccd.runs import RunEvaluation
+from promptccd.runs.model_card import data_in_words, hub_id_of
+from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What a run report shows and how it is made.
+
+    Attributes:
+        map_method: ``"tsne"`` or ``"pca"``; `None` for no map.
+        max_points: about how many points the map shows.
+        samples: pictures per discovered category; 0 for none, and then no card either.
+        routing: whether part routing is computed for variants with parts.
+        dataset: where the data lies now, if not where the runs recorded it.
+        num_workers: loader processes.
+
+    Raises:
+        ConfigurationError: fewer points than 1, or fewer samples than 0.
+    """
+
+    map_method: str | None = "tsne"
+    max_points: int = 1500
+    samples: int = 8
+    routing: bool = True
+    dataset: str | None = None
+    num_workers: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name, least in (("max_points", 1), ("samples", 0)):
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"Expected {name} >= {least}, got {getattr(self, name)}.")
+
+
+@dataclass
+class _Pictures:
+    """What needs the features of a run."""
+
+    figure: MapFigure | None = None
+    cards: list[CategoryCard] = field(default_factory=list)
+    left_out: int = 0
+
+
+def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None) -> Path:
+    """Write a report of one run, or of several that differ in their seed: means, and pictures of the first.
+
+    Args:
+        paths: folders of the runs.
+        out: folder for ``index.html``, ``report.csv`` and ``report.json``.
+        options: what to show.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        ConfigurationError: a run is given twice, or they differ in their names or in more than their seed; these are
+            compared, not averaged.
+        PromptCCDError: a run is missing, damaged or without a scored stage, or its records disagree.
+    """
+    options = options or ReportOptions()
+    names = list(dict.fromkeys(without_seed(Path(path).resolve().name) for path in paths))
+    if len(names) != 1:
+        raise ConfigurationError(
+            f"Expected runs that differ in -seed<n> alone, got {', '.join(names) or 'none'}: put --compare before "
+            "them, or report them one by one."
+        )
+    require_different(paths)
+    require_seeds_alone(paths)
+    runs: list[RunMeasures] = []
+    pictures = _Pictures()
+    for path in paths:
+        evaluation = _evaluation(path, options)
+        runs.append(measure_run(evaluation, routing=options.routing))
+        _require_alike(runs)
+        if len(runs) == 1:
+            pictures = _pictures(evaluation, runs[0], options)
+    return _write(names[0], runs, pictures, out, options)
+
+
+def write_run_comparison(
+    paths: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None
+) -> Path:
+    """Write a page that puts variants side by side; runs that differ in their seed alone are one variant.
+
+    Runs of one name that differ in more bear their folder's name too; those that are not finished make a row of their
+    own, which says so.
+
+    Raises:
+        PromptCCDError: as `write_report`.
+    """
+    options = options or ReportOptions()
+    require_different(paths)
+    groups: dict[str, list[RunMeasures]] = {}
+    for path, name in zip(paths, row_names(paths), strict=True):
+        groups.setdefault(name, []).append(measure_run(_evaluation(path, options), routing=False))
+    every = [run for runs in groups.values() for run in runs]
+    facts = {
+        "data": ", ".join(dict.fromkeys(_data(run) for run in every)),
+        "categories per stage": "; ".join(dict.fromkeys(_blocks(run) for run in every)),
+        "seeds": ", ".join(map(str, sorted({run.recipe.training.seed for run in every}))),
+        "different splits": str(len({run.fingerprint for run in every})),
+    }
+    return write_comparison(
+        {name: [run.score for run in runs] for name, runs in groups.items()},
+        out,
+        title=f"{len(groups)} variants compared",
+        facts=facts,
+        costs={name: [run.costs for run in runs] for name, runs in groups.items()},
+    )
+
+
+def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
+    evaluation = RunEvaluation(str(path), options.dataset, options.num_workers)
+    if evaluation.num_stages < 2:
+        raise ConfigurationError(
+            f"{path} has finished stage 0 alone, and a report is about the stages after it: let the training go on."
+        )
+    return evaluation
+
+
+def _require_alike(runs: Sequence[RunMeasures]) -> None:
+    """Seeds that are averaged have the same stages."""
+    first, last = runs[0], runs[-1]
+    if (list(last.class_blocks), len(last.stages)) != (list(first.class_blocks), len(first.stages)):
+        raise ConfigurationError(
+            f"{last.name} has {len(last.stages)} scored stages of {_blocks(last)} categories, {first.name} has "
+            f"{len(first.stages)} of {_blocks(first)}: report them one by one, or finish the shorter one."
+        )
+
+
+def _pictures(evaluation: RunEvaluation, run: RunMeasures, options: ReportOptions) -> _Pictures:
+    """Map and cards; every stage's features are computed once."""
+    if options.map_method is None and options.samples == 0:
+        return _Pictures()
+    images = evaluation.images
+    labels = evaluation.true_ids(images[0])
+    maker = CardMaker(images[0], labels, run.categories, options.samples)
+    rows = choose_points([len(each) for each in images], options.max_points, evaluation.recipe.training.seed)
+    shown: list[np.ndarray] = []
+    first = 0 if options.map_method else 1
+    for index in range(first, evaluation.num_stages):
+        logger.info("Features of stage %d of %d.", index, evaluation.num_stages - 1)
+        features = [each.cpu().numpy() for each in evaluation.features_of_stage(index)]
+        shown.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
+        if index and options.samples:
+            stage = run.stages[index - 1]
+            maker.add_stage(
+                images[index], (features[0], features[-1]), stage.found_ids, stage.true_ids, stage.names
+            )
+    pictures = _Pictures(cards=maker.cards, left_out=maker.left_out)
+    if options.map_method:
+        pictures.figure = _map(evaluation, run, rows, shown, labels, options)
+    return pictures
+
+
+def _map(
+    evaluation: RunEvaluation,
+    run: RunMeasures,
+    rows: np.ndarray,
+    shown: Sequence[np.ndarray],
+    labels: np.ndarray,
+    options: ReportOptions,
+) -> MapFigure:
+    seed = evaluation.recipe.training.seed
+    maps = stage_maps(shown, options.map_method or "", seed=seed, max_points=len(rows))
+    sizes = np.cumsum([0, *(len(each) for each in evaluation.images)])
+    of_stage = [rows[(rows >= low) & (rows < high)] - low for low, high in pairwise(sizes)]
+
+    def chosen(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [each[own] for each, own in zip(values, of_stage, strict=True)]
+
+    return map_figure(
+        maps,
+        chosen([each.sample_ids for each in evaluation.images]),
+        chosen([labels, *(stage.found_ids for stage in run.stages)]),
+        chosen([labels, *(stage.true_ids for stage in run.stages)]),
+        run.stages[-1].names,
+        run.categories,
+    )
+
+
+def _write(
+    name: str, runs: Sequence[RunMeasures], pictures: _Pictures, out: str | Path, options: ReportOptions
+) -> Path:
+    run = runs[0]
+    title = f"Report of {name}"
+    published = published_table(run.recipe, len(run.stages))
+    averages = {
+        part: str(Spread.of(each.score.average[part] for each in runs)) for part in ("all", "old", "new")
+    }
+    means = block_means(runs)
+    last = run.stages[-1]
+    page = render_page(
+        "report.html.jinja",
+        title=title,
+        facts=_facts(runs),
+        runs=runs,
+        averages=averages,
+        found=f"{last.score.num_categories} of {last.num_true}",
+        scores=score_rows(runs, published),
+        published=published,
+        known_and_novel=known_and_novel_rows(run),
+        stages=[
+            (stage, confusion_map(run, stage), size_chart(run, stage), size_rows(run, stage))
+            for stage in run.stages
+        ],
+        block_map=block_map(means),
+        blocks=block_rows(runs),
+        count_chart=count_chart(runs),
+        counts=count_rows(runs),
+        counting=run.recipe.training.category_count,
+        figure=pictures.figure,
+        cards=pictures.cards,
+        left_out=pictures.left_out,
+        samples=options.samples,
+        history=history_charts(run),
+        costs=cost_rows(runs),
+        routing=routing_rows(runs),
+    )
+    records = run_records(runs, published, pictures.cards, pictures.figure)
+    return write_report_files(out, page, title, _facts(runs), records)
+
+
+def _facts(runs: Sequence[RunMeasures]) -> dict[str, str]:
+    run = runs[0]
+    backbone = run.recipe.model.backbone
+    return {
+        "method": run.recipe.model.variant,
+        "data": _data(run),
+        "categories per stage": _blocks(run),
+        "backbone": hub_id_of(backbone) or "a local folder"
+        if backbone
+        else "pretrained on the images of stage 0",
+        "number of categories": {"known": "given"}.get(
+            run.recipe.training.category_count, f"estimated ({run.recipe.training.category_count})"
+        ),
+        "seeds": ", ".join(str(each.recipe.training.seed) for each in runs),
+        "split": ", ".join(dict.fromkeys(each.fingerprint[:12] for each in runs)),
+        "made with": ", ".join(f"{package} {run.versions[package]}" for package in ("promptccd", "torch")),
+    }
+
+
+def _data(run: RunMeasures) -> str:
+    return data_in_words(run.recipe).replace("`", "")
+
+
+def _blocks(run: RunMeasures) -> str:
+    return " + ".join(map(str, run.class_blocks))

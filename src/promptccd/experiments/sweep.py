@@ -1,0 +1,258 @@
+"""A grid of trainings: each in a process of its own, taken up where it was left, one failure stopping no other."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from promptccd.errors import ConfigurationError, RunError
+from promptccd.evaluation import ContinualScore
+from promptccd.experiments.sweep_cells import BASELINES, LOG, CellProcess, SweepCell, Work, score_baselines
+from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.space import space_of_all
+from promptccd.runs.train_run import train_run
+from promptccd.storage import problems_of, read_file, refuse_links, remove_leftovers, require_space
+from promptccd.training.arguments import Recipe
+from promptccd.training.interruption import StopRequest
+
+logger = logging.getLogger(__name__)
+
+STATE = "sweep.json"
+BASELINES_OF = "baselines of "
+_SECONDS_BETWEEN_LOOKS = 0.3  # for a signal; the end of a cell is noticed at once
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep leaves, read from the folders of its runs.
+
+    Attributes:
+        cells: all of them, in the order of the grid.
+        scores: table of every finished cell, by name.
+        baselines: tables per seed of what the variants are held against, by name.
+        failures: why a cell, or the baselines of one, are missing, by name.
+    """
+
+    cells: Sequence[SweepCell]
+    scores: Mapping[str, ContinualScore]
+    baselines: Mapping[str, Sequence[ContinualScore]]
+    failures: Mapping[str, str]
+
+    @property
+    def groups(self) -> dict[str, list[ContinualScore]]:
+        """Tables by variant, one per seed that is finished, and the baselines after them."""
+        groups: dict[str, list[ContinualScore]] = {}
+        for cell in self.cells:
+            if cell.name in self.scores:
+                groups.setdefault(cell.variant, []).append(self.scores[cell.name])
+        return groups | {name: list(scores) for name, scores in self.baselines.items()}
+
+
+def run_sweep(
+    cells: Sequence[SweepCell],
+    out: str | Path,
+    *,
+    jobs: int = 1,
+    baselines: bool = False,
+    train: Work = train_run,
+) -> SweepResult:
+    """Train all cells that are not finished; a sweep that was begun goes on, and may have grown.
+
+    Cells that would pretrain the same backbone share that of the first one. The stages are the same bytes as if each
+    cell had been trained alone on this machine with this number of threads.
+
+    Args:
+        cells: what `plan_cells` made for the same `out`.
+        out: folder of the runs; the state of the sweep is in its ``sweep.json``.
+        jobs: cells at work at once.
+        baselines: also score the frozen backbone and raw pixels, once per data and seed.
+        train: what trains a cell, a function of a module.
+
+    Raises:
+        RunError: a cell was begun with other settings, another sweep is at work here, or a link lies in the way.
+        InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
+    """
+    if jobs < 1:
+        raise ConfigurationError(f"Expected jobs >= 1, got {jobs}.")
+    folder = RunDirectory(out)
+    if folder.begun:
+        raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
+    folder.lock()
+    try:
+        refuse_links(folder.path, [STATE, *(cell.name for cell in cells)])
+        for cell in cells:
+            refuse_links(cell.path, [LOG, BASELINES])
+        remove_leftovers(folder.path)
+        with StopRequest() as stop:
+            return _Sweep(cells, folder.path, jobs, stop).run(train, baselines)
+    finally:
+        folder.unlock()
+
+
+class _Sweep:
+    def __init__(self, cells: Sequence[SweepCell], out: Path, jobs: int, stop: StopRequest):
+        self.cells, self.out, self.jobs, self.stop = cells, out, jobs, stop
+        self.failures: dict[str, str] = {}
+        self.started = time.monotonic()
+        self._open: set[str] = set()
+
+    def run(self, train: Work, baselines: bool) -> SweepResult:
+        for cell in self.cells:
+            cell.require_same_recipe()
+        # Whether all of a cell is on the Hub the training finds out itself.
+        done = [cell for cell in self.cells if cell.finished() and not cell.recipe.training.push_to_hub]
+        todo = [cell for cell in self.cells if cell not in done]
+        if done:
+            logger.info("%d of %d cells are finished already.", len(done), len(self.cells))
+        for cell in done:
+            self._note(cell, status="finished")
+        require_space(self.out, space_of_all(cell.recipe for cell in todo), f"{len(todo)} trainings")
+        self._open = {cell.name for cell in todo}
+        self._work_through(todo, train, self._recipe)
+        finished = [cell for cell in self.cells if cell.name not in self.failures]
+        tables = {}
+        if baselines:
+            sources = _baseline_sources(finished)
+            unscored = [cell for cell in sources if _baselines(cell) is None]
+            self._work_through(unscored, score_baselines, lambda cell, _: cell.recipe, BASELINES_OF)
+            tables = _named_baselines(sources)
+        results = {cell.name: RunDirectory(cell.path).results for cell in finished}
+        scores = {name: score for name, score in results.items() if score is not None}
+        names = [f"{prefix}{cell.name}" for prefix in ("", BASELINES_OF) for cell in self.cells]
+        failures = {name: self.failures[name] for name in names if name in self.failures}
+        return SweepResult(self.cells, scores, tables, failures)
+
+    def _work_through(
+        self,
+        todo: Sequence[SweepCell],
+        work: Work,
+        recipe_of: Callable[[SweepCell, Collection[SweepCell]], Recipe | None],
+        prefix: str = "",
+    ) -> None:
+        """Work on cells, several at once; `recipe_of` says with what, or `None` to let a cell wait."""
+        waiting, seconds = list(todo), list[float]()
+        running: list[tuple[SweepCell, CellProcess]] = []
+        asked = False
+        try:
+            while running or (waiting and not self.stop.received):
+                while waiting and len(running) < self.jobs and not self.stop.received:
+                    at_work = [cell for cell, _ in running]
+                    ready = ((cell, recipe_of(cell, at_work)) for cell in waiting)
+                    cell, recipe = next((pair for pair in ready if pair[1] is not None), (None, None))
+                    if cell is None or recipe is None:
+                        break
+                    waiting.remove(cell)
+                    logger.info("[%d/%d] %s%s starts", len(todo) - len(waiting), len(todo), prefix, cell.name)
+                    if not prefix:
+                        self._note(cell, status="running")
+                    running.append((cell, CellProcess(recipe, work)))
+                connection.wait([process.sentinel for _, process in running], timeout=_SECONDS_BETWEEN_LOOKS)
+                if self.stop.received and not asked:
+                    asked = True
+                    logger.info("Interrupted: waiting until what is running (%d) has saved.", len(running))
+                    for _, process in running:
+                        process.stop()
+                for cell, process in [pair for pair in running if not pair[1].running]:
+                    running.remove((cell, process))
+                    seconds.append(time.monotonic() - process.started)
+                    self._ended(cell, process, prefix, seconds, len(waiting) + len(running))
+        finally:
+            for _, process in running:
+                process.kill()
+        if self.stop.received:
+            done = len(self.cells) - len(self._open)
+            raise self.stop.error(f"stopped; {done} of {len(self.cells)} cells are finished")
+
+    def _ended(
+        self, cell: SweepCell, process: CellProcess, prefix: str, seconds: Sequence[float], left: int
+    ) -> None:
+        name, problem = f"{prefix}{cell.name}", process.problem()
+        elapsed = time.monotonic() - self.started
+        if problem is None:
+            self._open.discard(cell.name)
+            spent = _clock(sum(seconds) / len(seconds) * left / self.jobs)
+            logger.info(
+                "%s: done in %s%s; %s since the start, %d to go%s",
+                name, _clock(seconds[-1]), "" if prefix else _average(cell), _clock(elapsed), left,
+                f", {spent} left" if left else "",
+            )  # fmt: skip
+        elif not self.stop.received:
+            self._open.discard(cell.name)
+            self.failures[name] = problem
+            logger.error("%s: FAILED, see %s\n  %s", name, process.log, problem.splitlines()[-1])
+        if not prefix:
+            status = "finished" if problem is None else "interrupted" if self.stop.received else "failed"
+            error = problem if status == "failed" else None
+            self._note(cell, status=status, seconds=round(seconds[-1], 1), error=error)
+
+    def _recipe(self, cell: SweepCell, running: Collection[SweepCell]) -> Recipe | None:
+        """The recipe with the backbone that the cell shares; `None` while another cell is making that."""
+        resumed = cell.resumed_recipe
+        if resumed is not None:
+            backbone = Path(resumed.model.backbone or "")
+            coming = backbone.parent.name in self._open and not backbone.exists()
+            return None if coming and running else resumed
+        if cell.recipe.model.backbone is not None:
+            return cell.recipe
+        key = (cell.backbone_key, cell.seed)
+        mates = [other for other in self.cells if other != cell and (other.backbone_key, other.seed) == key]
+        for mate in mates:
+            backbone = RunDirectory(mate.path).backbone
+            if not problems_of(backbone):
+                return cell.with_backbone(backbone)
+        return None if any(mate in running for mate in mates) else cell.recipe
+
+    def _note(self, cell: SweepCell, **values: Any) -> None:
+        """Put what is known of a cell into ``sweep.json``; those of an earlier, other grid stay."""
+        try:
+            cells = dict(json.loads(read_file(self.out / STATE))["cells"])
+            before = dict(cells.get(cell.name, {}))
+        except (OSError, ValueError, TypeError, KeyError):
+            cells, before = {}, {}  # notes for a person: what counts is in the folders of the runs
+        facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
+        cells[cell.name] = {**before, **facts, "error": None, **values}
+        RunDirectory(self.out).write(STATE, {"cells": cells})
+
+
+def _baseline_sources(cells: Sequence[SweepCell]) -> list[SweepCell]:
+    """One cell per data, backbone and seed; one that was told the number of categories where there is one."""
+    sources: dict[tuple[Any, ...], SweepCell] = {}
+    for cell in sorted(cells, key=lambda cell: cell.recipe.training.category_count != "known"):
+        sources.setdefault((cell.data_key, cell.backbone_key, cell.seed), cell)
+    return sorted(sources.values(), key=cells.index)
+
+
+def _baselines(cell: SweepCell) -> dict[str, Any] | None:
+    return RunDirectory(cell.path).read(BASELINES)
+
+
+def _named_baselines(sources: Sequence[SweepCell]) -> dict[str, list[ContinualScore]]:
+    """Their scores by name, a variant's name added where the grid has several data sets or backbones."""
+    found: dict[str, dict[str, dict[int, ContinualScore]]] = {}
+    titles: dict[str, str] = {}
+    for cell in sources:
+        for name, table in (_baselines(cell) or {}).items():
+            key = cell.data_key if name == "raw pixels" else f"{cell.data_key}{cell.backbone_key}"
+            titles.setdefault(key, cell.variant)
+            seeds = found.setdefault(name, {}).setdefault(key, {})
+            seeds.setdefault(cell.seed, ContinualScore.from_dict(table))
+    return {
+        name if len(keys) == 1 else f"{name} ({titles[key]})": list(seeds.values())
+        for name, keys in found.items()
+        for key, seeds in keys.items()
+    }
+
+
+def _average(cell: SweepCell) -> str:
+    results = RunDirectory(cell.path).results
+    return "" if results is None else f", All {results.average['all']:.1f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,213 @@
+"""Part-level prompts: one pool per part, and the router that weighs them (PromptCCD++)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .prompt_pools import Selection, arbitrary_scores
+
+
+class PartPools(nn.Module):
+    """P pools of M prompts of S tokens each: 168,960 parameters per part at the paper's sizes.
+
+    Args:
+        num_parts: P.
+        size: M.
+        length: S.
+        width: D.
+        per_patch: k, prompts that a patch gets.
+        arbitrary: take arbitrary prompts of the part instead of the nearest ones.
+    """
+
+    def __init__(
+        self, num_parts: int, size: int, length: int, width: int, per_patch: int, arbitrary: bool = False
+    ):
+        super().__init__()
+        self.per_patch, self.arbitrary = per_patch, arbitrary
+        self.keys = nn.Parameter(torch.empty(num_parts, size, width))
+        self.values = nn.Parameter(torch.empty(num_parts, size, length, width))
+
+    def select(self, contextual: Tensor, parts: Tensor) -> Selection:
+        """The k prompts of its own part that each patch is most alike to.
+
+        One product with the keys of all parts, of which every patch reads those of its own.
+
+        Args:
+            contextual: ``(B, L, D)``; detached here, so that only keys learn from the cosines.
+            parts: part of every patch, ``(B, L)``.
+
+        Returns:
+            Indices into the prompts of all parts, ``p * M + m``, and cosines, ``(B, L, k)`` both.
+        """
+        size = self.keys.shape[1]
+        # Not in mixed precision: bfloat16 cannot rank keys that are alike.
+        with torch.autocast(contextual.device.type, enabled=False):
+            unit = F.normalize(contextual.detach().float(), dim=-1)
+            cosines = unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, 1).T  # (B, L, P * M)
+        own = parts[..., None] * size + torch.arange(size, device=parts.device)  # (B, L, M)
+        own_cosines = cosines.gather(-1, own)
+        scores = arbitrary_scores(unit, size) if self.arbitrary else own_cosines
+        best = scores.topk(self.per_patch, dim=-1).indices
+        return Selection(own.gather(-1, best), own_cosines.gather(-1, best))
+
+    def bias(self, indices: Tensor) -> Tensor:
+        """b, the mean over chosen prompts and their tokens, ``(B, L, k)`` to ``(B, L, D)``.
+
+        A product with a matrix of weights: (P * M) is small, and its gradient is a product too.
+        """
+        means = self.values.mean(dim=2).flatten(0, 1)  # (P * M, D)
+        weights = means.new_zeros(*indices.shape[:-1], len(means))
+        return weights.scatter_(-1, indices, 1 / indices.shape[-1]) @ means
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Keys uniform in -1..1; values in -0.02..0.02, so that modulation starts close to none.
+
+        The paper gives no initial values.
+        """
+        for parameter, reach in ((self.keys, 1.0), (self.values, 0.02)):
+            drawn = torch.empty(parameter.shape).uniform_(-reach, reach, generator=generator)
+            parameter.data.copy_(drawn)
+
+
+def modulate(tokens: Tensor, bias: Tensor) -> Tensor:
+    """Scale the patches, which stand last, by 1 + b; [CLS] and registers stay: ``(B, T, D)``, ``(B, L, D)``."""
+    patches = bias.shape[1]
+    modulated = tokens[:, -patches:] * (1 + bias.to(tokens.dtype))
+    return torch.cat([tokens[:, :-patches], modulated], dim=1)
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Where patches go.
+
+    Attributes:
+        contextual: contextualised patch tokens ``(B, L, D)``, which also choose prompts.
+        logits: routing logits ``(B, L, P)``.
+    """
+
+    contextual: Tensor
+    logits: Tensor
+
+    @property
+    def parts(self) -> Tensor:
+        """The likeliest part of every patch, ``(B, L)``."""
+        return self.logits.argmax(dim=-1)
+
+
+def log_shares(logits: Tensor) -> Tensor:
+    """Log of the share of every part in an image, the mean of its routing probabilities.
+
+    Taken in logarithms: a part that no patch goes to has a share that would underflow to zero.
+
+    Args:
+        logits: ``(B, L, P)``.
+
+    Returns:
+        ``(B, P)``.
+    """
+    return logits.log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])
+
+
+class EncoderLayer(nn.Module):
+    """A pre-norm Transformer layer of plain linear layers, without dropout.
+
+    Not `nn.TransformerEncoderLayer`: its batched in-projection nearly doubles a step in bfloat16 on a CPU.
+
+    Args:
+        width: D.
+        num_heads: heads of the attention.
+    """
+
+    def __init__(self, width: int, num_heads: int):
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``(B, L, D)`` to ``(B, L, D)``."""
+        normed = self.norm1(tokens)
+        query, key, value = (
+            projection(normed).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for projection in (self.query, self.key, self.value)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+class PartRouter(nn.Module):
+    """Patch tokens and [CLS] attention to routing logits: 14,690,720 parameters for ViT-B and 8 parts.
+
+    x_aug = x_e + AttnProj(alpha); x~ = TransEnc(LN(x_aug)); r = g(x~) + x~ Q' / sqrt(D). The paper gives no
+    widths; a feed-forward of 4 D and a hidden layer of 640 are what its parameter count leaves.
+
+    Args:
+        width: D.
+        num_heads: H, heads of the backbone and of the encoder.
+        num_parts: P.
+        hidden_size: width of the hidden layer of g; none means five sixths of D.
+        fusion: whether attention is fused and tokens contextualised; without it x~ = LN(x_e).
+        queries: whether part queries Q add to the logits.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        num_parts: int,
+        hidden_size: int | None = None,
+        fusion: bool = True,
+        queries: bool = True,
+    ):
+        super().__init__()
+        hidden = round(width * 5 / 6) if hidden_size is None else hidden_size
+        self.attention_projection = self.encoder = self.part_queries = None
+        if fusion:
+            self.attention_projection = nn.Sequential(
+                nn.LayerNorm(num_heads), nn.Linear(num_heads, width), nn.GELU()
+            )
+            self.encoder = nn.Sequential(EncoderLayer(width, num_heads), EncoderLayer(width, num_heads))
+        self.norm = nn.LayerNorm(width)
+        if queries:
+            self.part_queries = nn.Parameter(torch.empty(num_parts, width))
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, num_parts))
+
+    def forward(self, patches: Tensor, attention: Tensor) -> Routing:
+        """Route patches.
+
+        Args:
+            patches: x_e, patch tokens that enter block 0, with positions, ``(B, L, D)``.
+            attention: alpha, how [CLS] of the plain forward attends to them, ``(B, L, H)``.
+        """
+        if self.attention_projection is None or self.encoder is None:
+            contextual = self.norm(patches)
+        else:
+            contextual = self.encoder(self.norm(patches + self.attention_projection(attention)))
+        logits = self.mlp(contextual)
+        if self.part_queries is not None:
+            logits = logits + contextual @ self.part_queries.T / math.sqrt(contextual.shape[-1])
+        return Routing(contextual, logits.float())
+
+    def reset_parameters(self, generator: torch.Generator, std: float = 0.02) -> None:
+        """Truncated normal weights, zero biases, unit norms, drawn from a CPU generator."""
+        norms = [module for module in self.modules() if isinstance(module, nn.LayerNorm)]
+        for norm in norms:
+            norm.reset_parameters()
+        fixed = {id(parameter) for norm in norms for parameter in norm.parameters()}
+        for name, parameter in self.named_parameters():
+            if id(parameter) in fixed:
+                continue
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                drawn = torch.empty(parameter.shape)
+                nn.init.trunc_normal_(drawn, std=std, generator=generator)
+                parameter.data.copy_(drawn)
+
+
+__all__ = ["EncoderLayer", "PartPools", "PartRouter", "Routing", "log_shares", "modulate"]

@@ -1,0 +1,286 @@
+"""What a checkpoint of somebody else says in JSON: read by allow-list, within bounds, before anything is built."""
+
+import math
+import unicodedata
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any
+
+from transformers import Dinov2Config, Dinov2WithRegistersConfig, PreTrainedConfig, ViTConfig
+from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+from .loading import file_of
+from .untrusted import MOST_CATEGORIES, CheckpointError, read_json, require_bounds, require_side, shown
+
+BACKBONE_CONFIGS: dict[str, type[PreTrainedConfig]] = {
+    "dinov2": Dinov2Config,
+    "dinov2_with_registers": Dinov2WithRegistersConfig,
+    "vit": ViTConfig,
+}
+# A configuration may come from anywhere; only these architectures are ever built from one.
+BACKBONE_TYPES = tuple(BACKBONE_CONFIGS)
+
+# Where our own code lies in a checkpoint, for machines without this package. Nothing else may be named there.
+CODE = {
+    "promptccd": ("PromptCCDConfig", "modeling_promptccd.PromptCCDModel"),
+    "promptccd-gcd": ("GCDConfig", "modeling_gcd.GCDModel"),
+    "promptccd-b": ("PromptCCDBConfig", "modeling_promptccd_b.PromptCCDBModel"),
+    "promptccd-pp": ("PromptCCDPlusPlusConfig", "modeling_promptccd_pp.PromptCCDPlusPlusModel"),
+}
+
+# Written by one version of transformers or another, and without a meaning for these models: passed over.
+_IDLE = {
+    "_attn_implementation_autoset", "_name_or_path", "apply_layernorm", "architectures", "chunk_size_feed_forward",
+    "encoder_stride", "finetuning_task", "id2label", "interpolate_antialias", "interpolate_offset",
+    "is_encoder_decoder", "label2id", "num_labels", "out_features", "out_indices", "output_attentions",
+    "output_hidden_states", "pooler_act", "pooler_output_size", "problem_type", "pruned_heads",
+    "reshape_hidden_states", "return_dict", "stage_names", "tie_word_embeddings", "torchscript",
+    "transformers_version", "use_bfloat16",
+}  # fmt: skip
+_ESTIMATE = {"count", "low", "high", "method", "margin"}
+_LONGEST_NAME = 1_000
+_UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
+_COMMON = {field.name for field in fields(PreTrainedConfig)}
+
+
+def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
+    """What a configuration of the family says, after everything in it was checked; nothing is built.
+
+    Args:
+        values: of ``config.json``.
+        config_class: a configuration of the family.
+
+    Raises:
+        CheckpointError: a key that it does not have, or a value out of its range.
+    """
+    if values.get("auto_map") not in (None, _code_of(config_class.model_type)):
+        raise CheckpointError(
+            f"The key 'auto_map' of its configuration names {shown(values['auto_map'])}, code that is not ours. "
+            "Nothing of it was run: do not use this checkpoint, or delete the key."
+        )
+    kept = _kept(values, config_class, {"vision_config", "auto_map"})
+    vision = kept.get("vision_config")
+    if vision is not None:
+        if not isinstance(vision, dict):
+            raise CheckpointError(f"Expected vision_config to be an object, got {shown(vision)}.")
+        kept["vision_config"] = backbone_values(vision)
+    _require_categories(kept.get("category_ids", []), kept.get("category_names", []))
+    _require_estimate(kept.get("count_estimate"))
+    return kept
+
+
+def backbone_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a backbone; without a ``model_type`` it is a DINOv2.
+
+    Raises:
+        CheckpointError: likewise.
+    """
+    kind = values.get("model_type", "dinov2")
+    if not isinstance(kind, str) or kind not in BACKBONE_CONFIGS:
+        raise CheckpointError(
+            f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {shown(kind)}: use one of those."
+        )
+    return _kept(values, BACKBONE_CONFIGS[kind], set())
+
+
+def patch_size_of(values: Mapping[str, Any]) -> int:
+    """Side of a patch in pixels, of the values of any ``config.json`` that is loaded here.
+
+    Raises:
+        CheckpointError: likewise.
+    """
+    is_bare = values.get("model_type") in BACKBONE_TYPES
+    vision = values if is_bare else values.get("vision_config") or {}
+    if not isinstance(vision, dict):
+        raise CheckpointError(f"Expected vision_config to be an object, got {shown(vision)}.")
+    kept = backbone_values(vision)
+    side: int = kept.get("patch_size", BACKBONE_CONFIGS[kept.get("model_type", "dinov2")].patch_size)
+    return side
+
+
+def _kept(
+    values: Mapping[str, Any], config_class: type[PreTrainedConfig], more: Collection[str]
+) -> dict[str, Any]:
+    own = {field.name for field in fields(config_class) if not field.name.startswith("_")} - _COMMON
+    known = {"model_type", "dtype", *more, *own} - _IDLE
+    kept = {key: value for key, value in values.items() if key not in _IDLE}
+    if "torch_dtype" in kept:  # as it was called before version 5
+        kept["dtype"] = kept.pop("torch_dtype")
+    for key in kept:
+        if key not in known:
+            raise CheckpointError(
+                f"Its configuration has the key {shown(key)}, which no {config_class.model_type} has: do not use this "
+                "checkpoint, or delete the key."
+            )
+    try:
+        require_bounds(kept)
+    except ValueError as error:
+        raise CheckpointError(f"Its configuration cannot be true. {error}") from error
+    return kept
+
+
+def _code_of(model_type: str) -> dict[str, str] | None:
+    if model_type not in CODE:
+        return None
+    config, model = CODE[model_type]
+    return {"AutoConfig": f"configuration_promptccd.{config}", "AutoModel": model}
+
+
+def _require_categories(ids: Any, names: Any) -> None:
+    for what, values in (("category_ids", ids), ("category_names", names)):
+        if not isinstance(values, list) or len(values) > MOST_CATEGORIES:
+            raise CheckpointError(
+                f"Expected {what} to be a list of at most {MOST_CATEGORIES}, got {shown(values)}."
+            )
+    for identity in ids:
+        if isinstance(identity, bool) or not isinstance(identity, int) or not 0 <= identity < 2**53:
+            raise CheckpointError(f"Expected category_ids to be whole numbers >= 0, got {shown(identity)}.")
+    for name in names:
+        if not isinstance(name, str) or len(name) > _LONGEST_NAME or _is_unprintable(name):
+            raise CheckpointError(
+                f"Expected category_names to be lines of at most {_LONGEST_NAME} characters, got {shown(name)}."
+            )
+
+
+def _is_unprintable(name: str) -> bool:
+    return not name.isprintable() and any(unicodedata.category(letter) in _UNPRINTABLE for letter in name)
+
+
+def _require_estimate(estimate: Any) -> None:
+    if estimate is None:
+        return
+    if not isinstance(estimate, dict) or set(estimate) != _ESTIMATE:
+        raise CheckpointError(f"Expected count_estimate to hold {sorted(_ESTIMATE)}, got {shown(estimate)}.")
+    numbers, words = (
+        [estimate[key] for key in keys] for keys in (("low", "count", "high"), ("method", "margin"))
+    )
+    are_numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in numbers)
+    if not are_numbers or not 1 <= numbers[0] <= numbers[1] <= numbers[2] <= MOST_CATEGORIES:
+        raise CheckpointError(f"Expected 1 <= low <= count <= high in count_estimate, got {shown(numbers)}.")
+    if not all(
+        isinstance(word, str) and len(word) <= _LONGEST_NAME and not _is_unprintable(word) for word in words
+    ):
+        raise CheckpointError(f"Expected method and margin of count_estimate to be text, got {shown(words)}.")
+
+
+PREPROCESSOR = "preprocessor_config.json"
+MOST_PIXELS_A_SIDE = 2_048
+_CLASSES = {
+    f"{kind}{role}{backend}": processor
+    for kind, processor in (("Bit", BitImageProcessorPil), ("ViT", ViTImageProcessorPil))
+    for role in ("ImageProcessor", "FeatureExtractor")
+    for backend in ("", "Fast", "Pil")
+}
+_TYPES = ("image_processor_type", "feature_extractor_type")  # today's name, and the one before version 4.26
+_SIDES = ({"shortest_edge"}, {"height", "width"})
+_ALWAYS = ("do_resize", "do_rescale", "do_normalize")  # an evaluation view does all three
+_NEVER = ("do_pad",)
+_FLAGS = ("do_center_crop", "default_to_square")
+# Saved by one version of transformers or another; images are RGB here and tensors come out with channels first.
+_IDLE_OF_PROCESSORS = {
+    "_processor_class", "_valid_processor_keys", "data_format", "device", "disable_grouping", "do_convert_rgb",
+    "input_data_format", "pad_size", "processor_class", "return_tensors",
+}  # fmt: skip
+
+
+def stored_processor(place: str, patch_size: int, **look: Any) -> Any:
+    """The processor on the Pillow backend, whatever else is installed; none if the model has none.
+
+    Args:
+        place: a folder, or a full repository name.
+        patch_size: of the backbone, which must fit into what comes out.
+        look: how to look, of `promptccd.models.loading.WHERE_TO_LOOK`.
+
+    Raises:
+        OSError: the Hub cannot be reached.
+        CheckpointError: a key, a value or a class that no processor of a DINO has.
+    """
+    path = file_of(place, PREPROCESSOR, **look)
+    if path is None:
+        return None
+    name = f"{PREPROCESSOR} of {place}"
+    values = read_json(path, name)
+    try:
+        return _built(values, patch_size)
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{name} is refused. {error}") from error
+
+
+def _built(values: Mapping[str, Any], patch_size: int) -> Any:
+    kinds = [values[key] for key in _TYPES if values.get(key) is not None]
+    if not kinds or any(not isinstance(kind, str) or kind not in _CLASSES for kind in kinds):
+        raise ValueError(
+            f"Expected image_processor_type BitImageProcessor or ViTImageProcessor, got {shown(kinds)}."
+        )
+    options = {
+        key: _value(key, value)
+        for key, value in values.items()
+        if key not in (*_IDLE_OF_PROCESSORS, *_TYPES) and value is not None
+    }
+    processor = _CLASSES[kinds[0]](**{key: value for key, value in options.items() if value is not None})
+    for side in _sides_of(processor):
+        require_side(side, patch_size, "the side of a view")
+    return processor
+
+
+def _value(key: str, value: Any) -> Any:
+    """A value as the processor takes it; none where it is the only one there is."""
+    if key in ("size", "crop_size"):
+        return _size(key, value)
+    if key in ("image_mean", "image_std"):
+        return _channels(key, value)
+    if key in _FLAGS and isinstance(value, bool):
+        return value
+    if key == "resample" and type(value) is int and 0 <= value <= 5:
+        return value
+    if key == "rescale_factor" and isinstance(value, float) and math.isclose(value, 1 / 255, rel_tol=1e-3):
+        return None
+    if (key in _ALWAYS and value is True) or (key in _NEVER and value is False):
+        return None
+    raise ValueError(f"No processor of a DINO has {shown(key)} {shown(value)}.")
+
+
+def _size(key: str, value: Any) -> Any:
+    sides = value if isinstance(value, dict) else {"": value}
+    if isinstance(value, dict) and set(value) not in _SIDES:
+        raise ValueError(f"Expected {key} to hold shortest_edge, or height and width, got {shown(value)}.")
+    for side in sides.values():
+        if type(side) is not int or not 1 <= side <= MOST_PIXELS_A_SIDE:
+            raise ValueError(f"Expected {key} to be 1 to {MOST_PIXELS_A_SIDE} pixels, got {shown(side)}.")
+    return value
+
+
+def _channels(key: str, value: Any) -> list[float]:
+    low, high = (1e-3, 1e3) if key == "image_std" else (-1e3, 1e3)
+    if not isinstance(value, list) or len(value) != 3:
+        raise ValueError(f"Expected {key} to be three numbers, got {shown(value)}.")
+    for number in value:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
+            raise ValueError(f"Expected {key} to be numbers of {low:g} to {high:g}, got {shown(number)}.")
+    return [float(number) for number in value]
+
+
+def _sides_of(processor: Any) -> tuple[int, int]:
+    """Height and width of what comes out, which must not depend on the image."""
+    size = processor.crop_size if processor.do_center_crop else processor.size
+    if size is None or size.get("height") is None or size.get("width") is None:
+        raise ValueError(
+            f"Expected a crop, or a size of height and width, got size {shown(dict(processor.size))}."
+        )
+    return size["height"], size["width"]
+
+
+__all__ = [
+    "BACKBONE_CONFIGS",
+    "BACKBONE_TYPES",
+    "CODE",
+    "MOST_PIXELS_A_SIDE",
+    "PREPROCESSOR",
+    "backbone_values",
+    "own_values",
+    "patch_size_of",
+    "stored_processor",
+]

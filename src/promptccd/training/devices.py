@@ -1,0 +1,111 @@
+"""Several processes and the device of each: what is gathered, and what is said when one fails."""
+
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate.utils.memory import should_reduce_batch_size
+from torch import Tensor
+
+
+def shard_bounds(num_rows: int, num_processes: int) -> list[tuple[int, int]]:
+    """Consecutive shares of a global batch, as equal as they can be: ``[(start, stop), ...]`` per process."""
+    edges = [num_rows * rank // num_processes for rank in range(num_processes + 1)]
+    return list(itertools.pairwise(edges))
+
+
+class _GatherWithGradient(torch.autograd.Function):
+    """All-gather whose backward adds up what every process wants of a row.
+
+    Every process computes the same global loss, so the sum over processes is the number of processes times
+    the true gradient, and the averaging of DistributedDataParallel divides by just that.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.rank = dist.get_rank()
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].contiguous().clone()
+        dist.all_reduce(total)
+        return total[ctx.rank]
+
+
+def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
+    """Rows of all processes in global order; a single process gets its own back.
+
+    Args:
+        rows: this process's share ``(V, b, ...)``, b as `shard_bounds` cuts it.
+        num_rows: B, rows of the global batch.
+
+    Returns:
+        ``(V, B, ...)``, the same on every process, with gradients flowing back to each row's owner.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return rows
+    sizes = [stop - start for start, stop in shard_bounds(num_rows, dist.get_world_size())]
+    padding = max(sizes) - rows.shape[1]
+    if padding:  # gloo and NCCL gather equal shapes only
+        rows = torch.cat([rows, rows.new_zeros(rows.shape[0], padding, *rows.shape[2:])], dim=1)
+    gathered = _GatherWithGradient.apply(rows)
+    return torch.cat([gathered[rank][:, :size] for rank, size in enumerate(sizes)], dim=1)
+
+
+def same_on_all(value: Any) -> Any:
+    """What the first process computed, on every process; any picklable value, for the few that are small."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, 0)
+    return box[0]
+
+
+logger = logging.getLogger(__name__)
+
+_LOST = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
+_OURS = "device-side assert"  # an index out of range: a bug, whichever device notices it
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory, of a device or of the machine, was not enough."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, Exception) and should_reduce_batch_size(error)
+
+
+def device_problem(error: BaseException) -> str | None:
+    """What a device did, in a few words; none if the error is not a device's."""
+    if is_out_of_memory(error):
+        return "There is too little memory"
+    said = str(error)
+    if isinstance(error, RuntimeError) and any(word in said for word in _LOST) and _OURS not in said:
+        return f"The device was lost ({said.splitlines()[0][:200]})"
+    return None
+
+
+def in_smaller_batches(forward: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
+    """Rows of a forward that needs no gradient; where memory is too little for all at once, in halves of halves.
+
+    Args:
+        forward: rows ``(b, ...)`` to rows ``(b, ...)``, each of which depends on its own row alone.
+        batch: ``(B, ...)``.
+
+    Returns:
+        ``(B, ...)``. Of halves, the last bit may differ from what the whole would give.
+    """
+    try:
+        return forward(batch)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error) or len(batch) == 1:
+            raise
+    # Outside of the handler: the error holds on to everything that the failed forward made.
+    half = len(batch) // 2
+    logger.warning("Too little memory for %d images at once: going on with %d.", len(batch), half)
+    return torch.cat([in_smaller_batches(forward, part) for part in (batch[:half], batch[half:])])

@@ -1,0 +1,321 @@
+import io
+import os
+import stat
+import struct
+import tracemalloc
+import warnings
+import zipfile
+import zlib
+
+import pytest
+from PIL import Image
+
+from promptccd.data.images import Status
+from promptccd.discovery.intake.intake import IntakeLimits, read_intake
+from promptccd.errors import DataError
+from tests.data.test_images import JPEG, PNG, encoded, picture
+
+GIF = encoded(picture(20, 20), "GIF")
+BMP = encoded(picture(30, 30), "BMP")
+DAMAGED = "damaged member of the archive"
+
+
+def member(name, mode=stat.S_IFREG | 0o644, packing=zipfile.ZIP_DEFLATED):
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
+    info.compress_type = packing
+    info.create_system = 3
+    return info
+
+
+def packed(*members):
+    """The bytes of an archive of ``(name or ZipInfo, content)``."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names given twice
+        for name, content in members:
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def renamed(content, before, after):
+    """An archive with a name of the same length instead: zipfile would mend some while writing."""
+    assert len(before) == len(after)
+    assert before in content
+    return content.replace(before, after)
+
+
+def flagged(content, flag):
+    """An archive whose members all have a flag set."""
+    changed = bytearray(content)
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = changed.find(signature)
+        while at >= 0:
+            changed[at + offset] |= flag
+            at = changed.find(signature, at + 4)
+    return bytes(changed)
+
+
+def broken_middle(name, content):
+    """An archive of one stored member with a byte turned after its checksum was taken."""
+    made = bytearray(packed((member(name, packing=zipfile.ZIP_STORED), content)))
+    made[made.find(content) + len(content) // 2] ^= 1
+    return bytes(made)
+
+
+def broken_stream(name):
+    made = bytearray(packed((name, os.urandom(4000))))
+    made[30 + len(name) : 50 + len(name)] = b"\xff" * 20
+    return bytes(made)
+
+
+def declared(content, size):
+    """An archive of one member that says it unpacks to `size` bytes, in both of its headers."""
+    made = bytearray(content)
+    made[22:26] = struct.pack("<I", size)
+    at = made.find(b"PK\x01\x02")
+    made[at + 24 : at + 28] = struct.pack("<I", size)
+    return bytes(made)
+
+
+def overlapping(times):
+    """An archive whose directory names the same bytes again and again."""
+    made = packed(("a.png", PNG))
+    start, end = made.find(b"PK\x01\x02"), made.find(b"PK\x05\x06")
+    entry = made[start:end]
+    closing = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, times, times, len(entry) * times, start, 0)
+    return made[:start] + entry * times + closing
+
+
+def quoted(times):
+    """Fifield's bomb in small: the content of a member is the local header of the next."""
+    kernel = zlib.compressobj(9, zlib.DEFLATED, -15)
+    raw = bytes(2**20)
+    data = kernel.compress(raw) + kernel.flush()
+
+    def local(name, extra, size, total, crc):
+        return (
+            struct.pack("<4s5H3I2H", b"PK\x03\x04", 20, 0, 8, 0, 0, crc, size, total, len(name), 0)
+            + name
+            + extra
+        )
+
+    body = local(b"0.png", data, len(data), len(raw), zlib.crc32(raw))
+    entries, offset = [(b"0.png", len(data), len(raw), zlib.crc32(raw), 0)], 0
+    for number in range(1, times):
+        name = b"%d.png" % number
+        block = struct.pack("<BHH", 0, len(body), len(body) ^ 0xFFFF)
+        header = local(name, block, len(block) + len(body), len(body), 0)
+        entries = [(n, s, t, c, o + len(header)) for n, s, t, c, o in entries]
+        entries.append((name, len(block) + len(body), len(body), 0, offset))
+        body = header + body
+    directory = b"".join(
+        struct.pack("<4s6H3I5H2I", b"PK\x01\x02", 20, 20, 0, 8, 0, 0, c, s, t, len(n), 0, 0, 0, 0, 0, o) + n
+        for n, s, t, c, o in entries
+    )
+    count = len(entries)
+    return (
+        body
+        + directory
+        + struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, count, count, len(directory), len(body), 0)
+    )
+
+
+def many_entries(count):
+    entry = (
+        struct.pack("<4s6H3I5H2I", b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0) + b"a.png"
+    )
+    size = len(entry) * count
+    start = b"PK\x03\x04" + bytes(31)
+    return (
+        start
+        + entry * count
+        + struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 0xFFFE, 0xFFFE, size, len(start), 0)
+    )
+
+
+def size_in(content, name):
+    return zipfile.ZipFile(io.BytesIO(content)).getinfo(name).compress_size
+
+
+THOUSANDFOLD = packed(("zeros.png", bytes(50 * 2**20)), ("a.png", PNG))
+ANOTHER = packed(("aaa.png", PNG))  # its directory and its member disagree about the name
+ANOTHER = ANOTHER[:30] + b"bbb.png" + ANOTHER[37:]
+
+SKIPPING = {  # archive -> (content, {name shown: note of the verdict}); "" is used
+    "up": (
+        packed(("../../up.png", PNG), ("ok.png", JPEG)),
+        {"../../up.png": "path that leaves the archive", "ok.png": ""},
+    ),
+    "backslash up": (packed(("a\\..\\..\\b.png", PNG)), {"a\\..\\..\\b.png": "path that leaves the archive"}),
+    "absolute": (packed(("/etc/cron.d/a.png", PNG)), {"/etc/cron.d/a.png": "absolute path"}),
+    "drive": (packed(("C:\\a.png", PNG)), {"C:\\a.png": "path with a drive letter"}),
+    "link": (
+        packed((member("link.png", stat.S_IFLNK | 0o777), b"/etc/passwd"), ("a.png", PNG)),
+        {"link.png": "link, not followed", "a.png": ""},
+    ),
+    "device": (packed((member("null.png", stat.S_IFCHR | 0o666), b"")), {"null.png": "not a regular file"}),
+    "twice": (
+        packed(("a.png", PNG), ("a.png", JPEG), ("b.png", GIF)),
+        {"a.png": "a second entry of the same name", "b.png": ""},
+    ),
+    "case": (
+        packed(("a.png", PNG), ("A.PNG", JPEG)), {"a.png": "", "A.PNG": "name differs from another in case alone"},
+    ),
+    "nested": (
+        packed(("inner.zip", packed(("a.png", PNG))), ("inner.png", packed(("a.png", JPEG))), ("b.png", BMP)),
+        {
+            "inner.zip": "not an image that can be read (starts like a ZIP archive)",
+            "inner.png": "not an image that can be read (starts like a ZIP archive)",
+            "b.png": "",
+        },
+    ),
+    "encrypted": (flagged(packed(("a.png", PNG)), 0x1), {"a.png": "encrypted"}),
+    "checksum": (broken_middle("a.bmp", BMP), {"a.bmp": f"{DAMAGED} (wrong checksum)"}),
+    "stream": (broken_stream("a.png"), {"a.png": DAMAGED}),
+    "other name within": (ANOTHER, {"aaa.png": DAMAGED}),
+    "null byte": (
+        renamed(packed(("a.png_exe", PNG)), b"a.png_exe", b"a.png\0exe"),
+        {r"a.png\x00exe": "name with a null byte"},
+    ),
+    "bytes of a name": (
+        renamed(packed(("caf_.png", PNG)), b"caf_.png", b"caf\xe9.png"), {"cafΘ.png": ""},
+    ),
+    "unmarked UTF-8": (renamed(packed(("caf__.png", PNG)), b"caf__.png", "café.png".encode()), {"café.png": ""}),
+    "override": (packed(("\u202egnp.png", PNG), ("<b>\n.png", JPEG)), {r"\u202egnp.png": "", r"<b>\n.png": ""}),
+    "system": (
+        packed(("__MACOSX/._a.png", b"\0\5"), ("a.png", PNG), (".DS_Store", b"\0"), (".b.png", JPEG), ("c/", b"")),
+        {
+            "__MACOSX/._a.png": "left there by an operating system", "a.png": "",
+            ".DS_Store": "left there by an operating system", ".b.png": "hidden file",
+        },
+    ),
+    "lzma": (
+        packed((member("a.bmp", packing=zipfile.ZIP_LZMA), BMP)),
+        {"a.bmp": "packed by a method that is not read (number 14)"},
+    ),
+    "thousandfold": (
+        THOUSANDFOLD,
+        {"zeros.png": f"unpacks to more than 200 times its {size_in(THOUSANDFOLD, 'zeros.png')} bytes", "a.png": ""},
+    ),
+    "says too much": (
+        declared(packed(("a.png", PNG)), 2**31), {"a.png": f"file of {2**31} bytes exceeds the limit of {2**28}"},
+    ),
+    "says too little": (declared(packed(("a.png", PNG)), 100), {"a.png": f"{DAMAGED} (wrong checksum)"}),
+    "empty": (packed(), {}),
+}  # fmt: skip
+
+REFUSED = {  # archive -> (content, limits, what is said)
+    "overlap": (overlapping(50), IntakeLimits(), "its members overlap"),
+    "quoted overlap": (quoted(20), IntakeLimits(), "its members overlap"),
+    "entries": (
+        many_entries(120_000), IntakeLimits(max_files=2000), r"has 120000 entries; the limit is 9000",
+    ),
+    "directory": (
+        many_entries(400_000), IntakeLimits(max_files=100), r"has a directory of 20400000 bytes; the limit is",
+    ),
+    "files": (
+        packed(*((f"{n}.png", PNG) for n in range(9))), IntakeLimits(max_files=8), "holds 9 files; the limit is 8",
+    ),
+    "total": (
+        packed(*((f"{n}.bin", os.urandom(5000)) for n in range(9))), IntakeLimits(max_total_bytes=40_000),
+        "holds more than the limit of 40000 bytes",
+    ),
+    "ratio": (
+        packed(*((f"{n}.bin", bytes(2**20)) for n in range(20))), IntakeLimits(),
+        r"has \d+ bytes and unpacks to more than 16777216; the limit is 200 times",
+    ),
+    "cut": (packed(("a.png", PNG))[:-30], IntakeLimits(), "is damaged or no zip archive"),
+    "no archive": (b"PK\3\4 and nothing else", IntakeLimits(), "is damaged or no zip archive"),
+    "name that is no UTF-8": (
+        flagged(renamed(packed(("caf_é.png", PNG)), "caf_é.png".encode(), b"caf_\xff\xff.png"), 0), IntakeLimits(),
+        "is damaged or no zip archive",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.fault(40)
+@pytest.mark.parametrize("case", SKIPPING)
+def test_bad_members_are_skipped_and_the_others_used(tmp_path, case):
+    content, expected = SKIPPING[case]
+    (tmp_path / "album.zip").write_bytes(content)
+    with read_intake(tmp_path / "album.zip") as intake:
+        assert {file.name: file.verdict.note for file in intake.files} == expected
+        report = intake.report()
+        assert report.found == report.used + report.duplicates + report.skipped
+        for file in intake.used:
+            assert intake.open(file).size == file.image_size
+    assert os.listdir(tmp_path) == ["album.zip"]  # nothing was unpacked
+
+
+@pytest.mark.fault(40)
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_archives_are_refused_with_limit_and_value(tmp_path, case):
+    content, limits, message = REFUSED[case]
+    (tmp_path / "album.zip").write_bytes(content)
+    with pytest.raises(DataError, match=message) as raised:
+        read_intake(tmp_path / "album.zip", limits=limits)
+    assert "Archive 'album.zip'" in str(raised.value)
+    assert str(tmp_path) not in str(raised.value)
+
+
+def test_there_are_enough_of_them():
+    assert len(SKIPPING) + len(REFUSED) >= 30
+
+
+def test_first_of_two_members_of_one_name_is_used(tmp_path):
+    (tmp_path / "a.zip").write_bytes(SKIPPING["twice"][0])
+    with read_intake(tmp_path / "a.zip") as intake:
+        assert [file.verdict.status for file in intake.files] == [Status.USED, Status.SKIPPED, Status.USED]
+        assert intake.read_bytes(intake.files[0]) == PNG
+
+
+def test_equal_members_are_duplicates(tmp_path):
+    (tmp_path / "a.zip").write_bytes(packed(("x/a.png", PNG), ("y/a.png", PNG)))
+    with read_intake(tmp_path / "a.zip") as intake:
+        assert [file.duplicate_of for file in intake.files] == [None, 0]
+        assert intake.report().used == intake.report().duplicates == 1
+
+
+def test_links_and_folders_are_no_archives(tmp_path):
+    (tmp_path / "a.zip").write_bytes(packed(("a.png", PNG)))
+    (tmp_path / "link.zip").symlink_to(tmp_path / "a.zip")
+    assert read_intake([tmp_path / "link.zip"]).files[0].verdict.note == "link, not followed"
+    with read_intake(tmp_path) as intake:  # archives inside a folder stay packed
+        assert [file.verdict.status for file in intake.files] == [Status.SKIPPED] * 2
+
+
+def test_archive_that_is_called_an_image_is_found_by_its_content(tmp_path):
+    (tmp_path / "holiday.png").write_bytes(packed(("a.png", PNG)))
+    with read_intake([tmp_path / "holiday.png"]) as intake:
+        assert [file.name for file in intake.files] == ["a.png"]
+
+
+@pytest.mark.fault(23, 40)
+def test_bombs_take_no_memory(tmp_path):
+    (tmp_path / "thousandfold.zip").write_bytes(SKIPPING["thousandfold"][0])
+    (tmp_path / "directory.zip").write_bytes(REFUSED["directory"][0])
+    (tmp_path / "entries.zip").write_bytes(REFUSED["entries"][0])
+    tracemalloc.start()
+    read_intake(tmp_path / "thousandfold.zip").close()
+    for name in ("directory", "entries"):
+        with pytest.raises(DataError):
+            read_intake(tmp_path / f"{name}.zip", limits=REFUSED[name][1])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40e6  # 10 MB are allowed for the member, 6 MB are the directory
+
+
+def test_members_may_be_opened_any_number_of_times(tmp_path):
+    (tmp_path / "a.zip").write_bytes(packed(*((f"{n}.bmp", blank(n)) for n in range(2))))
+    limits = IntakeLimits(max_ratio=5)
+    with read_intake(tmp_path / "a.zip", limits=limits) as intake:
+        assert intake.report().used == 2
+        for _ in range(30):  # 18 MB in all, of an archive of 2 kB
+            for file in intake.used:
+                assert intake.read_bytes(file) == blank(file.index)
+
+
+def blank(number):
+    return encoded(Image.new("RGB", (320, 320), (number, 0, 0)), "BMP")

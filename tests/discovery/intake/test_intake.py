@@ -1,0 +1,441 @@
+import io
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset, Features, Image, Value
+from PIL import Image as PilImage
+
+from promptccd.data.image_rows import DatasetSource
+from promptccd.data.images import Status
+from promptccd.discovery.intake.intake import IntakeLimits, find_source, read_intake
+from promptccd.errors import DataError
+from tests.conftest import coloured_images
+from tests.data.test_images import (
+    GOLDEN,
+    JPEG,
+    PNG,
+    chunk,
+    encoded,
+    exif_with_place,
+    oriented,
+    png,
+    zeros_compressed,
+)
+
+USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
+UPRIGHT = "turned upright by its EXIF orientation"
+
+
+def distinct(number, width=48, height=36):
+    """A picture that no other of the corpus equals."""
+    pixels = np.random.default_rng(number).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    return PilImage.fromarray(pixels).resize((width, height), PilImage.Resampling.BICUBIC)
+
+
+def noted_exif():
+    exif = PilImage.Exif()
+    exif[0x010E] = "long " * 12_000
+    return exif
+
+
+EXTRA = {  # path -> (content, status, note)
+    **{
+        f"album/turned {turn}.jpg": (
+            oriented("JPEG", turn, distinct(turn)), USED if turn == 1 else NOTED, "" if turn == 1 else UPRIGHT,
+        )
+        for turn in range(1, 9)
+    },
+    "album/deep/er/plain.png": (encoded(distinct(20), "PNG"), USED, ""),
+    "album/new\nline.png": (encoded(distinct(21), "PNG"), USED, ""),
+    "album/\x1b[31mred.png": (encoded(distinct(22), "PNG"), USED, ""),
+    "album/<img src=x onerror=alert(1)>.png": (encoded(distinct(23), "PNG"), USED, ""),
+    "=cmd()!A1.png": (encoded(distinct(24), "PNG"), USED, ""),
+    "no suffix": (encoded(distinct(25), "PNG"), USED, ""),
+    "trailing garbage.jpg": (encoded(distinct(26), "JPEG") + b"<?php" + bytes(9000), USED, ""),
+    "huge exif.jpg": (encoded(distinct(27), "JPEG", exif=noted_exif()), USED, ""),
+    "odd profile.jpg": (encoded(distinct(28), "JPEG", icc_profile=b"\xff" * 999), USED, ""),
+    "profile bomb.png": (
+        png(4, 4, chunk(b"iCCP", b"a\0\0" + zeros_compressed(2**26))), SKIPPED,
+        "damaged, truncated or unsupported PNG file",
+    ),
+    "notes.txt": (b"bought in May", SKIPPED, "not an image that can be read (starts like no known format)"),
+    "album/.DS_Store": (b"\0\0\0\1Bud1", SKIPPED, "left there by an operating system"),
+    "album/Thumbs.db": (JPEG, SKIPPED, "left there by an operating system"),
+    "album/._plain.jpg": (b"\0\5\x16\7", SKIPPED, "left there by an operating system"),
+    "album/.secret.png": (PNG, SKIPPED, "hidden file"),
+}  # fmt: skip
+
+LINKS = {  # path -> (target, status, note)
+    "links/inside.png": ("../album/deep/er/plain.png", USED, ""),
+    "links/out.png": ("../../outside.png", SKIPPED, "link to a place outside"),
+    "links/passwords.png": ("/etc/passwd", SKIPPED, "link to a place outside"),
+    "links/dangling.png": ("nowhere.png", SKIPPED, "link to a file that does not exist"),
+    "links/loop.png": ("loop.png", SKIPPED, "link that leads back to itself"),
+    "links/up": ("..", SKIPPED, "link to a folder, not followed"),
+    "links/root": ("/", SKIPPED, "link to a place outside"),
+    "links/zero.png": ("/dev/zero", SKIPPED, "link to a place outside"),
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder of everything that a stranger may send, and the verdict of each by the name that is shown."""
+    base = tmp_path_factory.mktemp("corpus")
+    root = base / "images"
+    (base / "outside.png").write_bytes(encoded(distinct(30), "PNG"))
+    expected = {}
+    for name, (content, status, note) in {**GOLDEN, **EXTRA}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+        expected[name] = (status, note)
+    for name, (target, status, note) in LINKS.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).symlink_to(target)
+        expected[name] = (status, note)
+    os.mkfifo(root / "pipe.jpg")
+    (root / "folder.jpg").mkdir()
+    (root / "folder.jpg" / "within.png").write_bytes(encoded(distinct(31), "PNG"))
+    (root / ".git").mkdir()
+    (root / ".git" / "cached.png").write_bytes(PNG)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(root / "socket.png"))
+    expected |= {
+        "pipe.jpg": (SKIPPED, "not a regular file"),
+        "socket.png": (SKIPPED, "not a regular file"),
+        "folder.jpg": (SKIPPED, "a folder, not a file"),
+        "folder.jpg/within.png": (USED, ""),
+        ".git": (SKIPPED, "hidden folder, not searched"),
+    }
+    shown = {
+        os.fsdecode(b"caf\xe9.png"): r"caf\xe9.png",
+        "=cmd()<b>\u202egnp.png": r"=cmd()<b>\u202egnp.png",
+        "album/new\nline.png": r"album/new\nline.png",
+        "album/\x1b[31mred.png": r"album/\x1b[31mred.png",
+    }
+    return root, {shown.get(name, name): verdict for name, verdict in expected.items()}
+
+
+@pytest.fixture(scope="module")
+def intake(corpus):
+    with read_intake(corpus[0]) as made:
+        yield made
+
+
+@pytest.mark.fault(22)
+@pytest.mark.timeout(60)
+def test_every_file_gets_its_verdict(corpus, intake):
+    expected = corpus[1]
+    assert len(expected) >= 100
+    assert {file.name: (file.verdict.status, file.verdict.note) for file in intake.files} == expected
+    assert len(intake.files) == len(expected)
+
+
+@pytest.mark.fault(22)
+def test_counts_add_up(corpus, intake):
+    report = intake.report()
+    assert report.found == len(corpus[1]) == report.used + report.duplicates + report.skipped
+    assert report.skipped == sum(status is SKIPPED for status, _ in corpus[1].values())
+    assert sum(report.skipped_reasons.values()) == report.skipped
+    assert report.skipped_reasons["link to a place outside"] == 4
+    assert report.notes[UPRIGHT] >= 7
+    assert report.noted == sum(report.notes.values())
+    assert [file.index for file in intake.files] == list(range(report.found))
+
+
+@pytest.mark.fault(25)
+def test_duplicates_are_listed_with_their_original(intake):
+    by_name = {file.name: file for file in intake.files}
+    link, original = by_name["links/inside.png"], by_name["album/deep/er/plain.png"]
+    assert link.duplicate_of == original.index
+    assert intake.original(link) is original
+    assert intake.original(original) is original
+    assert link.content_hash == original.content_hash
+    assert not link.is_used
+    assert link not in intake.used
+    copies = [file for file in intake.files if file.content_hash == by_name["plain.png"].content_hash]
+    assert sum(file.is_used for file in copies) == 1
+    assert len({file.content_hash for file in intake.used}) == len(intake.used)
+    empty = by_name["zero.jpg"]
+    assert (empty.duplicate_of, empty.num_bytes, empty.image_size) == (None, 0, None)
+
+
+def test_names_that_are_shown_are_inert(intake):
+    for file in intake.files:
+        assert file.name.isprintable()
+        file.name.encode("utf-8")
+
+
+def test_images_can_be_opened_again_without_metadata(intake):
+    for file in intake.used:
+        assert intake.open(file).size == file.image_size
+    turned = next(file for file in intake.used if file.name == "album/turned 6.jpg")
+    assert turned.image_size == (36, 48)
+    assert not intake.open(turned).getexif()
+    skipped = next(file for file in intake.files if file.verdict.status is SKIPPED)
+    with pytest.raises(DataError, match="was skipped"):
+        intake.read_bytes(skipped)
+
+
+def test_thumbnails_are_small_and_without_metadata(tmp_path):
+    large = encoded(distinct(1, 900, 300), "JPEG", exif=exif_with_place(), comment=b"at home")
+    (tmp_path / "large.jpg").write_bytes(large)
+    (tmp_path / "digit.png").write_bytes(encoded(distinct(2, 8, 8), "PNG"))
+    (tmp_path / "strip.png").write_bytes(encoded(distinct(3, 3000, 1), "PNG"))
+    with read_intake(tmp_path) as intake:
+        opened = {file.name: PilImage.open(io.BytesIO(intake.thumbnail(file))) for file in intake.used}
+        digit = next(file for file in intake.used if file.name == "digit.png")
+        assert np.array_equal(np.asarray(opened["digit.png"]), np.asarray(intake.open(digit)))
+    assert opened["large.jpg"].size == (128, 43)
+    assert not opened["large.jpg"].getexif()
+    assert "comment" not in opened["large.jpg"].info
+    assert opened["strip.png"].size == (20, 1)
+
+
+def test_order_is_that_of_the_names(tmp_path):
+    names = ["b.png", "a/z.png", "a.png", "a/b/c.png", "B.png", "a b.png"]
+    for number, order in enumerate((names, names[::-1])):
+        for name in order:
+            path = tmp_path / str(number) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(PNG)
+    first, second = ([file.name for file in read_intake(tmp_path / str(number)).files] for number in range(2))
+    assert first == second == ["B.png", "a/b/c.png", "a/z.png", "a b.png", "a.png", "b.png"]
+
+
+def test_file_without_permission_is_skipped(tmp_path, monkeypatch):
+    path = tmp_path / "secret.png"
+    path.write_bytes(PNG)
+    path.chmod(0)
+    if os.access(path, os.R_OK):  # root reads everything
+        from promptccd.data import sources
+
+        def refuse(*args):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(sources.os, "open", refuse)
+    assert read_intake(tmp_path).files[0].verdict.note == "no permission to read the file"
+
+
+def test_file_that_changes_is_noticed(tmp_path):
+    (tmp_path / "a.png").write_bytes(PNG)
+    (tmp_path / "b.png").write_bytes(encoded(distinct(1), "PNG"))
+    with read_intake(tmp_path) as intake:
+        (tmp_path / "a.png").write_bytes(JPEG)
+        (tmp_path / "b.png").unlink()
+        (tmp_path / "b.png").symlink_to("/etc/passwd")
+        with pytest.raises(DataError, match=r"'a.png' was changed while it was in use"):
+            intake.open(intake.files[0])
+        with pytest.raises(
+            DataError, match=r"'b.png' could be read before and cannot be now: link to a place out"
+        ):
+            intake.open(intake.files[1])
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (IntakeLimits(max_files=2), "holds 3 files; the limit is 2"),
+        (IntakeLimits(max_total_bytes=len(PNG)), f"holds more than the limit of {len(PNG)} bytes in all"),
+    ],
+)
+def test_source_over_a_limit_is_refused(tmp_path, limits, message):
+    for name in "abc":
+        (tmp_path / f"{name}.png").write_bytes(PNG)
+    with pytest.raises(DataError, match=message):
+        read_intake(tmp_path, limits=limits)
+    with pytest.raises(DataError, match=message):
+        read_intake(sorted(tmp_path.iterdir()), limits=limits)
+
+
+def test_file_over_a_limit_is_skipped(tmp_path):
+    (tmp_path / "a.png").write_bytes(PNG)
+    limits = IntakeLimits(max_file_bytes=len(PNG) - 1)
+    note = f"file of {len(PNG)} bytes exceeds the limit of {len(PNG) - 1}"
+    assert read_intake(tmp_path, limits=limits).files[0].verdict.note == note
+    assert read_intake([tmp_path / "a.png"], limits=limits).files[0].verdict.note == note
+    rows = DatasetSource(Dataset.from_dict({"image": [PNG]}).cast_column("image", Image()), "rows")
+    assert read_intake(rows, limits=limits).files[0].verdict.note == note
+    pixels = IntakeLimits(max_pixels=48 * 36 - 1)
+    assert "exceeds the limit" in read_intake(tmp_path, limits=pixels).files[0].verdict.note
+    with pytest.raises(ValueError, match="Expected max_ratio >= 1, got 0"):
+        IntakeLimits(max_ratio=0)
+
+
+def test_visitors_get_less():
+    own, visitors = IntakeLimits(), IntakeLimits.for_visitors()
+    assert all(getattr(visitors, name) < getattr(own, name) for name in vars(own))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("no/such/folder", "Nothing at 'no/such/folder'"),
+        ("./nowhere", "Nothing at"),
+        ("http://127.0.0.1/a.zip", "Addresses such as"),
+        ("file:///etc/passwd", "Addresses such as"),
+        ("null\0byte", "Nothing at"),
+    ],
+)
+def test_what_is_nowhere_is_said(source, message):
+    with pytest.raises(DataError, match=message):
+        find_source(source)
+
+
+@pytest.mark.fault(42)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/etc",
+        "../data",
+        "a/..",
+        "..",
+        "digits",
+        "http://a/b",
+        "hf://a/b",
+        "a/b/c",
+        "a b/c",
+        "tests/data",
+        "a\n/b",
+    ],
+)
+def test_visitors_name_data_sets_of_the_hub_only(name):
+    with pytest.raises(DataError, match="is no data set of the Hub"):
+        DatasetSource.from_hub(name, IntakeLimits.for_visitors())
+
+
+def test_nothing_usable_is_said(tmp_path):
+    with pytest.raises(DataError, match="holds no image that can be used: it is empty"):
+        read_intake(tmp_path).require_images()
+    (tmp_path / "a.jpg").write_bytes(b"")
+    with pytest.raises(DataError, match=r"holds no image that can be used: empty file \(1\)"):
+        read_intake(tmp_path).require_images()
+
+
+def test_uploads_of_images_and_archives(tmp_path):
+    (tmp_path / "a.png").write_bytes(PNG)
+    (tmp_path / "link.png").symlink_to(tmp_path / "a.png")
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.writestr("inner/c.jpg", JPEG)
+        archive.writestr("inner/again.png", PNG)
+    with read_intake(
+        [tmp_path / "b.zip", tmp_path / "a.png", tmp_path / "link.png", tmp_path / "gone.png"]
+    ) as intake:
+        found = {file.name: (file.verdict.note, file.duplicate_of) for file in intake.files}
+        assert intake.open(intake.files[-1]).size == (48, 36)
+    assert found == {
+        "a.png": ("", None),
+        "link.png": ("link, not followed", None),
+        "gone.png": ("no such file", None),
+        "inner/c.jpg": ("", None),
+        "inner/again.png": ("", 0),
+    }
+
+
+def test_rows_of_a_data_set(image_folder, tmp_path):
+    with read_intake(str(image_folder)) as intake:
+        assert intake.report().used == 150
+        assert [file.name for file in intake.files[:2]] == ["row 0", "row 1"]
+        expected = coloured_images(5, 30)[7]["image"]
+        assert np.array_equal(np.asarray(intake.open(intake.files[7])), np.asarray(expected))
+
+
+@pytest.mark.fault(42)
+def test_rows_cannot_name_files_of_the_machine(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "a.png").write_bytes(PNG)
+    (tmp_path / "strange.png").write_bytes(PNG)
+    paths = [
+        str(tmp_path / "own" / "a.png"),
+        str(tmp_path / "strange.png"),
+        "/etc/passwd",
+        "http://127.0.0.1/a.png",
+    ]
+    paths += ["zip://a.png::/b.zip", "/dev/zero", str(tmp_path / "own" / ".." / "strange.png"), None]
+    rows = [{"bytes": None, "path": path} for path in paths] + [{"bytes": JPEG, "path": "/etc/passwd"}]
+    features = Features({"image": {"bytes": Value("binary"), "path": Value("string")}})
+    dataset = Dataset.from_dict({"image": rows}, features=features).cast_column("image", Image())
+    with read_intake(DatasetSource(dataset, "rows", roots=[tmp_path / "own"])) as intake:
+        notes = [file.verdict.note for file in intake.files]
+    outside = "a file outside of the data set"
+    assert notes == ["", outside, outside, "an address, not an image", "an address, not an image", outside, outside,
+                     "no image given", ""]  # fmt: skip
+
+
+def test_near_duplicates_of_photographs_are_found(tmp_path):
+    photo = distinct(5, 400, 300)
+    photo.save(tmp_path / "1.png")
+    photo.save(tmp_path / "2.jpg", quality=60)
+    photo.resize((200, 150)).save(tmp_path / "3.png")
+    photo.transpose(PilImage.Transpose.FLIP_LEFT_RIGHT).save(tmp_path / "4.png")
+    distinct(6, 400, 300).save(tmp_path / "5.png")
+    for number, colour in enumerate(("white", "black", "navy")):
+        PilImage.new("RGB", (64, 64), colour).save(tmp_path / f"6 {number}.png")
+    with read_intake(tmp_path) as intake:
+        assert intake.near_duplicates == {1: 0, 2: 0}
+        assert intake.report().near_duplicates == 2
+        assert intake.report().used == 8
+
+
+def test_handwritten_digits_are_no_duplicates_of_each_other():
+    with read_intake("digits") as intake:
+        assert intake.report().used == 1797
+        assert len(intake.near_duplicates) <= 1
+
+
+def test_views_are_kept_for_whoever_asks_with_the_same_view(tmp_path):
+    import torch
+
+    (tmp_path / "a.png").write_bytes(PNG)
+    calls = []
+
+    def view(image):
+        calls.append(image.size)
+        return torch.zeros(3, 2, 2, dtype=torch.uint8)
+
+    with read_intake(tmp_path, view=view) as intake:
+        assert intake.view_of(intake.files[0], view).shape == (3, 2, 2)
+        assert len(calls) == 1
+        assert intake.view_of(intake.files[0], lambda image: torch.ones(1)).tolist() == [1]
+
+
+def test_progress_may_leave_early(tmp_path):
+    for number in range(9):
+        (tmp_path / f"{number}.png").write_bytes(encoded(distinct(number), "PNG"))
+
+    def stop(items, total, label):
+        assert (total, label) == (9, "reading images")
+        yield from list(items)[:4]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        read_intake(tmp_path, progress=stop)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
+def test_memory_does_not_grow_with_the_folder(tmp_path):
+    small, large = tmp_path / "small", tmp_path / "large"
+    bomb = png(4, 4, chunk(b"iCCP", b"a\0\0" + zeros_compressed(2**28)))
+    for folder, count in ((small, 4), (large, 20)):
+        folder.mkdir()
+        for number in range(count):
+            image = PilImage.new("RGB", (1500, 1000), (number, 9, 9))
+            image.save(folder / f"{number}.bmp")
+    (large / "bomb.png").write_bytes(bomb)
+    script = textwrap.dedent("""
+        import re, sys
+        from promptccd.discovery.intake.intake import read_intake
+        peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
+        read_intake(sys.argv[1])
+        before = peak()
+        assert read_intake(sys.argv[2]).report().used == 20
+        print(peak() - before)
+    """)
+    grown = int(subprocess.check_output([sys.executable, "-c", script, small, large], text=True))
+    assert grown < 40e6  # the 20 images decoded are 90 MB, the bomb is 268
