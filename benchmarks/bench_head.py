@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from promptccd.models.projection_head import ProjectionHead
-from promptccd.training.losses import info_nce_loss, supervised_contrastive_loss
+from promptccd.training.objectives.contrastive import info_nce_loss, supervised_contrastive_loss
 
 
 def outputs_form(head: ProjectionHead, features: Tensor) -> Tensor:

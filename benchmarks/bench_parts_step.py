@@ -20,7 +20,7 @@ from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.models.backbones import blocks_of, embed, patch_count
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput, Teacher
 from promptccd.models.part_prompts import PartPools, Routing, log_shares, modulate
-from promptccd.training.losses import info_nce_loss
+from promptccd.training.objectives.contrastive import info_nce_loss
 
 
 def build(depth: int = 12) -> PromptCCDPlusPlusModel:

@@ -15,7 +15,7 @@ from transformers import Dinov2Config
 
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.models.backbones import class_position
-from promptccd.training.losses import info_nce_loss
+from promptccd.training.objectives.contrastive import info_nce_loss
 
 
 def build(num_components: int = 100) -> PromptCCDModel:

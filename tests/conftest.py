@@ -143,7 +143,7 @@ def resumable_recipe(image_folder: Path, backbone_folder: Path, folder: Path) ->
 def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, backbone_folder: Path) -> Path:
     """Folder of a finished run of four stages. Tests that change it work on a copy."""
     from promptccd.runs import train_run
-    from promptccd.training.arguments import Recipe
+    from promptccd.training.recipe import Recipe
 
     folder = tmp_path_factory.mktemp("trained") / "run"
     train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, folder)))

@@ -9,7 +9,7 @@ from transformers import pipeline
 
 import promptccd
 from promptccd.runs import load_model, predict_folder, train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 
 
 @pytest.fixture

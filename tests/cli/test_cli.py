@@ -269,7 +269,7 @@ def test_words_and_numbers_of_the_command_line(given: list, section: str, name: 
 
 
 def test_no_in_a_file_is_a_word(tmp_path: Path) -> None:
-    from promptccd.training.arguments import Recipe
+    from promptccd.training.recipe import Recipe
 
     path = tmp_path / "r.yaml"
     path.write_text("training: {mixed_precision: no}\nmodel: {prompts_at_test: True}\n")
@@ -279,7 +279,7 @@ def test_no_in_a_file_is_a_word(tmp_path: Path) -> None:
 
 
 def test_yaml_numbers_without_a_dot_are_numbers(tmp_path: Path) -> None:
-    from promptccd.training.arguments import Recipe
+    from promptccd.training.recipe import Recipe
 
     path = tmp_path / "r.yaml"
     path.write_text("training:\n  learning_rate: 1e-4\n  weight_decay: 0\n  epochs: 3\n")
@@ -326,7 +326,7 @@ def test_yaml_that_is_no_recipe_is_one_line(content: str, tmp_path: Path, capsys
 
 
 def test_shipped_recipes_are_valid() -> None:
-    from promptccd.training.arguments import Recipe
+    from promptccd.training.recipe import Recipe
 
     recipes = sorted((Path(__file__).parents[2] / "hub_configs").glob("*.yaml"))
     assert {path.stem for path in recipes} >= {"promptccd-digits", "promptccd-cifar100"}

@@ -12,7 +12,8 @@ from promptccd.data.benchmarks import BENCHMARKS, BenchmarkName
 from promptccd.data.stages import select_rows
 from promptccd.errors import DataError
 from promptccd.runs import stage_stream
-from promptccd.training.arguments import DataArguments, Recipe
+from promptccd.training.arguments import DataArguments
+from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images
 
 # The paper's table of data sets: categories, those labelled at first, new ones per stage, parts with background.

@@ -13,7 +13,8 @@ from promptccd.data.spectrum import spectrum_split
 from promptccd.data.splits import CategorySplit, split_by_category
 from promptccd.errors import ConfigurationError, DataError, SplitMismatchError
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
-from promptccd.training.arguments import DataArguments, Recipe
+from promptccd.training.arguments import DataArguments
+from promptccd.training.recipe import Recipe
 
 PAPER_RATIOS = (0.2, 0.5, 0.8)
 

@@ -6,7 +6,7 @@ import pytest
 from datasets import ClassLabel
 
 from promptccd.runs import train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images
 
 NAMES = [

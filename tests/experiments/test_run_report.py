@@ -16,7 +16,8 @@ from promptccd.experiments import ReportOptions, write_report, write_run_compari
 from promptccd.experiments.comparison import published_table
 from promptccd.experiments.run_measures import measure_run
 from promptccd.runs import RunDirectory, RunEvaluation
-from promptccd.training.arguments import DataArguments, ModelArguments, Recipe
+from promptccd.training.arguments import DataArguments, ModelArguments
+from promptccd.training.recipe import Recipe
 from tests.browsing import Visit
 from tests.experiments.conftest import NAMES
 

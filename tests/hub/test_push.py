@@ -13,7 +13,7 @@ from promptccd.cli.main import main
 from promptccd.errors import HubError, RunError
 from promptccd.hub import push_run, push_stage
 from promptccd.runs import RunDirectory, load_model, train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.hub.server import Fault, Hub
 
 

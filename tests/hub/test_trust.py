@@ -11,7 +11,7 @@ from datasets import load_from_disk
 
 from promptccd import PromptCCDModel, PromptCCDPlusPlusConfig
 from promptccd.runs import train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.hub.server import Hub
 
 CANARY = "hf_canaryDoNotShowThisAnywhere"

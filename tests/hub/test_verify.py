@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from promptccd.cli.main import main
 from promptccd.hub import push_run, verify
 from promptccd.runs import RunDirectory, train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.hub.server import Hub
 
 

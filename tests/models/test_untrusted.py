@@ -36,7 +36,7 @@ from promptccd.models.stored_files import CODE, own_values
 from promptccd.models.untrusted import one_line
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, quick_recipe
 from tests.models.hostile import sharded
 from tests.models.test_loading import small

@@ -15,7 +15,7 @@ from transformers import Dinov2Model
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.errors import DivergedError
 from promptccd.runs import train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images, quick_recipe
 
 Backbone = Callable[[Callable[[Dinov2Model], Any]], Path]

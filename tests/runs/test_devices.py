@@ -15,8 +15,8 @@ from promptccd.experiments import plan_cells, run_sweep
 from promptccd.models import VARIANTS
 from promptccd.runs import RunDirectory, predict_folder, train_run
 from promptccd.runs.space import TrainingSpace
-from promptccd.training.arguments import Recipe
 from promptccd.training.devices import device_problem, in_smaller_batches
+from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import coloured_images, quick_recipe
 

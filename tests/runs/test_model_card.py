@@ -21,7 +21,7 @@ from promptccd.evaluation.published import published_results
 from promptccd.models import VARIANTS
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.model_card import BEGIN, END, merge_card, stage_card
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 
 HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"

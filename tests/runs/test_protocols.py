@@ -20,7 +20,7 @@ from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.evaluation import ForgettingScore, SessionScore, clustering_accuracy
 from promptccd.runs import PROTOCOLS, ProtocolOptions, RunEvaluation, train_run
 from promptccd.runs.scoring import Task
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images
 
 GROUPING = [name for name in PROTOCOLS if name != "part-routing"]

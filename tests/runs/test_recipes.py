@@ -8,7 +8,7 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
 from promptccd.runs import load_model, train_run
 from promptccd.runs.run_directory import _portable, _require_same
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step

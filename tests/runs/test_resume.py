@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from promptccd.errors import DivergedError, InterruptedRunError, RunError, SplitMismatchError
 from promptccd.runs import RunDirectory, train_run
 from promptccd.storage import problems_of
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer
 from tests.conftest import quick_recipe, resumable_recipe, sum_again
 

@@ -12,7 +12,7 @@ import torch
 from promptccd.errors import RunError
 from promptccd.experiments import plan_cells, run_sweep
 from promptccd.runs import RunDirectory, train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import quick_recipe
 

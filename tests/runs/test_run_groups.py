@@ -14,7 +14,7 @@ from promptccd.runs.run_groups import (
     row_names,
     without_seed,
 )
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 
 ELSEWHERE = {"benchmark": "creatures"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from promptccd.runs import train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images
 
 Shape = tuple[list[int], list[list[float]]]

@@ -19,7 +19,7 @@ from promptccd.cli.sweep_commands import parse_settings, split_values
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
 from promptccd.experiments import SweepCell, grid_keys, plan_cells, run_sweep
 from promptccd.runs import RunDirectory, train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.runs.test_resume import stage_hashes
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import promptccd.runs
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 
 
 def train_in_child(values: dict) -> int:

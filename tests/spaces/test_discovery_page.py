@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from promptccd.registry import load_registry
 from promptccd.runs import train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from tests.browsing import Visit, watch
 from tests.conftest import TINY_HEAD, coloured_images
 

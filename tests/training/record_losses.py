@@ -9,7 +9,7 @@ import torch
 
 from promptccd.runs import train_run
 from promptccd.training import trainer
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 
 torch.set_num_threads(1)
 losses: list[float] = []

@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from promptccd import PromptCCDModel
 from promptccd.runs import train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import cosine_rate, restore, snapshot
 from tests.conftest import coloured_images
 

@@ -16,10 +16,6 @@ from promptccd.cli import (
     sweep_commands,
     training_commands,
 )
-from promptccd.cli import discovery_commands as demo_commands
-from promptccd.cli import evaluation_commands as audit_commands
-from promptccd.cli import evaluation_commands as report_commands
-from promptccd.cli import model_commands as hub_commands
 from promptccd.cli.ends import end_of, ended_by_signals, let_go_of_stdout, make_printable, say
 from promptccd.cli.parsing import Parser
 
@@ -27,13 +23,9 @@ COMMANDS = (
     training_commands,
     sweep_commands,
     evaluation_commands,
-    audit_commands,
     model_commands,
     discovery_commands,
     category_commands,
-    demo_commands,
-    hub_commands,
-    report_commands,
 )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from promptccd.errors import ConfigurationError
-from promptccd.training.arguments import Recipe, section_types
+from promptccd.training.objectives import METHODS
+from promptccd.training.recipe import Recipe, section_types
 from promptccd.training.recipe_values import alternatives, describe_type, field_types, parse_value, says_none
 
 MOST_DIGITS = 18  # of a number that is typed: what 64 bits hold
@@ -133,7 +134,11 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     taken: set[str] = set()
     for section, kind in section_types().items():
         group = parser.add_argument_group(section, inspect.cleandoc(kind.__doc__ or "").split("\n")[0])
-        documented = _field_docs(kind)
+        documented = dict(_field_docs(kind))
+        if section == "model":
+            documented["variant"] = "the method: " + ", ".join(
+                f"{each.name} ({each.title}, {each.summary})" for each in METHODS.values()
+            )
         for name, hint in field_types(kind).items():
             flags = [f"--{section}.{name}"] if name in taken else [f"--{name}", f"--{section}.{name}"]
             taken.add(name)

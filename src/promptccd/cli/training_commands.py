@@ -13,7 +13,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
 from promptccd.hub import fetch_stages, publish_stages, pusher
 from promptccd.runs import RunDirectory, count_parameters, stage_stream, train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 

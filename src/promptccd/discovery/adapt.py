@@ -37,6 +37,7 @@ from promptccd.runs.prediction import load_model
 from promptccd.storage import write_json
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.interruption import StopRequest
+from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
@@ -167,10 +168,12 @@ def _train(
     )
     StageTrainer(
         model,
-        StageImages.read(_stage_of(session), 0, stop.progress),
-        None,
-        replay,
-        num_categories,
+        StageContext(
+            StageImages.read(_stage_of(session), 0, stop.progress),
+            replay=replay,
+            num_categories=num_categories,
+        ),
+        method_named(model.config.model_type).objective,
         arguments=arguments,
         views=TrainingViews(_view_options(session)),
         evaluation_view=session.view,

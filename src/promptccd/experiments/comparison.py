@@ -12,7 +12,8 @@ from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, audit_r
 from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.experiments.measures import ABSENT, Spread, StageCost, count_range, count_text, signed
 from promptccd.experiments.pages import Record, render_page, write_report_files
-from promptccd.training.arguments import Recipe
+from promptccd.training.objectives import method_named
+from promptccd.training.recipe import Recipe
 
 PARTS = ("all", "old", "new")
 Scores = Mapping[str, Sequence[ContinualScore]]
@@ -275,11 +276,8 @@ def _megabytes(value: float) -> str:
     return ABSENT if math.isnan(value) else f"{value / 1e6:.0f}"
 
 
-# What the paper calls the variants, and the protocol it reports a way of counting categories under.
-_METHODS = {("promptccd-b", "l2p"): "promptccd-b-l2p", ("promptccd-b", "dualprompt"): "promptccd-b-dp"}
-_DEFAULT_POOL = {"promptccd-b": "l2p"}
+# The protocol under which the paper reports a way of counting categories.
 _PROTOCOLS = {"known": "transductive_cacc", "split_merge": "unknown_c_gpc", "kmeans": "unknown_c_kmeans"}
-_METHODS_WITHOUT_COUNT = {("promptccd", "split_merge"): "promptccd-u"}
 _BACKBONES = {"facebook/dinov2-base": "dinov2", "facebook/dino-vitb16": "dino"}
 _USUAL_BACKBONE = "dinov2"
 
@@ -328,9 +326,7 @@ def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
         recipe: of the run.
         num_scored: unlabelled stages the run has finished.
     """
-    benchmark, variant, counting = recipe.data.benchmark, recipe.model.variant, recipe.training.category_count
-    pool = recipe.model.pool or _DEFAULT_POOL.get(variant, "")
-    method = _METHODS_WITHOUT_COUNT.get((variant, counting), _METHODS.get((variant, pool), variant))
+    benchmark, method = recipe.data.benchmark, _published_name(recipe)
     own = _BACKBONES.get(recipe.model.backbone or "")
     setting = _setting_of(recipe)
     if benchmark is None or setting is None:
@@ -345,6 +341,14 @@ def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
             notes = [setting.note] if setting.note else []
             return PublishedTable(by_stage, said, [*notes, *_differences(recipe, num_scored, backbone)])
     return None
+
+
+def _published_name(recipe: Recipe) -> str:
+    """What the paper's tables call the method, with the pool or the way of counting that it is used with."""
+    method, options = method_named(recipe.model.variant), recipe.model
+    pool: str = options.pool or getattr(method.model.config_class, "pool", None) or ""
+    counting: str = recipe.training.category_count
+    return method.published.get(counting) or method.published.get(pool) or method.name
 
 
 def _setting_of(recipe: Recipe) -> _Setting | None:

@@ -16,6 +16,7 @@ from promptccd.experiments.measures import (
     signed,
 )
 from promptccd.experiments.run_measures import RunMeasures, StageMeasures
+from promptccd.training.objectives import LOSSES, method_named
 
 PARTS = ("all", "old", "new")
 MAX_DRAWN = 60  # categories of a figure; a longer one nobody reads
@@ -27,7 +28,6 @@ KINDS = {
     "novel_as_other_novel": "novel, in another novel group",
     "novel_as_known": "novel, in a known group",
 }
-LOSSES = {"loss": "loss, all parts", "info_nce": "InfoNCE", "supervised": "supervised contrastive"}
 Table = tuple[list[str], list[list[str]]]
 
 
@@ -183,6 +183,7 @@ def history_charts(run: RunMeasures) -> list[Chart]:
         return []
     names = list(dict.fromkeys(name for record in run.history for name in record.losses))
     stages = sorted({record.stage for record in run.history})
+    titles = {**LOSSES, **method_named(run.recipe.model.variant).losses}
     charts = []
     for name in [*names, "learning rate"]:
         series = {
@@ -193,7 +194,7 @@ def history_charts(run: RunMeasures) -> list[Chart]:
             ]
             for stage in stages
         }
-        label = LOSSES.get(name, name.replace("_", " "))
+        label = titles.get(name, name.replace("_", " "))
         charts.append(
             line_chart(
                 f"{label} over the epochs of every stage",

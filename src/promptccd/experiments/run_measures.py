@@ -12,8 +12,8 @@ from promptccd.experiments.measures import KnownAndNovel, StageCost, block_accur
 from promptccd.runs import RunEvaluation
 from promptccd.runs.history import read_history
 from promptccd.runs.stage_checkpoint import load_configuration
-from promptccd.training.arguments import Recipe
 from promptccd.training.history import EpochRecord
+from promptccd.training.recipe import Recipe
 
 TOLERANCE = 1e-3  # percentage points; results.json is rounded to four places
 

@@ -16,8 +16,8 @@ from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.space import space_of_all
 from promptccd.runs.train_run import train_run
 from promptccd.storage import problems_of, read_file, refuse_links, remove_leftovers, require_space
-from promptccd.training.arguments import Recipe
 from promptccd.training.interruption import StopRequest
+from promptccd.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 

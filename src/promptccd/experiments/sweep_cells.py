@@ -27,7 +27,7 @@ from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import make_inside, open_to_change, problems_of
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 
 Settings = Mapping[str, Any]
 LONGEST_NAME = 180  # of a folder; file systems take 255, and a stage's repository adds to it

@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 
 class GaussianMixture(nn.Module):
@@ -37,6 +38,12 @@ class GaussianMixture(nn.Module):
         self.register_buffer("means", torch.zeros(num_components, width))
         self.register_buffer("variances", torch.ones(num_components, *shape))
         self.register_buffer("log_weights", torch.zeros(num_components))
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded."""
+        init.zeros_(self.means)
+        init.ones_(self.variances)
+        init.zeros_(self.log_weights)
 
     @property
     def num_components(self) -> int:

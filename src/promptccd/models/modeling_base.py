@@ -35,9 +35,7 @@ from .loading import (
     without_progress,
 )
 from .part_labeller import PartLabeller
-from .part_prompts import PartPools, PartRouter
 from .projection_head import ProjectionHead
-from .prompt_pools import PromptPool
 from .stored_files import BACKBONE_TYPES
 from .untrusted import CheckpointError, one_line, shown
 from .weights import (
@@ -125,25 +123,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, ProjectionHead):
-            init.trunc_normal_(module.last_weight, std=self.config.initializer_range)
-        elif isinstance(module, PromptPool):
-            for parameter in module.parameters():
-                init.uniform_(parameter, -1, 1)
-        elif isinstance(module, PartPools):
-            init.uniform_(module.keys, -1, 1)
-            init.uniform_(module.values, -0.02, 0.02)
-        elif isinstance(module, PartRouter) and module.part_queries is not None:
-            init.trunc_normal_(module.part_queries, std=self.config.initializer_range)
-        elif isinstance(module, PartLabeller):
-            for name, buffer in module.named_buffers():
-                (init.ones_ if name == "projection_scale" else init.zeros_)(buffer)
-        elif isinstance(module, GaussianMixture):
-            init.zeros_(module.means)
-            init.ones_(module.variances)
-            init.zeros_(module.log_weights)
-        elif isinstance(module, CategoryDiscoveryModel):
+        if isinstance(module, CategoryDiscoveryModel):
             init.zeros_(module.prototypes)
+        elif callable(start := getattr(module, "initialise", None)):  # parts of ours know how they start
+            start(self.config.initializer_range)
 
     @classmethod
     def from_pretrained(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 OBJECT_THRESHOLD = 0.6  # of a score whose scale the paper leaves open; here it is brought to 0..1
 PROJECTION_WIDTH = 3
@@ -63,6 +64,11 @@ class PartLabeller(nn.Module):
         self.register_buffer("projection_mean", torch.zeros(PROJECTION_WIDTH))
         self.register_buffer("projection_scale", torch.ones(PROJECTION_WIDTH))
         self.register_buffer("centres", torch.zeros(num_parts, PROJECTION_WIDTH))
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded."""
+        for name, buffer in self.named_buffers():
+            (init.ones_ if name == "projection_scale" else init.zeros_)(buffer)
 
     @property
     def num_parts(self) -> int:

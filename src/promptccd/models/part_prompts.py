@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization as init
 
 from .prompt_pools import Selection, arbitrary_scores
 
@@ -61,6 +62,11 @@ class PartPools(nn.Module):
         means = self.values.mean(dim=2).flatten(0, 1)  # (P * M, D)
         weights = means.new_zeros(*indices.shape[:-1], len(means))
         return weights.scatter_(-1, indices, 1 / indices.shape[-1]) @ means
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded."""
+        init.uniform_(self.keys, -1, 1)
+        init.uniform_(self.values, -0.02, 0.02)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Keys uniform in -1..1; values in -0.02..0.02, so that modulation starts close to none.
@@ -192,6 +198,11 @@ class PartRouter(nn.Module):
         if self.part_queries is not None:
             logits = logits + contextual @ self.part_queries.T / math.sqrt(contextual.shape[-1])
         return Routing(contextual, logits.float())
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded."""
+        if self.part_queries is not None:
+            init.trunc_normal_(self.part_queries, std=std)
 
     def reset_parameters(self, generator: torch.Generator, std: float = 0.02) -> None:
         """Truncated normal weights, zero biases, unit norms, drawn from a CPU generator."""

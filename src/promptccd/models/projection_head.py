@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization as init
 
 
 class ProjectionHead(nn.Module):
@@ -29,6 +30,10 @@ class ProjectionHead(nn.Module):
             nn.Linear(hidden_size, bottleneck_size),
         )
         self.last_weight = nn.Parameter(torch.empty(output_size, bottleneck_size))
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded."""
+        init.trunc_normal_(self.last_weight, std=std)
 
     def reset_parameters(self, generator: torch.Generator, std: float = 0.02) -> None:
         """Truncated normal weights and zero biases, drawn from a CPU generator."""

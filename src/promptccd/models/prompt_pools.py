@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers import initialization as init
 
 from .backbones import blocks_of, class_position, class_token, run_block, run_block_class_row
 
@@ -69,6 +70,11 @@ class PromptPool(nn.Module):
             cosines = F.normalize(query.float(), dim=-1) @ F.normalize(self.keys.float(), dim=-1).T
         best = cosines.topk(self.per_image, dim=-1)
         return Selection(best.indices, best.values)
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded."""
+        for parameter in self.parameters():
+            init.uniform_(parameter, -1, 1)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Keys and prompts uniform in -1..1, as in L2P and DualPrompt."""

@@ -22,11 +22,15 @@ BACKBONE_CONFIGS: dict[str, type[PreTrainedConfig]] = {
 BACKBONE_TYPES = tuple(BACKBONE_CONFIGS)
 
 # Where our own code lies in a checkpoint, for machines without this package. Nothing else may be named there.
-CODE = {
-    "promptccd": ("PromptCCDConfig", "modeling_promptccd.PromptCCDModel"),
-    "promptccd-gcd": ("GCDConfig", "modeling_gcd.GCDModel"),
-    "promptccd-b": ("PromptCCDBConfig", "modeling_promptccd_b.PromptCCDBModel"),
-    "promptccd-pp": ("PromptCCDPlusPlusConfig", "modeling_promptccd_pp.PromptCCDPlusPlusModel"),
+# These are the ones of this package, which such a machine has to know too; `register_variant` adds others.
+CODE: dict[str, dict[str, str]] = {
+    name: {"AutoConfig": f"configuration_promptccd.{config}", "AutoModel": model}
+    for name, config, model in (
+        ("promptccd", "PromptCCDConfig", "modeling_promptccd.PromptCCDModel"),
+        ("promptccd-gcd", "GCDConfig", "modeling_gcd.GCDModel"),
+        ("promptccd-b", "PromptCCDBConfig", "modeling_promptccd_b.PromptCCDBModel"),
+        ("promptccd-pp", "PromptCCDPlusPlusConfig", "modeling_promptccd_pp.PromptCCDPlusPlusModel"),
+    )
 }
 
 # Written by one version of transformers or another, and without a meaning for these models: passed over.
@@ -54,7 +58,7 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
     Raises:
         CheckpointError: a key that it does not have, or a value out of its range.
     """
-    if values.get("auto_map") not in (None, _code_of(config_class.model_type)):
+    if values.get("auto_map") not in (None, CODE.get(config_class.model_type)):
         raise CheckpointError(
             f"The key 'auto_map' of its configuration names {shown(values['auto_map'])}, code that is not ours. "
             "Nothing of it was run: do not use this checkpoint, or delete the key."
@@ -118,13 +122,6 @@ def _kept(
     except ValueError as error:
         raise CheckpointError(f"Its configuration cannot be true. {error}") from error
     return kept
-
-
-def _code_of(model_type: str) -> dict[str, str] | None:
-    if model_type not in CODE:
-        return None
-    config, model = CODE[model_type]
-    return {"AutoConfig": f"configuration_promptccd.{config}", "AutoModel": model}
 
 
 def _require_categories(ids: Any, names: Any) -> None:

@@ -1,23 +1,37 @@
 """The variants by name, and the one that a checkpoint holds; no class is ever looked up for a checkpoint elsewhere."""
 
 import os
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
+
+from transformers import AutoConfig, AutoModel
 
 from .configuration_promptccd import CategoryDiscoveryConfig
 from .loading import WHERE_TO_LOOK, find_model
 from .modeling_base import CategoryDiscoveryModel
-from .modeling_gcd import GCDModel
-from .modeling_promptccd import PromptCCDModel
-from .modeling_promptccd_b import PromptCCDBModel
-from .modeling_promptccd_pp import PromptCCDPlusPlusModel
-from .stored_files import BACKBONE_CONFIGS, backbone_values
+from .stored_files import BACKBONE_CONFIGS, CODE, backbone_values
 from .untrusted import CheckpointError, shown
 
 # Every variant by the name that its configuration, its recipes and its checkpoints call it.
-VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {
-    model.config_class.model_type: model
-    for model in (PromptCCDModel, GCDModel, PromptCCDBModel, PromptCCDPlusPlusModel)
-}
+VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {}
+
+
+def register_variant(model: type[CategoryDiscoveryModel]) -> None:
+    """Make a variant known to this package and to transformers' auto classes.
+
+    Its file, and the siblings it imports, travel with every checkpoint, for machines that do not have this package.
+    """
+    config = model.config_class
+    VARIANTS[config.model_type] = model
+    AutoConfig.register(config.model_type, config, exist_ok=True)
+    AutoModel.register(config, model, exist_ok=True)
+    config.register_for_auto_class()
+    model.register_for_auto_class("AutoModel")
+    code = {"AutoConfig": config, "AutoModel": model}
+    CODE[config.model_type] = {
+        auto: f"{each.__module__.rpartition('.')[2]}.{each.__name__}" for auto, each in code.items()
+    }
 
 
 def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscoveryModel:
@@ -71,4 +85,18 @@ def _variant_of(place: str, raw: dict[str, Any]) -> type[CategoryDiscoveryModel]
     return VARIANTS[kind]
 
 
-__all__ = ["VARIANTS", "backbone_configuration", "stored_configuration", "stored_model"]
+for _module in iter_modules([os.path.dirname(__file__)]):
+    if _module.name.startswith("modeling_"):
+        _found = import_module(f".{_module.name}", __package__)
+        for _each in list(vars(_found).values()):
+            _is_own = isinstance(_each, type) and _each.__module__ == _found.__name__
+            if _is_own and issubclass(_each, CategoryDiscoveryModel) and _each.config_class.model_type:
+                register_variant(_each)
+
+__all__ = [
+    "VARIANTS",
+    "backbone_configuration",
+    "register_variant",
+    "stored_configuration",
+    "stored_model",
+]

@@ -15,7 +15,7 @@ from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore, score_part_routing
-from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.models import backbone_of, evaluation_view, initial_model
 from promptccd.runs.protocols import PROTOCOLS, options_by_protocol
 from promptccd.runs.run_directory import RunDirectory
@@ -25,6 +25,7 @@ from promptccd.runs.stage_checkpoint import load_configuration, load_stage, load
 from promptccd.runs.train_run import stage_stream
 from promptccd.runs.unseen_images import UnseenImages
 from promptccd.training.features import extract_features, routing_agreement
+from promptccd.training.objectives import method_named
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class RunEvaluation:
     ):
         self.run = RunDirectory(path)
         self.recipe = self.run.recipe
-        self.variant = VARIANTS[self.recipe.model.variant]
+        self.variant = method_named(self.recipe.model.variant).model
         if dataset is not None:
             self.recipe.data = replace(self.recipe.data, dataset=dataset)
         self.num_stages = self.run.stages_on_disk()

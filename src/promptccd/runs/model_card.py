@@ -18,9 +18,10 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.published import published_results
-from promptccd.models import VARIANTS, CategoryDiscoveryConfig
+from promptccd.models import CategoryDiscoveryConfig
 from promptccd.runs.run_directory import FREE_FIELDS
-from promptccd.training.arguments import Recipe
+from promptccd.training.objectives import method_named
+from promptccd.training.recipe import Recipe
 
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
 
@@ -164,13 +165,6 @@ PARTS = ("all", "old", "new")
 MOST_NAMES = 50
 PUBLISHED_BACKBONE = "facebook/dinov2-base"
 
-_METHODS = {
-    "promptccd": ("PromptCCD", "prompted by the components of a Gaussian mixture over its features"),
-    "promptccd-gcd": ("GCD", "the baseline without prompts"),
-    "promptccd-b": ("PromptCCD-B", "prompted from a fixed pool that is learnt"),
-    "promptccd-pp": ("PromptCCD++", "prompted patch by patch, from a pool for every object part"),
-}
-
 
 def stage_sections(
     config: CategoryDiscoveryConfig,
@@ -187,7 +181,7 @@ def stage_sections(
     sections = [
         f"# {title}",
         _summary(config, recipe),
-        _usage(config, title),
+        _usage(recipe, title),
         _categories(config, category_sizes),
         _results(recipe, table),
         _training(recipe, fingerprint, images, versions),
@@ -218,7 +212,7 @@ def data_in_words(recipe: Recipe) -> str:
 
 
 def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
-    method, prompts = _METHODS[config.model_type]
+    method = method_named(recipe.model.variant)
     backbone = "a small DINOv2 that was pretrained without labels on the images of stage 0"
     if recipe.model.backbone is not None:
         hub_id = hub_id_of(recipe.model.backbone)
@@ -232,14 +226,14 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
             f"; the number of all of them was estimated as {CountEstimate.from_dict(config.count_estimate)}"
         )
     return (
-        f"{method} ({prompts}) over {backbone}, after stage {config.stage} of {last} of continual category "
-        f"discovery on {data_in_words(recipe)}. It tells {len(config.category_ids)} categories apart: "
+        f"{method.title} ({method.summary}) over {backbone}, after stage {config.stage} of {last} of continual "
+        f"category discovery on {data_in_words(recipe)}. It tells {len(config.category_ids)} categories apart: "
         f"{config.num_known} known, which stage 0 labelled, and {discovered}{number}."
     )
 
 
-def _usage(config: CategoryDiscoveryConfig, title: str) -> str:
-    model_class = VARIANTS[config.model_type].__name__
+def _usage(recipe: Recipe, title: str) -> str:
+    model_class = method_named(recipe.model.variant).model.__name__
     return f"""## How to use it
 
 With the package `promptccd` installed:

@@ -16,13 +16,14 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import Progress, StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError
-from promptccd.models import VARIANTS, CategoryDiscoveryModel, backbone_configuration
+from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import trusted, write_directory
-from promptccd.training.arguments import Recipe
 from promptccd.training.devices import same_on_all
+from promptccd.training.objectives import PARTS, method_named
 from promptccd.training.pretraining import pretrain_backbone
+from promptccd.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +33,20 @@ def evaluation_view(recipe: Recipe) -> EvaluationView:
     return EvaluationView(build_image_processor(recipe.views))
 
 
+_NOT_THE_MODELS = {"variant", "backbone", "backbone_config", "max_model_bytes"}
+
+
 def model_options(recipe: Recipe) -> dict[str, Any]:
     """Fields of the variant's configuration that a recipe sets; the others keep the variant's default.
 
     Raises:
         ConfigurationError: a field is set that the variant does not have, or sizes do not fit together.
     """
-    own = VARIANTS[recipe.model.variant].config_class.__dataclass_fields__
+    kind = method_named(recipe.model.variant).model.config_class
+    own = kind.__dataclass_fields__
     given = {key: value for key, value in dataclasses.asdict(recipe.model).items() if value is not None}
-    foreign = sorted(
-        given.keys() - own.keys() - {"variant", "backbone", "backbone_config", "max_model_bytes"}
-    )
+    given |= given.pop("options", {})
+    foreign = sorted(given.keys() - own.keys() - _NOT_THE_MODELS)
     if foreign:
         raise ConfigurationError(
             f"{recipe.model.variant} has no {', '.join(foreign)}: leave it out, or choose another --variant."
@@ -53,7 +57,7 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
             given["num_parts"] = wanted
     options = {key: value for key, value in given.items() if key in own}
     try:
-        VARIANTS[recipe.model.variant].config_class(**options)  # sizes are checked before anything is loaded
+        kind(**options)  # sizes are checked before anything is loaded
     except StrictDataclassError as error:
         raise ConfigurationError(f"{recipe.model.variant}: {error.__cause__ or error}") from error
     return options
@@ -71,7 +75,7 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
     """
     options = model_options(recipe)
     try:
-        model = VARIANTS[recipe.model.variant].from_pretrained(
+        model = method_named(recipe.model.variant).model.from_pretrained(
             backbone, dtype=torch.float32, max_model_bytes=recipe.model.max_model_bytes, **options
         )
     except (OSError, ValueError) as error:
@@ -173,14 +177,6 @@ def ensure_backbone(
     )
 
 
-PARTS = {  # children of a model, in the order of the paper's table
-    "backbone": "last block of the backbone",
-    "head": "projection head",
-    "mixture": "Gaussian mixture, fitted",
-    "pool": "prompt pool",
-    "pools": "part pools",
-    "router": "part router",
-}
 # What can be said without asking the Hub.
 PUBLISHED = {"facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14)}
 
@@ -213,7 +209,7 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
     counts = [_learning(recipe, stage, sum(blocks[: stage + 1])) for stage in (0, len(blocks) - 1)]
     return [
         ParameterCount(title, counts[0].get(name, 0), counts[1].get(name, 0))
-        for name, title in PARTS.items()
+        for name, title in {**PARTS, **method_named(recipe.model.variant).parts}.items()
         if counts[0].get(name) or counts[1].get(name)
     ]
 
@@ -224,7 +220,7 @@ def model_on_meta(recipe: Recipe, stage: int, num_categories: int) -> CategoryDi
     Raises:
         ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
     """
-    variant = VARIANTS[recipe.model.variant]
+    variant = method_named(recipe.model.variant).model
     options = model_options(recipe)
     if "num_components" in variant.config_class.__dataclass_fields__:
         options["num_components"] = num_categories

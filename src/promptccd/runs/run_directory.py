@@ -18,7 +18,6 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import StageStream
 from promptccd.errors import RunError, SplitMismatchError
 from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.models import VARIANTS
 from promptccd.runs.history import HISTORY
 from promptccd.storage import (
     make_folder,
@@ -35,7 +34,8 @@ from promptccd.storage import (
     write_file,
     write_json,
 )
-from promptccd.training.arguments import Recipe
+from promptccd.training.objectives import method_named
+from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -381,7 +381,7 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
     facts = recipe.data.resolved
     values["data"] |= {name: getattr(facts, name) for name in _FACTS}
     values["data"]["class_blocks"] = list(facts.class_blocks)
-    if "num_parts" in VARIANTS[recipe.model.variant].config_class.__dataclass_fields__:
+    if "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__:
         values["model"]["num_parts"] = recipe.model.num_parts or facts.num_parts
     # Not getpass.getuser: it fails for a user id without a name, which containers like to run under.
     somebody = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}

@@ -10,7 +10,7 @@ from typing import Any
 from promptccd.errors import ConfigurationError
 from promptccd.runs.models import backbone_of
 from promptccd.runs.run_directory import FREE_FIELDS, RunDirectory
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 
 PIXELS = "raw pixels"
 Settings = dict[str, Any]

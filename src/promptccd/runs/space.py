@@ -10,7 +10,7 @@ from promptccd.errors import PromptCCDError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.models import model_on_meta
 from promptccd.runs.run_directory import KEPT_STATES, RunDirectory
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError
 from promptccd.evaluation import Discovery
-from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
+from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
 from promptccd.models.untrusted import one_line
@@ -25,6 +25,7 @@ from promptccd.registry import (
 )
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
+from promptccd.training.objectives import method_named
 
 ASSIGNMENTS = "assignments.json"
 
@@ -111,7 +112,7 @@ def load_stage(variant: str, path: Path, max_model_bytes: int | None = None) -> 
         RunError: the stage holds no such model, or one that is refused.
     """
     try:
-        model: CategoryDiscoveryModel = VARIANTS[variant].from_pretrained(
+        model: CategoryDiscoveryModel = method_named(variant).model.from_pretrained(
             path, max_model_bytes=max_model_bytes
         )
     except (OSError, ValueError) as error:

@@ -46,11 +46,13 @@ from promptccd.runs.stage_checkpoint import (
     settled_images,
 )
 from promptccd.storage import make_inside, require_space, trusted
-from promptccd.training.arguments import DataArguments, Recipe
+from promptccd.training.arguments import DataArguments
 from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, peak_memory, reset_peak_memory
 from promptccd.training.interruption import StopRequest
+from promptccd.training.objectives import StageContext, method_named
+from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
@@ -221,10 +223,8 @@ class _Run:
 
         trainer = StageTrainer(
             model,
-            images,
-            labels,
-            replay,
-            None if count is None else count.count,
+            StageContext(images, labels, replay, None if count is None else count.count),
+            method_named(self.recipe.model.variant).objective,
             arguments=self.recipe.training,
             views=TrainingViews(self.recipe.views),
             evaluation_view=self.view,

@@ -5,10 +5,8 @@ here. An unknown key and a wrong type are errors that name the key and what it t
 """
 
 import dataclasses
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -16,11 +14,8 @@ from huggingface_hub.dataclasses import strict
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
 from promptccd.data.ranges import number, require_in_range
 from promptccd.data.spectrum import spectrum_split
-from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.models.untrusted import WHOLE
-from promptccd.training.pretraining import PretrainingOptions
-from promptccd.training.recipe_values import build_section, read_yaml_file, require_known
 
 
 @strict
@@ -140,8 +135,7 @@ class ModelArguments:
     """What is trained; of the fields after the head's, each variant takes its own, and none means its default.
 
     Attributes:
-        variant: the prompts: ``promptccd`` (Gaussian mixture), ``promptccd-b`` (fixed pool), ``promptccd-pp``
-            (parts) or ``promptccd-gcd`` (none).
+        variant: the method, by its name in `promptccd.training.objectives.METHODS`.
         backbone: Hub id or folder of a pretrained DINO backbone; none means one of `backbone_config` is
             pretrained here, without labels, on the images of stage 0.
         backbone_config: fields of a `Dinov2Config`, for a backbone that is pretrained here.
@@ -164,11 +158,12 @@ class ModelArguments:
         router_fusion: whether the router sees [CLS] attention and contextualises patches.
         router_queries: whether part queries add to its logits.
         router_hidden_size: hidden width of the router's MLP.
+        options: fields of the method's configuration that have no field here, for methods of your own.
         max_model_bytes: the most that weights of a checkpoint may take in memory; none means twice the largest
             DINO's. More is refused before anything is built.
     """
 
-    variant: Literal["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"] = "promptccd"
+    variant: str = "promptccd"
     backbone: str | None = "facebook/dinov2-base"
     backbone_config: dict[str, Any] = field(default_factory=dict)
     projection_hidden_size: int = number(2048, *WHOLE["projection_hidden_size"])
@@ -189,6 +184,7 @@ class ModelArguments:
     router_fusion: bool | None = None
     router_queries: bool | None = None
     router_hidden_size: int | None = number(None, *WHOLE["router_hidden_size"])
+    options: dict[str, Any] | None = None
     max_model_bytes: int | None = number(None, 1)
 
     def __post_init__(self) -> None:
@@ -266,65 +262,3 @@ class TrainingArguments:
     def __post_init__(self) -> None:
         """Check ranges."""
         require_in_range(self)
-
-
-@dataclass(kw_only=True)
-class Recipe:
-    """All sections of a run; `hub_configs/` holds recipes as YAML.
-
-    Attributes:
-        data: which images, and how they are cut into stages.
-        views: how a picture becomes a tensor.
-        model: what is trained.
-        training: how it is trained.
-        pretraining: how a backbone is made where no pretrained one is named.
-    """
-
-    data: DataArguments = field(default_factory=DataArguments)
-    views: ViewOptions = field(default_factory=ViewOptions)
-    model: ModelArguments = field(default_factory=ModelArguments)
-    training: TrainingArguments = field(default_factory=TrainingArguments)
-    pretraining: PretrainingOptions = field(default_factory=PretrainingOptions)
-
-    @classmethod
-    def from_yaml(
-        cls, path: str | Path, overrides: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> "Recipe":
-        """Read a recipe; overrides win over the file, the file wins over the defaults.
-
-        Args:
-            path: a YAML file of sections.
-            overrides: values by section and field, as the command line gives them.
-
-        Raises:
-            ConfigurationError: no such file, no YAML, an unknown key, or a value of the wrong type.
-        """
-        values = read_yaml_file(path)
-        if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
-            raise ConfigurationError(
-                f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."
-            )
-        merged = {name: dict(part or {}) for name, part in values.items()}
-        for name, part in (overrides or {}).items():
-            merged.setdefault(name, {}).update(part)
-        return cls.from_dict(merged)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Mapping[str, Any]]) -> "Recipe":
-        """Build a recipe from plain values by section and field; what is not given keeps its default.
-
-        Raises:
-            ConfigurationError: an unknown section or field, or a value of the wrong type.
-        """
-        sections = section_types()
-        require_known("section", values, sections)
-        return cls(**{name: build_section(name, sections[name], part) for name, part in values.items()})
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Plain values by section and field, every default written out."""
-        return dataclasses.asdict(self)
-
-
-def section_types() -> dict[str, Any]:
-    """The dataclass of every section, in the order a bare ``--field`` is looked up."""
-    return typing.get_type_hints(Recipe)

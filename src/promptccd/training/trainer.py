@@ -1,4 +1,4 @@
-"""One stage of training: refit the mixture, step through the epochs, save on the way."""
+"""One stage of training: step through the epochs of an objective, save on the way."""
 
 import logging
 import math
@@ -8,25 +8,21 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from promptccd.clustering import estimate_by_split_merge, fit_gaussian_mixture
-from promptccd.data.randomness import seed_of
-from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.batches import PositionSampler, epoch_order, steps_per_epoch, training_loader
-from promptccd.training.devices import is_out_of_memory, same_on_all
+from promptccd.training.devices import is_out_of_memory
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
 from promptccd.training.interruption import StopRequest
-from promptccd.training.losses import collapsed_info_nce
+from promptccd.training.objectives import Objective, StageContext
 from promptccd.training.progress import EpochProgress
-from promptccd.training.step import Batch, ContrastiveWeights, training_loss
+from promptccd.training.step import Batch, training_loss
 
 logger = logging.getLogger(__name__)
 
@@ -59,13 +55,11 @@ class StageTrainer:
 
     Args:
         model: the model, on its device; trained in place.
-        images: readable images of the stage.
-        labels: category ids of those images, ``(N,)``; `None` at unlabelled stages.
-        replay: features drawn from the last stage's mixture, ``(K * S, D)``; `None` at stage 0.
-        num_categories: K_t; `None` to let every fit of the mixture estimate it by splitting and merging.
+        stage: what it is trained on.
+        objective: what it is trained for.
         arguments: how to train.
         views: training views.
-        evaluation_view: deterministic view, for the fits of the mixture.
+        evaluation_view: deterministic view, for features that an objective asks for.
         accelerator: where and in which precision.
         stop: remembers signals.
         save: writes a resumable state.
@@ -78,10 +72,8 @@ class StageTrainer:
     def __init__(
         self,
         model: CategoryDiscoveryModel,
-        images: StageImages,
-        labels: Tensor | None,
-        replay: Tensor | None,
-        num_categories: int | None,
+        stage: StageContext,
+        objective: type[Objective],
         *,
         arguments: TrainingArguments,
         views: TrainingViews,
@@ -91,21 +83,18 @@ class StageTrainer:
         save: Callable[[TrainingState], None],
         record: Callable[[EpochRecord], None] = lambda record: None,
     ):
-        self.model, self.images, self.labels, self.replay = model, images, labels, replay
-        self.num_categories = num_categories
+        self.model, self.images, self.labels = model, stage.images, stage.labels
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
         self.accelerator, self.stop, self.save, self.record = accelerator, stop, save, record
         self.collapsed_epoch: int | None = None
-        self._next: tuple[int, int] | None = (
-            None  # step whose failure leaves weights and momentum as they were
-        )
-        self.stage = images.stage.index
-        self.steps = steps_per_epoch(len(images), arguments.batch_size)
+        # The step whose failure leaves weights and momentum as they were.
+        self._next: tuple[int, int] | None = None
+        self.stage = stage.images.stage.index
+        self.steps = steps_per_epoch(len(self.images), arguments.batch_size)
         discovery = arguments.discovery_learning_rate
-        self.learning_rate = arguments.learning_rate if labels is not None or discovery is None else discovery
-        self.weights = ContrastiveWeights(
-            arguments.temperature_unsupervised, arguments.temperature_supervised, arguments.supervised_weight
-        )
+        labelled = self.labels is not None
+        self.learning_rate = arguments.learning_rate if labelled or discovery is None else discovery
+        self.objective = objective(model, stage, arguments, accelerator, self._plain_features)
 
     def train(self, resumed: TrainingState | None = None) -> None:
         """Train to the last epoch, from the start or from a saved state.
@@ -166,14 +155,13 @@ class StageTrainer:
         bars: EpochProgress,
     ) -> None:
         started = time.monotonic()
-        if first_step == 0 and epoch % self.arguments.refit_every == 0:
-            self._refit(epoch)
+        if first_step == 0:
+            self.objective.begin_epoch(epoch)
         rate = cosine_rate(
             epoch, self.arguments.epochs, self.learning_rate, self.arguments.final_learning_rate_factor
         )
         for group in optimizer.param_groups:
             group["lr"] = rate
-        prompted = self.model.mixture is None or epoch >= self.arguments.prompt_warmup_epochs
         order = epoch_order(len(self.images), self.arguments.seed, self.stage, epoch)
         bars.begin_epoch(first_step)
         # On the device, read only where they are needed: no wait per step.
@@ -181,7 +169,7 @@ class StageTrainer:
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), order, step)
             self._next = (epoch, step)
-            losses = training_loss(wrapped, self.model, batch, self.weights, prompted)
+            losses = training_loss(wrapped, self.objective, batch, epoch)
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
             self._next = None
@@ -191,7 +179,7 @@ class StageTrainer:
             bars.end_step()
             if (
                 step + 1 == self.steps
-            ):  # before the state that has the epoch behind it is saved, so that none is missed
+            ):  # before a state with the epoch behind it is saved, so that none is missed
                 steps = self.steps - first_step
                 means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
                 seconds = time.monotonic() - started
@@ -244,15 +232,17 @@ class StageTrainer:
         """Say so, once a stage, when no image can be told from another: such a stage trains nothing any more."""
         size, images = self.arguments.batch_size, len(self.images)
         sizes = [min(size, images - step * size) for step in range(first_step, self.steps)]
-        chance = sum(map(collapsed_info_nce, sizes)) / len(sizes)
-        if self.collapsed_epoch is not None or abs(means["info_nce"] - chance) >= COLLAPSED:
+        each = [self.objective.guessing(size) for size in sizes]
+        chances = {name: sum(guess[name] for guess in each) / len(each) for name in each[0]}
+        collapsed = [value for name, value in chances.items() if abs(means[name] - value) < COLLAPSED]
+        if self.collapsed_epoch is not None or not collapsed:
             return
         self.collapsed_epoch = epoch
         if self.accelerator.is_main_process:
             logger.warning(
                 "Stage %d has collapsed at epoch %d: all embeddings are alike (loss %.4f, that of guessing), and "
                 "nothing is learnt from here on. Lower --learning_rate (now %g), in a new --output_dir.",
-                self.stage, epoch, chance, self.learning_rate,
+                self.stage, epoch, collapsed[0], self.learning_rate,
             )  # fmt: skip
 
     def _finite(self, total: Tensor | float, epoch: int) -> float:
@@ -265,11 +255,8 @@ class StageTrainer:
             )
         return value
 
-    def _refit(self, epoch: int) -> None:
-        """Fit the mixture anew to plain features of the stage and replay of the last one (paper, Alg. S1)."""
-        if self.model.mixture is None:
-            return
-        features = extract_features(
+    def _plain_features(self, what: str) -> Tensor:
+        return extract_features(
             self.model,
             self.images,
             self.evaluation_view,
@@ -277,41 +264,9 @@ class StageTrainer:
             batch_size=self.arguments.feature_batch_size,
             num_workers=self.arguments.num_workers,
             progress=self.stop.progress,
-            label=f"stage {self.stage}: features for the mixture",
+            label=f"stage {self.stage}: {what}",
             prompted=False,
         )
-        if self.replay is not None:
-            features = torch.cat([features, self.replay.to(features)])
-        fitted = fit_gaussian_mixture(
-            features,
-            self._num_components(features, epoch),
-            covariance_type=self.model.mixture.covariance_type,
-            seed=seed_of("mixture", self.arguments.seed, self.stage, epoch),
-        )
-        parameters = [fitted.means, fitted.variances, fitted.log_weights]
-        if self.accelerator.num_processes > 1:  # devices may differ in the last bit; the prompts must not
-            for tensor in parameters:
-                dist.broadcast(tensor, 0)
-        self.model.load_mixture(*parameters)
-
-    def _num_components(self, features: Tensor, epoch: int) -> int:
-        """K_t, or an estimate of it that starts from the categories known so far (paper, PromptCCD-U).
-
-        Replay samples count as the category whose prototype is nearest, so that components of one category
-        do not multiply from stage to stage.
-        """
-        if self.num_categories is not None:
-            return self.num_categories
-        free = torch.full((len(self.images),), -1, device=features.device)
-        replayed = [] if self.replay is None else [self.model.assign(self.replay.to(features)).category_ids]
-        estimate = estimate_by_split_merge(
-            features,
-            len(self.model.config.category_ids) + self.arguments.init_components,
-            settled=torch.cat([free, *replayed]),
-            seed=seed_of("count", self.arguments.seed, self.stage, epoch),
-        )
-        logger.info("stage %d, epoch %d: %s components", self.stage, epoch, estimate)
-        return int(same_on_all(estimate.count))
 
 
 def cosine_rate(epoch: int, epochs: int, first: float, factor: float) -> float:

@@ -1,14 +1,40 @@
-"""The two contrastive losses, from one matrix of similarities.
-
-Rows are views: ``[view 1 of all images; view 2 of all images]``, so row i and row i + B are one image. Forming
-the ``(2B, 2B)`` similarities is what costs; both losses read the same matrix.
-"""
+"""The contrastive objective of GCD, which every prompt of the paper is trained with."""
 
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from promptccd.training.objectives.objective import Objective, Rows
+
+
+class ContrastiveObjective(Objective):
+    """``(1 - w) InfoNCE + w SupCon`` where labels are given, InfoNCE alone where not, and what prompts add.
+
+    The paper prints one loss with one temperature; its code mixes two, and so do we. Both read one matrix of
+    similarities, whose rows are views: ``[view 1 of all images; view 2 of all images]``.
+    """
+
+    def losses(self, rows: Rows) -> dict[str, Tensor]:
+        """``info_nce``, ``supervised`` at labelled stages, and the model's `auxiliary_losses`, weighted already."""
+        options = self.arguments
+        similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
+        parts = {"info_nce": info_nce_loss(similarities, options.temperature_unsupervised)}
+        loss = parts["info_nce"]
+        if rows.labels is not None:
+            parts["supervised"] = supervised_contrastive_loss(
+                similarities, rows.labels, options.temperature_supervised
+            )
+            loss = torch.lerp(loss, parts["supervised"], options.supervised_weight)
+        for name, values in self.model.auxiliary_losses(rows.output).items():
+            parts[name] = rows.mean_of(values)
+            loss = loss + parts[name]
+        return {"loss": loss, **parts}
+
+    def guessing(self, num_images: int) -> dict[str, float]:
+        """InfoNCE at any temperature where nothing tells the partner apart."""
+        return {"info_nce": math.log(2 * num_images - 1)}
 
 
 def info_nce_loss(similarities: Tensor, temperature: float = 1.0) -> Tensor:
@@ -25,11 +51,6 @@ def info_nce_loss(similarities: Tensor, temperature: float = 1.0) -> Tensor:
     logits = _without_self(similarities) / temperature
     partner = torch.arange(rows, device=similarities.device).roll(rows // 2)
     return F.cross_entropy(logits, partner)
-
-
-def collapsed_info_nce(num_images: int) -> float:
-    """What `info_nce_loss` is at any temperature where all embeddings are one: nothing tells the partner apart."""
-    return math.log(2 * num_images - 1)
 
 
 def supervised_contrastive_loss(similarities: Tensor, labels: Tensor, temperature: float = 0.07) -> Tensor:

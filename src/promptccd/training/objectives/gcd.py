@@ -1,0 +1,13 @@
+"""GCD: the same model, head and losses without prompts; the baseline every prompt is held against."""
+
+from promptccd.models import GCDModel
+from promptccd.training.objectives.contrastive import ContrastiveObjective
+from promptccd.training.objectives.objective import Method
+
+METHOD = Method(
+    name="promptccd-gcd",
+    model=GCDModel,
+    objective=ContrastiveObjective,
+    title="GCD",
+    summary="the baseline without prompts",
+)

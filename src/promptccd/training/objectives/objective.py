@@ -1,0 +1,116 @@
+"""What a method is: an objective that a stage is trained for, and what is said of it elsewhere."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from accelerate import Accelerator
+from torch import Tensor
+
+from promptccd.data.stage_images import StageImages
+from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.devices import gather_rows
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """What a stage is trained on.
+
+    Attributes:
+        images: its readable images.
+        labels: their category ids ``(N,)``; `None` at unlabelled stages.
+        replay: features drawn from the last stage's mixture ``(K * S, D)``; `None` at stage 0.
+        num_categories: K_t; `None` to let every fit of a mixture estimate it by splitting and merging.
+    """
+
+    images: StageImages
+    labels: Tensor | None = None
+    replay: Tensor | None = None
+    num_categories: int | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a forward gave for a global batch; V views of B images.
+
+    Attributes:
+        output: of this process's share, view-major: ``(V * b, ...)``.
+        bottleneck: unit embeddings of the whole batch, ``(V, B, d)``, with their gradient on every process.
+        labels: category ids ``(B,)``; `None` at unlabelled stages.
+    """
+
+    output: CategoryDiscoveryOutput
+    bottleneck: Tensor
+    labels: Tensor | None
+
+    def mean_of(self, values: Tensor) -> Tensor:
+        """Mean over the whole batch of one value per view of this process's share, ``(V * b,)``."""
+        views, images = self.bottleneck.shape[:2]
+        return gather_rows(values.float().unflatten(0, (views, -1)), images).mean()
+
+
+class Objective:
+    """What one stage is trained for; made anew for every stage.
+
+    A method overrides `losses`, and the other three where it has something to do there.
+
+    Args:
+        model: trained in place.
+        stage: what it is trained on.
+        arguments: how to train.
+        accelerator: the processes that train together.
+        plain_features: features ``(N, D)`` of the stage's images without prompts; its argument says in a progress bar
+            what they are for.
+    """
+
+    def __init__(
+        self,
+        model: CategoryDiscoveryModel,
+        stage: StageContext,
+        arguments: TrainingArguments,
+        accelerator: Accelerator,
+        plain_features: Callable[[str], Tensor],
+    ):
+        self.model, self.stage, self.arguments = model, stage, arguments
+        self.accelerator, self.plain_features = accelerator, plain_features
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Prepare an epoch that starts at its first step; nothing to do here."""
+
+    def prompted(self, epoch: int) -> bool:
+        """Whether prompts act in the forwards of an epoch."""
+        return True
+
+    def losses(self, rows: Rows) -> dict[str, Tensor]:
+        """Scalars by name, the same on every process; ``"loss"`` is what is minimised."""
+        raise NotImplementedError
+
+    def guessing(self, num_images: int) -> dict[str, float]:
+        """What terms are, by name, where all embeddings of so many images are one: a stage there learns nothing."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method by the name that recipes, checkpoints and tables call it.
+
+    Attributes:
+        name: of the method, usually its configuration's ``model_type``.
+        model: what is saved and loaded.
+        objective: what it is trained for.
+        title: as a person writes it.
+        summary: what its prompts are, as a phrase for cards and ``--help``.
+        parts: children of the model beside backbone and head that learn or are fitted, with their titles.
+        losses: titles of its terms beside those of `ContrastiveObjective`.
+        published: its name in the paper's tables by what sets it apart there: a pool, or a way of counting
+            categories; what is not listed has the method's name.
+    """
+
+    name: str
+    model: type[CategoryDiscoveryModel]
+    objective: type[Objective]
+    title: str
+    summary: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+    losses: Mapping[str, str] = field(default_factory=dict)
+    published: Mapping[str, str] = field(default_factory=dict)

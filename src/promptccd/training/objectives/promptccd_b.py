@@ -1,0 +1,15 @@
+"""PromptCCD-B: a fixed pool of learnt prompts."""
+
+from promptccd.models import PromptCCDBModel
+from promptccd.training.objectives.contrastive import ContrastiveObjective
+from promptccd.training.objectives.objective import Method
+
+METHOD = Method(
+    name="promptccd-b",
+    model=PromptCCDBModel,
+    objective=ContrastiveObjective,
+    title="PromptCCD-B",
+    summary="prompted from a fixed pool that is learnt",
+    parts={"pool": "prompt pool"},
+    published={"l2p": "promptccd-b-l2p", "dualprompt": "promptccd-b-dp"},
+)

@@ -1,0 +1,14 @@
+"""PromptCCD++: part-level prompt pools; its terms are the model's, for they read what prompts every patch."""
+
+from promptccd.models import PromptCCDPlusPlusModel
+from promptccd.training.objectives.contrastive import ContrastiveObjective
+from promptccd.training.objectives.objective import Method
+
+METHOD = Method(
+    name="promptccd-pp",
+    model=PromptCCDPlusPlusModel,
+    objective=ContrastiveObjective,
+    title="PromptCCD++",
+    summary="prompted patch by patch, from a pool for every object part",
+    parts={"pools": "part pools", "router": "part router"},
+)
