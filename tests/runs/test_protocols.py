@@ -17,9 +17,14 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.data.splits import split_by_category
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import ConfigurationError, DataError, RunError
-from promptccd.evaluation import ForgettingScore, SessionScore, clustering_accuracy
-from promptccd.runs import PROTOCOLS, ProtocolOptions, RunEvaluation, train_run
-from promptccd.runs.scoring import Task
+from promptccd.evaluation import (
+    PROTOCOLS,
+    ForgettingScore,
+    ProtocolOptions,
+    SessionScore,
+    clustering_accuracy,
+)
+from promptccd.runs import RunEvaluation, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images
 
@@ -68,7 +73,7 @@ def test_all_is_the_mean_of_old_and_new_weighted_by_the_images_scored(
     score = evaluation.evaluate(name, told(name))
     assert score.protocol == name
     assert [row.stage for row in score.stages] == [1, 2, 3]
-    truth = PROTOCOLS[name].true_ids(Task(evaluation, evaluation.features, told(name)))
+    truth = PROTOCOLS[name].true_ids(evaluation.task(told(name)))
     for row, ids, share in zip(score.stages, truth, old_shares(data)[PROTOCOLS[name].images], strict=True):
         assert row.num_images == len(ids)
         assert np.mean(ids < 2) == pytest.approx(share, abs=5e-5)

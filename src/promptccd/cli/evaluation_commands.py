@@ -11,12 +11,11 @@ from promptccd.cli.tables import comparison_table, score_table, table
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.audit import AuditedRow, Outcome, audit_rows
+from promptccd.evaluation.protocols import ESTIMATORS, PROTOCOLS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.published import published_rows
 from promptccd.experiments import ReportOptions, write_report, write_run_comparison
-from promptccd.runs import PROTOCOLS, ProtocolOptions, RunEvaluation
-from promptccd.runs.protocols import options_by_protocol
+from promptccd.runs import RunEvaluation
 from promptccd.runs.run_groups import PIXELS, baseline_rows, require_different, row_names
-from promptccd.runs.scoring import ESTIMATORS
 
 Scores = dict[str, list[ContinualScore]]
 ROUTING = "part-routing"

@@ -31,10 +31,12 @@ from promptccd.evaluation.continual import (
     score_part_routing,
 )
 from promptccd.evaluation.count_by_accuracy import estimate_by_accuracy
+from promptccd.evaluation.protocols import PROTOCOLS, ProtocolOptions
 from promptccd.evaluation.published import PublishedRow, published_rows
 from promptccd.evaluation.session_accuracy import SessionScore, session_accuracy
 
 __all__ = [
+    "PROTOCOLS",
     "AuditedRow",
     "ClusteringAccuracy",
     "ContinualAccuracy",
@@ -42,6 +44,7 @@ __all__ = [
     "Discovery",
     "ForgettingScore",
     "Interval",
+    "ProtocolOptions",
     "PublishedRow",
     "SessionScore",
     "SplitCounts",

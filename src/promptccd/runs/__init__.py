@@ -4,17 +4,13 @@ from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.explanation import Explanation, explain_image
 from promptccd.runs.models import ParameterCount, count_parameters
 from promptccd.runs.prediction import load_model, predict_folder
-from promptccd.runs.protocols import PROTOCOLS
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.runs.scoring import ProtocolOptions
 from promptccd.runs.stage_checkpoint import load_view
 from promptccd.runs.train_run import stage_stream, train_run
 
 __all__ = [
-    "PROTOCOLS",
     "Explanation",
     "ParameterCount",
-    "ProtocolOptions",
     "RunDirectory",
     "RunEvaluation",
     "count_parameters",

@@ -15,12 +15,20 @@ from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore, score_part_routing
+from promptccd.evaluation.protocols import (
+    ESTIMATORS,
+    PROTOCOLS,
+    FeaturesOf,
+    ProtocolOptions,
+    ScoredImages,
+    Task,
+    options_by_protocol,
+)
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.runs.category_counts import COUNTS
 from promptccd.runs.models import backbone_of, evaluation_view, initial_model
-from promptccd.runs.protocols import PROTOCOLS, options_by_protocol
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import backbone_name
-from promptccd.runs.scoring import FeaturesOf, ProtocolOptions, ScoredImages, Task
 from promptccd.runs.stage_checkpoint import load_configuration, load_stage, load_view
 from promptccd.runs.train_run import stage_stream
 from promptccd.runs.unseen_images import UnseenImages
@@ -77,7 +85,7 @@ class RunEvaluation:
         """Score every finished stage from its checkpoint alone.
 
         Args:
-            protocol: a name in `promptccd.runs.PROTOCOLS`.
+            protocol: a name in `promptccd.evaluation.PROTOCOLS`.
             options: test split and estimator; none means the protocol's defaults.
 
         Raises:
@@ -202,7 +210,28 @@ class RunEvaluation:
                 f"{self.run.path} has finished stage 0 alone, and accuracy is that of unlabelled stages: run the "
                 "training command again, it goes on from there."
             )
-        return replace(PROTOCOLS[protocol].score(Task(self, features, own)), protocol=protocol)
+        return replace(PROTOCOLS[protocol].score(self.task(own, features)), protocol=protocol)
+
+    def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
+        """What a protocol scores.
+
+        Args:
+            options: what the protocol was told.
+            features: to group; none means those of the run's own models.
+        """
+        training = self.recipe.training
+        return Task(
+            trained=self.training_stages,
+            test_stages=lambda: self.test_stages(options.test_split),
+            test_images=lambda: self.test_images(options.test_split),
+            features=features or self.features,
+            count_of_stage=self.count_of_stage,
+            estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
+            part_routing=self.part_routing,
+            num_known=self.stages.num_known,
+            restarts=training.kmeans_restarts,
+            seed=training.seed,
+        )
 
     def features(self, stage: int, images: Sequence[StageImages]) -> list[Tensor]:
         """Features of any images under the model of a stage, ``(N, D)`` each, L2-normalised.

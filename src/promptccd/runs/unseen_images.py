@@ -8,7 +8,7 @@ import numpy as np
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import Stage, StageStream
 from promptccd.errors import DataError
-from promptccd.runs.scoring import ScoredImages
+from promptccd.evaluation.protocols import ScoredImages
 from promptccd.runs.train_run import stage_stream
 from promptccd.training.arguments import DataArguments
 

@@ -1,28 +1,171 @@
-"""Every evaluation protocol of the paper, by name: what is scored, against which reference, with how many groups."""
+"""Every evaluation protocol of the paper, by name: what is scored, against which reference, with how many groups.
+
+A protocol knows features, labels and counts; where they come from is `promptccd.runs.evaluate_run`'s to say.
+"""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from promptccd.clustering import CountEstimate
 from promptccd.data.randomness import seed_of
+from promptccd.data.stage_images import StageImages
 from promptccd.errors import ConfigurationError
-from promptccd.evaluation import (
+from promptccd.evaluation.accuracy import clustering_accuracy
+from promptccd.evaluation.continual import (
     ContinualAccuracy,
     ContinualScore,
+    CountOf,
     Discovery,
     ForgettingScore,
-    SessionScore,
-    clustering_accuracy,
     continual_accuracy,
     discover_categories,
     labelled_categories,
-    session_accuracy,
 )
-from promptccd.evaluation.continual import CountOf
-from promptccd.runs.category_counts import COUNTS
-from promptccd.runs.scoring import ESTIMATORS, Protocol, ProtocolOptions, ScoredImages, Task, chosen_rows
+from promptccd.evaluation.session_accuracy import SessionScore, session_accuracy
+
+# Features of some images under the model of a stage, ``(N, D)`` for each entry.
+FeaturesOf = Callable[[int, Sequence[StageImages]], list[Tensor]]
+EstimatorName = Literal["split_merge", "kmeans"]
+ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
+
+
+@dataclass(frozen=True)
+class ProtocolOptions:
+    """What a protocol can be told; none means its default.
+
+    Attributes:
+        test_split: split of the data set with the test images; none means the benchmark's, else the images that the
+            run left out.
+        estimator: how the number of categories is estimated; none means ``split_merge``.
+
+    Raises:
+        ConfigurationError: an estimator nobody knows.
+    """
+
+    test_split: str | None = None
+    estimator: EstimatorName | None = None
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        if self.estimator not in (None, *ESTIMATORS):
+            raise ConfigurationError(
+                f"Expected estimator to be {' | '.join(ESTIMATORS)}, got {self.estimator!r}."
+            )
+
+
+@dataclass(frozen=True)
+class ScoredImages:
+    """Images of consecutive stages and their true categories.
+
+    Attributes:
+        images: readable images by stage, the labelled stage first.
+        labels: true category ids, ``(N,)`` each, in the ids of the run.
+    """
+
+    images: Sequence[StageImages]
+    labels: Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a protocol scores.
+
+    Attributes:
+        trained: images of the stages that were trained on.
+        test_stages: unseen images cut into stages.
+        test_images: all unseen images, as one entry.
+        features: features to group: of a model's own, or of a baseline.
+        count_of_stage: number of categories that a stage was grouped with.
+        estimate: estimates the number by the estimator that was asked for.
+        part_routing: how well patches are routed to their parts; `None` for a model without parts.
+        num_known: initially labelled categories, which are Old at every stage; their ids come first.
+        restarts: of k-means.
+        seed: of everything that is drawn.
+    """
+
+    trained: ScoredImages
+    test_stages: Callable[[], ScoredImages]
+    test_images: Callable[[], ScoredImages]
+    features: FeaturesOf
+    count_of_stage: Callable[[int], CountEstimate]
+    estimate: CountOf
+    part_routing: Callable[[], ContinualScore | None]
+    num_known: int
+    restarts: int
+    seed: int
+
+    @property
+    def known(self) -> range:
+        """Ids of the initially labelled categories."""
+        return range(self.num_known)
+
+    @property
+    def grouping(self) -> dict[str, int]:
+        """Restarts and seed of k-means."""
+        return {"restarts": self.restarts, "seed": self.seed}
+
+    @property
+    def categories_so_far(self) -> list[int]:
+        """Categories that every unlabelled stage and those before it hold."""
+        return [images.stage.num_categories for images in self.trained.images[1:]]
+
+    def seen_test_ids(self) -> list[np.ndarray]:
+        """True ids of the test images of categories seen so far, for every unlabelled stage."""
+        ids = self.test_images().labels[0]
+        return [ids[ids < count] for count in self.categories_so_far]
+
+    def seen_test_features(self, stage: int) -> Tensor:
+        """Features of these images under the model of a stage."""
+        test = self.test_images()
+        seen = test.labels[0] < self.categories_so_far[stage - 1]
+        return chosen_rows(self.features(stage, test.images)[0], seen)
+
+
+class Protocol(ABC):
+    """One way to score a run.
+
+    Attributes:
+        text: one line that says what it is.
+        images: the images that are scored.
+        reference: whose categories the grouping is told.
+        count: where the number of groups comes from.
+        counted: what the groups are.
+        options: the fields of `ProtocolOptions` it reads.
+        has_baselines: whether features of another model can be scored with it.
+    """
+
+    text: str
+    images: str = "unlabelled training images of the stage"
+    reference: str = "labelled images, and earlier stages under their predicted labels"
+    count: str = "as the run was trained: given, or its estimate"
+    counted: str = "categories"
+    options: tuple[str, ...] = ()
+    has_baselines: bool = True
+
+    @abstractmethod
+    def score(self, task: Task) -> ContinualScore:
+        """Score every finished unlabelled stage.
+
+        Raises:
+            PromptCCDError: the run or its data lack what the protocol needs.
+        """
+
+    def true_ids(self, task: Task) -> list[np.ndarray]:
+        """True category ids of the scored images, stage by stage from the first unlabelled one on."""
+        return list(task.trained.labels[1:])
+
+
+def chosen_rows(features: Tensor, wanted: np.ndarray) -> Tensor:
+    """Features of the images that a mask ``(N,)`` wants."""
+    return features[torch.from_numpy(wanted).to(features.device)]
+
 
 # For a stage and the mask of known images among the scored ones: their category ids.
 KnownAtFirst = Callable[[int, np.ndarray], np.ndarray]
@@ -48,11 +191,11 @@ class Continual(Protocol):
 
     def scored(self, task: Task) -> ScoredImages:
         """Reference and scored images."""
-        return task.run.training_stages
+        return task.trained
 
     def count_of(self, task: Task) -> CountOf:
         """How many categories a stage has."""
-        return lambda stage, features, assigned: task.run.count_of_stage(stage)
+        return lambda stage, features, assigned: task.count_of_stage(stage)
 
 
 class FixedReference(Continual):
@@ -73,7 +216,7 @@ class Inductive(Continual):
 
     def scored(self, task: Task) -> ScoredImages:
         """See the base class."""
-        return task.run.test_stages(task.options.test_split)
+        return task.test_stages()
 
     def true_ids(self, task: Task) -> list[np.ndarray]:
         """See the base class."""
@@ -89,7 +232,7 @@ class UnknownCount(Continual):
 
     def count_of(self, task: Task) -> CountOf:
         """See the base class."""
-        return COUNTS[task.options.estimator or ESTIMATORS[0]](task.run.recipe.training).estimate
+        return task.estimate
 
 
 class Steps(Protocol):
@@ -99,14 +242,14 @@ class Steps(Protocol):
 
     def score(self, task: Task) -> ForgettingScore:
         """See the base class."""
-        scored, grouping = task.run.training_stages, task.grouping
+        scored, grouping = task.trained, task.grouping
         continual = ContinualAccuracy(
             scored.labels[0], len(task.known), restarts=grouping["restarts"], seed=grouping["seed"]
         )
         at_first = self.known_at_first(task)
         rows, before = [], []
         for stage, true_ids in enumerate(self.true_ids(task), start=1):
-            count = task.run.count_of_stage(stage)
+            count = task.count_of_stage(stage)
             found = continual.discover(task.features(stage, scored.images[: stage + 1]), count.count)
             rows.append(continual.score(self.scored(task, stage, found), true_ids, count))
             is_known = np.isin(true_ids, task.known)
@@ -123,7 +266,7 @@ class Steps(Protocol):
 
     def known_at_first(self, task: Task) -> KnownAtFirst:
         """What the model of stage 0 makes of the known ones among the images that are scored."""
-        scored, grouping = task.run.training_stages, task.grouping
+        scored, grouping = task.trained, task.grouping
         reference, *unlabelled = task.features(0, scored.images)
 
         def ids(stage: int, is_known: np.ndarray) -> np.ndarray:
@@ -158,8 +301,8 @@ class StepsOnTest(Steps):
 
     def known_at_first(self, task: Task) -> KnownAtFirst:
         """See the base class."""
-        scored = task.run.training_stages
-        test = task.run.test_images(task.options.test_split)
+        scored = task.trained
+        test = task.test_images()
         reference, unseen = task.features(0, [scored.images[0], *test.images])
         known = np.isin(test.labels[0], task.known)
         ids = labelled_categories(reference, scored.labels[0]).assign(chosen_rows(unseen, known))
@@ -180,7 +323,7 @@ class Sessions(Protocol):
         return session_accuracy(
             task.seen_test_features,
             self.true_ids(task),
-            [images.stage.num_categories for images in task.run.images[1:]],
+            task.categories_so_far,
             num_known=len(task.known),
             **task.grouping,
         )
@@ -201,11 +344,11 @@ class PartRouting(Protocol):
 
     def score(self, task: Task) -> ContinualScore:
         """See the base class."""
-        score = task.run.part_routing()
+        score = task.part_routing()
         if score is None:
             raise ConfigurationError(
-                f"Protocol part-routing needs a model with parts, got variant {task.run.recipe.model.variant}: "
-                "evaluate a run of promptccd-pp, or choose another protocol."
+                "Protocol part-routing needs a model with parts, which this one does not have: evaluate a run of "
+                "promptccd-pp, or choose another protocol."
             )
         return score
 
