@@ -14,8 +14,8 @@ from promptccd.discovery.checkpoint import load_features, load_progress
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.registry import load_registry
 from promptccd.runs import RunDirectory
-from promptccd.runs.history import read_history
 from promptccd.storage import problems_of
+from promptccd.training.history import read_history
 
 STATE = "run/resume/stage1-epoch000003-step00000007"
 

@@ -10,8 +10,7 @@ import yaml
 from promptccd.cli.main import main
 from promptccd.data.ranges import range_of
 from promptccd.errors import ConfigurationError
-from promptccd.training.recipe import Recipe, section_types
-from promptccd.training.recipe_values import alternatives, field_types
+from promptccd.training.recipe import Recipe, alternatives, field_types, section_types
 
 FIELDS = [
     (section, name, hint)

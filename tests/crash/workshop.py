@@ -17,8 +17,7 @@ import datasets
 import torch
 
 from promptccd.cli.main import main
-from promptccd.runs.history import HISTORY, read_history
-from promptccd.training.history import PeakMemory
+from promptccd.training.history import HISTORY, PeakMemory, read_history
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures

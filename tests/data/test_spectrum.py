@@ -9,8 +9,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.spectrum import spectrum_split
-from promptccd.data.splits import CategorySplit, split_by_category
+from promptccd.data.splits import CategorySplit, spectrum_split, split_by_category
 from promptccd.errors import ConfigurationError, DataError, SplitMismatchError
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.arguments import DataArguments

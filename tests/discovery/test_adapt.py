@@ -27,7 +27,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import Rename, load_registry
 from promptccd.runs import load_model, train_run
 from promptccd.storage import problems_of
-from promptccd.training.interruption import StopRequest
+from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, sum_again
 from tests.discovery.conftest import grouped, write_pictures

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from promptccd.errors import DataError
-from promptccd.evaluation import count_by_accuracy as module
-from promptccd.evaluation.count_by_accuracy import estimate_by_accuracy
+from promptccd.evaluation import category_counts as module
+from promptccd.evaluation.category_counts import estimate_by_accuracy
 
 
 def stage(num_old=8, num_new=4, per_category=30, spread=0.3, width=32, seed=0):

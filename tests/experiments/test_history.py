@@ -8,9 +8,8 @@ import pytest
 
 from promptccd.errors import InterruptedRunError
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.history import HISTORY, add_epoch, read_history
-from promptccd.training.history import EpochRecord
-from promptccd.training.interruption import StopRequest
+from promptccd.training.history import HISTORY, EpochRecord, add_epoch, read_history
+from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 
 RECORD = EpochRecord(1, 0, 4, {"loss": 2.5, "info_nce": 2.5}, 0.01, 1.5)

@@ -14,7 +14,7 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.errors import ConfigurationError, MismatchError, PromptCCDError, RunError
 from promptccd.experiments import ReportOptions, write_report, write_run_comparison
 from promptccd.experiments.comparison import published_table
-from promptccd.experiments.run_measures import measure_run
+from promptccd.experiments.measures import measure_run
 from promptccd.runs import RunDirectory, RunEvaluation
 from promptccd.training.arguments import DataArguments, ModelArguments
 from promptccd.training.recipe import Recipe

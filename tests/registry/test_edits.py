@@ -21,7 +21,7 @@ from promptccd.registry import (
     edit_from_dict,
 )
 from promptccd.registry.files import write_entry
-from promptccd.registry.invariants import check_tables
+from promptccd.registry.registry import check_tables
 from tests.registry.streams import WIDTH, Images, known_registry, random_edit, sizes_add_up
 
 ONE, TWO = np.eye(WIDTH)[:2]

@@ -14,7 +14,7 @@ from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryE
 from promptccd.experiments import plan_cells, run_sweep
 from promptccd.models import VARIANTS
 from promptccd.runs import RunDirectory, predict_folder, train_run
-from promptccd.runs.space import TrainingSpace
+from promptccd.runs.models import TrainingSpace
 from promptccd.training.devices import device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState

@@ -17,7 +17,7 @@ from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, InterruptedRunError
 from promptccd.evaluation import score_part_routing
 from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
-from promptccd.training.interruption import StopRequest
+from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
 

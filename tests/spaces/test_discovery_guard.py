@@ -27,8 +27,8 @@ pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptc
 
 from promptccd.discovery.app import Page, PageLimits, Site, build_app
 from promptccd.discovery.app.guard import COOKIE, RequestGuard
-from promptccd.discovery.app.quota import Patience
 from promptccd.discovery.app.server import PageServer
+from promptccd.discovery.app.store import Patience
 from tests.spaces.test_discovery_server import pictures
 
 REAL = os.environ.get("PROMPTCCD_REAL_TIMES") == "1"  # the figures of the Space: half a minute

@@ -19,8 +19,7 @@ from promptccd.errors import DataError, PromptCCDError
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
-from promptccd.discovery.app.quota import FullError, Quota
-from promptccd.discovery.app.store import ANYBODY, Store
+from promptccd.discovery.app.store import ANYBODY, FullError, Quota, Store
 from promptccd.discovery.app.visits import UPLOADS_KEPT, VisitOverError, Visits
 from tests.conftest import coloured_images
 

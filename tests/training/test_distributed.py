@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from promptccd.training.batches import PositionSampler, steps_per_epoch
 from promptccd.training.devices import shard_bounds
+from promptccd.training.step import PositionSampler, steps_per_epoch
 
 SCRIPT = Path(__file__).with_name("record_losses.py")
 

@@ -1,13 +1,18 @@
-"""``promptccd discover`` and ``demo``."""
+"""``promptccd discover``, ``categories`` and ``demo``."""
 
 import argparse
 import logging
 import signal
+import sys
 import webbrowser
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from promptccd.cli.parsing import MOST_DIGITS, MOST_SEED, add_model_limit, command, show, whole_number
+from promptccd.cli.tables import table
 from promptccd.data.limits import MIB
 from promptccd.discovery import (
     EXPORTS,
@@ -17,12 +22,133 @@ from promptccd.discovery import (
     FeatureCache,
     discover,
 )
-from promptccd.errors import ConfigurationError, RunError
+from promptccd.discovery.registry_edits import (
+    correct,
+    dissolve_in,
+    edit_registry,
+    move_in,
+    registry_in,
+    split_in,
+)
+from promptccd.errors import ConfigurationError, RegistryError, RunError
 from promptccd.models.loading import find_model
 from promptccd.models.untrusted import one_line
-from promptccd.training.interruption import StopRequest
+from promptccd.registry import CategoryRegistry, Merge, Rename
+from promptccd.training.progress import StopRequest
 
 logger = logging.getLogger(__name__)
+
+
+def _add_categories(commands: Any) -> None:
+    """Declare them."""
+    text = "list, rename, merge or dissolve categories, move images, undo; ids are never reused"
+    categories = command(commands, "categories", categories_command, text)
+    categories.add_argument("model", metavar="MODEL", help="folder of a finished stage or of a discovery")
+    categories.add_argument("action", choices=list(_ACTIONS), metavar="ACTION", help=" | ".join(_ACTIONS))
+    categories.add_argument(
+        "arguments", nargs="*", metavar="ARGUMENT",
+        help="rename ID NAME | merge ID ID ... | move ID IMAGE ... | split ID IMAGE ... | dissolve ID; an image is "
+        "its sha256, as assignments.csv has it, or row:NUMBER of a training run",
+    )  # fmt: skip
+
+
+def categories_command(options: argparse.Namespace) -> None:
+    """``promptccd categories``."""
+    folder = Path(options.model)
+    act = _ACTIONS[options.action]
+    if act is None:
+        _show(options, registry_in(folder))
+        return
+    edit_registry(
+        folder,
+        lambda registry: act(folder, registry, options.arguments),
+        command=[options.action, *options.arguments],
+        tell=lambda registry: _show(options, registry),
+    )
+
+
+def _show(options: argparse.Namespace, registry: CategoryRegistry) -> None:
+    shown = [each for each in registry.categories.values() if options.json or not each.retired]
+
+    def text() -> str:
+        rows = [
+            [str(each.id), each.name, each.state.value, f"stage {each.born}", each.size] for each in shown
+        ]
+        return table(["id", "name", "state", "since", "images"], rows)
+
+    show(options, [asdict(each) for each in shown], text)
+    sys.stdout.flush()  # now it is told
+
+
+def _rename(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    if len(arguments) != 2:
+        raise RegistryError(
+            f"Expected rename ID NAME, got {arguments}: put a name of several words in quotes."
+        )
+    correct(registry, Rename(_id(arguments[0]), arguments[1]))
+
+
+def _merge(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    correct(registry, Merge([_id(each) for each in arguments]))
+
+
+def _split(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    if not arguments:
+        raise RegistryError(
+            "Expected split ID, and the images of the new category unless they shall be suggested."
+        )
+    split_in(folder, registry, _id(arguments[0]), arguments[1:])
+
+
+def _move(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    if len(arguments) < 2:
+        raise RegistryError(f"Expected move ID IMAGE ..., got {arguments}.")
+    move_in(folder, registry, arguments[1:], _id(arguments[0]))
+
+
+def _dissolve(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    if len(arguments) != 1:
+        raise RegistryError(f"Expected dissolve ID, got {arguments}.")
+    identity = _id(arguments[0])
+    members = registry.members_of(identity)
+    dissolve_in(folder, registry, identity)
+    logger.info("Category %d is gone and will not come back. %s", identity, _whereabouts(registry, members))
+
+
+def _undo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    registry.undo()
+
+
+def _redo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+    registry.redo()
+
+
+def _whereabouts(registry: CategoryRegistry, keys: list[str]) -> str:
+    homes = Counter(registry.members.get(key) for key in keys)
+    parts = [
+        f"{count} to {'no category' if home is None else f'{home} ({registry.category(home).name})'}"
+        for home, count in homes.most_common()
+    ]
+    return f"Its images went: {', '.join(parts)}." if parts else "It had no images."
+
+
+def _id(text: str) -> int:
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise RegistryError(f"Expected the number of a category, got {text[:50]!r}: the list shows them.")
+    return int(text)
+
+
+_ACTIONS: dict[str, Callable[[Path, CategoryRegistry, list[str]], None] | None] = {
+    "list": None,
+    "rename": _rename,
+    "merge": _merge,
+    "split": _split,
+    "move": _move,
+    "dissolve": _dissolve,
+    "undo": _undo,
+    "redo": _redo,
+}
+
 
 # How a category stands, in the words of the page.
 KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
@@ -73,6 +199,7 @@ def add_commands(commands: Any) -> None:
     found.add_argument("--no-cache", action="store_true", help="keep no features on disk")
     add_model_limit(found)
     _add_demo(commands)
+    _add_categories(commands)
 
 
 def discover_command(options: argparse.Namespace) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from transformers.utils import logging as transformers_logging
 
 from promptccd.cli import (
-    category_commands,
     discovery_commands,
     evaluation_commands,
     model_commands,
     sweep_commands,
     training_commands,
 )
+from promptccd.cli import discovery_commands as category_commands
 from promptccd.cli.ends import end_of, ended_by_signals, let_go_of_stdout, make_printable, say
 from promptccd.cli.parsing import Parser
 

@@ -12,8 +12,15 @@ from typing import Any, Literal, NoReturn
 
 from promptccd.errors import ConfigurationError
 from promptccd.training.objectives import METHODS
-from promptccd.training.recipe import Recipe, section_types
-from promptccd.training.recipe_values import alternatives, describe_type, field_types, parse_value, says_none
+from promptccd.training.recipe import (
+    Recipe,
+    alternatives,
+    describe_type,
+    field_types,
+    parse_value,
+    says_none,
+    section_types,
+)
 
 MOST_DIGITS = 18  # of a number that is typed: what 64 bits hold
 MOST_SEED = 10**MOST_DIGITS - 1

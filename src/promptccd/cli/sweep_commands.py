@@ -36,8 +36,7 @@ from promptccd.experiments.comparison import average_records
 from promptccd.experiments.measures import Spread
 from promptccd.runs import RunDirectory
 from promptccd.storage import make_inside, write_file
-from promptccd.training.recipe import section_types
-from promptccd.training.recipe_values import field_types, require_known
+from promptccd.training.recipe import field_types, require_known, section_types
 
 PARTS = ("all", "old", "new")
 

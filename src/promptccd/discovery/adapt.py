@@ -36,8 +36,8 @@ from promptccd.registry import CategoryRegistry, has_registry, load_registry
 from promptccd.runs.prediction import load_model
 from promptccd.storage import write_json
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.interruption import StopRequest
 from promptccd.training.objectives import StageContext, method_named
+from promptccd.training.progress import StopRequest
 from promptccd.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)

@@ -32,11 +32,10 @@ from promptccd.discovery.page import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.registry import PROTOTYPES, REGISTRY, StageChange, load_registry
+from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.runs.space import checkpoint_bytes
 from promptccd.storage import CHECKSUMS, make_folder, refuse_links, remove_leftovers, require_space
-from promptccd.training.interruption import StopRequest
-from promptccd.training.progress import progress_bar
+from promptccd.training.progress import StopRequest, progress_bar
 
 _PAGE = "discovery.html"
 _WRITTEN = (

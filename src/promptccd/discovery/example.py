@@ -1,7 +1,7 @@
 """A finished discovery that ships with the package: handwritten digits in four stages, to look at without a model.
 
 The images are those of scikit-learn; what a run made of them lies in ``example_data/``, written by
-`promptccd.discovery.example_making`.
+``spaces/discovery/make_example.py``.
 """
 
 import json

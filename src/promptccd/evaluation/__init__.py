@@ -16,6 +16,7 @@ from promptccd.evaluation.audit import (
     declared_split,
     implied_old_share,
 )
+from promptccd.evaluation.category_counts import estimate_by_accuracy
 from promptccd.evaluation.continual import (
     ContinualAccuracy,
     ContinualScore,
@@ -30,10 +31,8 @@ from promptccd.evaluation.continual import (
     mean_discovery,
     score_part_routing,
 )
-from promptccd.evaluation.count_by_accuracy import estimate_by_accuracy
-from promptccd.evaluation.protocols import PROTOCOLS, ProtocolOptions
+from promptccd.evaluation.protocols import PROTOCOLS, ProtocolOptions, SessionScore, session_accuracy
 from promptccd.evaluation.published import PublishedRow, published_rows
-from promptccd.evaluation.session_accuracy import SessionScore, session_accuracy
 
 __all__ = [
     "PROTOCOLS",

@@ -8,14 +8,15 @@ from promptccd.experiments.charts import Chart, HeatMap, bar_chart, heat_map, li
 from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.measures import (
     ABSENT,
+    RunMeasures,
     Spread,
+    StageMeasures,
     category_sizes,
     confusion,
     count_text,
     forgetting,
     signed,
 )
-from promptccd.experiments.run_measures import RunMeasures, StageMeasures
 from promptccd.training.objectives import LOSSES, method_named
 
 PARTS = ("all", "old", "new")

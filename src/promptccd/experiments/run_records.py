@@ -8,9 +8,8 @@ from typing import Any
 from promptccd.experiments.category_cards import CategoryCard
 from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.map_figure import MapFigure
-from promptccd.experiments.measures import Spread, category_sizes, confusion, forgetting
+from promptccd.experiments.measures import RunMeasures, Spread, category_sizes, confusion, forgetting
 from promptccd.experiments.pages import Record, Sections
-from promptccd.experiments.run_measures import RunMeasures
 
 PARTS = ("all", "old", "new")
 

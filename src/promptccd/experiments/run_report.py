@@ -12,7 +12,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.experiments.category_cards import CardMaker, CategoryCard
 from promptccd.experiments.comparison import published_table, write_comparison
 from promptccd.experiments.map_figure import MapFigure, choose_points, map_figure, stage_maps
-from promptccd.experiments.measures import Spread
+from promptccd.experiments.measures import RunMeasures, Spread, measure_run
 from promptccd.experiments.pages import render_page, write_report_files
 from promptccd.experiments.run_figures import (
     block_map,
@@ -29,7 +29,6 @@ from promptccd.experiments.run_figures import (
     size_chart,
     size_rows,
 )
-from promptccd.experiments.run_measures import RunMeasures, measure_run
 from promptccd.experiments.run_records import run_records
 from promptccd.runs import RunEvaluation
 from promptccd.runs.model_card import data_in_words, hub_id_of

@@ -12,11 +12,11 @@ from typing import Any
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.experiments.sweep_cells import BASELINES, LOG, CellProcess, SweepCell, Work, score_baselines
+from promptccd.runs.models import space_of_all
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.runs.space import space_of_all
 from promptccd.runs.train_run import train_run
 from promptccd.storage import problems_of, read_file, refuse_links, remove_leftovers, require_space
-from promptccd.training.interruption import StopRequest
+from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)

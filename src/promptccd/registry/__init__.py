@@ -18,9 +18,8 @@ from promptccd.registry.edits import (
 )
 from promptccd.registry.files import PROTOTYPES, REGISTRY, has_registry, load_registry, save_registry
 from promptccd.registry.matching import StageGroups
-from promptccd.registry.registry import CategoryRegistry
+from promptccd.registry.registry import ActivePrototypes, CategoryRegistry
 from promptccd.registry.tables import Category, CategoryState
-from promptccd.registry.view import ActivePrototypes
 
 __all__ = [
     "EDITS",

@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from promptccd.errors import RegistryError
 from promptccd.registry.changes import LONGEST_TIME, History, LogEntry
-from promptccd.registry.registry import CategoryRegistry
+from promptccd.registry.registry import NOTHING_YET, CategoryRegistry
 from promptccd.registry.tables import (
     DIFFERENT,
     LONGEST_KEY,
@@ -30,7 +30,6 @@ from promptccd.registry.tables import (
     Patch,
     Tables,
 )
-from promptccd.registry.view import NOTHING_YET
 from promptccd.storage import newer_format, refuse_links, write_file
 
 FORMAT = 1

@@ -15,6 +15,7 @@ from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore, score_part_routing
+from promptccd.evaluation.category_counts import COUNTS
 from promptccd.evaluation.protocols import (
     ESTIMATORS,
     PROTOCOLS,
@@ -25,7 +26,6 @@ from promptccd.evaluation.protocols import (
     options_by_protocol,
 )
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs.category_counts import COUNTS
 from promptccd.runs.models import backbone_of, evaluation_view, initial_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import backbone_name

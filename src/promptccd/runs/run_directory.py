@@ -18,7 +18,6 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.data.stages import StageStream
 from promptccd.errors import RunError, SplitMismatchError
 from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.runs.history import HISTORY
 from promptccd.storage import (
     make_folder,
     make_inside,
@@ -34,6 +33,7 @@ from promptccd.storage import (
     write_file,
     write_json,
 )
+from promptccd.training.history import HISTORY
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState

@@ -30,13 +30,17 @@ from promptccd.evaluation import (
     clustering_accuracy,
     labelled_categories,
 )
+from promptccd.evaluation.category_counts import COUNTS
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs.category_counts import COUNTS
-from promptccd.runs.history import add_epoch
 from promptccd.runs.model_card import stage_card
-from promptccd.runs.models import backbone_of, ensure_backbone, evaluation_view, stage_zero_model
+from promptccd.runs.models import (
+    TrainingSpace,
+    backbone_of,
+    ensure_backbone,
+    evaluation_view,
+    stage_zero_model,
+)
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.runs.space import TrainingSpace
 from promptccd.runs.stage_checkpoint import (
     SettledImages,
     load_configuration,
@@ -49,9 +53,9 @@ from promptccd.storage import make_inside, require_space, trusted
 from promptccd.training.arguments import DataArguments
 from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.features import extract_features
-from promptccd.training.history import EpochRecord, peak_memory, reset_peak_memory
-from promptccd.training.interruption import StopRequest
+from promptccd.training.history import EpochRecord, add_epoch, peak_memory, reset_peak_memory
 from promptccd.training.objectives import StageContext, method_named
+from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState
 

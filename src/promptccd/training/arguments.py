@@ -13,7 +13,7 @@ from huggingface_hub.dataclasses import strict
 
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
 from promptccd.data.ranges import number, require_in_range
-from promptccd.data.spectrum import spectrum_split
+from promptccd.data.splits import spectrum_split
 from promptccd.errors import ConfigurationError
 from promptccd.models.untrusted import WHOLE
 

@@ -1,18 +1,232 @@
 """A recipe: all sections of a run, from YAML, plain values or a command line."""
 
 import dataclasses
+import difflib
+import re
+import reprlib
+import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import yaml
+from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 
 from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.training.arguments import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.objectives import method_named
 from promptccd.training.pretraining import PretrainingOptions
-from promptccd.training.recipe_values import build_section, read_yaml_file, require_known
+
+# A recipe of ours has about forty values in a kilobyte.
+MOST_BYTES = 2**20
+MOST_VALUES = 10_000
+MOST_SHOWN = 300  # characters of what a parser says
+
+
+def read_yaml(text: str) -> Any:
+    """A document or a single value.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, gives a key twice, or holds more than a recipe could.
+    """
+    try:
+        value = yaml.load(text, Loader=_Loader)
+        _require_modest(value)
+    except (ValueError, OverflowError) as error:  # 2024-02-31, or a number of five thousand digits
+        raise yaml.YAMLError(str(error)) from error
+    except RecursionError as error:
+        raise yaml.YAMLError("it is nested too deeply") from error
+    return value
+
+
+def read_yaml_file(path: str | Path) -> Any:
+    """The document of a file; an empty one for a file that holds comments alone.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is not YAML.
+    """
+    try:
+        text = _content(Path(path)).decode("utf-8")
+        if not text.strip():
+            raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
+        return read_yaml(text) or {}
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot read recipe {str(path)!r}: {error.strerror}. The recipes that come along are in hub_configs/."
+        ) from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigurationError(
+            f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:MOST_SHOWN]}"
+        ) from error
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a recipe; of something that never ends no more than a recipe could have.
+
+    Raises:
+        OSError: it cannot be opened.
+        ConfigurationError: it is no file, or too long for a recipe.
+    """
+    handed_over = str(path).startswith(("/dev/", "/proc/"))  # by a shell, as in <(...)
+    if path.is_fifo() and not handed_over:
+        raise ConfigurationError(f"Recipe {str(path)!r} is a pipe, which may never end: give a file.")
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ConfigurationError(
+            f"Recipe {str(path)!r} is longer than {MOST_BYTES:,} bytes: a recipe has a few lines, give one of those."
+        )
+    return content
+
+
+def _require_modest(value: Any) -> None:
+    """Refuse what a few lines of aliases unfold to, and numbers that nothing can show.
+
+    Raises:
+        ValueError: there are more values than a recipe could have, or a number has more than 64 bits.
+    """
+    waiting, seen = [value], 0
+    while waiting:
+        value, seen = waiting.pop(), seen + 1
+        if seen > MOST_VALUES:
+            raise ValueError(f"it unfolds to more than {MOST_VALUES:,} values")
+        if isinstance(value, int) and value.bit_length() > 64:
+            raise ValueError("a number has more than 64 bits")
+        if isinstance(value, dict):
+            waiting += value.keys()
+            waiting += value.values()
+        elif isinstance(value, list | tuple | set):
+            waiting += value
+
+
+def field_types(section: Any) -> dict[str, Any]:
+    """Type of every field of a section."""
+    hints = typing.get_type_hints(section)
+    return {item.name: hints[item.name] for item in dataclasses.fields(section)}
+
+
+def parse_value(text: str) -> Any:
+    """A value as the command line gives it, read by the rules of the YAML file (``1e-4`` is a number)."""
+    try:
+        return read_yaml(text)
+    except yaml.YAMLError:
+        return text
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types a hint allows: the members of a union, or the hint itself."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
+def describe_type(hint: Any) -> str:
+    """A type in words a person would use: ``int``, ``no | bf16``, ``list[float] or none``."""
+    if typing.get_origin(hint) is Literal:
+        return " | ".join(str(choice) for choice in typing.get_args(hint))
+    if len(alternatives(hint)) > 1:
+        return " or ".join(describe_type(part) for part in alternatives(hint))
+    if hint is type(None):
+        return "none"
+    return str(hint).replace("typing.", "") if typing.get_origin(hint) else hint.__name__
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML 1.2 where 1.1 surprises: ``1e-4`` is a number, ``no`` is a word, and no key is given twice."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the name and the shape are PyYAML's
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping; of a key that stood there twice, one value would be lost without a word."""
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is given twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
+    ),
+    list("-+0123456789."),
+)
+
+
+def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
+    """A section's dataclass from plain values.
+
+    Args:
+        name: its name, for messages.
+        section: the dataclass.
+        values: by field; what is not given keeps its default.
+
+    Raises:
+        ConfigurationError: an unknown field, or a value of the wrong type or range.
+    """
+    hints = field_types(section)
+    require_known(f"field of section {name!r}", values, hints)
+    prepared = {
+        key: None if says_none(value, hints[key]) else _with_floats(value, hints[key])
+        for key, value in values.items()
+    }
+    for key, value in prepared.items():
+        # A class of this one field: types are checked before ranges, which may span several fields.
+        check: Any = strict(dataclasses.make_dataclass("Field", [(key, hints[key])]))
+        try:
+            check(**{key: value})
+        except StrictDataclassError as error:
+            raise ConfigurationError(
+                f"Wrong type for {name}.{key}: expected {describe_type(hints[key])}, got "
+                f"{reprlib.repr(value)} ({type(value).__name__})."
+            ) from error
+        if isinstance(value, str) and (not value.strip() or "\0" in value):
+            raise ConfigurationError(f"Expected {name}.{key} to be a name, got {value!r}.")
+    return section(**prepared)
+
+
+def says_none(value: Any, hint: Any) -> bool:
+    """Whether a word means none for a field that takes none: YAML writes it ``null``, people write ``none``."""
+    return isinstance(value, str) and value.lower() in ("none", "null") and type(None) in alternatives(hint)
+
+
+def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Refuse keys that nobody knows, with the likeliest one that is known.
+
+    Raises:
+        ConfigurationError: naming the key.
+    """
+    for key in given:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ConfigurationError(f"Unknown {what} {key!r}.{hint} It takes: {', '.join(known)}.")
+
+
+def _with_floats(value: Any, hint: Any) -> Any:
+    """Whole numbers become floats where floats are wanted, inside lists too."""
+    options = alternatives(hint)
+    if isinstance(value, int) and not isinstance(value, bool) and float in options:
+        return float(value) if value.bit_length() <= 64 else value
+    for option in options:
+        if isinstance(value, list) and typing.get_origin(option) is list:
+            return [_with_floats(item, typing.get_args(option)[0]) for item in value]
+    return value
 
 
 @dataclass(kw_only=True)

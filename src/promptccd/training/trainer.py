@@ -15,14 +15,19 @@ from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.batches import PositionSampler, epoch_order, steps_per_epoch, training_loader
 from promptccd.training.devices import is_out_of_memory
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
-from promptccd.training.interruption import StopRequest
 from promptccd.training.objectives import Objective, StageContext
-from promptccd.training.progress import EpochProgress
-from promptccd.training.step import Batch, training_loss
+from promptccd.training.progress import EpochProgress, StopRequest
+from promptccd.training.step import (
+    Batch,
+    PositionSampler,
+    epoch_order,
+    steps_per_epoch,
+    training_loader,
+    training_loss,
+)
 
 logger = logging.getLogger(__name__)
 

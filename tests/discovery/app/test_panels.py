@@ -18,8 +18,7 @@ from promptccd.discovery.app.panels.groups import NO_CATEGORY, GroupsPanel, _ope
 from promptccd.discovery.app.panels.images import ImagesPanel
 from promptccd.discovery.app.panels.questions import MOST, NOTHING_LEFT, QuestionsPanel
 from promptccd.discovery.app.panels.take_away import push_groups
-from promptccd.discovery.app.quota import Quota
-from promptccd.discovery.app.store import Store
+from promptccd.discovery.app.store import Quota, Store
 from promptccd.discovery.app.visits import Visit, Visits
 from promptccd.errors import DataError, HubError
 from promptccd.registry import Confirm, Rename

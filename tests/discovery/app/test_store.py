@@ -15,8 +15,7 @@ pytest.importorskip("gradio", reason="the page needs gradio: pip install -c cons
 
 from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.discovery.app.panels.take_away import rationed, zipped
-from promptccd.discovery.app.quota import FullError, Quota
-from promptccd.discovery.app.store import ANYBODY, BLOCK, Store, size_of
+from promptccd.discovery.app.store import ANYBODY, BLOCK, FullError, Quota, Store, size_of
 from promptccd.discovery.exports import assignment_rows, export_dataset, export_image_folder
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError

@@ -11,8 +11,7 @@ import pytest
 from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.discovery.app.desk import Desk
 from promptccd.discovery.app.panels.take_away import NAMES, OFFERS, TakeAwayPanel
-from promptccd.discovery.app.quota import Quota
-from promptccd.discovery.app.store import Store
+from promptccd.discovery.app.store import Quota, Store
 from promptccd.discovery.app.visits import Visit, Visits
 from tests.photographs import MARKER, album
 

@@ -17,9 +17,8 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from promptccd.data.limits import MIB, IntakeLimits
-from promptccd.discovery.app.quota import Claim, FullError, PageLimits, Quota
 from promptccd.discovery.app.site import App, Message, Receive, Refusal, Send, Site, header
-from promptccd.discovery.app.store import Store
+from promptccd.discovery.app.store import Claim, FullError, PageLimits, Quota, Store
 from promptccd.discovery.app.uploads import Uploads
 
 BODY_BYTES = MIB  # of a request that is no upload

@@ -15,10 +15,9 @@ from promptccd.discovery.app.panels.groups import GroupsPanel
 from promptccd.discovery.app.panels.images import ImagesPanel
 from promptccd.discovery.app.panels.questions import QuestionsPanel
 from promptccd.discovery.app.panels.take_away import TakeAwayPanel
-from promptccd.discovery.app.quota import PageLimits, Quota
 from promptccd.discovery.app.server import PageServer, guarded, keep_files_private
 from promptccd.discovery.app.site import Site
-from promptccd.discovery.app.store import Store
+from promptccd.discovery.app.store import PageLimits, Quota, Store
 from promptccd.discovery.app.visits import Visits
 
 LIFETIME_S = 1800.0

@@ -23,9 +23,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.app.guard import RequestGuard
-from promptccd.discovery.app.quota import PageLimits, Patience
 from promptccd.discovery.app.site import App, Site
-from promptccd.discovery.app.store import Store
+from promptccd.discovery.app.store import PageLimits, Patience, Store
 
 FILES_PER_CONNECTION = 4  # that this process may open
 LATE = b"The request did not arrive in time: try again."

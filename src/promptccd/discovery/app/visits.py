@@ -1,5 +1,6 @@
 """Who is visiting: a private session and folder each, over one model whose weights all of them share."""
 
+import copy
 import logging
 import os
 import secrets
@@ -12,11 +13,57 @@ from types import TracebackType
 
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.limits import IntakeLimits
-from promptccd.discovery.app.quota import Claim, FullError, PageLimits, Quota
-from promptccd.discovery.app.shared_model import SharedModel
-from promptccd.discovery.app.store import ANYBODY, Shelf, Store
+from promptccd.data.views import EvaluationView
+from promptccd.discovery.app.store import ANYBODY, Claim, FullError, PageLimits, Quota, Shelf, Store
+from promptccd.discovery.embedding import load_embedder
+from promptccd.discovery.registry_of import registry_of
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, PromptCCDError
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.registry import CategoryRegistry
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SharedModel:
+    """What is loaded once.
+
+    Attributes:
+        model: in evaluation mode.
+        view: its deterministic view.
+        registry: its categories, as every visitor finds them.
+    """
+
+    model: CategoryDiscoveryModel
+    view: EvaluationView
+    registry: CategoryRegistry
+
+    @classmethod
+    def load(cls, place: str) -> "SharedModel":
+        """Load a finished stage or a bare backbone.
+
+        Raises:
+            PromptCCDError: it cannot be loaded, for a reason that is logged and not told.
+        """
+        try:
+            model, view = load_embedder(place)
+            return cls(model.eval(), view, registry_of(model, place))
+        except PromptCCDError as error:  # which may name folders of this machine
+            logger.error("No visit can begin: %s", error)
+            raise PromptCCDError(
+                "The model of this page cannot be loaded. Whoever runs the page finds the reason in its log; try "
+                "again later."
+            ) from error
+
+    def session(self, limits: IntakeLimits) -> DiscoverySession:
+        """A session whose model has modules, categories and configuration of its own over the same weights.
+
+        Categories of one visitor's model, and hooks that an explanation sets, are so out of reach of the others.
+        """
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        twin = copy.deepcopy(self.model, {id(tensor): tensor for tensor in tensors})
+        return DiscoverySession(twin, self.view, self.registry.copy(), limits=limits)
 
 
 class VisitOverError(PromptCCDError):
@@ -51,8 +98,6 @@ class VisitLock:
         with self._lock:
             self._over = True
 
-
-logger = logging.getLogger(__name__)
 
 COPIES = 2  # of a data set of the Hub: as it is downloaded, and as it is read
 UPLOADS_KEPT = 4  # times the limit of one upload: what a visit of several stages may lay down in all

@@ -1,4 +1,4 @@
-"""Make the files of the example anew: ``python -m promptccd.discovery.example_making RUN`` after ``make demo``."""
+"""Make the files of the example anew: ``python spaces/discovery/make_example.py RUN`` after ``make demo``."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from promptccd.discovery.groups import GroupView, views_of
 from promptccd.discovery.standing import Standing, standing_of
 from promptccd.errors import RunError
 from promptccd.experiments import stage_maps
-from promptccd.experiments.run_measures import found_ids
+from promptccd.experiments.measures import found_ids
 from promptccd.registry import CategoryRegistry
 from promptccd.runs import RunEvaluation
 from promptccd.runs.stage_checkpoint import key_of, load_configuration

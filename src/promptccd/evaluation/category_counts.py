@@ -4,13 +4,114 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate, estimate_by_split_merge
+from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.data.stages import Stage
-from promptccd.evaluation import estimate_by_accuracy
+from promptccd.errors import DataError
+from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.training.arguments import TrainingArguments
+
+MARGIN = 1.0  # percentage points
+RESOLUTION = 0.5  # of the search: counts are whole numbers
+
+
+def estimate_by_accuracy(
+    labelled: Tensor,
+    labels: Tensor,
+    unlabelled: Tensor,
+    *,
+    max_count: int | None = None,
+    restarts: int,
+    seed: int,
+) -> CountEstimate:
+    """The number of clusters for which plain k-means over all images is most accurate on the labelled ones.
+
+    Brent's bounded search from the number of labelled categories to ``max_count``, each count tried once; the
+    best one tried wins, the smallest of equals. Accuracy need not have one peak, so the search can miss a
+    better count. The range is that of the counts tried around the best with accuracy within 1 point of its.
+
+    Args:
+        labelled: ``(L, D)``, L2-normalised.
+        labels: ``(L,)`` integers >= 0, gaps allowed.
+        unlabelled: ``(N, D)``, L2-normalised.
+        max_count: greatest count to try; None is twice the number of labelled categories.
+        restarts: of k-means, for every count.
+        seed: of k-means.
+
+    Raises:
+        DataError: NaN or infinite features, shapes that do not fit together, no labelled image, ``max_count``
+            below the number of labelled categories, or fewer images than ``max_count``.
+    """
+    labels = torch.as_tensor(labels)
+    points = _joined(labelled, labels, unlabelled)
+    known = len(labels.unique())
+    max_count = 2 * known if max_count is None else max_count
+    if max_count < known:
+        raise DataError(
+            f"Expected max_count >= number of labelled categories ({known}), got {max_count}: "
+            "every one of them is a category, so allow at least as many."
+        )
+    if len(points) < max_count:
+        raise DataError(
+            f"Expected at least max_count ({max_count}) images to cluster, got {len(points)}: "
+            "lower max_count or give more images."
+        )
+    scores: dict[int, float] = {}
+
+    def error(position: float) -> float:
+        count = min(int(position), max_count)
+        if count not in scores:
+            clusters = SemiSupervisedKMeans(count, restarts, random_state=seed).fit_predict(points)
+            found = torch.as_tensor(clusters)[: len(labels)]
+            scores[count] = clustering_accuracy(labels.cpu(), found.cpu(), ()).all
+        return -scores[count]
+
+    if known == max_count:
+        error(known)
+    else:  # the search stays inside its bounds and truncation takes up to 1 off: max_count is within reach
+        minimize_scalar(error, bounds=(known, max_count + 1), method="bounded", options={"xatol": RESOLUTION})
+    return _estimate(scores)
+
+
+def _joined(labelled: Tensor, labels: Tensor, unlabelled: Tensor) -> Tensor:
+    """Labelled features, then the unlabelled: ``(L + N, D)``."""
+    first, second = as_features(labelled, "labelled"), as_features(unlabelled, "unlabelled")
+    if first.shape[1] != second.shape[1]:
+        raise DataError(
+            f"Expected unlabelled features of width {first.shape[1]}, like the labelled ones, "
+            f"got {second.shape[1]}: take both from one model."
+        )
+    if not len(first) or labels.shape != first.shape[:1]:
+        raise DataError(
+            f"Expected one label for each of at least one labelled feature, got {tuple(labels.shape)} labels "
+            f"for {len(first)} features: accuracy is counted on the labelled images."
+        )
+    if labels.is_floating_point() or (labels < 0).any():
+        raise DataError(
+            f"Expected labels to be integers >= 0, got {labels.dtype} from {labels.min()}: "
+            "leave images without a label in `unlabelled`."
+        )
+    return torch.cat([first, second.to(first)])
+
+
+def _estimate(scores: dict[int, float]) -> CountEstimate:
+    """The best count with the counts tried next to it that are about as good."""
+    tried = sorted(scores)
+    best = max(tried, key=lambda count: (scores[count], -count))
+    place = tried.index(best)
+    low = high = place
+    while low > 0 and scores[tried[low - 1]] >= scores[best] - MARGIN:
+        low -= 1
+    while high + 1 < len(tried) and scores[tried[high + 1]] >= scores[best] - MARGIN:
+        high += 1
+    return CountEstimate(
+        best, tried[low], tried[high], "labelled accuracy of k-means", "1 point of labelled accuracy"
+    )
+
 
 KMEANS_RESTARTS = 3  # per count that is tried: ranking counts needs less than grouping does
 
