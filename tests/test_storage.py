@@ -166,6 +166,20 @@ def test_a_full_disk_leaves_the_old_one_and_no_litter(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(4)
+def test_a_bug_of_ours_leaves_the_old_one_and_no_litter(tmp_path: Path) -> None:
+    write_directory(tmp_path / "one", fill)
+
+    def breaks(folder: Path) -> None:
+        fill(folder)
+        raise ValueError("no error of a disk")
+
+    with pytest.raises(ValueError, match="no error of a disk"):
+        write_directory(tmp_path / "one", breaks, replace=True)
+    assert [item.name for item in tmp_path.iterdir()] == ["one"]
+    assert trusted(tmp_path / "one")
+
+
+@pytest.mark.fault(4)
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     write_file(tmp_path / "one", "old")
     said = in_a_child(lambda: write_file(tmp_path / "one", b"x" * 2_500_000), 1_000_000)

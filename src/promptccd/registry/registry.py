@@ -117,8 +117,15 @@ class ActivePrototypes(NamedTuple):
     matrix: np.ndarray
 
 
-class RegistryView:
-    """The state of a registry and everything that is read off it; `CategoryRegistry` adds what changes it.
+class CategoryRegistry:
+    """Categories with ids that are never reused, the images in them, and what people said about both.
+
+    Start with nothing and `observe` a stage, or with `from_categories`. Every edit is one log entry and can be
+    undone until the next stage arrives: then the features are other ones, and the state before cannot be had again.
+    A repeated grouping of a stage that was seen is an entry as well, and is undone like an edit.
+
+    Ids count up and never down: the id of a split that was undone is not given again, except to the same split when
+    it is redone. Rows of prototypes are appended within a stage; with a new one, rows nobody refers to are dropped.
 
     Args:
         tables: the state; empty by default.
@@ -296,20 +303,6 @@ class RegistryView:
             num_rows=len(self._prototypes),
             next_id=self._next_id,
         )
-
-
-class CategoryRegistry(RegistryView):
-    """Categories with ids that are never reused, the images in them, and what people said about both.
-
-    Start with nothing and `observe` a stage, or with `from_categories`. Every edit is one log entry and can be
-    undone until the next stage arrives: then the features are other ones, and the state before cannot be had again.
-    A repeated grouping of a stage that was seen is an entry as well, and is undone like an edit.
-
-    Ids count up and never down: the id of a split that was undone is not given again, except to the same split when
-    it is redone. Rows of prototypes are appended within a stage; with a new one, rows nobody refers to are dropped.
-
-    What can be read of it, and the arguments, are those of `RegistryView`.
-    """
 
     @classmethod
     def from_categories(
