@@ -84,21 +84,6 @@ def test_batches_and_empty_clusters_change_nothing(monkeypatch):
     assert (alone[1::2] == 0).all() and alone[10] == 0
 
 
-def test_hastings_ratios_are_differences_of_the_log_posterior():
-    points, groups = blobs([20, 25, 30], width=64)
-    prior = NormalInverseWishart()
-    halves = torch.arange(len(points)) % 2 == 0
-    marginals = log_marginal_likelihood(points, groups, 3, prior)
-    before = module.log_posterior(points, groups, prior)
-    for cluster, ratio in enumerate(log_hastings_split(points, groups, halves, marginals, prior)):
-        split = groups.where(~((groups == cluster) & halves), 3)
-        assert ratio == pytest.approx(module.log_posterior(points, split, prior) - before, abs=1e-6)
-    pairs = torch.tensor([[0, 1], [1, 2]])
-    for pair, ratio in zip(pairs, log_hastings_merge(points, groups, pairs, marginals, prior), strict=True):
-        merged = groups.where(groups != pair[1], pair[0]).unique(return_inverse=True)[1]
-        assert ratio == pytest.approx(module.log_posterior(points, merged, prior) - before, abs=1e-6)
-
-
 def test_a_half_of_five_points_is_no_split():
     points, _ = blobs([11], width=32)
     prior, labels = NormalInverseWishart(), torch.zeros(11, dtype=torch.int64)
