@@ -188,6 +188,31 @@ def test_batching_of_restarts_changes_nothing(monkeypatch):
         np.testing.assert_allclose(together[1], other[1], atol=1e-6)
 
 
+def test_the_defaults_are_the_papers():
+    assert SemiSupervisedKMeans(3).get_params() == {
+        "n_clusters": 3, "n_init": 100, "max_iter": 200, "tol": 1e-4, "random_state": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [[0, 1], [2, 5], [5], [0, 3, 4, 5], [1, 2, 3, 4, 5], []])
+def test_restarts_that_go_on_keep_their_own_state(kept):
+    rows = torch.arange(6.0)
+    state = kmeans_restarts.Restarts(
+        ids=torch.arange(6),
+        affinity=rows[:, None, None].repeat(1, 2, 3),
+        centres=rows[:, None, None].repeat(1, 2, 4),
+        sums=rows[:, None, None].repeat(1, 2, 4),
+        counts=rows[:, None].repeat(1, 2),
+        labels=torch.arange(6)[:, None].repeat(1, 3),
+    )
+    running = torch.isin(torch.arange(6), torch.tensor(kept, dtype=torch.int64))
+    after = state.keep(running)
+    assert sorted(after.ids.tolist()) == kept
+    for values in vars(after).values():
+        assert len(values) == len(kept)
+        assert (after.ids == values.flatten(1).T).all() if values.ndim > 1 else True
+
+
 def test_more_restarts_contain_the_fewer():
     data = mixed(spread=1.5)
     inertia = [SemiSupervisedKMeans(10, n_init=n, random_state=2).fit(*data).inertia_ for n in (1, 4, 16)]

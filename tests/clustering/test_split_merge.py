@@ -149,6 +149,8 @@ def test_settled_features_follow_the_majority_of_their_category():
     halves = torch.tensor([True, True, False, False, True, False])
     anchors = torch.tensor([7, 7, 7, 2, -1, -1])
     assert module.together(halves, anchors).tolist() == [True, True, True, False, True, False]
+    one_of_three = torch.tensor([True, False, False, True, False, True])
+    assert module.together(one_of_three, anchors).tolist() == [False, False, False, True, False, True]
 
 
 SIZES = [30, 31, 33, 34, 36, 37, 39, 41, 42, 44, 45, 46, 48, 50, 51, 53, 55, 56, 58, 60]

@@ -137,13 +137,14 @@ def test_halving_finds_the_better_cut_where_two_are_stable():
     assert sum(best) >= 58
 
 
-def test_halving_prefers_a_worse_cut_that_leaves_both_halves_enough_points():
+@pytest.mark.parametrize("scale", [1.0, 0.16])  # the better cut takes 42 off the inertia, and 1.07
+def test_halving_prefers_a_worse_cut_that_leaves_both_halves_enough_points(scale):
     """Three outliers are the best cut by inertia, which is no split at all."""
     points = torch.cat(
         [clumps((10, -1, 0), (10, 1, 0), (3, 0, 4), noise=0.02, seed=seed)[0] for seed in range(20)]
     )
     labels = torch.arange(20).repeat_interleave(23)
-    halves = module.halve(points, labels, 20, generator()).view(20, 23)
+    halves = module.halve(scale * points, labels, 20, generator()).view(20, 23)
     smaller = torch.minimum(halves.sum(1), 23 - halves.sum(1))
     assert (smaller >= 6).sum() >= 18
     assert (halves[:, :10].sum(1) % 10 == 0).all()  # never through a clump
@@ -169,6 +170,20 @@ def test_a_cluster_that_splits_takes_no_part_in_a_merge_of_the_same_sweep():
     assert log_hastings_merge(points, labels, torch.tensor([[0, 1]]), marginals, NormalInverseWishart()) > 3
     after, _ = sweep(points, labels)
     assert int(after.max()) + 1 == 3
+
+
+def test_two_settled_categories_are_not_merged_however_alike_they_are():
+    points, _ = clumps((24, 0, 0))
+    labels = torch.arange(24) % 2
+    marginals = log_marginal_likelihood(points, labels, 2, NormalInverseWishart())
+    assert log_hastings_merge(points, labels, torch.tensor([[0, 1]]), marginals, NormalInverseWishart()) > 3
+    anchors = labels.where(torch.arange(24) < 12, -1)
+    assert module.holders(labels, anchors).tolist() == [True, True]
+    assert module.holders(labels, anchors.where(labels == 1, -1)).tolist() == [False, True]
+    for seed in range(5):
+        after, _ = module._sweep(points, labels, anchors, NormalInverseWishart(), generator(seed))
+        assert len(after[:12:2].unique()) == len(after[1:12:2].unique()) == 1
+        assert after[0] != after[1]
 
 
 def between_two_old_ones():

@@ -40,6 +40,9 @@ def test_one_step_has_the_figures_of_its_row() -> None:
     score = ForgettingScore("pa-cgcd", [StageScore(1, 60.0, 70.0, 52.0, 200, 2158)], [75.0])
     assert score.summary == {"M_all": 60.0, "M_o": 70.0, "M_f": 5.0, "M_d": 52.0, "M_d_mean": 52.0}
     assert score.columns == {"known_before": [75.0], "forgotten": [5.0]}
+    values = score.to_dict()
+    assert list(values) == ["protocol", "unit", "stages", "average", "columns", "summary"]
+    assert ForgettingScore.from_dict(values) == score
 
 
 def test_what_stage_zero_knows_assigns_by_its_means() -> None:
