@@ -216,3 +216,19 @@ def test_a_component_without_points_has_the_variance_of_all_of_them(covariance_t
         "spherical": torch.tensor([5.25]),
     }[covariance_type]
     torch.testing.assert_close(mixture.variances[empty], expected.double())
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_a_component_of_one_point_has_no_variance_but_the_regularisation(covariance_type):
+    points = torch.tensor([[0.0, 0.0], [2.0, 6.0], [5.0, -1.0]]).double()
+    mixture = fit_gaussian_mixture(
+        points, 3, covariance_type=covariance_type, max_iter=0, regularisation=0.25, seed=0
+    )
+    expected = {
+        "full": 0.25 * torch.eye(2),
+        "diag": torch.full((2,), 0.25),
+        "spherical": torch.tensor([0.25]),
+    }
+    torch.testing.assert_close(
+        mixture.variances, expected[covariance_type].double().expand_as(mixture.variances)
+    )

@@ -306,6 +306,22 @@ def test_a_centre_is_drawn_as_often_as_its_squared_distance_says():
         assert abs(times - expected) <= 4 * (expected * (1 - expected / 2800)) ** 0.5
 
 
+def test_the_inertia_a_restart_is_chosen_by_is_that_of_the_plain_sum():
+    unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
+    problem = kmeans_restarts.prepare(
+        *(torch.from_numpy(each) for each in (unlabelled, labelled, labels)), 6, 9, use_gram=False
+    )
+    draws = torch.from_numpy(np.random.default_rng(0).random((4, 3, 2)))
+    for restart in range(4):
+        one = torch.tensor([restart])
+        started = kmeans_restarts.start(problem, one, draws[one])
+        solution = kmeans_restarts.run_lloyd(problem, started, 300, 0.0)
+        centres = (solution.centres + problem.origin).numpy()
+        own = ((labelled - centres[labels]) ** 2).sum()
+        expected = squared_distances(unlabelled, centres).min(1).sum() + own
+        assert (solution.inertia, solution.restart) == (pytest.approx(expected, rel=1e-9), restart)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_restart_is_chosen_by_labelled_and_unlabelled_inertia_together(seed):
     """Many labelled points among few others: which restart is best for these alone says little."""

@@ -218,5 +218,7 @@ def test_bad_input_is_one_clear_line():
         split_and_merge(points, 2, seed=0)
     with pytest.raises(ConfigurationError, match=r"psi > 0, got -1"):
         NormalInverseWishart(psi=-1)
+    with pytest.raises(ConfigurationError, match=r"kappa > 0, got 0"):
+        NormalInverseWishart(kappa=0)
     with pytest.raises(ConfigurationError, match="nu > 7"):
         split_and_merge(points[:3], 2, prior=NormalInverseWishart(nu=7), seed=0)
