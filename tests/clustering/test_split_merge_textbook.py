@@ -125,7 +125,7 @@ def test_a_sweep_makes_a_split_of_ratio_three_tenths_in_three_of_ten_times():
 
 
 def test_halving_finds_the_better_cut_where_two_are_stable():
-    """Four corners of a rectangle: 2-means stops at either pair of sides, and one start in three at the worse."""
+    """Four corners of a rectangle: 2-means stops at either pair of sides, and one start in five at the worse."""
     corners = [(8, x, y) for x in (-1.0, 1.0) for y in (-0.8, 0.8)]
     points = torch.cat([clumps(*corners, noise=0.02, seed=seed)[0] for seed in range(60)])
     labels, right = torch.arange(60).repeat_interleave(32), points[:, 0] > 0
