@@ -9,6 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 SEEDS    ?= 1 7 10
 JOBS     ?= 1
+MUTANTS  ?= --count 200
 VARIANTS ?= promptccd promptccd-gcd promptccd-b-l2p promptccd-b-dp promptccd-u promptccd-pp
 CIFAR100 ?= uoft-cs/cifar100
 
@@ -24,7 +25,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 spectrum test faults guards lint format bench clean
+.PHONY: demo demo-seeds variants variants-cifar100 spectrum test faults guards mutants lint format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -55,6 +56,9 @@ faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests th
 guards: $(VENV)/.dev         ## take each guard out in turn: its tests must fail; some minutes
 	$(BIN)/python -m tests.guards
 
+mutants: $(VENV)/.dev        ## small mistakes put in one by one: a test must fail; MUTANTS='--count 50 clustering/'
+	$(BIN)/python -m tests.mutants $(MUTANTS)
+
 lint: $(VENV)/.dev           ## ruff and mypy, nothing is changed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -68,7 +72,7 @@ bench: $(VENV)/.dev          ## ratios of speed and memory, each measured in one
 	$(BIN)/python -m benchmarks.bench_all
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .mutants_cache
 
 $(VENV)/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

@@ -74,6 +74,7 @@ def test_moves_are_taken_while_their_total_loss_is_affordable():
     assert module._affordable(gains, involved, 100) == 3
     assert module._affordable(-involved - 1, involved, 100) == 0
     assert module._affordable(gains[:0], involved[:0], 100) == 0
+    assert module._affordable(-involved, involved, 100) == 4  # exactly what is allowed
     assert module._affordable(torch.tensor([-torch.inf]), torch.tensor([3.0]), 100) == 0
 
 

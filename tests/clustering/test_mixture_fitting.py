@@ -200,3 +200,35 @@ def test_parameters_cannot_be_changed():
     assert isinstance(mixture, MixtureParameters)
     with pytest.raises(AttributeError):
         mixture.means = torch.zeros(1)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_a_component_without_points_has_the_variance_of_all_of_them(covariance_type):
+    """Copies of two points and three components: one of them is empty."""
+    points = torch.tensor([[0.0, 0.0], [2.0, 6.0]]).double().repeat(8, 1)
+    mixture = fit_gaussian_mixture(
+        points, 3, covariance_type=covariance_type, max_iter=0, regularisation=0.25, seed=0
+    )
+    empty = int(mixture.log_weights.argmin())
+    expected = {
+        "full": torch.tensor([[1.25, 3.0], [3.0, 9.25]]),
+        "diag": torch.tensor([1.25, 9.25]),
+        "spherical": torch.tensor([5.25]),
+    }[covariance_type]
+    torch.testing.assert_close(mixture.variances[empty], expected.double())
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_a_component_of_one_point_has_no_variance_but_the_regularisation(covariance_type):
+    points = torch.tensor([[0.0, 0.0], [2.0, 6.0], [5.0, -1.0]]).double()
+    mixture = fit_gaussian_mixture(
+        points, 3, covariance_type=covariance_type, max_iter=0, regularisation=0.25, seed=0
+    )
+    expected = {
+        "full": 0.25 * torch.eye(2),
+        "diag": torch.full((2,), 0.25),
+        "spherical": torch.tensor([0.25]),
+    }
+    torch.testing.assert_close(
+        mixture.variances, expected[covariance_type].double().expand_as(mixture.variances)
+    )

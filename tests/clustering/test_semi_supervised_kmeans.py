@@ -188,6 +188,31 @@ def test_batching_of_restarts_changes_nothing(monkeypatch):
         np.testing.assert_allclose(together[1], other[1], atol=1e-6)
 
 
+def test_the_defaults_are_the_papers():
+    assert SemiSupervisedKMeans(3).get_params() == {
+        "n_clusters": 3, "n_init": 100, "max_iter": 200, "tol": 1e-4, "random_state": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [[0, 1], [2, 5], [5], [0, 3, 4, 5], [1, 2, 3, 4, 5], []])
+def test_restarts_that_go_on_keep_their_own_state(kept):
+    rows = torch.arange(6.0)
+    state = kmeans_restarts.Restarts(
+        ids=torch.arange(6),
+        affinity=rows[:, None, None].repeat(1, 2, 3),
+        centres=rows[:, None, None].repeat(1, 2, 4),
+        sums=rows[:, None, None].repeat(1, 2, 4),
+        counts=rows[:, None].repeat(1, 2),
+        labels=torch.arange(6)[:, None].repeat(1, 3),
+    )
+    running = torch.isin(torch.arange(6), torch.tensor(kept, dtype=torch.int64))
+    after = state.keep(running)
+    assert sorted(after.ids.tolist()) == kept
+    for values in vars(after).values():
+        assert len(values) == len(kept)
+        assert (after.ids == values.flatten(1).T).all() if values.ndim > 1 else True
+
+
 def test_more_restarts_contain_the_fewer():
     data = mixed(spread=1.5)
     inertia = [SemiSupervisedKMeans(10, n_init=n, random_state=2).fit(*data).inertia_ for n in (1, 4, 16)]
@@ -236,6 +261,75 @@ def test_float32_survives_features_far_from_the_origin():
     )
     assert (near.labels_ == far.labels_).mean() > 0.99
     assert far.inertia_ == pytest.approx(near.inertia_, rel=1e-3)
+
+
+def starts_of(points, class_means, draws):
+    """Class means, then centres drawn by squared distance, of each few the one that helps most: as loops.
+
+    Args:
+        points: `(N, D)`.
+        class_means: `(C, D)`.
+        draws: `(new clusters, trials)` in [0, 1).
+    """
+    centres = [*class_means]
+    for candidates in draws:
+        nearest = squared_distances(points, np.stack(centres)).min(1) if centres else np.ones(len(points))
+        shares = np.cumsum(nearest) / nearest.sum()
+        drawn = [points[int((shares <= draw).sum())] for draw in candidates]
+        left = [squared_distances(points, np.stack([*centres, each])).min(1).sum() for each in drawn]
+        centres.append(drawn[int(np.argmin(left))])
+    return np.stack(centres)
+
+
+@pytest.mark.parametrize("num_classes", [0, 3])
+@pytest.mark.parametrize("use_gram", [True, False])
+def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes, use_gram):
+    unlabelled, groups = blobs([12] * 6, width=5, spread=1.0, dtype=np.float64)
+    labelled, labels = blobs([4] * 3, width=5, spread=1.0, dtype=np.float64)
+    labelled, labels = labelled[labels < num_classes], labels[labels < num_classes]
+    tensors = [torch.from_numpy(each) for each in (unlabelled, labelled, labels)]
+    problem = kmeans_restarts.prepare(*tensors, num_classes, num_classes + 3, use_gram)
+    draws = np.random.default_rng(0).random((40, 3, 4))
+    started = kmeans_restarts.start(problem, torch.arange(40), torch.from_numpy(draws))
+    means = [labelled[labels == each].mean(0) for each in range(num_classes)]
+    expected = np.stack([starts_of(unlabelled, means, each) for each in draws])
+    np.testing.assert_allclose(started.centres + problem.origin, expected, atol=1e-9)
+
+
+def test_a_centre_is_drawn_as_often_as_its_squared_distance_says():
+    unlabelled, labelled = torch.tensor([[1.0], [-2.0], [3.0]]), torch.zeros(1, 1)
+    problem = kmeans_restarts.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
+    draws = torch.from_numpy(np.random.default_rng(0).random((2800, 1, 1)))
+    drawn = kmeans_restarts.start(problem, torch.arange(2800), draws).centres[:, 1, 0] + problem.origin
+    for place, expected in ((1, 200), (-2, 800), (3, 1800)):
+        times = int((drawn.round() == place).sum())
+        assert abs(times - expected) <= 4 * (expected * (1 - expected / 2800)) ** 0.5
+
+
+def test_the_inertia_a_restart_is_chosen_by_is_that_of_the_plain_sum():
+    unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
+    problem = kmeans_restarts.prepare(
+        *(torch.from_numpy(each) for each in (unlabelled, labelled, labels)), 6, 9, use_gram=False
+    )
+    draws = torch.from_numpy(np.random.default_rng(0).random((4, 3, 2)))
+    for restart in range(4):
+        one = torch.tensor([restart])
+        started = kmeans_restarts.start(problem, one, draws[one])
+        solution = kmeans_restarts.run_lloyd(problem, started, 300, 0.0)
+        centres = (solution.centres + problem.origin).numpy()
+        own = ((labelled - centres[labels]) ** 2).sum()
+        expected = squared_distances(unlabelled, centres).min(1).sum() + own
+        assert (solution.inertia, solution.restart) == (pytest.approx(expected, rel=1e-9), restart)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_restart_is_chosen_by_labelled_and_unlabelled_inertia_together(seed):
+    """Many labelled points among few others: which restart is best for these alone says little."""
+    points, groups = blobs([30] * 8, width=6, spread=1.5, seed=seed)
+    known = (groups < 6) & (np.arange(len(groups)) % 8 != 0)
+    data = points[~known], points[known], groups[known]
+    inertia = [SemiSupervisedKMeans(9, n_init=n, random_state=seed).fit(*data).inertia_ for n in range(1, 21)]
+    assert all(more <= fewer * (1 + 1e-6) for fewer, more in pairwise(inertia))
 
 
 @pytest.mark.parametrize(("n_clusters", "spread"), [(10, 0.9), (30, 1.5)])

@@ -1,5 +1,6 @@
 """Clustering accuracy against all permutations, and Algorithm 1 on features a person can check."""
 
+import inspect
 import itertools
 import time
 
@@ -259,3 +260,7 @@ def test_missing_kind_is_null_in_json() -> None:
     features = [features[0], torch.eye(8)[torch.full((12,), 2)], *features[2:]]
     score = continual_accuracy(lambda t: features[: t + 1], labels[:2], counts[:2], num_known=2, restarts=2)
     assert score.to_dict()["stages"][0]["old"] is None
+
+
+def test_figures_are_those_of_a_hundred_restarts_unless_said_otherwise() -> None:
+    assert inspect.signature(continual_accuracy).parameters["restarts"].default == 100

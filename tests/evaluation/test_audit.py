@@ -121,6 +121,11 @@ def test_what_is_no_percentage_or_share_is_refused(row: tuple, share: float | No
         audit_row(ClusteringAccuracy(*row), share)
 
 
+def test_a_split_may_be_of_old_images_alone_or_of_new_ones() -> None:
+    assert audit_row(ClusteringAccuracy(80.0, 80.0, 60.0), 1.0).outcome == "consistent"
+    assert audit_row(ClusteringAccuracy(60.0, 80.0, 60.0), 0.0).outcome == "consistent"
+
+
 def test_a_run_of_ones_own_is_consistent_with_its_split() -> None:
     labels = np.repeat(np.arange(10), 40)
     split = split_by_category(labels, [str(name) for name in range(10)], (7, 1, 1, 1), None, 1, "none")
@@ -139,6 +144,9 @@ def test_an_average_is_judged_by_its_stages() -> None:
     mean = ClusteringAccuracy(60.0, 85.0, 50.0)
     assert audit_row(mean, 0.35).outcome == "impossible"  # the mean share is not the share of the means
     assert audit_average(mean, good).outcome == "consistent"
+    for rounded in (60.01, 59.99):  # one in the last place of an average of rounded figures
+        assert audit_average(mean._replace(all=rounded), good).outcome == "consistent"
+        assert audit_average(mean._replace(all=2 * rounded - 60), good).outcome == "impossible"
     bad = [good[0], (stages[1], audit_row(stages[1], 0.3))]
     assert audit_average(mean, bad).reason == "1 of its 2 stages: impossible."
     wrong = audit_average(mean._replace(old=85.5), good)

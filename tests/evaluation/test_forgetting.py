@@ -40,6 +40,9 @@ def test_one_step_has_the_figures_of_its_row() -> None:
     score = ForgettingScore("pa-cgcd", [StageScore(1, 60.0, 70.0, 52.0, 200, 2158)], [75.0])
     assert score.summary == {"M_all": 60.0, "M_o": 70.0, "M_f": 5.0, "M_d": 52.0, "M_d_mean": 52.0}
     assert score.columns == {"known_before": [75.0], "forgotten": [5.0]}
+    values = score.to_dict()
+    assert list(values) == ["protocol", "unit", "stages", "average", "columns", "summary"]
+    assert ForgettingScore.from_dict(values) == score
 
 
 def test_what_stage_zero_knows_assigns_by_its_means() -> None:
@@ -62,3 +65,18 @@ def test_sessions_use_no_label() -> None:
     assert poor.average["all"] < 50.0
     with pytest.raises(DataError, match="18"):
         session_accuracy(lambda session: seeing[session - 1], truth[:1], [19], **options)
+
+
+def test_a_session_has_the_figures_of_both_assignments() -> None:
+    """One cluster holds an old and a new category: jointly it is matched to one of them, separately to both."""
+    truth = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2])
+    looks = torch.eye(3)[torch.tensor([0, 0, 0, 1, 1, 1, 2, 0, 0])]
+    score = session_accuracy(lambda session: looks, [truth], [3], num_known=2, restarts=3, seed=0)
+    (row,) = score.stages
+    assert (row.all, row.old, row.new) == pytest.approx((100 * 6 / 9, 100 * 6 / 7, 0.0))
+    assert score.separate == [pytest.approx((100 * 8 / 9, 100 * 6 / 7, 100.0))]
+    assert score.columns == {
+        "all_v1": [score.separate[0].all],
+        "old_v1": [score.separate[0].old],
+        "new_v1": [100.0],
+    }

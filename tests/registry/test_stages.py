@@ -150,6 +150,30 @@ def test_what_was_rejected_stays_rejected_for_new_images(lived: CategoryRegistry
     assert sizes_add_up(lived)
 
 
+def test_what_was_rejected_stays_rejected_by_its_images_whatever_they_look_like_now(
+    lived: CategoryRegistry,
+) -> None:
+    """A new model puts them elsewhere, with one more image: most of the cluster was said to be no category."""
+    before, images = snapshot(lived), Images("s3", {2: 5, 4: 6, 6: 6, 8: 11, 9: 5}, seed=2)
+    assert images.of(9)[:4] == S3.of(9)
+    groups = images.groups(KNOWN)
+    elsewhere = np.random.default_rng(0).normal(size=groups.prototypes.shape)
+    change = lived.observe(3, replace(groups, prototypes=elsewhere))
+    assert change.rejected == tuple(images.of(9))
+    assert (change.new, lived.unassigned) == ((), images.of(9))
+    assert lived.categories[10].state is CategoryState.RETIRED
+    assert snapshot(lived)["names"] == before["names"]
+    assert sizes_add_up(lived)
+
+
+def test_one_image_of_what_was_rejected_does_not_reject_its_new_cluster(lived: CategoryRegistry) -> None:
+    images = Images("s4", {20: 12}, seed=4)
+    images.keys[0] = S3.of(9)[0]
+    change = lived.observe(4, images.groups())
+    assert (change.new, change.rejected) == ((12,), ())
+    assert lived.members_of(12) == sorted(images.keys)
+
+
 def test_a_finer_grouping_gives_new_ids_to_the_smaller_halves_only() -> None:
     registry = known_registry()
     registry.observe(1, S1.groups(KNOWN, together=(3, 4)))

@@ -173,6 +173,27 @@ def test_oracle_features_score_100(
         assert score.summary == {"M_all": 100.0, "M_o": 100.0, "M_f": 0.0, "M_d": 100.0, "M_d_mean": 100.0}
 
 
+def test_only_algorithm_1_takes_what_stage_1_found_as_a_reference(
+    evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From stage 2 on, the images in which category 2 was found look like no other: a reference of them is in vain."""
+    scored = evaluation.training_stages
+    truth = dict(zip(scored.images, scored.labels, strict=True))
+
+    def features(stage: int, images: Sequence[StageImages]) -> list[torch.Tensor]:
+        looks = [torch.from_numpy(truth[each]).clone() for each in images]
+        for each, ids in zip(images, looks, strict=True):
+            if stage > 1 and each is scored.images[1]:
+                ids[ids == 2] = 6
+        return [torch.eye(8)[ids] for ids in looks]
+
+    monkeypatch.setattr(evaluation, "features", features)
+    accumulated, fixed = (evaluation.evaluate(name).stages for name in ("cacc", "gcd"))
+    assert accumulated[0] == fixed[0]
+    assert [row.all for row in fixed] == [100.0] * 3
+    assert all(row.all < 100 and row.old == 100 for row in accumulated[1:])
+
+
 @pytest.mark.parametrize("name", ["pa-cgcd", "pa-cgcd-test"])
 def test_what_was_known_before_is_what_the_model_of_stage_0_knows(
     name: str, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from promptccd.discovery.grouping import (
     group_images,
     suggest_split,
 )
+from promptccd.discovery.grouping.growth import _half
 from promptccd.discovery.grouping.open_grouping import silhouette
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
@@ -303,8 +304,28 @@ def test_a_split_separates_what_is_two(ten):
     large, small = suggest_split(points, members.flip(0), seed=0)
     assert set(groups[large].tolist()) == {8}
     assert set(groups[small].tolist()) == {9}
+    noise, everything = blobs([80], width=16)[0], range(80)
+    assert len({tuple(suggest_split(noise, everything, seed=3)[0].tolist()) for _ in range(4)}) == 1
+    few_first = torch.eye(4)[[0, 0, 1, 1, 1]]
+    assert [part.tolist() for part in suggest_split(few_first, [4, 3, 2, 1, 0])] == [[2, 3, 4], [0, 1]]
     with pytest.raises(DataError, match="at least two different images"):
         suggest_split(torch.ones(3, 4), [0, 1, 2])
+
+
+def test_halves_of_groups_are_the_cut_along_the_longest_direction():
+    """Means and gains by hand: of one far unit among five, of two clumps, and of a group that lies the other way."""
+    lines = (
+        [[5.0, 0], [-1, 0], [-1, 0], [-1, 0], [-2, 0]],
+        [[1.0, 3], [1, 3], [1, -3]],
+        [[0.0, -4], [0, 2], [0, 2]],
+    )
+    points = torch.tensor([row for rows in lines for row in rows]).double()
+    labels = torch.tensor([0] * 5 + [1] * 3 + [2] * 3)
+    weights = torch.ones(11).double()
+    centres = torch.stack([points[labels == group].mean(0) for group in range(3)])
+    means, gains = _half(points, weights, labels, centres)
+    assert means.tolist() == [[5, 0], [1, -3], [0, -4]]
+    assert gains.tolist() == pytest.approx([25, 16, 16])
 
 
 def test_a_range_of_counts_takes_seconds():

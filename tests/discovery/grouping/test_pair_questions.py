@@ -110,6 +110,15 @@ def test_few_images_give_few_questions():
     assert pair_questions(one, points[:1], ["a"]) == []
 
 
+def test_where_all_are_neighbours_the_image_in_most_doubt_is_asked_about_first():
+    points = torch.tensor([[0.0, 1], [0.1, 1], [0.45, 1], [1, 0], [1, 0.1], [1, 0.2]])
+    points, keys = torch.nn.functional.normalize(points, dim=1), list("abcdef")
+    grouping = group_images(points, keys, KnownCategories.none(2), num_categories=2, next_id=0)
+    questions = pair_questions(grouping, points, keys, count=3)
+    assert [question.first for question in questions][:1] == ["c"]
+    assert questions[0].doubt == max(question.doubt for question in questions)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_small_random_cases_never_ask_what_follows(seed):
     rng = np.random.default_rng(seed)

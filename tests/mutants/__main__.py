@@ -1,0 +1,130 @@
+"""``python -m tests.mutants``: draw mutants, run the tests they concern, print what survives; 1 if one may not."""
+
+import argparse
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from tests.mutants.mutations import Mutant, mutants_of
+from tests.mutants.running import Lines, Project, Worker, run_mutant
+
+AREAS = {
+    "models": ["tests/models"],
+    "training": ["tests/training"],
+    "clustering": ["tests/clustering"],
+    "evaluation": ["tests/evaluation"],
+    "evaluation/protocols.py": ["tests/runs/test_protocols.py"],
+    "registry": ["tests/registry"],
+    "hub/push.py": ["tests/hub/test_push.py"],
+}
+PROJECT = Project(Path(__file__).parents[2], "src/promptccd", AREAS)
+EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
+
+
+def equivalents() -> dict[tuple[str, str, str, str], str]:
+    """Why a mutant cannot be told from the code, by its key."""
+    listed = tomllib.loads(EQUIVALENTS.read_text(encoding="utf-8"))["mutant"]
+    return {
+        (each["file"], each["function"], each["source"], each["operator"]): each["why"] for each in listed
+    }
+
+
+def changed_lines(root: Path, since: str) -> dict[str, set[int]]:
+    """Lines of source files that differ from a commit."""
+    command = ["git", "diff", "-U0", "--no-color", since, "--", "*.py"]
+    text = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    lines: dict[str, set[int]] = {}
+    for line in text.splitlines():
+        if line.startswith("+++ b/"):
+            lines[file := line.removeprefix("+++ b/")] = set()
+        elif found := re.match(r"@@ .* \+(\d+)(?:,(\d+))? @@", line):
+            first, count = int(found[1]), int(found[2] or 1)
+            lines[file] |= set(range(first, first + count))
+    return lines
+
+
+def drawn(project: Project, paths: Sequence[str], since: str | None) -> list[Mutant]:
+    """The mutants that a run draws from."""
+    files = [file for file in project.files() if not paths or any(each in file for each in paths)]
+    mutants = [mutant for file in files for mutant in mutants_of(project.root, file)]
+    if since is None:
+        return mutants
+    changed = changed_lines(project.root, since)
+    return [each for each in mutants if each.line in changed.get(each.file, ())]
+
+
+def judged(
+    project: Project, mutants: Sequence[Mutant], lines: Lines, workers: int, minutes: float
+) -> Iterator[tuple[Mutant, str]]:
+    """What became of each mutant, as it is known; those for which there is no time are left out."""
+    due, waiting = time.monotonic() + 60 * minutes, list(reversed(mutants))
+    running: dict[Mutant, Worker] = {}
+    while running or (waiting and time.monotonic() < due):
+        while waiting and len(running) < workers and time.monotonic() < due:
+            mutant = waiting.pop()
+            worker = run_mutant(project, mutant, lines)
+            if worker is None:
+                yield mutant, "unseen"
+            else:
+                running[mutant] = worker
+        for mutant, worker in list(running.items()):
+            if (code := worker.ended()) is not None:
+                del running[mutant]
+                yield mutant, {0: "survived", 5: "unseen", -9: "timeout"}.get(code, "killed")
+        time.sleep(0.01)
+
+
+def report(project: Project, verdicts: Iterable[tuple[Mutant, str]], num_drawn: int) -> int:
+    """Print verdicts as they come, and the diff of what lives; 1 if something lives that no list explains."""
+    known, counts, started = equivalents(), Counter[str](), time.monotonic()
+    for mutant, verdict in verdicts:
+        lives = verdict in ("survived", "unseen")
+        said = "equal" if lives and mutant.key in known else verdict
+        counts[said] += 1
+        if said != "killed":
+            print(f"{said.upper():9} {mutant.file}:{mutant.line} {mutant.function}: {mutant.operator}")
+        if said == verdict and lives:
+            print(mutant.diff((project.root / mutant.file).read_text(encoding="utf-8")), flush=True)
+    print(
+        f"{counts.total()} mutants in {time.monotonic() - started:.0f} s: {counts['killed']} killed, "
+        f"{counts['timeout']} never ended, {counts['survived']} survived, {counts['unseen']} no test runs, "
+        f"{counts['equal']} are listed as equivalent; no time was left for {num_drawn - counts.total()}."
+    )
+    return 1 if counts["survived"] or counts["unseen"] else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run some mutants."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="only files whose path holds one of these")
+    parser.add_argument("--count", type=int, default=200, help="how many are drawn; 0 for all")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--changed-since", metavar="REF", help="only on lines that differ from this commit")
+    parser.add_argument("--minutes", type=float, help="stop after as many; 10 with --changed-since")
+    parser.add_argument("--workers", type=int, default=2, choices=(1, 2), help="mutants at once")
+    chosen = parser.parse_args(arguments)
+    mutants = drawn(PROJECT, chosen.paths, chosen.changed_since)
+    possible = len(mutants)
+    count = possible if chosen.changed_since else chosen.count or possible
+    mutants = random.Random(chosen.seed).sample(mutants, min(count, possible))
+    print(f"{len(mutants)} of {possible} mutants, seed {chosen.seed}", flush=True)
+    if not mutants:
+        return 0
+    minutes = chosen.minutes or (10.0 if chosen.changed_since else 1e6)
+    areas = dict.fromkeys(PROJECT.area_of(each.file) or "" for each in mutants)
+    verdicts = judged(PROJECT, mutants, Lines(PROJECT, list(areas)), chosen.workers, minutes)
+    return report(PROJECT, verdicts, len(mutants))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

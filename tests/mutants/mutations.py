@@ -1,0 +1,208 @@
+"""Every mutant of a source file: where it is, what it changes, and the file's text with it."""
+
+import ast
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SWAPS: dict[type, tuple[type, ...]] = {
+    ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,), ast.Div: (ast.Mult,), ast.FloorDiv: (ast.Mult,),
+    ast.Mod: (ast.Mult,), ast.Pow: (ast.Mult,), ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,),
+    ast.BitXor: (ast.BitAnd,), ast.And: (ast.Or,), ast.Or: (ast.And,),
+    ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
+    ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
+}  # fmt: skip
+SAID = ("logger", "logging", "warnings", "print", "tqdm")  # what is only said to a person
+UNTOLD = ("device", "strict")  # keywords that make no difference on a CPU, or watch over ourselves
+SYMMETRIC = ("min", "max", "torch.minimum", "torch.maximum")
+UNTOUCHED = (
+    "annotation",
+    "returns",
+    "decorator_list",
+    "exc",
+    "cause",
+    "type_comment",
+    "names",
+    "type_params",
+)
+COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake.
+
+    Attributes:
+        file: from the root of the project.
+        function: qualified name of the function or class it is in, empty outside.
+        line: where it begins.
+        lines: those of its statement, one of which a test must run; none for what runs when the file is imported.
+        source: the text of the line, without indentation.
+        operator: what was done, such as ``"< to <="``.
+        span: bytes of the file that it replaces.
+        new: what it puts there.
+    """
+
+    file: str
+    function: str
+    line: int
+    lines: range
+    source: str
+    operator: str
+    span: tuple[int, int]
+    new: str
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What it is called in the list of equivalents; line numbers would change too often."""
+        return self.file, self.function, self.source, self.operator
+
+    def applied(self, whole: str) -> str:
+        """The file's text with it."""
+        data, (begin, end) = whole.encode(), self.span
+        return (data[:begin] + self.new.encode() + data[end:]).decode()
+
+    def diff(self, whole: str) -> str:
+        """What it changes of the file's text."""
+        lines = difflib.unified_diff(whole.splitlines(), self.applied(whole).splitlines(), n=0, lineterm="")
+        return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def mutants_of(root: Path, file: str) -> list[Mutant]:
+    """All mutants of a file, in order; none in annotations, decorators, texts, or what is only said to a person."""
+    whole = (root / file).read_text(encoding="utf-8")
+    starts = [0]
+    for line in whole.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = {}
+    for node, function, lines in _nodes(ast.parse(whole), "", range(0), at_import=True):
+        for place, operator, new in _changes(node):
+            begin = starts[place.lineno - 1] + place.col_offset
+            end = starts[place.end_lineno - 1] + place.end_col_offset
+            source = whole.splitlines()[place.lineno - 1].strip()
+            mutant = Mutant(file, function, place.lineno, lines, source, operator, (begin, end), new)
+            found.setdefault((mutant.span, new), mutant)
+    return list(found.values())
+
+
+def _nodes(
+    node: ast.AST, function: str, lines: range, *, at_import: bool
+) -> Iterator[tuple[ast.AST, str, range]]:
+    """Nodes that may be changed, the function each is in and the lines of its statement."""
+    if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Global) or _is_said(node):
+        return
+    if isinstance(node, ast.keyword) and node.arg in UNTOLD:
+        return
+    if isinstance(node, ast.stmt) and not at_import:
+        last = node.body[0].lineno - 1 if isinstance(node, COMPOUND) else node.end_lineno
+        lines = range(node.lineno, max(last, node.lineno) + 1)
+    if isinstance(node, ast.stmt | ast.expr | ast.comprehension):
+        yield node, function, lines
+    is_function = isinstance(node, ast.FunctionDef)
+    for name, value in ast.iter_fields(node):
+        if name in UNTOUCHED:
+            continue
+        scope, runs_later = function, False
+        if name == "body" and isinstance(node, ast.FunctionDef | ast.ClassDef):
+            scope, runs_later = f"{function}.{node.name}".strip("."), is_function
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _nodes(child, scope, lines, at_import=at_import and not runs_later)
+
+
+def _is_said(node: ast.AST) -> bool:
+    """A docstring, or a call that only says something."""
+    if isinstance(node, ast.Expr):
+        node = node.value
+        if isinstance(node, ast.Constant):
+            return True
+    if not isinstance(node, ast.Call):
+        return False
+    return ast.unparse(node.func).split(".")[0] in SAID
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
+    """Changes of one node alone: the node that is replaced, the operator, and what stands there instead."""
+    if isinstance(node, ast.stmt):
+        yield from _of_statement(node)
+    elif isinstance(node, ast.Constant):
+        yield from ((node, f"{node.value} to {new}", repr(new)) for new in _other_values(node.value))
+    elif isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare):
+        yield from _of_operator(node)
+    elif isinstance(node, ast.UnaryOp):
+        yield node, f"without {_sign(node.op)}", f"({ast.unparse(node.operand)})"
+    elif isinstance(node, ast.Call):
+        yield from _of_call(node)
+    for test in _tests(node):
+        if not isinstance(test, ast.Compare | ast.UnaryOp):
+            yield test, "negated", f"(not ({ast.unparse(test)}))"
+
+
+def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.AST, str, str]]:
+    stored = isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Name | ast.Tuple)
+    if isinstance(node, ast.Expr | ast.AugAssign | ast.Raise | ast.Continue | ast.Break) or stored:
+        yield node, "dropped", "pass"
+    if isinstance(node, ast.AugAssign):
+        for other in SWAPS.get(type(node.op), ()):
+            new = ast.AugAssign(node.target, other(), node.value)
+            yield node, f"{_sign(node.op)}= to {_sign(other())}=", ast.unparse(new)
+    if isinstance(node, ast.Return) and node.value and ast.unparse(node.value) != "None":
+        yield node, "returns None", "return None"
+
+
+def _of_operator(node: ast.BinOp | ast.BoolOp | ast.Compare) -> Iterator[tuple[ast.AST, str, str]]:
+    if isinstance(node, ast.BinOp) and any(isinstance(each, ast.JoinedStr) for each in ast.walk(node)):
+        return
+    old = node.ops if isinstance(node, ast.Compare) else [node.op]
+    for number, operator in enumerate(old):
+        for other in SWAPS.get(type(operator), ()):
+            new = ast.parse(ast.unparse(node), mode="eval").body
+            if isinstance(node, ast.Compare):
+                new.ops[number] = other()
+            else:
+                new.op = other()
+            yield node, f"{_sign(operator)} to {_sign(other())}", f"({ast.unparse(new)})"
+
+
+def _of_call(node: ast.Call) -> Iterator[tuple[ast.AST, str, str]]:
+    function, words = ast.unparse(node.func), [ast.unparse(each) for each in (*node.args, *node.keywords)]
+    for number, keyword in enumerate(node.keywords, start=len(node.args)):
+        if keyword.arg not in (None, *UNTOLD):
+            kept = ", ".join([*words[:number], *words[number + 1 :]])
+            yield node, f"without {keyword.arg}=", f"{function}({kept})"
+    plain = node.args[:2] if not any(isinstance(each, ast.Starred) for each in node.args[:2]) else []
+    if len(plain) == 2 and words[0] != words[1] and function not in SYMMETRIC:
+        yield node, "arguments swapped", f"{function}({', '.join([words[1], words[0], *words[2:]])})"
+    if isinstance(node.func, ast.Attribute) and isinstance(
+        node.func.value, ast.Call | ast.BinOp | ast.Subscript
+    ):
+        yield node, f"without .{node.func.attr}()", f"({ast.unparse(node.func.value)})"
+
+
+def _tests(node: ast.AST) -> list[ast.expr]:
+    """What decides something in a node."""
+    if isinstance(node, ast.If | ast.While | ast.IfExp):
+        return [] if ast.unparse(node.test) == "TYPE_CHECKING" else [node.test]
+    return node.ifs if isinstance(node, ast.comprehension) else []
+
+
+def _other_values(value: object) -> list[object]:
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1] if value in (0, 1) else [value + 1, value - 1]
+    return [2 * value or 1.0] if isinstance(value, float) else []
+
+
+def _sign(operator: ast.AST) -> str:
+    """How an operator is written."""
+    one, other = ast.Name("x"), ast.Name("y")
+    if isinstance(operator, ast.unaryop):
+        return ast.unparse(ast.UnaryOp(operator, one)).removesuffix("x").strip()
+    if isinstance(operator, ast.boolop):
+        return ast.unparse(ast.BoolOp(operator, [one, other]))[2:-2]
+    if isinstance(operator, ast.cmpop):
+        return ast.unparse(ast.Compare(one, [operator], [other]))[2:-2]
+    return ast.unparse(ast.BinOp(one, operator, other))[2:-2]

@@ -1,0 +1,108 @@
+"""Which test runs which line of the package, and for how long: learnt once and kept."""
+
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass
+class Part:
+    """What happened in a test, or in a fixture that several share."""
+
+    seconds: float = 0.0
+    lines: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    fixtures: list[str] = field(default_factory=list)
+
+
+class Recorder:
+    """A pytest plugin.
+
+    Args:
+        source: folder of the package.
+
+    Attributes:
+        tests: those that passed, by node id.
+        fixtures: those wider than a function, by name; tests that use one count what it runs as theirs.
+        modules: what was imported to collect the tests.
+    """
+
+    def __init__(self, source: Path):
+        self.source = str(source)
+        self.tests: dict[str, Part] = {}
+        self.fixtures: dict[str, Part] = defaultdict(Part)
+        self.modules: list[str] = []
+        self._at = Part()
+
+    def to_dict(self, root: Path) -> dict[str, Any]:
+        """As JSON types: tests with what their shared fixtures did, files from the root."""
+        whole = {}
+        for name, test in self.tests.items():
+            parts = [test, *(self.fixtures[each] for each in test.fixtures if each in self.fixtures)]
+            files = {file for part in parts for file in part.lines}
+            lines = {
+                str(Path(file).relative_to(root)): sorted(
+                    set().union(*(part.lines.get(file, set()) for part in parts))
+                )
+                for file in files
+            }
+            whole[name] = {"seconds": round(sum(part.seconds for part in parts), 4), "lines": lines}
+        return {"tests": whole, "modules": self.modules}
+
+    def pytest_collection_finish(self) -> None:
+        """Everything is imported: from here on, lines are those of tests."""
+        self.modules = sorted(sys.modules)
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Lines run are those of this test."""
+        with self._into(Part(fixtures=list(getattr(item, "fixturenames", [])))) as part:
+            result = yield
+        self.tests.setdefault(item.nodeid, part)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        """Lines run are those of the fixture, if others may use what it made."""
+        if fixturedef.scope == "function":
+            return (yield)
+        with self._into(self.fixtures[fixturedef.argname]):
+            return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Tests that do not pass as things are tell nothing."""
+        if report.outcome != "passed":
+            self.tests[report.nodeid] = Part(seconds=-1)
+
+    def pytest_sessionfinish(self) -> None:
+        """Leave out what did not pass."""
+        sys.settrace(None)
+        self.tests = {name: part for name, part in self.tests.items() if part.seconds >= 0}
+
+    @contextmanager
+    def _into(self, part: Part) -> Iterator[Part]:
+        outer, self._at, started = self._at, part, time.perf_counter()
+        try:
+            yield part
+        finally:
+            spent = time.perf_counter() - started
+            part.seconds += spent
+            outer.seconds -= spent
+            self._at = outer
+
+    def _trace(self, frame: Any, event: str, argument: Any) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(self.source) else None
+
+    def _line(self, frame: Any, event: str, argument: Any) -> Any:
+        if event == "line":
+            self._at.lines[frame.f_code.co_filename].add(frame.f_lineno)
+        return self._line

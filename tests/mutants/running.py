@@ -1,0 +1,232 @@
+"""Run the tests that a mutant concerns, in a process forked from one that has imported everything but the package."""
+
+import contextlib
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.mutants.mutations import Mutant
+from tests.mutants.recording import Recorder
+
+LONGEST_RUN_S = 90.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
+LONGEST_TEST_S = 10.0  # longer ones are left out; with a mutant a test may take as much and a half more
+FLAGS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-W", "ignore")
+
+
+@dataclass(frozen=True)
+class Project:
+    """What is mutated and what tests it.
+
+    Attributes:
+        root: folder that the other paths start from; it and ``root/src`` are where modules are found.
+        package: folder of the package.
+        areas: tests by the part of the package, a folder or a file below `package`, that they are for.
+    """
+
+    root: Path
+    package: str
+    areas: Mapping[str, Sequence[str]]
+
+    def area_of(self, file: str) -> str | None:
+        """The area that a source file is in."""
+        below = file.removeprefix(self.package + "/")
+        return next((area for area in self.areas if f"{below}/".startswith(area + "/")), None)
+
+    def files(self) -> list[str]:
+        """Source files of all areas."""
+        paths = sorted((self.root / self.package).rglob("*.py"))
+        files = [path.relative_to(self.root).as_posix() for path in paths]
+        return [file for file in files if self.area_of(file)]
+
+
+class Lines:
+    """Tests by the lines they run.
+
+    Args:
+        project: the project.
+        areas: those whose tests are wanted; what is not known of them yet, or no more, is recorded.
+    """
+
+    def __init__(self, project: Project, areas: Sequence[str]):
+        self.project = project
+        self.tests: dict[str, dict[str, Any]] = {}
+        for area in areas:
+            recorded = self._recorded(area)
+            self.tests.update(recorded["tests"])
+            _preload(recorded["modules"], project.package)
+
+    def concerned(self, mutant: Mutant) -> list[str]:
+        """Tests that run a mutant, cheapest first; all that use the file for what runs when it is imported."""
+        names = []
+        for name, test in self.tests.items():
+            run = test["lines"].get(mutant.file, [])
+            if run and (not mutant.lines or not set(mutant.lines).isdisjoint(run)):
+                names.append(name)
+        names = [name for name in names if self.tests[name]["seconds"] < LONGEST_TEST_S]
+        return sorted(names, key=lambda name: self.tests[name]["seconds"])
+
+    def _recorded(self, area: str) -> dict[str, Any]:
+        tests = self.project.areas[area]
+        place = self.project.root / ".mutants_cache" / f"{area.replace('/', '-')}-{self._state(tests)}.json"
+        if not place.exists():
+            print(f"Recording which lines {' '.join(tests)} run: once, some minutes", flush=True)
+            place.parent.mkdir(exist_ok=True)
+            for old in place.parent.glob(f"{area.replace('/', '-')}-*.json"):
+                old.unlink()
+            worker = Worker(lambda folder: _record(self.project, tests, place, folder), 3600)
+            while worker.ended() is None:
+                time.sleep(0.1)
+            if not place.exists():
+                raise RuntimeError(f"The tests of {area} were not recorded:\n{worker.said}")
+        return json.loads(place.read_text())
+
+    def _state(self, tests: Sequence[str]) -> str:
+        """A hash of the package and of these tests."""
+        root, digest = self.project.root, hashlib.sha256()
+        for top in (self.project.package, *tests):
+            for path in sorted((root / top).rglob("*.py")) or [root / top]:
+                digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+class Worker:
+    """A function at work in a forked process of a group of its own.
+
+    Args:
+        work: gets a folder that is removed afterwards; what it returns is the exit code.
+        longest_s: after which everything it started is killed.
+    """
+
+    def __init__(self, work: Callable[[Path], int], longest_s: float):
+        self.folder = Path(tempfile.mkdtemp(prefix="mutant-"))
+        self.due = time.monotonic() + longest_s
+        self.code: int | None = None
+        self.said = ""
+        sys.stdout.flush()
+        self.process = os.fork()
+        if self.process == 0:
+            _work(work, self.folder)
+
+    def ended(self) -> int | None:
+        """The exit code, `None` while it runs; -9 where it, or a test, took too long."""
+        if self.code is not None:
+            return self.code
+        done, status = os.waitpid(self.process, os.WNOHANG)
+        late = not done and time.monotonic() > self.due
+        if late:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process, signal.SIGKILL)
+            _, status = os.waitpid(self.process, 0)
+        if done or late:
+            self.code = os.waitstatus_to_exitcode(status)
+            with contextlib.suppress(FileNotFoundError):
+                self.said = (self.folder / "said").read_text(errors="replace")[-3000:]
+            if "Failed: Timeout" in self.said:
+                self.code = -signal.SIGKILL
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return self.code
+
+
+def _work(work: Callable[[Path], int], folder: Path) -> NoReturn:
+    code = 70
+    try:
+        os.setpgid(0, 0)
+        said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT)
+        for number in (1, 2):
+            os.dup2(said, number)
+        code = work(folder)
+    finally:
+        os._exit(code)
+
+
+def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object) -> int:
+    os.chdir(project.root)
+    sys.path[:0] = [str(project.root / "src"), str(project.root)]
+    return int(pytest.main([*FLAGS, "--basetemp", str(folder / "tmp"), *tests], plugins=[plugin]))
+
+
+def _record(project: Project, tests: Sequence[str], place: Path, folder: Path) -> int:
+    recorder = Recorder(project.root / project.package)
+    code = _pytest(project, ["--maxfail=1000", *tests], folder, recorder)
+    (folder / "recorded").write_text(json.dumps(recorder.to_dict(project.root)))
+    shutil.move(folder / "recorded", place)
+    return code
+
+
+def run_mutant(project: Project, mutant: Mutant, lines: Lines) -> Worker | None:
+    """Start the tests that a mutant concerns; `None` if there are none. Exit code 0: it survives."""
+    chosen, seconds = [], 0.0
+    for name in lines.concerned(mutant):
+        seconds += lines.tests[name]["seconds"]
+        if chosen and seconds > LONGEST_RUN_S:
+            break
+        chosen.append(name)
+
+    def work(folder: Path) -> int:
+        sys.meta_path.insert(0, _Finder(project, mutant))
+        files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
+        return _pytest(project, [f"--timeout={1.5 * LONGEST_TEST_S}", *files], folder, _Chosen(chosen))
+
+    return Worker(work, 30 + 3 * min(seconds, LONGEST_RUN_S)) if chosen else None
+
+
+class _Chosen:
+    """Keeps some tests, in their order."""
+
+    def __init__(self, names: Sequence[str]):
+        self.rank = {name: rank for rank, name in enumerate(names)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted(
+            (item for item in items if item.nodeid in self.rank), key=lambda item: self.rank[item.nodeid]
+        )
+
+
+class _Finder:
+    """Imports one module with a mutant in it."""
+
+    def __init__(self, project: Project, mutant: Mutant):
+        self.path = project.root / mutant.file
+        below = mutant.file.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")
+        self.name = below.replace("/", ".")
+        self.text = mutant.applied(self.path.read_text(encoding="utf-8"))
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name != self.name:
+            return None
+        return importlib.util.spec_from_file_location(
+            name, self.path, loader=_Loader(name, str(self.path), self.text)
+        )
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, text: str):
+        super().__init__(name, path)
+        self.text = text
+
+    def get_code(self, fullname: str) -> Any:
+        return compile(self.text, self.path, "exec", dont_inherit=True)
+
+
+def _preload(modules: Sequence[str], package: str) -> None:
+    """Import what tests import, so that no process has to again; never what is mutated or tests it."""
+    own = (Path(package).name, "tests", "test_", "conftest", "__m")
+    for name in modules:
+        if name not in sys.modules and not name.startswith(own):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)

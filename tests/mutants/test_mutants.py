@@ -1,0 +1,135 @@
+"""The runner on a package of two functions, and the list of equivalents against the code as it is."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import PROJECT, changed_lines, equivalents
+from tests.mutants.mutations import mutants_of
+
+TOY = '''"""Sums."""
+
+LIMIT = 4
+
+
+def larger(one: int, two: int) -> int:
+    """The larger of two, at least 0 > -1."""
+    if one > two:
+        return one
+    return two
+
+
+def total(values: list[int] = [0]) -> int:
+    result = 0
+    for value in values[:LIMIT]:
+        result += value
+    if result < -1000:
+        raise ValueError(f"{result - 1} is below {-1000 + 1}" + "!")
+    return result
+'''
+TESTS = """
+from toy.sums import larger, total
+
+def test_larger():
+    assert larger(1, 2) == 2
+    assert larger(3, 1) == 3
+
+def test_total():
+    assert total([1, 2, 4, 8, 16]) == 15
+"""
+RUN = """
+import json, sys
+from pathlib import Path
+from tests.mutants.__main__ import judged
+from tests.mutants.mutations import mutants_of
+from tests.mutants.running import Lines, Project
+
+project = Project(Path(sys.argv[1]), "src/toy", {"sums.py": ["tests/test_sums.py"]})
+mutants = mutants_of(project.root, project.files()[0])
+verdicts = dict(judged(project, mutants, Lines(project, ["sums.py"]), 2, 5.0))
+print(json.dumps([[each.line, each.operator, verdicts[each]] for each in mutants]))
+"""
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("toy")
+    for name, text in (("src/toy/sums.py", TOY), ("tests/test_sums.py", TESTS), ("src/toy/__init__.py", "")):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.fixture(scope="module")
+def verdicts(toy: Path) -> dict[tuple[int, str], str]:
+    """What became of every mutant of the toy, by line and operator."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT.root)}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(toy)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {(line, operator): verdict for line, operator, verdict in json.loads(done.stdout.splitlines()[-1])}
+
+
+def test_mistakes_that_a_test_sees_are_killed(verdicts: dict[tuple[int, str], str]) -> None:
+    for mistake in [
+        (3, "4 to 3"),
+        (8, "> to <="),
+        (9, "returns None"),
+        (14, "0 to 1"),
+        (16, "+= to -="),
+        (16, "dropped"),
+    ]:
+        assert verdicts[mistake] == "killed", mistake
+
+
+def test_mistakes_that_no_test_sees_survive(verdicts: dict[tuple[int, str], str]) -> None:
+    assert verdicts[8, "> to >="] == "survived"  # equal numbers: nothing could see it
+    assert verdicts[17, "1000 to 1001"] == "survived"  # a sum below the limit is never tried
+    assert verdicts[3, "4 to 5"] == "killed"
+    assert verdicts[18, "dropped"] == "unseen"
+
+
+def test_nothing_is_changed_in_texts_and_annotations(toy: Path) -> None:
+    mutants = mutants_of(toy, "src/toy/sums.py")
+    assert {each.line for each in mutants} == {3, 8, 9, 10, 13, 14, 16, 17, 18, 19}
+    assert [each.operator for each in mutants if each.line == 18] == ["dropped"]
+    assert {each.function for each in mutants if each.line != 13} == {"", "larger", "total"}
+
+
+@pytest.mark.parametrize(
+    "file", ["src/promptccd/evaluation/accuracy.py", "src/promptccd/registry/matching.py"]
+)
+def test_every_mutant_is_another_program(file: str) -> None:
+    whole, seen = (PROJECT.root / file).read_text(encoding="utf-8"), set()
+    for mutant in mutants_of(PROJECT.root, file):
+        text = mutant.applied(whole)
+        compile(text, file, "exec")
+        seen.add(text)
+        assert mutant.diff(whole)
+    assert len(seen) == len(mutants_of(PROJECT.root, file)) > 50
+    assert whole not in seen
+
+
+def test_lines_changed_since_a_commit_are_those_git_names(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "one.py").write_text("a = 1\nb = 2\nc = 3\n")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    (tmp_path / "one.py").write_text("a = 1\nb = 4\nc = 3\nd = 5\n")
+    assert changed_lines(tmp_path, "HEAD") == {"one.py": {2, 4}}
+
+
+def test_listed_equivalents_are_mutants_of_the_code_as_it_is() -> None:
+    files = {file for file, *_ in equivalents()}
+    possible = {mutant.key for file in files for mutant in mutants_of(PROJECT.root, file)}
+    assert not set(equivalents()) - possible
+    assert all(len(why) > 20 for why in equivalents().values())
