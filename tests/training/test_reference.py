@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Image
-from torch import Tensor, nn
-from transformers import Dinov2Config, Dinov2Model
+from torch import Tensor
+from transformers import Dinov2Model
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import ViewOptions
@@ -27,7 +27,8 @@ from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.train_run import stage_stream
 from promptccd.training.arguments import Recipe
 from promptccd.training.trainer import TrainingState
-from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.conftest import TINY_HEAD
+from tests.order_one import drawn, lively_backbone
 from tests.training.reference import Reference
 from tests.training.reference_networks import Networks
 
@@ -81,27 +82,6 @@ METHODS: dict[str, tuple[str, Values, Values]] = {
 }
 
 
-def drawn(name: str, shape: torch.Size) -> Tensor:
-    """Values that are nowhere zero and keep what flows through a network of order 1.
-
-    The trainer starts with zero biases, unit norms and tiny prompts: a term that is forgotten would not show.
-    """
-    values = torch.randn(shape, generator=torch_generator("reference", name))
-    if name.endswith("bias"):
-        return 0.5 * values
-    if name.endswith("weight") and len(shape) > 1 and "last_weight" not in name:
-        return values / shape[1:].numel() ** 0.5
-    if name.endswith(("weight", "lambda1")) and len(shape) == 1:  # of norms, and layer scales
-        return 1 + 0.3 * values
-    return 0.3 * values if "embeddings" in name else values
-
-
-def fill(module: nn.Module) -> None:
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            parameter.copy_(drawn(name, parameter.shape))
-
-
 def pictures(num_categories: int, per_category: int) -> Dataset:
     """Two-coloured objects before a dark ground: no fit comes to a tie that rounding could decide."""
     generator = np.random.default_rng(1)
@@ -121,9 +101,7 @@ def pictures(num_categories: int, per_category: int) -> Dataset:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A backbone of three blocks, and pictures of 16 patches in three categories."""
     path = tmp_path_factory.mktemp("reference")
-    backbone = Dinov2Model(Dinov2Config(**TINY_BACKBONE | {"num_hidden_layers": 3, "mlp_ratio": 2}))
-    fill(backbone)
-    backbone.save_pretrained(path / "backbone")
+    lively_backbone().save_pretrained(path / "backbone")
     pictures(3, 18).save_to_disk(str(path / "images"))
     return path
 
