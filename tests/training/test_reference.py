@@ -22,6 +22,8 @@ from promptccd.data.views import ViewOptions
 from promptccd.errors import DataError
 from promptccd.models.variants import stored_model
 from promptccd.runs import train_run
+from promptccd.runs.category_counts import SplitMergeCount
+from promptccd.runs.history import HISTORY
 from promptccd.runs.models import initial_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.train_run import stage_stream
@@ -216,13 +218,22 @@ def test_every_setting_shows_in_what_is_compared(setting: Values, references: Re
     assert max(apart) > 100 * TOLERANCE
 
 
-def test_the_count_of_an_unknown_number_starts_beyond_the_known_categories(
+def test_the_search_for_an_unknown_count_starts_beyond_the_known_categories(
     folder: Path, tmp_path: Path
 ) -> None:
-    """The search ends alike from nearly any start; one that needs more clusters than there are images does not."""
+    """It ends alike from nearly any start; one that needs more clusters than there are images does not.
+
+    Both searches begin there: that of the first mixture, before a step is made, and the last one of a stage.
+    """
     recipe = recipe_of("unknown count", folder, tmp_path / "run", init_components=500)
     with pytest.raises(DataError, match="got 502"):
         train_run(train_from(start_of(recipe), recipe))
+    epochs = [json.loads(line) for line in (tmp_path / "run" / HISTORY).read_text().splitlines()]
+    assert {epoch["stage"] for epoch in epochs} == {0}
+    count = SplitMergeCount(recipe.training)
+    features = [torch.eye(8)[:4], torch.eye(8)[4:]]
+    with pytest.raises(DataError, match="got 502"):
+        count.estimate(1, features, [np.asarray([0, 0, 1, 1])])
 
 
 def test_the_reference_shares_no_code_with_what_it_holds() -> None:
