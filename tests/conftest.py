@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from transformers import Dinov2Config, Dinov2Model
 
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.data import StageStream
-from promptccd.data.randomness import torch_generator
+from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.storage import CHECKSUMS, write_directory
 from tests.browsing import browser, visit  # noqa: F401 - fixtures
 
@@ -56,6 +57,19 @@ def fresh_accelerator() -> None:
     from accelerate.state import AcceleratorState
 
     AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture(autouse=True)
+def seeded(request: pytest.FixtureRequest) -> None:
+    """Begin every test with random states of its own, drawn for its name.
+
+    Only tests draw from global generators. What a test draws then depends neither on the tests before it nor on
+    whether it is run alone, so one that fails in the suite fails alone too.
+    """
+    seed = seed_of("test", request.node.name) % 2**32
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global generator is the point
+    torch.manual_seed(seed)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The model: sizes, what learns, prompts, and the way through disk."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def test_gradients_equal_those_of_the_unmodified_forward(kind: str) -> None:
 def test_only_the_last_block_and_the_head_learn(model: PromptCCDModel) -> None:
     learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert learning
-    assert all(name.startswith(("backbone.encoder.layer.1.", "head.")) for name in learning)
+    assert all(name.startswith(("backbone.encoder.layer.2.", "head.")) for name in learning)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,20 @@ def test_assign_takes_the_nearest_prototype(model: PromptCCDModel) -> None:
     ids = torch.tensor([0, 1, 2, 9])[distances.argmin(1)]
     assert torch.equal(found.category_ids, ids)
     torch.testing.assert_close(found.distances, distances.min(1).values)
-    assert ((found.confidences >= 0.25) & (found.confidences <= 1)).all()
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5])
+def test_confidence_is_a_soft_max_over_distances_divided_by_the_temperature(
+    model: PromptCCDModel, temperature: float
+) -> None:
+    prototypes = F.normalize(torch.randn(4, 32), dim=1) * 0.8
+    model.set_categories(prototypes, [0, 1, 2, 9], list("abcd"))
+    model.config.confidence_temperature = temperature
+    features = torch.randn(50, 32) * 7
+    found = model.assign(features)
+    for feature, confidence in zip(F.normalize(features, dim=1), found.confidences, strict=True):
+        weights = [math.exp(-float((feature - each).square().sum()) / temperature) for each in prototypes]
+        assert float(confidence) == pytest.approx(max(weights) / sum(weights), rel=1e-4)
 
 
 def test_assign_without_prototypes_says_what_to_do(model: PromptCCDModel) -> None:

@@ -9,7 +9,9 @@ from transformers import Dinov2Config, Dinov2Model
 
 from promptccd import PromptCCDBConfig, PromptCCDBModel
 from promptccd.data.randomness import torch_generator
+from promptccd.training.step import Batch, ContrastiveWeights, training_loss
 from tests.conftest import TINY_HEAD
+from tests.order_one import fill
 
 PIXELS = (3, 3, 16, 16)
 
@@ -88,14 +90,14 @@ def test_dualprompt_extends_keys_and_values_but_not_queries(backbone_folder: Pat
     pixels = torch.randn(PIXELS)
     output = model(pixels)
     pool, tokens = model.pool, model.backbone.embeddings(pixels)
-    assert tuple(pool.general.shape) == (1, 2, 3, 32)  # two blocks: one general, one expert
+    assert tuple(pool.general.shape) == (2, 2, 3, 32)  # three blocks: two general, one expert
     assert tuple(pool.experts.shape) == (1, 2, 4, 3, 32)
     for number, block in enumerate(model.backbone.encoder.layer):
         rows = []
         for image in range(len(pixels)):
             x = block.norm1(tokens[image])
-            if number == 0:
-                more_keys, more_values = pool.general[0]
+            if number < 2:
+                more_keys, more_values = pool.general[number]
             else:
                 chosen = output.components[image]
                 more_keys, more_values = (pool.experts[0, part, chosen].reshape(-1, 32) for part in (0, 1))
@@ -114,19 +116,68 @@ def test_dualprompt_extends_keys_and_values_but_not_queries(backbone_folder: Pat
     torch.testing.assert_close(output.features, expected, rtol=1e-5, atol=1e-5)
 
 
+def loss_of(model: PromptCCDBModel, views: torch.Tensor) -> torch.Tensor:
+    return training_loss(model, model, Batch(views, None, len(views)), ContrastiveWeights(0.1), True)["loss"]
+
+
 def test_prompts_and_keys_learn_and_the_prefix_does_not(pool_model: PromptCCDBModel) -> None:
-    pool_model.train()
-    output = pool_model(torch.randn(PIXELS), project=True)
-    losses = pool_model.auxiliary_losses(output)
-    expected = 0.1 * (1 - output.scores).sum(1)
-    assert torch.equal(losses["cos"], expected)
-    (output.features[:, 0].sum() + losses["cos"].sum()).backward()  # a normed row always sums to its bias
-    for parameter in pool_model.prompt_parameters():
-        assert parameter.grad is not None
-        assert parameter.grad.abs().sum() > 0
-    for name, parameter in pool_model.named_parameters():
-        if name.startswith(("backbone.encoder.layer.0.", "pretrained_block.", "backbone.embeddings.")):
-            assert parameter.grad is None, name
+    """Under the loss of training: steps against its gradient move prompts and keys, and lower it."""
+    fill(pool_model, only_learning=True)
+    pool_model.config.cos_weight = 0.5
+    views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
+    learning = [parameter for parameter in pool_model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(learning, lr=0.05)
+    before = {name: value.detach().clone() for name, value in pool_model.named_parameters()}
+    losses = []
+    for _ in range(5):
+        loss = loss_of(pool_model.train(), views)
+        losses.append(float(loss.detach()))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses == sorted(losses, reverse=True)
+    for name, value in pool_model.named_parameters():
+        moved = float((value.detach() - before[name]).norm() / before[name].norm())
+        if name.startswith(("backbone.encoder.layer.2.", "head.", "pool.")):
+            # The bias of the keys shifts all logits of a query alike, so that nothing depends on it.
+            assert moved > 2e-5 or name.endswith("k_proj.bias"), name
+        else:
+            assert value.grad is None, name
+            assert moved == 0, name
+
+
+def test_prompts_learn_from_the_contrast_and_keys_from_the_pull_alone(pool_model: PromptCCDBModel) -> None:
+    fill(pool_model, only_learning=True)
+    views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
+    gradients = {}
+    for weight in (0.0, 0.5):
+        pool_model.config.cos_weight = weight
+        pool_model.zero_grad(set_to_none=True)
+        loss_of(pool_model.train(), views).backward()
+        gradients[weight] = {name: value.grad.clone() for name, value in pool_model.pool.named_parameters()}
+    assert float(gradients[0.0]["keys"].abs().max()) == 0
+    assert float(gradients[0.5]["keys"].norm()) > 0.01
+    for name in gradients[0.0].keys() - {"keys"}:
+        assert float(gradients[0.0][name].norm()) > 0.005, name
+        torch.testing.assert_close(gradients[0.0][name], gradients[0.5][name], msg=name)
+
+
+def test_the_pull_of_keys_is_a_cosine_distance_summed_over_prompts(pool_model: PromptCCDBModel) -> None:
+    output = pool_model.train()(torch.randn(PIXELS), project=True)
+    expected = [0.1 * sum(1 - cosine for cosine in row) for row in output.scores.tolist()]
+    assert pool_model.auxiliary_losses(output)["cos"].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("drawn_by", ["the constructor", "reset_prompts"])
+def test_keys_and_prompts_start_uniform_between_minus_one_and_one(
+    drawn_by: str, pool_model: PromptCCDBModel
+) -> None:
+    if drawn_by == "the constructor":
+        pool_model = PromptCCDBModel(pool_model.config)
+    for name, value in pool_model.pool.state_dict().items():
+        assert -1 <= float(value.min()) < -0.9, name
+        assert 0.9 < float(value.max()) <= 1, name
+        assert abs(float(value.mean())) < 0.2, name
 
 
 def test_without_prompts_it_is_the_plain_backbone(pool_model: PromptCCDBModel) -> None:

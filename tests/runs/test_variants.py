@@ -2,12 +2,18 @@
 
 import hashlib
 import json
+import os
 import re
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from datasets import Dataset, load_from_disk
 from PIL import Image
 from transformers import AutoModel, Dinov2Config, Dinov2Model
@@ -15,13 +21,16 @@ from transformers import AutoModel, Dinov2Config, Dinov2Model
 from promptccd.cli.main import main
 from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, InterruptedRunError
-from promptccd.evaluation import score_part_routing
+from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
 
 Values = dict[str, dict]
+# So narrow a head gives tiny vectors before they are normalised, and any larger step makes them one.
+RATE = 1e-5
+AFTER_SIX_STEPS = "stage0-epoch000001-step00000002"  # of four an epoch; a state is saved after every second
 
 VARIANTS: dict[str, Values] = {
     "gcd": {"model": {"variant": "promptccd-gcd"}},
@@ -62,27 +71,79 @@ def stage_bytes(run: Path) -> list[str]:
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
 
 
-def test_stages_are_the_same_however_often_a_run_is_interrupted(
-    variant: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = train_run(in_folder(variant, tmp_path / "whole"))
-    calls = 0
+def in_a_fork(work: Callable[[], object]) -> int:
+    """Exit code of some work in a forked process, negative where a signal ended it."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    def now_and_then(self: StopRequest, accelerator: object) -> bool:
-        nonlocal calls
-        calls += 1
-        return calls % 12 == 0
 
-    monkeypatch.setattr(StopRequest, "agreed", now_and_then)
-    monkeypatch.setattr(StopRequest, "error", lambda self, what: InterruptedRunError(what, 2))
-    interruptions = 0
+@dataclass
+class Signals:
+    """Sends this process a signal after every so many steps of training, counted over all sittings."""
+
+    every: int
+    numbers: Sequence[signal.Signals]
+    steps: int = 0
+    sent: int = 0
+
+    def after_a_step(self) -> None:
+        self.steps += 1
+        if self.steps % self.every == 0:
+            os.kill(os.getpid(), self.numbers[self.sent % len(self.numbers)])
+            self.sent += 1
+
+
+def listen(signals: Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed = StopRequest.agreed
+
+    def after_a_step(self: StopRequest, accelerator: Accelerator) -> bool:
+        signals.after_a_step()
+        return agreed(self, accelerator)
+
+    monkeypatch.setattr(StopRequest, "agreed", after_a_step)
+
+
+def train_through_signals(recipe: Recipe) -> tuple[ContinualScore, list[int]]:
+    """Train until a run is let through; where inside an epoch it was stopped, 0 for the end of one."""
+    stops: list[int] = []
     while True:
         try:
-            again = train_run(in_folder(variant, tmp_path / "interrupted"))
-            break
-        except InterruptedRunError:
-            interruptions += 1
-    assert interruptions > 1
+            return train_run(recipe), stops
+        except InterruptedRunError as error:
+            found = re.search(r"saved stage \d+, epoch \d+, step (\d+)", str(error))
+            assert found, error
+            stops.append(int(found[1]))
+
+
+def test_stages_are_the_same_however_a_run_is_interrupted_and_killed(
+    variant: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kill inside an epoch loses the steps since the last state; a signal there loses none."""
+    variant = merged(variant, {"training": {"learning_rate": RATE}})
+    whole = train_run(in_folder(variant, tmp_path / "whole"))
+    recipe = in_folder(variant, tmp_path / "interrupted")
+
+    def train_until_killed() -> None:
+        listen(Signals(every=7, numbers=[signal.SIGKILL]), monkeypatch)
+        train_run(recipe)
+
+    assert in_a_fork(train_until_killed) == -signal.SIGKILL
+    run = tmp_path / "interrupted"
+    assert sorted(path.name for path in (run / "resume").glob("stage0-*"))[-1] == AFTER_SIX_STEPS
+    # Stages have 4, 2, 3 and 3 steps an epoch, and six are done: the third of these signals ends a stage.
+    listen(Signals(every=7, numbers=[signal.SIGTERM, signal.SIGINT]), monkeypatch)
+    again, stops = train_through_signals(recipe)
+    assert stops == [1, 2, 0, 1]
+    assert "has collapsed" not in caplog.text  # else a state that is lost would not show
     assert again.to_dict() == whole.to_dict()
     assert stage_bytes(tmp_path / "interrupted") == stage_bytes(tmp_path / "whole")
 

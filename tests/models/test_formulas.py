@@ -1,0 +1,207 @@
+"""What the models compute between embedding and feature, against formulas written out."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from promptccd import PromptCCDModel, PromptCCDPlusPlusModel
+from promptccd.data.randomness import torch_generator
+from promptccd.models.gaussian_mixture import GaussianMixture
+from promptccd.models.part_labeller import PartLabeller, PartLabelParameters
+from promptccd.models.part_pools import PartPools
+from promptccd.models.part_router import PartRouter
+from tests.conftest import TINY_HEAD
+from tests.order_one import fill
+
+PIXELS = (40, 3, 16, 16)
+FIRST_PART_VALUES = 0.02  # what the values of part prompts reach at the start, either way
+
+
+def covariances(count: int, width: int) -> torch.Tensor:
+    """Matrices whose Cholesky factor is far from its own transpose, and whose spreads differ threefold."""
+    factors = torch.randn(count, width, width, generator=torch_generator("factors")).tril()
+    factors = factors * torch.linspace(0.3, 0.9, count)[:, None, None] / width**0.5
+    return factors @ factors.transpose(1, 2) + 0.01 * torch.eye(width)
+
+
+@pytest.mark.parametrize("kind", ["diag", "spherical", "full"])
+def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
+    kind: str, backbone_folder: Path
+) -> None:
+    """Weights, spreads and lengths of means differ, so that a longer query would choose others."""
+    model = PromptCCDModel.from_pretrained(
+        backbone_folder, covariance_type=kind, prompts_per_image=3, **TINY_HEAD
+    )
+    full = covariances(8, 32)
+    variances = {
+        "full": full,
+        "diag": full.diagonal(dim1=1, dim2=2),
+        "spherical": full.diagonal(dim1=1, dim2=2).mean(1, keepdim=True),
+    }[kind]
+    means = torch.randn(8, 32) * torch.linspace(0.02, 0.2, 8)[:, None]
+    log_weights = torch.randn(8).log_softmax(0)
+    model.load_mixture(means, variances, log_weights)
+    pixels = torch.randn(PIXELS)
+    output = model(pixels, prompted=True)
+
+    def ranked(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        matrices = full if kind == "full" else variances.expand_as(means).diag_embed()
+        normal = torch.distributions.MultivariateNormal(means.double(), matrices.double())
+        best = (log_weights + normal.log_prob(query.double()[:, None])).topk(3)
+        return best.indices, best.values
+
+    feature = model.backbone(pixels).last_hidden_state[:, 0]
+    components, scores = ranked(F.normalize(feature, dim=-1))
+    assert torch.equal(output.components, components)
+    torch.testing.assert_close(output.scores.double(), scores, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(ranked(feature)[0], components)
+
+
+def test_random_prompts_follow_neither_likelihood_nor_order(backbone_folder: Path) -> None:
+    model = PromptCCDModel.from_pretrained(
+        backbone_folder, prompts_per_image=2, random_prompts=True, **TINY_HEAD
+    )
+    model.load_mixture(0.2 * torch.randn(8, 32), torch.full((8, 32), 0.1), torch.zeros(8))
+    pixels = torch.randn(PIXELS)
+    chosen = model(pixels, prompted=True).components
+    assert torch.equal(chosen, model(pixels, prompted=True).components)
+    assert chosen.unique().numel() == 8
+    assert chosen[:, 0].bincount(minlength=8).max() < 20  # no favourite
+    model.config.random_prompts = False
+    nearest = model(pixels, prompted=True).components
+    assert (chosen == nearest).float().mean() < 0.5
+
+
+def test_random_part_prompts_do_not_follow_the_keys() -> None:
+    contextual, parts = torch.randn(2, 50, 8), torch.randint(3, (2, 50))
+    chosen = {}
+    for arbitrary in (False, True):
+        pools = PartPools(3, 20, 3, 8, 2, arbitrary)
+        pools.reset_parameters(torch_generator("pools"))
+        chosen[arbitrary] = pools.select(contextual, parts).indices
+    assert (chosen[True] == chosen[False]).float().mean() < 0.3
+    assert (chosen[True] % 20).unique().numel() == 20
+
+
+def test_replay_has_the_covariance_of_its_component() -> None:
+    """Drawn with the Cholesky factor as it stands, not with its transpose."""
+    mixture = GaussianMixture(3, 4, "full")
+    means, wanted = torch.randn(3, 4), covariances(3, 4)
+    mixture.load(means, wanted, torch.zeros(3))
+    drawn = mixture.sample(20_000, torch_generator("replay")).unflatten(0, (3, -1))
+    for each, mean, covariance in zip(drawn, means, wanted, strict=True):
+        factor = torch.linalg.cholesky(covariance)
+        scale = float(covariance.diagonal().max())
+        assert float((each.mean(0) - mean).abs().max()) < 0.03 * scale**0.5
+        assert float((each.T.cov() - covariance).abs().max()) < 0.04 * scale
+        assert float((factor.T @ factor - covariance).abs().max()) > 0.1 * scale
+
+
+def test_routing_logits_are_a_head_plus_scaled_products_with_part_queries() -> None:
+    router = PartRouter(32, 4, 3)
+    fill(router)
+    routing = router(torch.randn(2, 9, 32), torch.rand(2, 9, 4))
+    head = router.mlp[2](F.gelu(router.mlp[0](routing.contextual)))
+    products = torch.stack(
+        [(routing.contextual * query).sum(-1) / math.sqrt(32) for query in router.part_queries], dim=-1
+    )
+    assert float(products.detach().abs().mean()) > 0.1
+    torch.testing.assert_close(routing.logits, head + products, rtol=1e-5, atol=1e-5)
+
+
+def test_part_labels_are_masked_projected_scaled_and_go_to_the_nearest_centre() -> None:
+    """Patch by patch; each of the three steps decides for some patches."""
+    fit = PartLabelParameters(
+        object_direction=F.normalize(torch.randn(6), dim=0),
+        object_range=torch.tensor([-2.0, 1.0]),
+        projection=torch.randn(6, 3),
+        projection_mean=torch.tensor([0.5, -1.0, 0.3]),
+        projection_scale=torch.tensor([0.3, 2.0, 4.0]),
+        centres=torch.randn(5, 3),
+    )
+    labeller = PartLabeller(5, 6)
+    labeller.load(fit)
+    features = 1.5 * torch.randn(3, 60, 6)
+
+    def label(patch: torch.Tensor, threshold: float, scale: torch.Tensor) -> int:
+        low, high = fit.object_range.tolist()
+        score = (float(patch @ fit.object_direction) - low) / (high - low)
+        kept = patch if score > threshold else torch.zeros(6)
+        point = (kept @ fit.projection - fit.projection_mean) / scale
+        distances = [float((point - centre).square().sum()) for centre in fit.centres]
+        return distances.index(min(distances))
+
+    def labels(threshold: float, scale: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([[label(patch, threshold, scale) for patch in image] for image in features])
+
+    expected = labels(0.6, fit.projection_scale)
+    assert torch.equal(labeller(features), expected)
+    for changed in (
+        labels(-math.inf, fit.projection_scale),  # no mask
+        labels(0.5, fit.projection_scale),
+        labels(0.7, fit.projection_scale),
+        labels(0.6, torch.ones(3)),  # no scale
+    ):
+        assert not torch.equal(changed, expected)
+
+
+@pytest.fixture
+def parts(backbone_folder: Path) -> PromptCCDPlusPlusModel:
+    model = PromptCCDPlusPlusModel.from_pretrained(
+        backbone_folder, num_parts=3, pool_size=5, prompt_length=2, **TINY_HEAD
+    )
+    model.part_labeller.load(
+        PartLabelParameters(
+            object_direction=F.normalize(torch.randn(32), dim=0),
+            object_range=torch.tensor([-2.0, 1.0]),
+            projection=torch.randn(32, 3),
+            projection_mean=torch.randn(3),
+            projection_scale=torch.tensor([0.5, 2.0, 1.0]),
+            centres=torch.randn(3, 3),
+        )
+    )
+    return model
+
+
+def test_part_labels_come_from_the_pretrained_block_whatever_was_learnt(
+    parts: PromptCCDPlusPlusModel,
+) -> None:
+    pixels = torch.randn(4, 3, 32, 32)
+    patches = parts.backbone(pixels).last_hidden_state[:, 1:]  # before anything was learnt
+    expected = parts.part_labeller(patches)
+    fill(parts, "learnt", only_learning=True)
+    moved = parts.part_labeller(parts.backbone(pixels).last_hidden_state[:, 1:])
+    assert not torch.equal(moved, expected)
+    assert torch.equal(parts(pixels, project=True).part_labels, expected)
+    torch.testing.assert_close(parts.pretrained_patch_features(pixels), patches, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("drawn_by", ["the constructor", "reset_prompts"])
+def test_part_prompts_start_in_their_ranges(drawn_by: str, parts: PromptCCDPlusPlusModel) -> None:
+    if drawn_by == "the constructor":
+        parts = PromptCCDPlusPlusModel(parts.config)
+    else:
+        parts.reset_prompts(torch_generator("prompts"))
+    for parameter, reach in ((parts.pools.keys, 1.0), (parts.pools.values, FIRST_PART_VALUES)):
+        values = parameter.detach()
+        assert -reach <= float(values.min()) < -0.9 * reach
+        assert 0.9 * reach < float(values.max()) <= reach
+        assert abs(float(values.mean())) < 0.1 * reach
+
+
+def test_the_backbone_stays_in_eval_mode_while_the_rest_trains(
+    parts: PromptCCDPlusPlusModel, model: PromptCCDModel
+) -> None:
+    """Dropout of the backbone would act otherwise: its configuration asks for some."""
+    pixels = torch.randn(4, 3, 16, 16)
+    for each in (parts, model):
+        assert each.config.vision_config.hidden_dropout_prob > 0
+        each.train()
+        assert each.head.training
+        assert not any(module.training for module in each.backbone.modules())
+        one, other = each(pixels, project=True), each(pixels, project=True)
+        assert torch.equal(one.bottleneck, other.bottleneck)
+        assert torch.equal(one.features, each.eval()(pixels).features)

@@ -1,0 +1,143 @@
+"""The training a second time, as the paper prints it: plain torch in float64, slow and short.
+
+It shares no code with `promptccd.training` or the models: losses, optimiser, schedule, warm-up, refits, replay and the
+teacher are written out. What it takes from the package is held elsewhere: how images are cut, cropped and keyed by
+position, and the fits of `clustering`.
+"""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Dinov2Model
+
+from promptccd import clustering
+from promptccd.data import views as viewing
+from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
+from promptccd.data.stages import Stage
+from tests.training.reference_networks import Networks, Weights, covariances, unit
+
+
+class Reference:
+    """One run.
+
+    Args:
+        kind: the method's forward in `Networks`.
+        backbone: the pretrained one.
+        start: first values of all that learns, by the names of a checkpoint.
+        options: how views are made.
+        model: the recipe's section, for sizes and weights of prompts.
+        training: the recipe's section.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        backbone: Dinov2Model,
+        start: Weights,
+        options: viewing.ViewOptions,
+        model: dict[str, Any],
+        training: dict[str, Any],
+    ):
+        self.nets, self.t = Networks(backbone, SimpleNamespace(**model)), SimpleNamespace(**training)
+        self.kind, self.forward, self.names = kind, getattr(self.nets, kind), list(start)
+        self.w = self.nets.pretrained | {name: value.double() for name, value in start.items()}
+        self.training_views = viewing.TrainingViews(options)
+        self.fixed_view = viewing.EvaluationView(viewing.build_image_processor(options))
+        self.side = options.image_size // backbone.config.patch_size
+        self.replay = torch.zeros(0, backbone.config.hidden_size)
+
+    def train(self, stage: Stage) -> Weights:
+        """All that learns, and the mixture, after a stage."""
+        t, images = self.t, [stage.decode(position).image for position in range(len(stage))]
+        self.stage, self.labels = stage.index, torch.tensor(getattr(stage, "labels", []))
+        self.fixed = torch.stack([viewing.normalise(self.fixed_view(image)).double() for image in images])
+        if self.kind == "parts" and self.stage == 0:
+            self.fit_parts()
+        learning = [name for name in self.names if self.stage == 0 or not name.startswith("router.")]
+        velocity = dict.fromkeys(learning, 0.0)
+        for epoch in range(t.epochs):
+            if self.kind == "gaussians" and epoch % t.refit_every == 0:
+                self.refit(epoch, stage.num_categories)
+            last = t.final_learning_rate_factor
+            rate = t.learning_rate * (last + (1 - last) * (1 + math.cos(math.pi * epoch / t.epochs)) / 2)
+            order = numpy_generator("order", t.seed, self.stage, epoch).permutation(len(stage))
+            for rows in (order[first : first + t.batch_size] for first in range(0, len(order), t.batch_size)):
+                if len(rows) == 1:  # nothing to contrast it with
+                    continue
+                pixels = self.drawn([images[row] for row in rows], stage.sample_ids[rows], epoch)
+                self.w |= {name: self.w[name].detach().requires_grad_() for name in learning}
+                loss = self.loss(pixels, self.labels[rows] if self.stage == 0 else None, epoch)
+                gradients = torch.autograd.grad(loss, [self.w[name] for name in learning])
+                for name, gradient in zip(learning, gradients, strict=True):
+                    value = self.w[name].detach()
+                    velocity[name] = t.momentum * velocity[name] + gradient + t.weight_decay * value
+                    self.w[name] = value - rate * velocity[name]
+        if self.stage == 0:
+            self.hand_on()
+        parts = ("mixture.means", "mixture.variances", "mixture.log_weights")
+        return {name: self.w[name] for name in self.names} | dict(zip(parts, self.nets.mixture, strict=False))
+
+    def drawn(self, images: list[Any], sample_ids: Any, epoch: int) -> Tensor:
+        """View 1 of all images, then view 2 of all: ``(2B, 3, S, S)``."""
+        keys = [("view", self.t.seed, self.stage, epoch, int(sample)) for sample in sample_ids]
+        generators = [numpy_generator(*key) for key in keys]
+        pairs = [self.training_views(*drawing) for drawing in zip(images, generators, strict=True)]
+        return viewing.normalise(torch.stack(pairs, dim=1).flatten(0, 1)).double()
+
+    def loss(self, pixels: Tensor, labels: Tensor | None, epoch: int) -> Tensor:
+        """Eq. 5 with the other view as the positive, at stage 0 mixed with that of labels, and what prompts add."""
+        features, added = self.forward(self.w, pixels, epoch >= self.t.prompt_warmup_epochs)
+        z, rows = self.nets.project(self.w, features), torch.arange(len(pixels))
+        loss = eq5(z, rows[:, None] == rows.roll(len(rows) // 2), self.t.temperature_unsupervised)
+        if labels is not None:
+            both, share = torch.cat([labels, labels]), self.t.supervised_weight
+            same = (both[:, None] == both) & (rows[:, None] != rows)
+            loss = (1 - share) * loss + share * eq5(z, same, self.t.temperature_supervised)
+        return loss + added
+
+    @torch.no_grad()
+    def refit(self, epoch: int, count: int) -> None:
+        """A new mixture of plain features and replay; PromptCCD-U estimates the count at later stages."""
+        position = (self.t.seed, self.stage, epoch)
+        features = torch.cat([unit(self.nets.plain(self.w, self.fixed)[0]).float(), self.replay])
+        if self.t.category_count == "split_merge" and self.stage > 0:
+            known = torch.cdist(self.replay, self.categories).argmin(1)
+            settled = torch.cat([torch.full((len(self.fixed),), -1), known])
+            start, seed = len(self.categories) + self.t.init_components, seed_of("count", *position)
+            count = clustering.estimate_by_split_merge(features, start, settled=settled, seed=seed).count
+        kind, seed = self.nets.model.covariance_type, seed_of("mixture", *position)
+        fit = clustering.fit_gaussian_mixture(features, count, covariance_type=kind, seed=seed)
+        self.nets.mixture = fit.means, fit.variances, fit.log_weights
+
+    @torch.no_grad()
+    def hand_on(self) -> None:
+        """What stage 0 leaves to the next one: a teacher, replay of its mixture, means of its categories."""
+        self.nets.teacher = {name: value.detach() for name, value in self.w.items()}
+        if self.nets.mixture:
+            means, variances, _ = self.nets.mixture
+            noise = torch_generator("replay", self.t.seed, self.stage + 1)
+            noise = torch.randn(len(means), self.t.replay_samples, means.shape[1], generator=noise)
+            spread = torch.linalg.cholesky(covariances(means, variances))
+            self.replay = (means[:, None] + torch.einsum("kij,ksj->ksi", spread, noise)).flatten(0, 1)
+            at_test = self.nets.gaussians(self.w, self.fixed, self.nets.model.prompts_at_test)[0]
+            z = unit(at_test).float()
+            self.categories = torch.stack([z[self.labels == label].mean(0) for label in self.labels.unique()])
+
+    @torch.no_grad()
+    def fit_parts(self) -> None:
+        """Parts of patches of the pretrained backbone."""
+        chosen = clustering.sample_for_part_labels(self.labels.tolist(), self.side**2, seed=self.t.seed)
+        tokens, grid = self.nets.embed(self.fixed[chosen]), (self.side, self.side)
+        patches = self.nets.run(self.nets.pretrained, tokens)[0][:, 1:].float()
+        count, seed = self.nets.model.num_parts, self.t.seed
+        self.nets.parts_fit = clustering.fit_part_labels(patches, grid, count, seed=seed)
+
+
+def eq5(z: Tensor, positive: Tensor, temperature: float) -> Tensor:
+    """Eq. 5: minus the log of a positive's share among all other rows, mean over positives, mean over rows."""
+    similar = (z @ z.T / temperature).exp() * (1 - torch.eye(len(z)))
+    logs = torch.where(positive, similar / similar.sum(1, keepdim=True), 1.0).log()
+    return -(logs.sum(1) / positive.sum(1)).mean()

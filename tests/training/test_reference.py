@@ -1,0 +1,259 @@
+"""Every method's parameters after two epochs of two stages, against a reference that shares no code with it."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Image
+from torch import Tensor
+from transformers import Dinov2Model
+
+from promptccd.data.randomness import torch_generator
+from promptccd.data.views import ViewOptions
+from promptccd.errors import DataError
+from promptccd.models.variants import stored_model
+from promptccd.runs import train_run
+from promptccd.runs.category_counts import SplitMergeCount
+from promptccd.runs.history import HISTORY
+from promptccd.runs.models import initial_model
+from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.train_run import stage_stream
+from promptccd.training.arguments import Recipe
+from promptccd.training.trainer import TrainingState
+from tests.conftest import TINY_HEAD
+from tests.order_one import drawn, lively_backbone
+from tests.training.reference import Reference
+from tests.training.reference_networks import Networks
+
+Values = dict[str, Any]
+Weights = dict[str, Tensor]
+References = Callable[[str], list[Weights]]
+
+TOLERANCE = 1e-5  # of a tensor's length; ours are float32, those of the reference float64, and 5e-7 apart
+VIEWS = {"image_size": 32, "resize_size": 36}
+# Two epochs in which everything shows: 26 and 28 images in steps of 9, so that a smaller step ends an epoch of stage 0
+# and a lone image is left over at stage 1; temperatures that make the two losses about as steep as each other.
+TRAINING: Values = {
+    "seed": 7,
+    "epochs": 2,
+    "batch_size": 9,
+    "learning_rate": 0.1,
+    "final_learning_rate_factor": 0.1,
+    "momentum": 0.9,
+    "weight_decay": 0.02,
+    "temperature_unsupervised": 0.4,
+    "temperature_supervised": 0.2,
+    "supervised_weight": 0.35,
+    "refit_every": 1,
+    "prompt_warmup_epochs": 1,
+    "replay_samples": 12,
+    "category_count": "known",
+    "init_components": 0,
+}
+POOL: Values = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2, "cos_weight": 0.5}
+MIXTURE: Values = {"prompts_per_image": 2, "prompts_at_test": False}
+PARTS: Values = {
+    "num_parts": 3,
+    "pool_size": 5,
+    "prompt_length": 2,
+    "prompts_per_patch": 2,
+    "cos_weight": 0.5,
+    "route_weight": 0.3,
+    "distill_weight": 0.4,
+}
+COUNTED: Values = {"category_count": "split_merge", "init_components": 2}
+# The forward of the reference, the sections of the recipe.
+METHODS: dict[str, tuple[str, Values, Values]] = {
+    "gcd": ("plain", {"variant": "promptccd-gcd"}, {}),
+    "l2p": ("l2p", {"variant": "promptccd-b", "pool": "l2p", **POOL}, {}),
+    "dualprompt": ("dualprompt", {"variant": "promptccd-b", "pool": "dualprompt", **POOL}, {}),
+    "mixture": ("gaussians", {**MIXTURE, "covariance_type": "diag"}, {}),
+    "spherical": ("gaussians", {**MIXTURE, "covariance_type": "spherical", "prompts_at_test": True}, {}),
+    "full": ("gaussians", {**MIXTURE, "covariance_type": "full"}, {}),
+    "unknown count": ("gaussians", {**MIXTURE, "covariance_type": "diag"}, COUNTED),
+    "parts": ("parts", {"variant": "promptccd-pp", **PARTS}, {}),
+}
+
+
+def pictures(num_categories: int, per_category: int) -> Dataset:
+    """Two-coloured objects before a dark ground: no fit comes to a tie that rounding could decide."""
+    generator = np.random.default_rng(1)
+    colours = np.random.default_rng(2).integers(0, 216, (num_categories, 2, 3))
+    images, labels = [], [index % num_categories for index in range(num_categories * per_category)]
+    for label in labels:
+        pixels = generator.integers(0, 40, (36, 36, 3))
+        pixels[10:18, 10:26] += colours[label, 0]
+        pixels[18:26, 10:26] += colours[label, 1]
+        images.append(pixels.astype(np.uint8))
+    names = [f"category {number}" for number in range(num_categories)]
+    features = Features({"image": Image(), "label": ClassLabel(names=names)})
+    return Dataset.from_dict({"image": images, "label": labels}, features=features)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backbone of three blocks, and pictures of 16 patches in three categories."""
+    path = tmp_path_factory.mktemp("reference")
+    lively_backbone().save_pretrained(path / "backbone")
+    pictures(3, 18).save_to_disk(str(path / "images"))
+    return path
+
+
+def recipe_of(method: str, folder: Path, run: Path, **training: Any) -> Recipe:
+    """Two stages: two labelled categories, then one more."""
+    _, model, own = METHODS[method]
+    return Recipe.from_dict(
+        {
+            "data": {"dataset": str(folder / "images"), "class_blocks": [2, 1], "cuts": [[0.75, 1.0], [1.0]]},
+            "views": VIEWS,
+            "model": {"backbone": str(folder / "backbone"), **TINY_HEAD, **model},
+            "training": {**TRAINING, **own, "kmeans_restarts": 2, "output_dir": str(run), **training},
+        }
+    )
+
+
+def start_of(recipe: Recipe) -> Weights:
+    """First values of all that learns, by the names of a checkpoint."""
+    assert recipe.model.backbone is not None
+    model = initial_model(recipe, recipe.model.backbone)
+    return {name: drawn(name, value.shape) for name, value in model.named_parameters() if value.requires_grad}
+
+
+def train_from(start: Weights, recipe: Recipe) -> Recipe:
+    """Leave a state before the first step of stage 0, which the run then goes on from."""
+    state = {f"model.{name}": value for name, value in start.items()}
+    if recipe.model.variant == "promptccd":
+        empty = initial_model(recipe, recipe.model.backbone or "").mixture
+        state |= {f"model.mixture.{name}": value for name, value in empty.named_buffers()}
+    folder = Path(recipe.training.output_dir)
+    folder.mkdir(parents=True)
+    RunDirectory(folder).save_state(0, TrainingState(0, 0, state), 0.0)
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def references(folder: Path) -> References:
+    """What the reference ends both stages with, by method; computed when it is first asked for."""
+
+    @cache
+    def reference_of(method: str, **training: Any) -> list[Weights]:
+        kind, model, own = METHODS[method]
+        recipe = recipe_of(method, folder, folder / "never")
+        backbone = Dinov2Model.from_pretrained(folder / "backbone")
+        options = ViewOptions(**VIEWS)
+        reference = Reference(
+            kind, backbone, start_of(recipe), options, model, {**TRAINING, **own, **training}
+        )
+        return [reference.train(stage) for stage in stage_stream(recipe.data, TRAINING["seed"])]
+
+    return reference_of
+
+
+def assert_equal_to(expected: list[Weights], run: Path) -> None:
+    for stage, weights in enumerate(expected):
+        ours = stored_model(run / f"stage{stage}").state_dict()
+        apart = {
+            name: float((ours[name] - value).norm() / value.norm().clamp_min(1e-3))
+            for name, value in weights.items()
+        }
+        worst = max(apart, key=lambda name: apart[name])
+        print(f"stage {stage}: {worst} is {apart[worst]:.1e} apart")
+        assert apart[worst] < TOLERANCE, (stage, worst, apart[worst])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_parameters_equal_those_of_the_reference(
+    method: str, folder: Path, references: References, tmp_path: Path
+) -> None:
+    recipe = recipe_of(method, folder, tmp_path / "run")
+    train_run(train_from(start_of(recipe), recipe))
+    assert_equal_to(references(method), tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_parameters_of_two_processes_equal_those_of_the_reference(
+    folder: Path, references: References, tmp_path: Path
+) -> None:
+    """All methods in one pair of processes: starting it takes longer than training them."""
+    paths = []
+    for number, method in enumerate(METHODS):
+        recipe = recipe_of(method, folder, tmp_path / method)
+        train_from(start_of(recipe), recipe)
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_text(json.dumps(recipe.to_dict()))
+    script = Path(__file__).with_name("train_recipes.py")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    result = subprocess.run([*torchrun, script, *paths], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    for method in METHODS:
+        assert_equal_to(references(method), tmp_path / method)
+
+
+SETTINGS: list[Values] = [
+    {"momentum": 0.0},
+    {"weight_decay": 0.0},
+    {"final_learning_rate_factor": 1.0},
+    {"prompt_warmup_epochs": 2},
+    {"refit_every": 2},
+    {"replay_samples": 0},
+    {"temperature_unsupervised": 0.2, "temperature_supervised": 0.4},
+    {"supervised_weight": 0.65},
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: " ".join(setting))
+def test_every_setting_shows_in_what_is_compared(setting: Values, references: References) -> None:
+    """Two epochs are enough for each of them to matter a hundred times more than the tolerance."""
+    usual, changed = references("mixture")[1], references("mixture", **setting)[1]
+    apart = [float((changed[name] - value).norm() / value.norm()) for name, value in usual.items()]
+    assert max(apart) > 100 * TOLERANCE
+
+
+def test_the_search_for_an_unknown_count_starts_beyond_the_known_categories(
+    folder: Path, tmp_path: Path
+) -> None:
+    """It ends alike from nearly any start; one that needs more clusters than there are images does not.
+
+    Both searches begin there: that of the first mixture, before a step is made, and the last one of a stage.
+    """
+    recipe = recipe_of("unknown count", folder, tmp_path / "run", init_components=500)
+    with pytest.raises(DataError, match="got 502"):
+        train_run(train_from(start_of(recipe), recipe))
+    epochs = [json.loads(line) for line in (tmp_path / "run" / HISTORY).read_text().splitlines()]
+    assert {epoch["stage"] for epoch in epochs} == {0}
+    count = SplitMergeCount(recipe.training)
+    features = [torch.eye(8)[:4], torch.eye(8)[4:]]
+    with pytest.raises(DataError, match="got 502"):
+        count.estimate(1, features, [np.asarray([0, 0, 1, 1])])
+
+
+def test_the_reference_shares_no_code_with_what_it_holds() -> None:
+    for name in ("reference.py", "reference_networks.py"):
+        text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 200
+        imported = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+        ours = {module for module in imported if module.startswith(("promptccd", "tests"))}
+        allowed = ("promptccd.clustering", "promptccd.data.", "tests.training.reference_networks.")
+        assert all(module.startswith(allowed) for module in ours), ours
+
+
+def test_the_networks_of_the_reference_are_the_backbone(folder: Path) -> None:
+    backbone = Dinov2Model.from_pretrained(folder / "backbone").double().eval()
+    pixels = torch.randn(2, 3, 32, 32, generator=torch_generator("pixels"), dtype=torch.float64)
+    expected = backbone(pixels).last_hidden_state
+    nets = Networks(backbone, SimpleNamespace())
+    torch.testing.assert_close(nets.run(nets.pretrained, nets.embed(pixels))[0], expected)
