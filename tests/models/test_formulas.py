@@ -11,8 +11,7 @@ from promptccd import PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.data.randomness import torch_generator
 from promptccd.models.gaussian_mixture import GaussianMixture
 from promptccd.models.part_labeller import PartLabeller, PartLabelParameters
-from promptccd.models.part_pools import PartPools
-from promptccd.models.part_router import PartRouter
+from promptccd.models.part_prompts import PartPools, PartRouter
 from tests.conftest import TINY_HEAD
 from tests.order_one import fill
 

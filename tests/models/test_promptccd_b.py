@@ -9,7 +9,9 @@ from transformers import Dinov2Config, Dinov2Model
 
 from promptccd import PromptCCDBConfig, PromptCCDBModel
 from promptccd.data.randomness import torch_generator
-from promptccd.training.step import Batch, ContrastiveWeights, training_loss
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.objectives import METHODS, StageContext
+from promptccd.training.step import Batch, training_loss
 from tests.conftest import TINY_HEAD
 from tests.order_one import fill
 
@@ -117,7 +119,14 @@ def test_dualprompt_extends_keys_and_values_but_not_queries(backbone_folder: Pat
 
 
 def loss_of(model: PromptCCDBModel, views: torch.Tensor) -> torch.Tensor:
-    return training_loss(model, model, Batch(views, None, len(views)), ContrastiveWeights(0.1), True)["loss"]
+    objective = METHODS["promptccd-b"].objective(
+        model,
+        StageContext(images=None),
+        TrainingArguments(temperature_unsupervised=0.1),
+        accelerator=None,
+        plain_features=None,
+    )
+    return training_loss(model, objective, Batch(views, None, len(views)), epoch=0)["loss"]
 
 
 def test_prompts_and_keys_learn_and_the_prefix_does_not(pool_model: PromptCCDBModel) -> None:

@@ -20,14 +20,14 @@ from transformers import Dinov2Model
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import ViewOptions
 from promptccd.errors import DataError
+from promptccd.evaluation.category_counts import SplitMergeCount
 from promptccd.models.variants import stored_model
 from promptccd.runs import train_run
-from promptccd.runs.category_counts import SplitMergeCount
-from promptccd.runs.history import HISTORY
 from promptccd.runs.models import initial_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.train_run import stage_stream
-from promptccd.training.arguments import Recipe
+from promptccd.training.history import HISTORY
+from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import TINY_HEAD
 from tests.order_one import drawn, lively_backbone

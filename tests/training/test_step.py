@@ -12,13 +12,18 @@ from torch import Tensor
 from promptccd.data.randomness import torch_generator
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.models.part_labeller import PartLabelParameters
-from promptccd.training.step import Batch, ContrastiveWeights, training_loss
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.objectives import METHODS as BY_NAME
+from promptccd.training.objectives import StageContext
+from promptccd.training.step import Batch, training_loss
 from tests.conftest import TINY_HEAD
 from tests.order_one import LIVELY_BACKBONE, fill
 from tests.training.reference import eq5
 from tests.training.reference_networks import Networks, Weights
 
-WEIGHTS = ContrastiveWeights(temperature_unsupervised=0.7, temperature_supervised=0.3, supervised_weight=0.35)
+ARGUMENTS = TrainingArguments(
+    temperature_unsupervised=0.7, temperature_supervised=0.3, supervised_weight=0.35, prompt_warmup_epochs=1
+)
 LABELS = torch.tensor([4, 0, 4, 4, 2])
 POOL = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2, "cos_weight": 0.7}
 PARTS = {
@@ -163,7 +168,9 @@ def test_the_loss_and_its_gradient_are_those_of_the_formulas(
     views = torch.randn(5, 2, 3, 32, 32, generator=torch_generator("views"))
     batch = Batch(views, LABELS if labelled else None, 5)
 
-    got = training_loss(model, model, batch, WEIGHTS, prompted)
+    stage = StageContext(images=None, labels=batch.labels)  # one step looks at no other image
+    objective = BY_NAME[variant].objective(model, stage, ARGUMENTS, accelerator=None, plain_features=None)
+    got = training_loss(model, objective, batch, epoch=int(prompted))
     expected = terms_of(method, nets, w, views.transpose(0, 1).flatten(0, 1).double(), prompted, labelled)
     assert got.keys() == expected.keys()
     for name, value in expected.items():

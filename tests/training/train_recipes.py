@@ -7,7 +7,7 @@ import torch
 from accelerate.state import AcceleratorState
 
 from promptccd.runs import train_run
-from promptccd.training.arguments import Recipe
+from promptccd.training.recipe import Recipe
 
 torch.set_num_threads(1)
 for path in sys.argv[1:]:
