@@ -25,7 +25,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 spectrum test faults guards mutants lint format bench clean
+.PHONY: demo demo-seeds variants variants-cifar100 spectrum test test-slow test-all faults guards mutants lint format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -47,8 +47,15 @@ spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories 
 		--seeds 1 --set category_ratio=0.2,0.5,0.8 sample_ratio=0.2,0.5,0.8 \
 		--backbone $(RUNS)/other-creatures/backbone --backbone_config '{}' --jobs $(JOBS) --out $(RUNS)/spectrum
 
-test: $(VENV)/.dev           ## the whole suite, offline
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+test: $(VENV)/.dev           ## what a change is tried with, offline; at most five minutes on two idle cores
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.dev      ## the rest: kills at every instant, hostile files, browsers, whole runs
+	$(PYTEST) -m slow
+
+test-all: test test-slow     ## the whole suite, as CI runs it
 
 faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests that hold it
 	$(BIN)/python -m tests.faults
