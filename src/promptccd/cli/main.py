@@ -15,7 +15,6 @@ from promptccd.cli import (
     sweep_commands,
     training_commands,
 )
-from promptccd.cli import discovery_commands as category_commands
 from promptccd.cli.ends import end_of, ended_by_signals, let_go_of_stdout, make_printable, say
 from promptccd.cli.parsing import Parser
 
@@ -25,7 +24,6 @@ COMMANDS = (
     evaluation_commands,
     model_commands,
     discovery_commands,
-    category_commands,
 )
 
 
