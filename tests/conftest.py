@@ -52,11 +52,13 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True)
-def fresh_accelerator() -> None:
+def fresh_accelerator() -> Iterator[None]:
     """Accelerate keeps one state per process; a test may want another precision than the last one."""
     from accelerate.state import AcceleratorState
 
     AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)  # fixtures of the next file come before this one
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from promptccd.evaluation.published import published_results
 from promptccd.models import VARIANTS
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.model_card import BEGIN, END, merge_card, stage_card
-from promptccd.training.recipe import Recipe
+from promptccd.training.recipe import Recipe, recipes_in
 
 HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
@@ -169,7 +169,7 @@ def test_snippets_of_a_card_run(run: RunDirectory, tmp_path: Path, monkeypatch: 
         assert names["model"].config.stage == 3
 
 
-@pytest.mark.parametrize("path", sorted(HUB_CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", recipes_in(HUB_CONFIGS), ids=lambda path: path.stem)
 def test_card_of_every_recipe(path: Path) -> None:
     recipe = Recipe.from_yaml(path)
     facts = recipe.data.resolved
@@ -189,7 +189,7 @@ def test_card_of_every_recipe(path: Path) -> None:
 
 
 def test_the_recipe_in_a_card_is_a_recipe(tmp_path: Path) -> None:
-    for path in HUB_CONFIGS.glob("*.yaml"):
+    for path in recipes_in(HUB_CONFIGS):
         recipe = Recipe.from_yaml(path)
         (tmp_path / "recipe.yaml").write_text(
             re.search(r"```yaml\n(.*?)```", card_of(recipe), re.DOTALL).group(1)

@@ -6,9 +6,10 @@ import pytest
 
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
+from promptccd.errors import ConfigurationError
 from promptccd.runs import load_model, train_run
 from promptccd.runs.run_directory import _portable, _require_same
-from promptccd.training.recipe import Recipe
+from promptccd.training.recipe import Recipe, recipes_in
 from tests.conftest import TINY_HEAD, coloured_images
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step
@@ -39,7 +40,7 @@ SETTINGS = {
 def recipe_files(in_a_setting: bool = False) -> list[Path]:
     """All recipes by name: those of the paper's stages, or those of other settings."""
     endings = tuple(f"-{setting}" for setting in SETTINGS)
-    return sorted(path for path in FOLDER.glob("*.yaml") if path.stem.endswith(endings) == in_a_setting)
+    return [path for path in recipes_in(FOLDER) if path.stem.endswith(endings) == in_a_setting]
 
 
 def test_every_method_has_a_recipe_for_every_data_set() -> None:
@@ -58,6 +59,30 @@ def test_a_recipe_is_what_its_name_says(path: Path) -> None:
             section = recipe.model if hasattr(recipe.model, name) else recipe.training
             assert getattr(section, name) == value, name
         assert recipe.training.learning_rate == (0.05 if path.stem == "promptccd-cub" else 0.1)
+
+
+@pytest.mark.parametrize(
+    "name", ["promptccd-pp-club", "promptccd", "pp-cub", "promptccd-promptccd-cub", "promptccd-pp-"]
+)
+def test_a_name_that_stands_for_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="no method and data set of that name"):
+        Recipe.from_yaml(FOLDER / f"{name}.yaml")
+
+
+def test_a_pair_is_laid_over_the_data_set_and_that_over_the_method(tmp_path: Path) -> None:
+    for name, text in {
+        "methods/b-l2p.yaml": "training: {epochs: 1, batch_size: 2, seed: 3}",
+        "data/mine.yaml": "training: {epochs: 4, batch_size: 5}",
+        "pairs.yaml": "b-l2p/mine: {training: {epochs: 6}}",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    read = Recipe.from_yaml(tmp_path / "promptccd-b-l2p-mine.yaml").training
+    assert (read.epochs, read.batch_size, read.seed) == (6, 5, 3)
+    assert read.output_dir == "runs/promptccd-b-l2p-mine"
+    assert [path.name for path in recipes_in(tmp_path)] == ["promptccd-b-l2p-mine.yaml"]
+    (tmp_path / "promptccd-b-l2p-mine.yaml").write_text("training: {epochs: 9}")  # a file of that name wins
+    assert Recipe.from_yaml(tmp_path / "promptccd-b-l2p-mine.yaml").training.epochs == 9
 
 
 def test_every_setting_has_recipes() -> None:

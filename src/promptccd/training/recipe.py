@@ -6,7 +6,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -256,22 +256,17 @@ class Recipe:
     ) -> "Recipe":
         """Read a recipe; overrides win over the file, the file wins over the defaults.
 
+        A name like ``hub_configs/promptccd-pp-cub.yaml`` need not be a file: it stands for ``methods/pp.yaml`` with
+        ``data/cub.yaml`` laid over it, and over both what ``pairs.yaml`` has for the two.
+
         Args:
-            path: a YAML file of sections.
+            path: a YAML file of sections, or such a name.
             overrides: values by section and field, as the command line gives them.
 
         Raises:
             ConfigurationError: no such file, no YAML, an unknown key, or a value of the wrong type.
         """
-        values = read_yaml_file(path)
-        if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
-            raise ConfigurationError(
-                f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."
-            )
-        merged = {name: dict(part or {}) for name, part in values.items()}
-        for name, part in (overrides or {}).items():
-            merged.setdefault(name, {}).update(part)
-        return cls.from_dict(merged)
+        return cls.from_dict(_laid_over([*_layers(Path(path)), overrides or {}]))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Mapping[str, Any]]) -> "Recipe":
@@ -292,3 +287,52 @@ class Recipe:
 def section_types() -> dict[str, Any]:
     """The dataclass of every section, in the order a bare ``--field`` is looked up."""
     return typing.get_type_hints(Recipe)
+
+
+def recipes_in(folder: str | Path) -> list[Path]:
+    """Every recipe that a folder of methods and data sets stands for, by name."""
+    root = Path(folder)
+    methods, data = ({path.stem for path in (root / kind).glob("*.yaml")} for kind in ("methods", "data"))
+    return sorted(root / f"{_published(method)}-{each}.yaml" for method in methods for each in data)
+
+
+def _published(method: str) -> str:
+    """What the names of a method's checkpoints begin with."""
+    return method if method == "promptccd" else f"promptccd-{method}"
+
+
+def _layers(path: Path) -> list[Mapping[str, Any]]:
+    """The sections that a recipe is made of, later ones over earlier ones."""
+    methods = path.parent / "methods"
+    if path.exists() or not methods.is_dir():
+        return [_sections(path)]
+    for file in methods.glob("*.yaml"):
+        data = path.parent / "data" / f"{path.stem.removeprefix(f'{_published(file.stem)}-')}.yaml"
+        if path.stem.startswith(f"{_published(file.stem)}-") and data.is_file():
+            pairs = read_yaml_file(path.parent / "pairs.yaml")
+            own = pairs.get(f"{file.stem}/{data.stem}", {})
+            folder = {"training": {"output_dir": f"runs/{path.stem}"}}
+            return [_sections(file), _sections(data), own, folder]
+    close = difflib.get_close_matches(path.stem, [each.stem for each in recipes_in(path.parent)], n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ConfigurationError(
+        f"Cannot read recipe {str(path)!r}: there is no such file, and no method and data set of that name.{hint} "
+        f"Names are <method>-<data set>, see {methods} and {path.parent / 'data'}."
+    )
+
+
+def _sections(path: Path) -> Mapping[str, Any]:
+    values = read_yaml_file(path)
+    if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
+        raise ConfigurationError(
+            f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."
+        )
+    return values
+
+
+def _laid_over(layers: Sequence[Mapping[str, Mapping[str, Any] | None]]) -> dict[str, dict[str, Any]]:
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for name, part in layer.items():
+            merged.setdefault(name, {}).update(part or {})
+    return merged

@@ -34,7 +34,7 @@ def method_named(name: str) -> Method:
         ConfigurationError: there is none of that name.
     """
     if name not in METHODS:
-        raise ConfigurationError(f"Unknown variant {name!r}: expected one of {', '.join(METHODS)}.")
+        raise ConfigurationError(f"Unknown model.variant {name!r}: expected {' | '.join(METHODS)}.")
     return METHODS[name]
 
 
