@@ -4,6 +4,7 @@ import gc
 import os
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
