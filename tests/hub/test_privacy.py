@@ -18,7 +18,7 @@ from PIL import Image
 from promptccd.cli.main import main
 from promptccd.data import StageStream
 from promptccd.data.table_files import SPLIT_FILE
-from promptccd.errors import DataError, HubError
+from promptccd.errors import HubError, RunError
 from promptccd.hub import publish_groups, publish_stages, push_stage
 from promptccd.runs import RunDirectory
 from tests.conftest import quick_recipe
@@ -223,7 +223,7 @@ def test_a_link_in_a_stage_is_not_followed_to_the_hub(trained_run: Path, hub: Hu
     # Its bytes are those that the checksums know, so that nothing but its being a link speaks against it.
     (stage / "README.md").rename(tmp_path / "elsewhere.md")
     (stage / "README.md").symlink_to(tmp_path / "elsewhere.md")
-    with pytest.raises(DataError, match=r"holds the link 'README.md'"):
+    with pytest.raises(RunError, match="README.md leads elsewhere"):
         push_stage(stage, "user/linked", api=HfApi())
     assert told_on_hub(hub) == []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from promptccd.errors import DataError, HubError, PromptCCDError
+from promptccd.errors import HubError, PromptCCDError
 from promptccd.hub.commits import CARD, Contents, Repository, bring, retried
 from promptccd.runs import RunDirectory
 from promptccd.runs.model_card import merge_card
@@ -163,8 +163,6 @@ def _holdings(folder: Path) -> str:
 
 def _contents(folder: Path, card_there: str | None) -> Contents:
     """Every file of a stage by its path in the repository; of the card, what a person wrote there stays."""
-    if links := sorted(item.name for item in folder.rglob("*") if item.is_symlink()):
-        raise DataError(f"{folder} holds the link {links[0]!r}; files it leads to are not pushed. Remove it.")
     files = sorted(item for item in folder.rglob("*") if item.is_file())
     contents: dict[str, Path | bytes] = {item.relative_to(folder).as_posix(): item for item in files}
     if card_there is not None and CARD in contents:
