@@ -153,6 +153,7 @@ class Task:
         count_of_stage: number of categories that a stage was grouped with.
         estimate: estimates the number by the estimator that was asked for.
         part_routing: how well patches are routed to their parts; `None` for a model without parts.
+        method: name of the run's method, for messages.
         num_known: initially labelled categories, which are Old at every stage; their ids come first.
         restarts: of k-means.
         seed: of everything that is drawn.
@@ -165,6 +166,7 @@ class Task:
     count_of_stage: Callable[[int], CountEstimate]
     estimate: CountOf
     part_routing: Callable[[], ContinualScore | None]
+    method: str
     num_known: int
     restarts: int
     seed: int
@@ -415,7 +417,7 @@ class PartRouting(Protocol):
         score = task.part_routing()
         if score is None:
             raise ConfigurationError(
-                "Protocol part-routing needs a model with parts, which this one does not have: evaluate a run of "
+                f"Protocol part-routing needs a model with parts, got variant {task.method}: evaluate a run of "
                 "promptccd-pp, or choose another protocol."
             )
         return score

@@ -228,6 +228,7 @@ class RunEvaluation:
             count_of_stage=self.count_of_stage,
             estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
             part_routing=self.part_routing,
+            method=self.recipe.model.variant,
             num_known=self.stages.num_known,
             restarts=training.kmeans_restarts,
             seed=training.seed,
