@@ -177,7 +177,7 @@ class Workshop:
 def _stop_clocks() -> None:
     """Durations are the one thing that no two runs have in common: here everything takes no time."""
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
-    for name in ("runs.train_run", "runs.sweep", "runs.sweep_process", "training.trainer"):
+    for name in ("runs.train_run", "experiments.sweep", "experiments.sweep_cells", "training.trainer"):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
     vars(import_module("promptccd.runs.train_run"))["peak_memory"] = lambda device: PeakMemory(0, None)
     vars(import_module("promptccd.discovery.registry_edits"))["now"] = lambda: "2026-01-01T00:00:00+00:00"
