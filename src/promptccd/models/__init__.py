@@ -13,7 +13,14 @@ from .modeling_promptccd import PromptCCDModel
 from .modeling_promptccd_b import PromptCCDBModel
 from .modeling_promptccd_pp import PromptCCDPlusPlusModel
 from .untrusted import CheckpointError
-from .variants import VARIANTS, backbone_configuration, register_variant, stored_configuration, stored_model
+from .variants import (
+    VARIANTS,
+    backbone_configuration,
+    home_of,
+    register_variant,
+    stored_configuration,
+    stored_model,
+)
 from .weights import MAX_MODEL_BYTES
 
 __all__ = [
@@ -33,6 +40,7 @@ __all__ = [
     "PromptCCDPlusPlusConfig",
     "PromptCCDPlusPlusModel",
     "backbone_configuration",
+    "home_of",
     "register_variant",
     "stored_configuration",
     "stored_model",

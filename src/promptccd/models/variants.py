@@ -1,6 +1,7 @@
 """The variants by name, and the one that a checkpoint holds; no class is ever looked up for a checkpoint elsewhere."""
 
 import os
+import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -30,8 +31,16 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
     model.register_for_auto_class("AutoModel")
     code = {"AutoConfig": config, "AutoModel": model}
     CODE[config.model_type] = {
-        auto: f"{each.__module__.rpartition('.')[2]}.{each.__name__}" for auto, each in code.items()
+        auto: f"{home_of(each).rpartition('.')[2]}.{each.__name__}" for auto, each in code.items()
     }
+
+
+def home_of(part: type) -> str:
+    """The module that others import a class from; a file that is run as a script has its own name there."""
+    if part.__module__ != "__main__":
+        return part.__module__
+    path = getattr(sys.modules["__main__"], "__file__", None) or "__main__"
+    return os.path.splitext(os.path.basename(path))[0]
 
 
 def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscoveryModel:
@@ -96,6 +105,7 @@ for _module in iter_modules([os.path.dirname(__file__)]):
 __all__ = [
     "VARIANTS",
     "backbone_configuration",
+    "home_of",
     "register_variant",
     "stored_configuration",
     "stored_model",
