@@ -13,14 +13,7 @@ from .modeling_promptccd import PromptCCDModel
 from .modeling_promptccd_b import PromptCCDBModel
 from .modeling_promptccd_pp import PromptCCDPlusPlusModel
 from .untrusted import CheckpointError
-from .variants import (
-    VARIANTS,
-    backbone_configuration,
-    home_of,
-    register_variant,
-    stored_configuration,
-    stored_model,
-)
+from .variants import VARIANTS, backbone_configuration, register_variant, stored_configuration, stored_model
 from .weights import MAX_MODEL_BYTES
 
 __all__ = [
@@ -40,7 +33,6 @@ __all__ = [
     "PromptCCDPlusPlusConfig",
     "PromptCCDPlusPlusModel",
     "backbone_configuration",
-    "home_of",
     "register_variant",
     "stored_configuration",
     "stored_model",

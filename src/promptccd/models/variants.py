@@ -22,25 +22,34 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
     """Make a variant known to this package and to transformers' auto classes.
 
     Its file, and the siblings it imports, travel with every checkpoint, for machines that do not have this package.
+
+    Raises:
+        ValueError: it has no configuration of its own.
     """
     config = model.config_class
-    VARIANTS[config.model_type] = model
+    if not config.model_type or VARIANTS.setdefault(config.model_type, model) is not model:
+        raise ValueError(
+            f"{model.__name__} has no configuration of its own: write `config: {model.__name__}Config` into the class, "
+            "and `model_type = ` with a new name into that configuration."
+        )
+    for part in (config, model):
+        _name_after_its_file(part)
     AutoConfig.register(config.model_type, config, exist_ok=True)
     AutoModel.register(config, model, exist_ok=True)
     config.register_for_auto_class()
     model.register_for_auto_class("AutoModel")
     code = {"AutoConfig": config, "AutoModel": model}
     CODE[config.model_type] = {
-        auto: f"{home_of(each).rpartition('.')[2]}.{each.__name__}" for auto, each in code.items()
+        auto: f"{each.__module__.rpartition('.')[2]}.{each.__name__}" for auto, each in code.items()
     }
 
 
-def home_of(part: type) -> str:
-    """The module that others import a class from; a file that is run as a script has its own name there."""
-    if part.__module__ != "__main__":
-        return part.__module__
-    path = getattr(sys.modules["__main__"], "__file__", None) or "__main__"
-    return os.path.splitext(os.path.basename(path))[0]
+def _name_after_its_file(part: type) -> None:
+    """Call a class of a script as those do who import the script: transformers saves no code of ``__main__``."""
+    script = sys.modules["__main__"]
+    name = os.path.splitext(os.path.basename(getattr(script, "__file__", None) or ""))[0]
+    if part.__module__ == "__main__" and name and sys.modules.setdefault(name, script) is script:
+        part.__module__ = name
 
 
 def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscoveryModel:
@@ -105,7 +114,6 @@ for _module in iter_modules([os.path.dirname(__file__)]):
 __all__ = [
     "VARIANTS",
     "backbone_configuration",
-    "home_of",
     "register_variant",
     "stored_configuration",
     "stored_model",

@@ -19,7 +19,7 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.published import published_results
-from promptccd.models import CategoryDiscoveryConfig, home_of
+from promptccd.models import CategoryDiscoveryConfig
 from promptccd.runs.run_directory import FREE_FIELDS
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
@@ -235,7 +235,7 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
 
 def _usage(recipe: Recipe, title: str) -> str:
     model = method_named(recipe.model.variant).model
-    name, home = model.__name__, home_of(model)
+    name, home = model.__name__, model.__module__
     is_ours = home.startswith("promptccd.")
     place = "promptccd" if getattr(promptccd, name, None) is model else home
     needed = "" if is_ours else f" and the file `{home.replace('.', '/')}.py` at hand"
