@@ -19,10 +19,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from promptccd.cli.main import main
-from promptccd.models import VARIANTS
+from promptccd.models import VARIANTS, CategoryDiscoveryModel, PromptCCDModel
 from promptccd.models.stored_files import CODE
 from promptccd.runs import count_parameters, load_model
-from promptccd.training.objectives import LOSSES, METHODS, PARTS, Method, register
+from promptccd.training.objectives import LOSSES, METHODS, PARTS, ContrastiveObjective, Method, register
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
 from tests.contributing import blocks, section
@@ -176,6 +176,15 @@ def test_a_name_is_given_once(own_method: Method) -> None:
     other = Method(OWN, own_method.model, own_method.objective, title="Another", summary="")
     with pytest.raises(ValueError, match="give yours another name"):
         register(other)
+
+
+@pytest.mark.parametrize("base", [CategoryDiscoveryModel, PromptCCDModel])
+def test_a_model_without_a_configuration_of_its_own_is_refused(base: type[CategoryDiscoveryModel]) -> None:
+    model = type("Bare", (base,), {})
+    with pytest.raises(ValueError, match="Bare has no configuration of its own: write `config: BareConfig`"):
+        register(Method("bare", model, ContrastiveObjective, title="Bare", summary=""))
+    assert "bare" not in METHODS
+    assert VARIANTS["promptccd"] is PromptCCDModel
 
 
 def test_an_option_that_the_method_does_not_have_is_refused(run: Trained, capsys) -> None:
