@@ -19,10 +19,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from promptccd.cli.main import main
-from promptccd.models import VARIANTS, CategoryDiscoveryModel, PromptCCDModel
+from promptccd.models import VARIANTS, CategoryDiscoveryModel, GCDModel, PromptCCDModel
 from promptccd.models.stored_files import CODE
-from promptccd.runs import count_parameters, load_model
-from promptccd.training.objectives import LOSSES, METHODS, PARTS, ContrastiveObjective, Method, register
+from promptccd.runs import count_parameters, load_model, train_run
+from promptccd.training.objectives import LOSSES, METHODS, PARTS, ContrastiveObjective, Method, Rows, register
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
 from tests.contributing import blocks, section
@@ -203,6 +203,26 @@ def test_the_command_of_contributing(recipe_values: dict, tmp_path: Path) -> Non
     said = run_python(words[1:], tmp_path)
     row = next(line for line in said.splitlines() if "shared prompt" in line)
     assert "256" in row  # 8 tokens of width 32
+
+
+class OneSum(ContrastiveObjective):
+    """The contrastive loss without its terms."""
+
+    def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
+        return {"loss": super().losses(rows)["loss"]}
+
+
+def test_an_objective_over_a_model_that_is_there(
+    recipe_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may leave out a term of the objective that it is made from."""
+    monkeypatch.setitem(METHODS, "one-sum", Method("one-sum", GCDModel, OneSum, "One sum", "without prompts"))
+    model = {**recipe_values["model"], "variant": "one-sum"}
+    train_run(Recipe.from_dict({**recipe_values, "model": model}))
+    records = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
+    assert {name for line in records for name in json.loads(line)["losses"]} == {"loss"}
+    assert type(load_model(tmp_path / "run" / "stage3")) is GCDModel
+    assert "One sum (without prompts)" in (tmp_path / "run" / "stage3" / "README.md").read_text()
 
 
 def test_a_part_without_a_title_is_counted_all_the_same(
