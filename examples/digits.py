@@ -11,6 +11,7 @@ from pathlib import Path
 from promptccd.runs import load_model, stage_stream, train_run
 from promptccd.training.recipe import Recipe
 
+# Stands for methods/promptccd.yaml with data/digits.yaml laid over it.
 RECIPE = Path(__file__).parent.parent / "hub_configs" / "promptccd-digits.yaml"
 
 parser = argparse.ArgumentParser(description="PromptCCD discovers the digits 7, 8 and 9.")

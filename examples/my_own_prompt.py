@@ -13,7 +13,7 @@ from promptccd.runs import train_run
 from promptccd.training.objectives import ContrastiveObjective, Method, register
 from promptccd.training.recipe import Recipe
 
-RECIPE = Path(__file__).parent.parent / "hub_configs" / "promptccd-gcd-digits.yaml"
+RECIPE = Path(__file__).parent.parent / "hub_configs" / "data" / "digits.yaml"
 
 
 @strict

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
@@ -87,7 +86,6 @@ def run(
     values = merged(resumable_recipe(image_folder, backbone_folder, folder / "run"), changes)
     path = folder / "recipe.yaml"
     path.write_text(json.dumps(values))
-    AcceleratorState._reset_state(reset_partial_state=True)
     assert main(["train", "--config", str(path), "--output_dir", str(folder / "whole")]) == 0
     with pytest.MonkeyPatch.context() as monkeypatch:
         listen(Signals(every=5, numbers=[signal.SIGTERM]), monkeypatch)
