@@ -1,6 +1,7 @@
 """The variants by name, and the one that a checkpoint holds; no class is ever looked up for a checkpoint elsewhere."""
 
 import os
+import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -21,9 +22,18 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
     """Make a variant known to this package and to transformers' auto classes.
 
     Its file, and the siblings it imports, travel with every checkpoint, for machines that do not have this package.
+
+    Raises:
+        ValueError: it has no configuration of its own.
     """
     config = model.config_class
-    VARIANTS[config.model_type] = model
+    if not config.model_type or VARIANTS.setdefault(config.model_type, model) is not model:
+        raise ValueError(
+            f"{model.__name__} has no configuration of its own: write `config: {model.__name__}Config` into the class, "
+            "and `model_type = ` with a new name into that configuration."
+        )
+    for part in (config, model):
+        _name_after_its_file(part)
     AutoConfig.register(config.model_type, config, exist_ok=True)
     AutoModel.register(config, model, exist_ok=True)
     config.register_for_auto_class()
@@ -32,6 +42,14 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
     CODE[config.model_type] = {
         auto: f"{each.__module__.rpartition('.')[2]}.{each.__name__}" for auto, each in code.items()
     }
+
+
+def _name_after_its_file(part: type) -> None:
+    """Call a class of a script as those do who import the script: transformers saves no code of ``__main__``."""
+    script = sys.modules["__main__"]
+    name = os.path.splitext(os.path.basename(getattr(script, "__file__", None) or ""))[0]
+    if part.__module__ == "__main__" and name and sys.modules.setdefault(name, script) is script:
+        part.__module__ = name
 
 
 def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscoveryModel:

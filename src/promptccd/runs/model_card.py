@@ -12,6 +12,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard import RepoCard
 from huggingface_hub.utils import validate_repo_id
 
+import promptccd
 from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
@@ -233,29 +234,33 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
 
 
 def _usage(recipe: Recipe, title: str) -> str:
-    model_class = method_named(recipe.model.variant).model.__name__
+    model = method_named(recipe.model.variant).model
+    name, home = model.__name__, model.__module__
+    is_ours = home.startswith("promptccd.")
+    place = "promptccd" if getattr(promptccd, name, None) is model else home
+    needed = "" if is_ours else f" and the file `{home.replace('.', '/')}.py` at hand"
+    folder = f" For a\nfolder of images: `promptccd predict {title} FOLDER`." if is_ours else ""
     return f"""## How to use it
 
-With the package `promptccd` installed:
+With the package `promptccd` installed{needed}:
 
 ```python
-from promptccd import {model_class}
+from {place} import {name}
 
-model = {model_class}.from_pretrained("{title}")  # a folder, or its name on the Hub
+model = {name}.from_pretrained("{title}")  # a folder, or its name on the Hub
 ```
 
 or through transformers:
 
 ```python
-import promptccd  # makes the architecture known
+import {"promptccd" if is_ours else home}  # makes the architecture known
 from transformers import AutoImageProcessor, AutoModel
 
 model = AutoModel.from_pretrained("{title}")  # a folder, or namespace/name on the Hub
 processor = AutoImageProcessor.from_pretrained("{title}", backend="pil")
 ```
 
-`model(pixel_values).features` are features of images, and `model.assign(features)` gives their categories. For a
-folder of images: `promptccd predict {title} FOLDER`."""
+`model(pixel_values).features` are features of images, and `model.assign(features)` gives their categories.{folder}"""
 
 
 def _categories(config: CategoryDiscoveryConfig, sizes: Mapping[int, int]) -> str:

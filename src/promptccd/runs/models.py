@@ -209,9 +209,11 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
     """
     blocks = recipe.data.resolved.class_blocks
     counts = [_learning(recipe, stage, sum(blocks[: stage + 1])) for stage in (0, len(blocks) - 1)]
+    titles = {**PARTS, **method_named(recipe.model.variant).parts}
+    undeclared = {name: name for each in counts for name in each if name not in titles}
     return [
         ParameterCount(title, counts[0].get(name, 0), counts[1].get(name, 0))
-        for name, title in {**PARTS, **method_named(recipe.model.variant).parts}.items()
+        for name, title in {**titles, **undeclared}.items()
         if counts[0].get(name) or counts[1].get(name)
     ]
 
@@ -235,10 +237,11 @@ def model_on_meta(recipe: Recipe, stage: int, num_categories: int) -> CategoryDi
 
 def _learning(recipe: Recipe, stage: int, num_categories: int) -> dict[str, int]:
     model = model_on_meta(recipe, stage, num_categories)
-    counts = {
-        name: sum(value.numel() for value in child.parameters() if value.requires_grad)
-        for name, child in model.named_children()
-    }
+    counts: dict[str, int] = {}
+    for name, value in model.named_parameters():
+        if value.requires_grad:
+            part = name.partition(".")[0]
+            counts[part] = counts.get(part, 0) + value.numel()
     if model.mixture is not None:
         counts["mixture"] = sum(value.numel() for value in model.mixture.buffers())
     return counts

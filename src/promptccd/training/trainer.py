@@ -239,7 +239,9 @@ class StageTrainer:
         sizes = [min(size, images - step * size) for step in range(first_step, self.steps)]
         each = [self.objective.guessing(size) for size in sizes]
         chances = {name: sum(guess[name] for guess in each) / len(each) for name in each[0]}
-        collapsed = [value for name, value in chances.items() if abs(means[name] - value) < COLLAPSED]
+        collapsed = [
+            value for name, value in chances.items() if abs(means.get(name, math.nan) - value) < COLLAPSED
+        ]
         if self.collapsed_epoch is not None or not collapsed:
             return
         self.collapsed_epoch = epoch

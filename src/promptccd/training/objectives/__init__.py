@@ -19,11 +19,12 @@ def register(method: Method) -> Method:
     """Make a method known to recipes, cards, tables and checkpoints; returns it.
 
     Raises:
-        ValueError: another method has its name.
+        ValueError: another method has its name, or its model has no configuration of its own.
     """
-    if METHODS.setdefault(method.name, method) is not method:
+    if METHODS.get(method.name, method) is not method:
         raise ValueError(f"There is a method {method.name!r} already: give yours another name.")
     register_variant(method.model)
+    METHODS[method.name] = method
     return method
 
 

@@ -1,0 +1,104 @@
+"""The map of the house in CONTRIBUTING and README is the house."""
+
+import argparse
+import ast
+import re
+
+from promptccd.cli.main import COMMANDS
+from tests.contributing import ROOT, blocks, section
+from tests.test_structure import ORDER, SOURCE, defined_in, imported
+
+MOST_CONCEPTS, MOST_FILES = 9, 3
+
+
+def folders() -> set[str]:
+    """All folders of modules, as the map writes them."""
+    return {f"{path.parent.relative_to(SOURCE).as_posix()}/" for path in SOURCE.rglob("__init__.py")} - {"./"}
+
+
+def test_arrows_are_those_that_are_checked() -> None:
+    arrows, _ = blocks(section("The map"))
+    assert [re.findall(r"\w+", each) for each in arrows.split("->")] == ORDER
+
+
+def test_every_folder_has_its_line_in_the_order_of_the_arrows() -> None:
+    _, lines = blocks(section("The map"))
+    named = [line.split()[0] for line in lines.splitlines()]
+    files = {path.name for path in SOURCE.glob("*.py")} - {"__init__.py"}
+    assert set(named) == folders() | files
+    assert len(named) == len(set(named))
+    top = [name.removesuffix("/").removesuffix(".py") for name in named if name.count("/") < 2]
+    assert top == [name for rank in ORDER for name in rank]
+    assert all(len(line.split(maxsplit=1)) == 2 for line in lines.splitlines())
+
+
+def test_every_room_for_a_new_line_is_there() -> None:
+    rooms = re.findall(r"`([\w/]+/)`", section("Where does a new line go?"))
+    assert {room for room in rooms if room != "hub_configs/"} <= folders()
+    top = {name for rank in ORDER for name in rank if (SOURCE / name).is_dir()}
+    assert {room.split("/")[0] for room in rooms} == top | {"hub_configs"}
+
+
+def test_targets_of_make_are_there() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+    named = set(re.findall(r"make ([a-z][\w-]*)", "".join(blocks(section("Set up and check"), "bash"))))
+    assert named >= {"lint", "test", "test-all", "guards", "mutants", "faults"}
+    assert named <= targets
+
+
+def names_in(module: str, function: str) -> set[str]:
+    """Names of this package that a function uses, its own with them, and those of its arguments."""
+    name = f"promptccd.{module.removesuffix('.py').replace('/', '.')}"
+    tree = ast.parse((SOURCE / module).read_text(encoding="utf-8"))
+    ours = {each: defined_in(base, each) for base, each in imported(name)}
+    ours |= {node.name: name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    [found] = [
+        node
+        for parent in [tree, *tree.body]
+        for node in getattr(parent, "body", [])
+        if isinstance(node, ast.FunctionDef) and node.name == function
+    ]
+    owner = next((node.name for node in tree.body if found in getattr(node, "body", [])), function)
+    used = {node.id for node in ast.walk(found) if isinstance(node, ast.Name)}
+    return (used & set(ours)) | {owner}
+
+
+def test_a_training_step_is_the_names_of_the_table() -> None:
+    table = re.findall(r"^\| (.+?) \| (.+?) \|$", section("One training step"), re.MULTILINE)[1:]
+    listed = [name for _, names in table for name in re.findall(r"`(\w+)`", names)]
+    step = names_in("training/step.py", "training_loss")
+    step |= names_in("training/objectives/contrastive.py", "losses")
+    assert set(listed) == step
+    assert len(listed) <= MOST_CONCEPTS
+    files = [re.fullmatch(r"`(.+)`", place)[1] for place, _ in table if place.startswith("`")]
+    assert len(files) <= MOST_FILES
+    for place, names in table:
+        for name in re.findall(r"`(\w+)`", names) if place.startswith("`") else ():
+            source = (SOURCE / place.strip("`")).read_text(encoding="utf-8")
+            assert re.search(rf"^(?:class|def) {name}\b", source, re.MULTILINE), f"{name} is not in {place}"
+
+
+def test_the_file_map_of_the_readme() -> None:
+    (tree,) = blocks(section("Files", "README.md"))
+    top, inside = tree.split("src/promptccd/\n")
+    named = re.findall(r"^  ([\w.]+/?)", inside, re.MULTILINE)
+    assert {name for name in named if name.endswith("/")} == {
+        each for each in folders() if each.count("/") == 1
+    }
+    for name in re.findall(r"^(\S+)", tree, re.MULTILINE):
+        assert (ROOT / name).exists(), name
+    for name in named:
+        assert (SOURCE / name).exists(), name
+    said = re.search(r"promptccd (split \|[^\n]*\n[^\n]*)", tree)[1]
+    commands = set(re.findall(r"\w+", said))
+    assert commands == all_commands()
+
+
+def all_commands() -> set[str]:
+    """Every command there is."""
+    parser = argparse.ArgumentParser()
+    added = parser.add_subparsers()
+    for group in COMMANDS:
+        group.add_commands(added)
+    return set(added.choices)

@@ -1,0 +1,75 @@
+"""The scripts of ``examples/`` as a person runs them: in a process of their own, on little."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import quick_recipe
+from tests.contributing import ROOT
+from tests.discovery.conftest import write_pictures
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+MOST_LINES = 60
+
+
+def run_example(name: str, *words: object) -> str:
+    """What it prints."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / name, *map(str, words)],
+        env=os.environ, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "can't save" not in done.stderr
+    return done.stdout
+
+
+def test_there_are_three_and_each_is_a_page() -> None:
+    assert [path.name for path in EXAMPLES] == ["digits.py", "my_own_prompt.py", "my_photos.py"]
+    for path in EXAMPLES:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+
+
+@pytest.mark.slow
+def test_digits(tmp_path: Path) -> None:
+    few = ["--epochs", 1, "--pretraining_epochs", 1, "--images_per_class", 20]
+    said = run_example("digits.py", "--out", tmp_path / "run", *few)
+    score = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert "stage 0: " in said
+    for row in score["stages"]:
+        assert f"{row['all']:5.1f}" in said.split("cACC")[1]
+    assert "discovered" in said
+
+
+@pytest.mark.slow
+def test_my_own_prompt(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> None:
+    """Its code travels with a checkpoint, although it was run as a script, and the card says where it is from."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
+    said = run_example("my_own_prompt.py", "--config", recipe, "--out", tmp_path / "run")
+    assert "'all': " in said
+    stage = tmp_path / "run" / "stage3"
+    config = json.loads((stage / "config.json").read_text())
+    assert config["strength"] == 0.5
+    assert config["auto_map"]["AutoModel"] == "my_own_prompt.TintModel"
+    assert (stage / "my_own_prompt.py").read_bytes() == (ROOT / "examples" / "my_own_prompt.py").read_bytes()
+    assert "from my_own_prompt import TintModel" in (stage / "README.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["backbone", "stage"])
+def test_my_photos(place: str, backbone_folder: Path, trained_run: Path, tmp_path: Path) -> None:
+    album = write_pictures(tmp_path / "photos", [0, 1, 4], seed=3)
+    model = backbone_folder if place == "backbone" else trained_run / "stage3"
+    out = tmp_path / "found"
+    said = run_example("my_photos.py", album, "--model", model, "--out", out)
+    rows = list(csv.DictReader((out / "assignments.csv").read_text().splitlines()))
+    assert len(rows) == len(list(album.iterdir()))
+    assert any(row["name"] == "most of them" for row in rows)
+    assert len(list((out / "images").rglob("*.png"))) == len(rows)
+    assert ("(known)" in said) == (place == "stage")

@@ -1,0 +1,254 @@
+"""Every method, and a person's own in the file that CONTRIBUTING shows, through all that is done with one."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+from promptccd.cli.main import main
+from promptccd.models import VARIANTS, CategoryDiscoveryModel, GCDModel, PromptCCDModel
+from promptccd.models.stored_files import CODE
+from promptccd.runs import count_parameters, load_model, train_run
+from promptccd.training.objectives import LOSSES, METHODS, PARTS, ContrastiveObjective, Method, Rows, register
+from promptccd.training.recipe import Recipe
+from tests.conftest import resumable_recipe
+from tests.contributing import blocks, section
+from tests.discovery.conftest import write_pictures
+from tests.hub.conftest import hub  # noqa: F401 - a fixture
+from tests.hub.server import Hub
+from tests.runs.test_variants import RATE, Signals, listen, merged, stage_bytes, train_through_signals
+
+OWN = "shared-prompt"
+OPTIONS = {OWN: {"options": {"num_tokens": 2}}, "promptccd-pp": {"num_parts": 2}}
+
+
+def write_own_method(folder: Path) -> Path:
+    """The file that CONTRIBUTING shows, under the name that it has there."""
+    text = section("Add your own method")
+    (code,) = blocks(text, "python")
+    path = folder / re.search(r"This file, `(\w+\.py)`", text)[1]
+    path.write_text(code, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def own_method(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Method]:
+    """A person's own method while these tests run; nobody else meets it."""
+    path = write_own_method(tmp_path_factory.mktemp("own"))
+    sys.path.insert(0, str(path.parent))
+    try:
+        yield __import__(path.stem).METHOD
+    finally:
+        sys.path.remove(str(path.parent))
+        sys.modules.pop(path.stem, None)
+        method = METHODS.pop(OWN)
+        del VARIANTS[OWN], CODE[OWN]
+        del CONFIG_MAPPING._extra_content[OWN], MODEL_MAPPING._extra_content[method.model.config_class]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that was interrupted and taken up, and one of the same recipe that was not."""
+
+    method: Method
+    recipe: Path
+    path: Path
+    whole: Path
+
+
+@pytest.fixture(
+    scope="module", params=[*(pytest.param(name, marks=pytest.mark.slow) for name in METHODS), OWN]
+)
+def run(
+    request: pytest.FixtureRequest,
+    own_method: Method,
+    tmp_path_factory: pytest.TempPathFactory,
+    image_folder: Path,
+    backbone_folder: Path,
+) -> Trained:
+    method, folder = METHODS[request.param], tmp_path_factory.mktemp("method")
+    changes = {
+        "model": {"variant": method.name, **OPTIONS.get(method.name, {})},
+        "training": {"learning_rate": RATE, "epochs": 2},
+    }
+    values = merged(resumable_recipe(image_folder, backbone_folder, folder / "run"), changes)
+    path = folder / "recipe.yaml"
+    path.write_text(json.dumps(values))
+    assert main(["train", "--config", str(path), "--output_dir", str(folder / "whole")]) == 0
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        listen(Signals(every=5, numbers=[signal.SIGTERM]), monkeypatch)
+        _, stops = train_through_signals(Recipe.from_yaml(path))
+    assert any(stops), "no interruption was in the middle of an epoch"
+    return Trained(method, path, folder / "run", folder / "whole")
+
+
+def test_an_interruption_leaves_no_trace(run: Trained) -> None:
+    assert stage_bytes(run.path) == stage_bytes(run.whole)
+    assert (run.path / "results.json").read_text() == (run.whole / "results.json").read_text()
+    for stage in range(4):
+        config = load_model(run.path / f"stage{stage}").config
+        assert (config.stage, config.model_type) == (stage, run.method.model.config_class.model_type)
+        for name, value in OPTIONS.get(run.method.name, {}).get("options", {}).items():
+            assert getattr(config, name) == value
+
+
+def test_parameters_are_counted_under_the_titles_of_the_method(run: Trained, capsys) -> None:
+    assert main(["parameters", str(run.recipe), "--json"]) == 0
+    rows = {row["part"]: row for row in json.loads(capsys.readouterr().out)}
+    titles = {**PARTS, **run.method.parts}
+    assert set(rows) <= set(titles.values())
+    assert set(run.method.parts.values()) <= set(rows)
+
+
+def test_losses_on_the_report_have_their_titles(run: Trained, tmp_path: Path) -> None:
+    assert main(["report", str(run.path), "--out", str(tmp_path / "report")]) == 0
+    page = (tmp_path / "report" / "index.html").read_text()
+    titles = {**LOSSES, **run.method.losses}
+    for line in (run.path / "history.jsonl").read_text().splitlines():
+        for name in json.loads(line)["losses"]:
+            assert f"{titles.get(name, name)} over the epochs" in page
+    for name in run.method.losses:
+        assert titles[name] in page
+    assert main(["evaluate", str(run.path), "--baselines"]) == 0
+
+
+def test_the_card_says_what_the_method_is_and_its_snippets_run(
+    run: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.path)
+    card = (run.path / "stage3" / "README.md").read_text()
+    assert f"{run.method.title} ({run.method.summary})" in card
+    snippets = blocks(card.replace("run-stage3", "stage3"), "python")
+    assert len(snippets) == 2
+    for snippet in snippets:
+        names: dict = {}
+        exec(snippet, names)
+        assert type(names["model"]) is run.method.model
+
+
+def test_what_is_pushed_is_what_is_loaded(run: Trained, hub: Hub) -> None:  # noqa: F811 - the fixture
+    assert main(["push", str(run.path)]) == 0
+    local = load_model(run.path / "stage3")
+    pixels = torch.randn(2, 3, 32, 32)
+    for model in (
+        run.method.model.from_pretrained("run-stage3"),
+        load_model("user/run-stage3"),
+        AutoModel.from_pretrained("user/run-stage3"),
+    ):
+        assert torch.equal(model(pixels).features, local(pixels).features)
+    files = hub.repo("user/run-stage3").at("main").files
+    home = Path(sys.modules[run.method.model.__module__].__file__)
+    assert files[home.name].data == home.read_bytes()
+    assert main(["verify", "user/run-stage3"]) == 0
+
+
+def test_a_persons_images_are_grouped_and_trained_on(run: Trained, tmp_path: Path) -> None:
+    album = write_pictures(tmp_path / "album", [1, 2, 5])
+    stage, out = str(run.path / "stage3"), str(tmp_path / "found")
+    small = ["--epochs", "1", "--batch_size", "8", "--no-cache"]
+    assert main(["discover", stage, str(album), "--out", out, "--adapt", *small]) == 0
+    assert type(load_model(tmp_path / "found" / "stage4")) is run.method.model
+
+
+def test_help_names_every_method(own_method: Method, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for method in METHODS.values():
+        assert f"{method.name} ({method.title}, {method.summary})" in said
+
+
+def test_a_name_is_given_once(own_method: Method) -> None:
+    other = Method(OWN, own_method.model, own_method.objective, title="Another", summary="")
+    with pytest.raises(ValueError, match="give yours another name"):
+        register(other)
+
+
+@pytest.mark.parametrize("base", [CategoryDiscoveryModel, PromptCCDModel])
+def test_a_model_without_a_configuration_of_its_own_is_refused(base: type[CategoryDiscoveryModel]) -> None:
+    model = type("Bare", (base,), {})
+    with pytest.raises(ValueError, match="Bare has no configuration of its own: write `config: BareConfig`"):
+        register(Method("bare", model, ContrastiveObjective, title="Bare", summary=""))
+    assert "bare" not in METHODS
+    assert VARIANTS["promptccd"] is PromptCCDModel
+
+
+def test_an_option_that_the_method_does_not_have_is_refused(run: Trained, capsys) -> None:
+    assert main(["parameters", str(run.recipe), "--options", "{temperature: 3}"]) == 2
+    assert f"{run.method.name} has no temperature" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_of_contributing(recipe_values: dict, tmp_path: Path) -> None:
+    """In a process of its own, in the folder where the file lies."""
+    write_own_method(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe_values))
+    (command,) = blocks(section("Add your own method"), "bash")
+    words = shlex.split(command)
+    assert words[0] == "python"
+    said = run_python(words[1:], tmp_path)
+    row = next(line for line in said.splitlines() if "shared prompt" in line)
+    assert "256" in row  # 8 tokens of width 32
+
+
+class OneSum(ContrastiveObjective):
+    """The contrastive loss without its terms."""
+
+    def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
+        return {"loss": super().losses(rows)["loss"]}
+
+
+def test_an_objective_over_a_model_that_is_there(
+    recipe_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may leave out a term of the objective that it is made from."""
+    monkeypatch.setitem(METHODS, "one-sum", Method("one-sum", GCDModel, OneSum, "One sum", "without prompts"))
+    model = {**recipe_values["model"], "variant": "one-sum"}
+    train_run(Recipe.from_dict({**recipe_values, "model": model}))
+    records = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
+    assert {name for line in records for name in json.loads(line)["losses"]} == {"loss"}
+    assert type(load_model(tmp_path / "run" / "stage3")) is GCDModel
+    assert "One sum (without prompts)" in (tmp_path / "run" / "stage3" / "README.md").read_text()
+
+
+def test_a_part_without_a_title_is_counted_all_the_same(
+    own_method: Method, recipe_values: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, OWN, replace(own_method, parts={}))
+    recipe = Recipe.from_dict({**recipe_values, "model": {**recipe_values["model"], "variant": OWN}})
+    assert {row.part: row.labelled for row in count_parameters(recipe)}["prompt"] == 4 * 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [OWN], indirect=True)
+def test_the_code_in_a_checkpoint_is_enough_for_who_trusts_it(run: Trained, tmp_path: Path) -> None:
+    """On a machine with the package, and without the file."""
+    code = f"""
+import torch
+from transformers import AutoModel
+model = AutoModel.from_pretrained({str(run.path / "stage3")!r}, trust_remote_code=True)
+print(type(model).__name__, model(torch.zeros(1, 3, 32, 32)).features.shape)
+"""
+    assert "SharedPromptModel torch.Size([1, 32])" in run_python(["-c", code], tmp_path)
+
+
+def run_python(words: list[str], folder: Path) -> str:
+    """What a process of its own prints that is started in a folder."""
+    environment = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules")}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
