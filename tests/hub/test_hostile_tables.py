@@ -193,21 +193,24 @@ def test_a_repository_names_nothing_but_its_own(
     assert not hub.requests("POST", "commit")
 
 
+@pytest.mark.parametrize("where", ["{secret}/*.parquet", "hf://datasets/user/own/*"])
+@pytest.mark.parametrize("fault", [Fault(die="before"), Fault(status=404)], ids=["no answer", "not there"])
 def test_a_card_that_could_not_be_looked_at_is_not_believed(
-    places: Places, hub: Hub, waits, tmp_path: Path
+    fault: Fault, where: str, places: Places, hub: Hub, waits, tmp_path: Path
 ) -> None:
-    """The connection dies when the card is asked for, and is back when `datasets` asks for it."""
-    card = f"configs:\n- config_name: default\n  data_files: {places.secret}/*.parquet\n"
+    """There is no card when it is asked for, and there is one when `datasets` asks for it."""
+    card = f"configs:\n- config_name: default\n  data_files: {where.format(secret=places.secret)}\n"
+    hub.add("user/own", places.secret, kind="dataset")
     hub.add("user/foreign", {"README.md": f"---\n{card}---\n".encode()}, kind="dataset")
     for times in range(1, 12):
-        hub.plan(lambda request: "README.md" in request.path, Fault(die="before"), times=times)
+        hub.plan(lambda request: "README.md" in request.path, fault, times=times)
         watch(places)
         with pytest.raises(DataError):
             load_images("user/foreign")
         WATCHED.clear()
         hub.clear_plans()
     assert SEEN == []
-    assert left_behind(places, hub) == []
+    assert not [request for request in hub.requests("GET", "user/own") if "/resolve/" in request.path]
 
 
 @pytest.mark.parametrize("ids_only", [False, True])
