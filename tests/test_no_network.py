@@ -67,11 +67,13 @@ def audited(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path) -> 
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.fault(48)
 def test_the_command_line(audited: Audit) -> None:
     assert audited("cli") == []
 
 
+@pytest.mark.slow
 @pytest.mark.fault(48)
 def test_the_page(audited: Audit) -> None:
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")

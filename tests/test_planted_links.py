@@ -13,6 +13,7 @@ EVERYTHING = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7200 if os.environ.get(EVERYTHING) else 600)
 def test_nothing_that_is_laid_in_a_folder_is_followed(tmp_path: Path) -> None:
     everything = ["all"] if os.environ.get(EVERYTHING) else []

@@ -56,6 +56,7 @@ def test_split_shows_the_stages_and_trains_nothing(recipe: Path, tmp_path: Path,
     assert json.loads(other)["fingerprint"] != summary["fingerprint"]
 
 
+@pytest.mark.slow
 def test_train_evaluate_predict(recipe: Path, tmp_path: Path, pictures: Path, capsys) -> None:
     code, out, err = run(capsys, "train", "--config", recipe, "--epochs", "2")
     assert code == 0
@@ -119,6 +120,7 @@ def test_a_run_finds_its_data_again_or_asks_where_it_is(
     assert json.loads(out) == results
 
 
+@pytest.mark.slow
 @pytest.mark.fault(16)
 def test_predictions_are_those_of_training_for_every_image(
     recipe: Path, tmp_path: Path, image_folder: Path, capsys
@@ -404,6 +406,7 @@ def recipe_dataset(recipe: Path) -> str:
     return json.loads(recipe.read_text())["data"]["dataset"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(36)
 def test_reading_a_checkpoint_unpickles_nothing(recipe: Path, tmp_path: Path, capsys) -> None:
     """An audit hook sees every class a pickle asks for; loading and predicting ask for none."""

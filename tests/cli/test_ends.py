@@ -58,6 +58,7 @@ def after_opening(number: int, signals: tuple[int, ...] = (signal.SIGINT,)) -> C
 # Signals
 
 
+@pytest.mark.slow
 @pytest.mark.fault(51)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 @pytest.mark.parametrize("module", ["numpy", "torch", "datasets", "promptccd.hub"])
@@ -81,6 +82,7 @@ def test_a_signal_during_the_imports_is_one_line(module: str, number: int) -> No
     assert rest == ["promptccd: Interrupted. Nothing was left half done.\n"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(51)
 def test_ctrl_c_while_the_interpreter_leaves_is_one_line() -> None:
     code = (
@@ -97,6 +99,7 @@ def test_ctrl_c_while_the_interpreter_leaves_is_one_line() -> None:
     assert json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(51)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_a_signal_while_the_interpreter_takes_its_modules_down_changes_nothing(number: int) -> None:
@@ -221,6 +224,7 @@ def nobody_left(session: int) -> bool:
     return not processes_of(session)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(51)
 @pytest.mark.parametrize(("kind", "times"), [("train", 1), ("train", 2), ("sweep", 2)])
 def test_ctrl_c_of_a_terminal_ends_all_processes_and_what_was_saved_stays(
@@ -251,6 +255,7 @@ def test_ctrl_c_of_a_terminal_ends_all_processes_and_what_was_saved_stays(
     assert any(where.glob("resume/stage0*"))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(52)
 def test_sigterm_ends_a_sweep_and_its_cells_within_the_time_that_is_granted(
     image_folder: Path, backbone_folder: Path, tmp_path: Path
@@ -274,6 +279,7 @@ def test_sigterm_ends_a_sweep_and_its_cells_within_the_time_that_is_granted(
 # Readers and terminals
 
 
+@pytest.mark.slow
 @pytest.mark.fault(54)
 @pytest.mark.parametrize("words", [["audit"], ["audit", "--json"], ["train", "--help"]], ids=" ".join)
 def test_output_that_nobody_reads_ends_quietly(words: list[str]) -> None:
@@ -286,6 +292,7 @@ def test_output_that_nobody_reads_ends_quietly(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0 if "--help" in words else BROKEN_PIPE, "")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4, 54)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
@@ -305,6 +312,7 @@ def test_output_that_nobody_takes_is_no_traceback(words: str, code: int, said: s
     assert len(done.stderr.splitlines()) == bool(said)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(54)
 def test_a_hostile_environment_changes_no_result(trained_run: Path, pictures: Path, tmp_path: Path) -> None:
     """No UTF-8, no colour, no terminal, and no home and no cache that could be written."""
@@ -330,6 +338,7 @@ def test_a_hostile_environment_changes_no_result(trained_run: Path, pictures: Pa
     assert found["counts"] == json.loads(usual.out)["counts"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(54)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
 def test_names_that_a_terminal_cannot_show_are_shown_by_their_numbers(

@@ -50,6 +50,7 @@ def test_separated_categories_are_counted():
     assert estimate == estimate_by_split_merge(points, 7, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [6, 9, 10])
 def test_settled_categories_stay_whole_and_apart(known):
     """Sizes at which the prior alone would split or merge: replay of a settled category is one category."""

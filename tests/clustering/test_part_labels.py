@@ -140,6 +140,7 @@ def painted(maps: Tensor, noise: float = 10.0) -> Tensor:
     return torch.from_numpy(scaled).permute(0, 3, 1, 2).float()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_regions", [3, 4, 5, 6])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_auto_finds_the_number_of_parts(num_regions, seed):

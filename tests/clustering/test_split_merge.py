@@ -156,6 +156,7 @@ def test_settled_features_follow_the_majority_of_their_category():
 SIZES = [30, 31, 33, 34, 36, 37, 39, 41, 42, 44, 45, 46, 48, 50, 51, 53, 55, 56, 58, 60]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("start", [10, 40])
 def test_finds_the_count_of_separated_mixtures_from_half_and_twice(seed, start):

@@ -44,6 +44,7 @@ def test_categories_are_a_walk_of_one_part_at_a_time() -> None:
     assert [len(kinds) for kinds in used] == [len(kinds) for kinds in PARTS.values()]
 
 
+@pytest.mark.slow
 def test_the_built_in_data_set_has_the_usual_columns(pixels: np.ndarray) -> None:
     data = load_images("creatures")
     assert data.column_names == ["image", "label"]

@@ -339,6 +339,7 @@ def test_switches_of_pillow_are_left_alone(folder):
     assert before[0] is False
 
 
+@pytest.mark.slow
 @pytest.mark.fault(23)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 def test_memory_of_bombs_is_bounded(tmp_path):

@@ -60,6 +60,7 @@ def stage0_of(tmp_path_factory, image_folder, backbone_folder, trained_run):
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"])
 def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path, variant):
     place = stage0_of(variant)
@@ -192,6 +193,7 @@ def test_results_that_cannot_be_written_cost_no_training(stage0, albums, cache, 
     assert contents(out) == contents(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("grouped_before", [0, 1], ids=["another-stage", "the-same-stage"])
 @pytest.mark.parametrize("route", ["the same command", "the trained stage as the model"])

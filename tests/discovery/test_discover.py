@@ -36,6 +36,7 @@ def run(model: Path, images: Path, out: Path, *options: str) -> int:
     return main(["discover", str(model), str(images), "--out", str(out), "--no-cache", *options])
 
 
+@pytest.mark.slow
 @pytest.mark.fault(14, 16)
 def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
     """Assignments and confidences, from features that are computed anew."""

@@ -36,6 +36,7 @@ def test_every_epoch_is_recorded_with_its_parts(runs: list[Path]) -> None:
     assert all(peak["process"] > 50e6 and peak["accelerator"] is None for peak in memory.values())
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_records_every_epoch_and_changes_no_byte(
     recipe_values: dict[str, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

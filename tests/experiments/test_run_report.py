@@ -213,6 +213,7 @@ def test_runs_of_one_name_are_averaged_only_over_seeds(
     assert [(row["variant"], row["runs"]) for row in averages] == [(f"{folder}/tiny", 2), ("c/tiny", 1)]
 
 
+@pytest.mark.slow
 def test_evaluation_averages_only_over_seeds(runs: list[Path], same_name: Path, capsys) -> None:
     given = [*map(str, runs), str(same_name), "--dataset", str(runs[0].parent / "images")]
     assert main(["evaluate", *given, "--baselines", "--json"]) == 0

@@ -27,6 +27,7 @@ sys.exit(main(sys.argv[3:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.fault(51, 52)
 @pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143)], ids=["ctrl-c", "sigterm"])
 def test_a_signal_during_a_push_is_one_line_and_the_same_command_ends_it(

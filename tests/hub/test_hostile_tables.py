@@ -85,6 +85,7 @@ def refused(capsys) -> str:
     return lines[0]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(17, 42)
 @pytest.mark.parametrize("way", TABLES)
 def test_nothing_outside_is_read_or_sent(
@@ -145,6 +146,7 @@ def test_the_row_and_the_path_are_named(way: str, places: Places, backbone_folde
     assert "\0" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "files",
     [

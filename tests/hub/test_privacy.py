@@ -106,6 +106,7 @@ def test_pushed_stages_tell_nothing_and_are_the_same(
             assert pair[0] is None or np.array_equal(np.asarray(pair[0]), np.asarray(pair[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(47, 49)
 def test_models_cards_and_pages_tell_nothing(
     recipe: Path, photographs: Path, hub: Hub, tmp_path: Path, capsys
@@ -245,6 +246,7 @@ def state_of(hub: Hub, name: str) -> dict[str, bytes] | None:
     return {path: blob.data for path, blob in repo.at("main").files.items() if path != ".gitattributes"}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_request_of_a_push_of_stages_fails_once(

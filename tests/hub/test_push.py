@@ -109,6 +109,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_request_fails_once_in_every_way(run: RunDirectory, hub: Hub, waits, fault: str) -> None:

@@ -25,6 +25,7 @@ def in_folder(values: dict, folder: Path, **training: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [{}, {"variant": "promptccd-pp", "num_parts": 2}], ids=["mixture", "parts"])
 def test_training_goes_on_from_a_stage_on_the_hub(
     recipe_values: dict, model: dict, hub: Hub, tmp_path: Path
@@ -39,6 +40,7 @@ def test_training_goes_on_from_a_stage_on_the_hub(
     assert again.to_dict() == whole.to_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(20)
 def test_a_hub_that_is_down_stops_no_training(
     recipe_values: dict, hub: Hub, waits, tmp_path: Path, caplog, monkeypatch

@@ -364,6 +364,7 @@ configs:
 """
 
 
+@pytest.mark.slow
 def test_transformers_loads_a_model(hub: Hub, backbone_folder: Path, tmp_path: Path) -> None:
     hub.add("user/backbone", backbone_folder, private=True)
     script = """

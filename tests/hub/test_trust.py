@@ -42,6 +42,7 @@ def pictures(image_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.fault(36, 46)
 def test_nothing_is_unpickled_and_no_token_is_written(
     recipe_values: dict, hub: Hub, pictures: Path, tmp_path: Path
@@ -66,6 +67,7 @@ def test_nothing_is_unpickled_and_no_token_is_written(
     assert not [content for content in (said, *written, *pushed) if CANARY.encode() in content]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(46)
 def test_a_refused_token_is_not_shown_even_by_the_traceback(
     trained_run: Path, hub: Hub, tmp_path: Path

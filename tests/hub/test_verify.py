@@ -95,6 +95,7 @@ save_file({"features": output.features, "ids": found.category_ids}, sys.argv[2] 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", ["with the package", "without the package"])
 def test_a_stage_on_the_hub_computes_what_it_computed_here(
     run: RunDirectory, hub: Hub, image_folder: Path, tmp_path: Path, process: str

@@ -103,6 +103,7 @@ def marked(given: Case) -> object:
     return pytest.param(given, id=given.name, marks=pytest.mark.fault(given.row))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [marked(each) for each in CASES])
 def test_a_hostile_checkpoint_is_refused_in_one_line_or_harmless(
     given: Case, honest: Path, process: Limited, tmp_path: Path
@@ -135,6 +136,7 @@ WAYS_IN = [each for each in CASES if each.name in {
 }]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.fault(36, 37, 38)
 @pytest.mark.parametrize("given", WAYS_IN, ids=lambda each: each.name)
 def test_every_command_that_loads_a_model_refuses_it(
@@ -155,6 +157,7 @@ def test_every_command_that_loads_a_model_refuses_it(
         assert len(outcome.err.splitlines()) == 1, (argv, outcome.err)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(37)
 @pytest.mark.parametrize("given", WAYS_IN, ids=lambda each: each.name)
 def test_a_run_of_a_stranger_is_refused(

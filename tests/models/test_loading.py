@@ -41,6 +41,7 @@ def small(name: str) -> CategoryDiscoveryModel:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_checkpoint_runs_where_this_package_is_not(name: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file

@@ -93,6 +93,7 @@ def test_undo_and_redo_travel_with_the_checkpoint(registry: CategoryRegistry, fo
     assert not found.can_redo
 
 
+@pytest.mark.slow
 def test_another_process_reads_the_same(registry: CategoryRegistry, folder: Path) -> None:
     code = (
         "import sys; from promptccd.registry import load_registry; r = load_registry(sys.argv[1]); "

@@ -74,6 +74,7 @@ def require_numbers(folder: Path) -> int:
     return len(tensors)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("change", [zero, equal, flat])
 def test_features_that_are_zero_equal_or_flat_leave_numbers(

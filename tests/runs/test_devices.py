@@ -213,6 +213,7 @@ def test_a_training_that_does_not_fit_on_the_disk_is_refused_before_it_begins(
     train_run(recipe)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4)
 @pytest.mark.parametrize("variant", ["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"])
 def test_the_estimate_is_what_a_training_writes(

@@ -188,6 +188,7 @@ def test_card_of_every_recipe(path: Path) -> None:
         assert ("Average in the paper" in card) == (published is not None and stage == 3)
 
 
+@pytest.mark.slow
 def test_the_recipe_in_a_card_is_a_recipe(tmp_path: Path) -> None:
     for path in recipes_in(HUB_CONFIGS):
         recipe = Recipe.from_yaml(path)

@@ -66,6 +66,7 @@ def told(name: str) -> ProtocolOptions:
     return ProtocolOptions(test_split="test" if "test_split" in PROTOCOLS[name].options else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_all_is_the_mean_of_old_and_new_weighted_by_the_images_scored(
     name: str, evaluation: RunEvaluation, data: Path
@@ -319,6 +320,7 @@ def test_a_run_in_sessions_is_trained_and_scored_like_any_other(
     assert "choose another protocol" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_several_protocols_at_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["metagcd", "pa-cgcd-test"]
     command = ["evaluate", str(run), "--test_split", "test"]

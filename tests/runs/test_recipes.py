@@ -139,6 +139,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
 def test_a_recipe_trains(path: Path, pictures: Path, backbone_folder: Path, tmp_path: Path) -> None:
     """Two steps of every stage, small: what the recipe says about the method is left as it stands."""

@@ -61,6 +61,7 @@ def reference(reference_run: Path) -> list[str]:
     return stage_hashes(reference_run)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1)
 @pytest.mark.timeout(600)
 def test_fifty_kills_change_no_byte(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
@@ -83,11 +84,13 @@ def test_fifty_kills_change_no_byte(recipe_values: Values, tmp_path: Path, refer
         assert stage_hashes(tmp_path / f"killed-{number}") == reference
 
 
+@pytest.mark.slow
 @pytest.mark.fault(9)
 def test_loader_workers_change_no_byte(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
     assert stage_hashes(train_alone(recipe_values, tmp_path, "workers", num_workers=2)) == reference
 
 
+@pytest.mark.slow
 @pytest.mark.fault(9)
 def test_threads_change_no_label(
     recipe_values: Values, tmp_path: Path, reference_run: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,11 +104,13 @@ def test_threads_change_no_label(
         assert RunDirectory(run).assignments(stage) == RunDirectory(reference_run).assignments(stage)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(14)
 def test_another_seed_changes_the_bytes(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
     assert stage_hashes(train_alone(recipe_values, tmp_path, "seeded", seed=2)) != reference
 
 
+@pytest.mark.slow
 @pytest.mark.fault(51, 52)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_a_signal_saves_and_the_same_command_goes_on(
@@ -189,6 +194,7 @@ def test_a_loss_that_is_no_number_stops_the_run(recipe_values: Values, tmp_path:
     assert not (tmp_path / "run" / "stage0").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(27)
 def test_labels_of_unlabelled_stages_never_reach_training(
     recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +210,7 @@ def test_labels_of_unlabelled_stages_never_reach_training(
     assert stage_hashes(tmp_path / "poisoned") == honest
 
 
+@pytest.mark.slow
 @pytest.mark.fault(15)
 def test_global_random_states_do_not_matter(recipe_values: Values, tmp_path: Path) -> None:
     import random
@@ -253,6 +260,7 @@ def test_a_tracker_hears_of_every_epoch(recipe_values: Values, tmp_path: Path) -
     assert len(events.Scalars("stage1/loss")) == 3
 
 
+@pytest.mark.slow
 def test_the_discovery_learning_rate_acts_from_stage_1_on(recipe_values: Values, tmp_path: Path) -> None:
     for name, rate in (("same", None), ("own", 0.001)):
         folder = str(tmp_path / name)
@@ -308,6 +316,7 @@ def test_what_a_manifest_says_of_folders(
         assert values["data"]["dataset"] == recorded
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4)
 def test_a_full_disk_ends_a_run_in_one_line(
     trained_run: Path, image_folder: Path, backbone_folder: Path, tmp_path: Path
@@ -369,6 +378,7 @@ def without_number(state: Path, name: str) -> str:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.fault(6)
 @pytest.mark.parametrize(
     ("remove", "what"),

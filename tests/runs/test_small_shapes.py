@@ -13,6 +13,7 @@ from tests.conftest import coloured_images
 Shape = tuple[list[int], list[list[float]]]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28)
 @pytest.mark.parametrize(
     ("per_category", "shape", "old_and_new"),

@@ -209,6 +209,7 @@ def test_cells_share_a_backbone_and_train_as_if_each_had_made_it(recipes: Path, 
     assert run_sweep(reordered, out).failures == {}  # each goes on with the backbone it was begun with
 
 
+@pytest.mark.slow
 def test_a_failed_cell_stops_no_other(recipes: Path, tmp_path: Path, capsys) -> None:
     command = [
         "sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "2", "--out", str(tmp_path / "out"),
@@ -312,6 +313,7 @@ def test_a_cell_that_is_killed_takes_nothing_along(
     assert stage_hashes(cells[1].path) == stage_hashes(undisturbed / "tiny-seed2")
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_the_cell_at_work_and_the_same_call_goes_on(
     recipes: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -333,6 +335,7 @@ def test_ctrl_c_saves_the_cell_at_work_and_the_same_call_goes_on(
     assert hashes(cells) == hashes(plan(recipes, undisturbed))
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_leaves_no_process_and_goes_on(
     recipes: Path, undisturbed: Path, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def train_through_signals(recipe: Recipe) -> tuple[ContinualScore, list[int]]:
             stops.append(int(found[1]))
 
 
+@pytest.mark.slow
 def test_stages_are_the_same_however_a_run_is_interrupted_and_killed(
     variant: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,6 +158,7 @@ def test_stages_are_the_same_however_a_run_is_interrupted_and_killed(
     assert RunEvaluation(str(tmp_path / "whole")).evaluate().to_dict()["stages"] == whole.to_dict()["stages"]
 
 
+@pytest.mark.slow
 def test_explanations_of_every_variant(variant: Values, image_folder: Path, tmp_path: Path, capsys) -> None:
     brief = {"data": {"class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}, "training": {"epochs": 1}}
     train_run(in_folder(merged(variant, brief), tmp_path / "run"))
@@ -196,6 +198,7 @@ def test_part_routing_is_scored_per_image_class() -> None:
     assert (score.stage, score.num_categories, score.num_images) == (2, 8, 4)
 
 
+@pytest.mark.slow
 def test_part_routing_of_a_run_agrees_with_a_count_by_hand(recipe_values: Values, tmp_path: Path) -> None:
     values = merged(recipe_values, VARIANTS["parts"])
     train_run(in_folder(values, tmp_path / "run"))
@@ -317,6 +320,7 @@ def test_a_field_of_another_variant_is_no_silent_no_op(recipe_values: Values, tm
         train_run(in_folder(values, tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_runs_on_another_backbone_have_their_own_baseline(
     recipe_values: Values, tmp_path: Path, capsys
 ) -> None:

@@ -117,6 +117,7 @@ def test_the_list_of_routes_is_whole(routes: list[str]) -> None:
     assert len(routes) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "PUT"])
 def test_no_route_answers_by_a_foreign_name_or_to_a_foreign_page(
     url: str, routes: list[str], method: str
@@ -303,6 +304,7 @@ def test_four_hundred_half_sent_uploads_are_closed_and_a_visit_goes_on(page: Pag
         print(f"a whole visit meanwhile took {served_after:.1f} s")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(45)
 def test_fifty_visitors_do_not_fill_the_disk(page: Page, url: str) -> None:
     """Most of them open no visit; what they lay down is never more than the quota, and goes when nobody takes it."""

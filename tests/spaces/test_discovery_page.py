@@ -162,6 +162,7 @@ def held(cache: Path) -> int:
     return sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.fault(41)
 def test_a_visit_from_the_example_to_the_end(
     visit: Visit, url: str, pictures: list[Path], cache: Path, tmp_path: Path
@@ -390,6 +391,7 @@ def take_away(page: Page, tmp_path: Path) -> None:
     assert registry.stage == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_fits_a_phone(browser, url: str, pictures: list[Path], tmp_path: Path, theme: str) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 844})

@@ -383,6 +383,7 @@ ARCHIVES = {
 }
 
 
+@pytest.mark.slow
 def test_hostile_archives(server: Server, visitor: Visitor) -> None:
     assert len(ARCHIVES) > 25
     usable = packed(*pictures())
@@ -407,6 +408,7 @@ def test_hostile_archives(server: Server, visitor: Visitor) -> None:
         refused(answers[name])
 
 
+@pytest.mark.slow
 @pytest.mark.fault(45)
 def test_fifty_at_once(server: Server) -> None:
     """Each is served or told to come back, somebody at the page still is, and memory is given back."""

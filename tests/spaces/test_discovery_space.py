@@ -84,7 +84,7 @@ def test_the_app_of_the_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_without_gradio_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    for name in [each for each in sys.modules if each.split(".")[:2] == ["promptccd", "app"]]:
+    for name in [each for each in sys.modules if each.startswith("promptccd.discovery.app")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert main(["demo", "--no-browser"]) == 2

@@ -58,6 +58,7 @@ def run(command: list[str], recipe: dict, folder: Path, name: str) -> list[dict]
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-?.json"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [

@@ -104,6 +104,7 @@ def test_four_hundred_half_sent_requests_are_closed_and_somebody_else_is_served(
             print(f"{len(waited)} requests meanwhile: at most {max(waited):.2f} s")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(43)
 def test_who_is_slow_but_steady_is_waited_for() -> None:
     def steadily(seconds: float, rate: int) -> Iterator[bytes]:

@@ -418,6 +418,7 @@ def test_progress_may_leave_early(tmp_path):
         read_intake(tmp_path, progress=stop)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 def test_memory_does_not_grow_with_the_folder(tmp_path):
     small, large = tmp_path / "small", tmp_path / "large"
