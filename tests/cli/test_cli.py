@@ -336,6 +336,7 @@ def test_shipped_recipes_are_valid() -> None:
         assert Recipe.from_yaml(path).training.output_dir == f"runs/{path.stem}"
 
 
+@pytest.mark.slow
 @pytest.mark.fault(24)
 def test_unreadable_images_are_left_out_and_reported(recipe_values: Values, tmp_path: Path, capsys) -> None:
     folder = tmp_path / "pictures"
@@ -379,6 +380,7 @@ def test_a_data_set_that_is_mostly_unreadable_stops_with_the_reasons(
     assert "starts like HTML" in err
 
 
+@pytest.mark.slow
 def test_damaged_checkpoints_are_one_line(recipe: Path, tmp_path: Path, pictures: Path, capsys) -> None:
     run(capsys, "train", "--config", recipe, "--epochs", "1")
     stage = tmp_path / "run" / "stage3"

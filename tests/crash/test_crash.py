@@ -43,6 +43,7 @@ def outcomes() -> dict[str, dict]:
     return {outcome["name"]: outcome for outcome in json.loads(done.stdout)}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SAMPLE)
@@ -80,6 +81,7 @@ def bytes_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(2)
 @pytest.mark.parametrize("replace", [False, True], ids=["new", "in the place of another"])
 def test_a_directory_is_the_old_one_or_the_new_one_after_a_kill_at_any_system_call(

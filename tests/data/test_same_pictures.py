@@ -93,6 +93,7 @@ def test_copies_are_listed_within_a_stage_and_across_stages(caplog: pytest.LogCa
     assert read(coloured_images(5, 30), 0).report.copies == {}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(25)
 def test_a_run_stops_before_it_trains_or_goes_on_without_them(
     tmp_path: Path, backbone_folder: Path, capsys: pytest.CaptureFixture

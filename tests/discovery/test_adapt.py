@@ -90,6 +90,7 @@ def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path,
     assert discover(DiscoverySession.open(folder), albums[1], tmp_path / "elsewhere").change.stage == 2
 
 
+@pytest.mark.slow
 def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache, tmp_path):
     for name in ("a", "b"):
         session = DiscoverySession.open(stage0, cache=cache)
@@ -127,6 +128,7 @@ def test_names_and_corrections_survive(session, albums, tmp_path):
     assert [session.registry.members[key] for key in moved] == [0, 0]
 
 
+@pytest.mark.slow
 def test_what_was_trained_is_not_trained_over(stage0, albums, cache, tmp_path):
     out = tmp_path / "out"
     discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)

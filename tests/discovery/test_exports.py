@@ -211,6 +211,7 @@ def test_a_folder_of_few_images_is_read_as_images(session, tmp_path):
         assert "image" in load_dataset(str(paths[name]), split="train").column_names
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("kept", [True, False], ids=["old one aside", "old one half removed"])
 def test_an_export_that_was_killed_is_made_by_the_same_command(stage0, albums, cache, tmp_path, kept):

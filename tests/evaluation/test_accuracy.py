@@ -176,6 +176,7 @@ def test_what_was_predicted_is_the_reference_and_not_the_truth() -> None:
     assert set(truth.category_ids.tolist()) == {2}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(32)
 def test_ten_stages_and_a_thousand_categories_are_linear_and_keep_their_ids() -> None:
     """Stages 3 and 6 bring nothing new. Four times the images take about four times the time, not sixteen."""

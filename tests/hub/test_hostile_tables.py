@@ -215,6 +215,7 @@ def test_a_card_that_could_not_be_looked_at_is_not_believed(
     assert not [request for request in hub.requests("GET", "user/own") if "/resolve/" in request.path]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ids_only", [False, True])
 def test_published_stages_name_nothing_but_their_own(places: Places, hub: Hub, ids_only: bool) -> None:
     stages = StageStream.from_dataset(coloured_images(5, 12), class_blocks=[2, 1, 1, 1])

@@ -130,6 +130,7 @@ def test_models_cards_and_pages_tell_nothing(
     assert [path.name for path in made if told_within(path.read_bytes())] == []
 
 
+@pytest.mark.slow
 @pytest.mark.fault(49)
 def test_exports_tell_nothing_unless_asked(
     photographs: Path, trained_run: Path, tmp_path: Path, hub: Hub

@@ -75,6 +75,7 @@ def test_what_a_link_leads_to_is_not_published(
     assert is_absent(hub, "user/run-stage1")
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_sweep_gets_a_name_that_the_hub_takes(
     recipe_values: dict, tmp_path: Path, hub: Hub
 ) -> None:

@@ -34,6 +34,7 @@ def album(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_registry_comes_back_as_it_was_pushed(
     edited: Path, hub: Hub, album: Path, tmp_path: Path, capsys
 ) -> None:

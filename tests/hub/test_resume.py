@@ -82,6 +82,7 @@ def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").rglob("README.md"))
 
 
+@pytest.mark.slow
 def test_a_stage_of_another_split_is_refused(recipe_values: dict, hub: Hub, tmp_path: Path, capsys) -> None:
     assert (
         main(["train", "--config", str(in_folder(recipe_values, tmp_path / "whole", push_to_hub=True))]) == 0
@@ -95,6 +96,7 @@ def repositories(hub: Hub) -> list[str]:
     return sorted(name for kind, name in hub.repos if kind == "model")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(20)
 def test_stages_that_were_finished_and_not_pushed_are_pushed(
     recipe_values: dict, hub: Hub, tmp_path: Path, caplog
@@ -119,6 +121,7 @@ def test_stages_that_were_finished_and_not_pushed_are_pushed(
     assert "There already: user/run-stage3." in caplog.text
 
 
+@pytest.mark.slow
 def test_what_a_hub_did_not_take_goes_with_the_next_stage(
     recipe_values: dict, hub: Hub, waits, tmp_path: Path, caplog, monkeypatch
 ) -> None:

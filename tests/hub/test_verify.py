@@ -58,6 +58,7 @@ def change_split(run: RunDirectory) -> None:
     path.write_text(path.read_text().replace('"fingerprint": "', '"fingerprint": "0', 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "named"),
     [

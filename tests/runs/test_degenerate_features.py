@@ -108,6 +108,7 @@ def test_features_that_overflow_stop_a_run_before_anything_is_saved(
     assert require_numbers(tmp_path / "run") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("covariance", ["full", "diag"])
 def test_fewer_images_than_dimensions_leave_positive_covariances(

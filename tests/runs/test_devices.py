@@ -54,6 +54,7 @@ def failing(
         handle.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(53)
 def test_too_little_memory_saves_the_state_before_the_step_and_the_named_command_goes_on(
     values: Values, tmp_path: Path
@@ -121,6 +122,7 @@ def test_memory_that_ends_within_the_update_saves_no_half_step(
     assert RunDirectory(tmp_path / "run").load_state(0) is None
 
 
+@pytest.mark.slow
 @pytest.mark.fault(53)
 def test_a_lost_device_is_one_line_and_the_run_goes_on(
     values: Values, trained_run: Path, tmp_path: Path
@@ -135,6 +137,7 @@ def test_a_lost_device_is_one_line_and_the_run_goes_on(
     assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(53)
 def test_features_are_computed_in_parts_where_all_at_once_do_not_fit(
     values: Values, tmp_path: Path, caplog

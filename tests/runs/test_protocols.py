@@ -264,6 +264,7 @@ def test_missing_test_images_say_what_to_do(
         evaluation.evaluate(name, ProtocolOptions(test_split=test_split))
 
 
+@pytest.mark.slow
 def test_a_folder_without_splits_is_no_test_set(
     recipe_values: dict, backbone_folder: Path, tmp_path: Path
 ) -> None:
@@ -296,6 +297,7 @@ def test_a_run_with_one_stage_says_what_to_do(run: Path, tmp_path: Path) -> None
             evaluation.evaluate(name, told(name))
 
 
+@pytest.mark.slow
 def test_a_run_in_sessions_is_trained_and_scored_like_any_other(
     recipe_values: dict, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     assert stage_hashes(tmp_path / "stopped") == reference
 
 
+@pytest.mark.slow
 @pytest.mark.fault(5)
 def test_a_damaged_stage_is_named_and_trained_again(recipe_values: Values, tmp_path: Path, caplog) -> None:
     train_run(Recipe.from_dict(recipe_values))
@@ -233,6 +234,7 @@ def test_waiting_time_is_measured(recipe_values: Values, tmp_path: Path) -> None
     assert 0 < sum(seconds.values()) <= time.monotonic() - started + 1
 
 
+@pytest.mark.slow
 def test_bf16_trains_and_predicts_in_float32(recipe_values: Values, tmp_path: Path) -> None:
     from promptccd.runs import load_model
 
@@ -406,6 +408,7 @@ def test_a_state_without_its_optimiser_or_position_is_refused_by_name(
         assert stage_hashes(tmp_path / "run") == reference
 
 
+@pytest.mark.slow
 def test_states_of_finished_stages_are_not_left_behind(recipe_values: Values, tmp_path: Path) -> None:
     """As after a kill between the last stage and the end, and between two stages."""
     state = interrupted(recipe_values)

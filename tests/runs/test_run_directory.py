@@ -55,6 +55,7 @@ def killed_before_change(number: int, run: RunDirectory) -> tuple[bool, int]:
     return code == 9, saved
 
 
+@pytest.mark.slow
 @pytest.mark.fault(2, 13)
 def test_the_newest_state_is_whole_whenever_the_writer_is_killed(tmp_path: Path) -> None:
     """Before every change to the disk that five saves make, the deletion of older states among them."""

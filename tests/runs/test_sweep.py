@@ -187,6 +187,7 @@ def test_a_cell_is_what_training_alone_gives(recipes: Path, undisturbed: Path, t
     assert run_sweep(plan(recipes, undisturbed), undisturbed).scores["tiny-seed2"] == score
 
 
+@pytest.mark.slow
 def test_cells_share_a_backbone_and_train_as_if_each_had_made_it(recipes: Path, tmp_path: Path) -> None:
     made_here = {
         "model": {"backbone": None, "backbone_config": TINY_BACKBONE},
@@ -302,6 +303,7 @@ def crash_or_train(recipe: Recipe) -> None:
     train_run(recipe)
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_killed_takes_nothing_along(
     recipes: Path, undisturbed: Path, tmp_path: Path, caplog
 ) -> None:

@@ -220,6 +220,7 @@ def test_part_routing_of_a_run_agrees_with_a_count_by_hand(recipe_values: Values
     assert score.stages[1].all == pytest.approx(100 * np.mean(right), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_an_estimated_count_is_shown_with_its_range(recipe_values: Values, tmp_path: Path, capsys) -> None:
     values = merged(recipe_values, VARIANTS["k-means count"])
     score = train_run(in_folder(values, tmp_path / "run"))
@@ -248,6 +249,7 @@ def test_parameter_table_of_a_recipe(recipe: str, total: tuple[str, str], capsys
     assert all(value in together for value in total), together
 
 
+@pytest.mark.slow
 def test_parameters_are_those_of_the_trained_model(recipe_values: Values, tmp_path: Path) -> None:
     recipe = in_folder(merged(recipe_values, VARIANTS["parts"]), tmp_path / "run")
     train_run(recipe)

@@ -74,6 +74,7 @@ def best_matchings(counts: np.ndarray, is_old: np.ndarray) -> list[tuple[float, 
     return list(zip(percent(sizes > 0), percent(is_old), percent(~is_old), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(34)
 def test_equals_brute_force_over_all_matchings(module: ModuleType) -> None:
     generator = np.random.default_rng(0)
@@ -180,6 +181,7 @@ def test_names_of_clusters_and_order_of_samples_do_not_matter(module: ModuleType
     assert result["all"] == pytest.approx(module.continual_accuracy(**case)["all"])
 
 
+@pytest.mark.slow
 @pytest.mark.fault(34)
 def test_many_stages(module: ModuleType) -> None:
     size = 40_000  # more stages than 16 bits number

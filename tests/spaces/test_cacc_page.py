@@ -62,6 +62,7 @@ def shown(page: Page, text: str) -> None:
     expect(page.get_by_text(text, exact=True).filter(visible=True).first).to_be_visible(timeout=PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_pasted_table_is_scored_and_mistakes_are_told(visit: Visit, url: str, tmp_path: Path) -> None:
     page = visit.page
     page.goto(url)
@@ -91,6 +92,7 @@ def test_a_pasted_table_is_scored_and_mistakes_are_told(visit: Visit, url: str, 
     assert visit.foreign_requests == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_fits_a_phone(browser, url: str, theme: str) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 844})

@@ -211,6 +211,7 @@ SETTINGS: list[Values] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: " ".join(setting))
 def test_every_setting_shows_in_what_is_compared(setting: Values, references: References) -> None:
     """Two epochs are enough for each of them to matter a hundred times more than the tolerance."""

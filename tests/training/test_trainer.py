@@ -50,6 +50,7 @@ def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(m
         assert math.isfinite(float(fresh.state[parameter]["momentum_buffer"].sum()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pictures", ["one", "many"])
 def test_a_stage_that_cannot_tell_images_apart_says_so(
     pictures: str, recipe_values: dict[str, dict], tmp_path: Path, caplog: pytest.LogCaptureFixture
