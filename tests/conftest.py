@@ -76,13 +76,19 @@ def seeded(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def backbone_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bare DINOv2 checkpoint in the published format, with seeded random weights."""
     folder = tmp_path_factory.mktemp("backbone")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         Dinov2Model(Dinov2Config(**TINY_BACKBONE)).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def backbone_folder(tiny_backbone: Path) -> Path:
+    """The backbone of a test; a folder of tests may have another one."""
+    return tiny_backbone
 
 
 @pytest.fixture
@@ -157,13 +163,16 @@ def resumable_recipe(image_folder: Path, backbone_folder: Path, folder: Path) ->
 
 
 @pytest.fixture(scope="session")
-def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, backbone_folder: Path) -> Path:
-    """Folder of a finished run of four stages. Tests that change it work on a copy."""
+def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, tiny_backbone: Path) -> Path:
+    """Folder of a finished run of four stages. Tests that change it work on a copy.
+
+    Whichever test asks first, it is of the same backbone.
+    """
     from promptccd.runs import train_run
     from promptccd.training.recipe import Recipe
 
     folder = tmp_path_factory.mktemp("trained") / "run"
-    train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, folder)))
+    train_run(Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, folder)))
     return folder
 
 
