@@ -15,7 +15,7 @@ import pytest
 from promptccd.cli.ends import BROKEN_PIPE, one_line
 from tests.cli.forked import run_forked
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe
-from tests.runs.test_sweep import processes_of
+from tests.processes import processes_of
 
 COMMAND = [sys.executable, "-m", "promptccd_command"]
 

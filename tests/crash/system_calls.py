@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from tests.processes import processes_of
+
 MACHINE = "x86_64"  # whose numbers these are
 # By number: the name, and which arguments name what is changed. A file descriptor, or (folder or None, path).
 Where = int | tuple[int | None, int]
@@ -166,7 +168,7 @@ def run_watched(work: Callable[[], int], folder: Path, decide: Decide, log: Path
 
 def kill_session(leader: int) -> None:
     """End a process and all that it started and that stayed in its session."""
-    while found := [each for each in _processes_of(leader) if each != os.getpid()]:
+    while found := [each for each in processes_of(leader) if each != os.getpid()]:
         for each in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
@@ -324,22 +326,10 @@ def _write_half(process: int, number: int, arguments: list[int]) -> None:
 def _waits(leader: int) -> str:
     """Which system calls the threads of a session are in, for whoever looks for the reason."""
     found = []
-    for process in _processes_of(leader):
+    for process in processes_of(leader):
         for task in Path(f"/proc/{process}/task").iterdir():
             with contextlib.suppress(OSError):
                 found.append(
                     f"{task.name}: {(task / 'syscall').read_text().strip()} {(task / 'wchan').read_text()}"
                 )
     return "; ".join(found)
-
-
-def _processes_of(session: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, number = stat.read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue
-        if int(number) == session and state not in "ZX":
-            found.append(int(stat.parent.name))
-    return found

@@ -9,7 +9,7 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.errors import ConfigurationError
 from promptccd.runs import load_model, train_run
 from promptccd.runs.run_directory import _portable, _require_same
-from promptccd.training.recipe import Recipe, recipes_in
+from promptccd.training.recipe import Recipe, read_yaml_file, recipes_in
 from tests.conftest import TINY_HEAD, coloured_images
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step
@@ -67,6 +67,16 @@ def test_a_recipe_is_what_its_name_says(path: Path) -> None:
 def test_a_name_that_stands_for_nothing_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="no method and data set of that name"):
         Recipe.from_yaml(FOLDER / f"{name}.yaml")
+
+
+def test_every_pair_is_of_a_method_and_a_data_set_that_exist() -> None:
+    """One that was misspelt would change nothing."""
+    stems = {kind: {path.stem for path in (FOLDER / kind).glob("*.yaml")} for kind in ("methods", "data")}
+    pairs = read_yaml_file(FOLDER / "pairs.yaml")
+    assert pairs
+    for method, data in (pair.split("/") for pair in pairs):
+        assert method in stems["methods"]
+        assert data in stems["data"]
 
 
 def test_a_pair_is_laid_over_the_data_set_and_that_over_the_method(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from promptccd.experiments import SweepCell, grid_keys, plan_cells, run_sweep
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.processes import processes_of
 from tests.runs.test_resume import stage_hashes
 
 
@@ -55,19 +56,6 @@ def plan(recipes: Path, out: Path, *, names=("tiny",), seeds=(1, 2), settings=No
 
 def hashes(cells: list[SweepCell]) -> dict[str, list[str]]:
     return {cell.name: stage_hashes(cell.path) for cell in cells}
-
-
-def processes_of(session: int) -> list[int]:
-    """Processes of a session that are not just waiting to be noticed as dead."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, number = stat.read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue
-        if int(number) == session and state not in "ZX":
-            found.append(int(stat.parent.name))
-    return found
 
 
 @pytest.fixture(scope="module")

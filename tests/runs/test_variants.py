@@ -7,7 +7,7 @@ import re
 import signal
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, InterruptedRunError
 from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
+from promptccd.training.objectives import METHODS
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
@@ -247,6 +248,14 @@ def test_parameter_table_of_a_recipe(recipe: str, total: tuple[str, str], capsys
     assert main(["parameters", str(path)]) == 0
     together = capsys.readouterr().out.splitlines()[-1]
     assert all(value in together for value in total), together
+
+
+def test_what_learns_without_a_title_is_counted_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).parents[2] / "hub_configs" / "promptccd-b-l2p-cub.yaml"
+    told = {row.part: row.unlabelled for row in count_parameters(Recipe.from_yaml(path))}
+    monkeypatch.setitem(METHODS, "promptccd-b", replace(METHODS["promptccd-b"], parts={}))
+    untold = {row.part: row.unlabelled for row in count_parameters(Recipe.from_yaml(path))}
+    assert untold == {{"prompt pool": "pool"}.get(part, part): count for part, count in told.items()}
 
 
 @pytest.mark.slow

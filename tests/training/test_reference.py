@@ -170,7 +170,6 @@ def assert_equal_to(expected: list[Weights], run: Path) -> None:
         assert apart[worst] < TOLERANCE, (stage, worst, apart[worst])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_parameters_equal_those_of_the_reference(
     method: str, folder: Path, references: References, tmp_path: Path

@@ -98,7 +98,11 @@ def _from_hub(name: str, config: str | None, revision: str | None) -> Any:
         own.require_plain(path)
         revision = path.parent.name  # the very commit that was looked at
     builder = load_dataset_builder(name, config, revision=revision)
-    return _built(builder, name)  # files of others that a card names since are refused by `datasets` itself
+    # The pinned release of `datasets` refuses such files too; this does not rest on it.
+    for file in _data_files(builder):
+        if not file.startswith(f"hf://datasets/{name}@") or ".." in file.split("/") or "::" in file:
+            own.refuse(file)
+    return _built(builder, name)
 
 
 def _data_files(builder: Any) -> Iterator[str]:

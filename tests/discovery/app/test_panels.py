@@ -8,7 +8,6 @@ pytest.importorskip("gradio", reason="the page needs gradio: pip install -c cons
 
 import gradio as gr
 
-from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.discovery.app.desk import Desk, Panel, Updates, told
 from promptccd.discovery.app.html import counted, percent, render
 from promptccd.discovery.app.page import build_app
@@ -18,22 +17,12 @@ from promptccd.discovery.app.panels.groups import NO_CATEGORY, GroupsPanel, _ope
 from promptccd.discovery.app.panels.images import ImagesPanel
 from promptccd.discovery.app.panels.questions import MOST, NOTHING_LEFT, QuestionsPanel
 from promptccd.discovery.app.panels.take_away import push_groups
-from promptccd.discovery.app.store import Quota, Store
 from promptccd.discovery.app.visits import Visit, Visits
 from promptccd.errors import DataError, HubError
 from promptccd.registry import Confirm, Rename
 from tests.conftest import coloured_images
 
 HOSTILE = '"><img src=x onerror=alert(1)>{{7*7}}${7*7}'
-
-
-@pytest.fixture
-def visits(backbone_folder: Path) -> Visits:
-    store = Store(Quota(1024 * MIB, "files"))
-    made = Visits(str(backbone_folder), store, limits=IntakeLimits.for_visitors())
-    yield made
-    made.close()
-    store.close()
 
 
 @pytest.fixture

@@ -8,21 +8,10 @@ from pathlib import Path
 import gradio as gr
 import pytest
 
-from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.discovery.app.desk import Desk
 from promptccd.discovery.app.panels.take_away import NAMES, OFFERS, TakeAwayPanel
-from promptccd.discovery.app.store import Quota, Store
 from promptccd.discovery.app.visits import Visit, Visits
 from tests.photographs import MARKER, album
-
-
-@pytest.fixture
-def visits(backbone_folder: Path) -> Visits:
-    store = Store(Quota(1024 * MIB, "files"))
-    made = Visits(str(backbone_folder), store, limits=IntakeLimits.for_visitors())
-    yield made
-    made.close()
-    store.close()
 
 
 @pytest.fixture

@@ -1,0 +1,20 @@
+"""What tests of the page share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from promptccd.data.limits import MIB, IntakeLimits
+from promptccd.discovery.app.store import Quota, Store
+from promptccd.discovery.app.visits import Visits
+
+
+@pytest.fixture
+def visits(backbone_folder: Path) -> Iterator[Visits]:
+    """Visits over a bare backbone, with a gigabyte for their files."""
+    store = Store(Quota(1024 * MIB, "files"))
+    made = Visits(str(backbone_folder), store, limits=IntakeLimits.for_visitors())
+    yield made
+    made.close()
+    store.close()

@@ -1,0 +1,16 @@
+"""Who is left of a session, for tests that end processes."""
+
+from pathlib import Path
+
+
+def processes_of(session: int) -> list[int]:
+    """Processes of a session that are not just waiting to be noticed as dead."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, number = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(number) == session and state not in "ZX":
+            found.append(int(stat.parent.name))
+    return found
