@@ -81,7 +81,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         return {"pixel_values": normalise(view(decoded.image)[None], view.mean, view.std)}
 
     def _forward(self, inputs: dict[str, Any], **parameters: Any) -> ModelOutput:
-        found = self.model.assign(self.model(**inputs).features)
+        found = self.model.assign(self.model.features_of(**inputs))
         return ModelOutput(category_ids=found.category_ids, confidences=found.confidences)
 
     def postprocess(self, outputs: ModelOutput, **parameters: Any) -> dict[str, Any]:

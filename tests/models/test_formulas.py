@@ -16,7 +16,6 @@ from tests.conftest import TINY_HEAD
 from tests.order_one import fill
 
 PIXELS = (40, 3, 16, 16)
-FIRST_PART_VALUES = 0.02  # what the values of part prompts reach at the start, either way
 
 
 def covariances(count: int, width: int) -> torch.Tensor:
@@ -78,9 +77,9 @@ def test_random_part_prompts_do_not_follow_the_keys() -> None:
     contextual, parts = torch.randn(2, 50, 8), torch.randint(3, (2, 50))
     chosen = {}
     for arbitrary in (False, True):
-        pools = PartPools(3, 20, 3, 8, 2, arbitrary)
+        pools = PartPools(3, 20, 3, 8, 2)
         pools.reset_parameters(torch_generator("pools"))
-        chosen[arbitrary] = pools.select(contextual, parts).indices
+        chosen[arbitrary] = pools.select(contextual, parts, arbitrary).indices
     assert (chosen[True] == chosen[False]).float().mean() < 0.3
     assert (chosen[True] % 20).unique().numel() == 20
 
@@ -178,13 +177,19 @@ def test_part_labels_come_from_the_pretrained_block_whatever_was_learnt(
     torch.testing.assert_close(parts.pretrained_patch_features(pixels), patches, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("reaches", [(1.0, 1.0), (0.02, 3.0)], ids=["usual", "given"])
 @pytest.mark.parametrize("drawn_by", ["the constructor", "reset_prompts"])
-def test_part_prompts_start_in_their_ranges(drawn_by: str, parts: PromptCCDPlusPlusModel) -> None:
+def test_part_prompts_start_in_their_ranges(
+    drawn_by: str, reaches: tuple[float, float], parts: PromptCCDPlusPlusModel
+) -> None:
+    assert (parts.config.prompt_reach, parts.config.key_reach) == (1.0, 1.0)
+    parts.config.prompt_reach, parts.config.key_reach = reaches
+    parts = PromptCCDPlusPlusModel(parts.config)
     if drawn_by == "the constructor":
         parts = PromptCCDPlusPlusModel(parts.config)
     else:
         parts.reset_prompts(torch_generator("prompts"))
-    for parameter, reach in ((parts.pools.keys, 1.0), (parts.pools.values, FIRST_PART_VALUES)):
+    for parameter, reach in zip((parts.pools.values, parts.pools.keys), reaches, strict=True):
         values = parameter.detach()
         assert -reach <= float(values.min()) < -0.9 * reach
         assert 0.9 * reach < float(values.max()) <= reach

@@ -88,7 +88,7 @@ def test_learnable_parameters_of_the_paper(config: ViTConfig | Dinov2Config, blo
 def test_mixture_has_the_papers_parameter_count() -> None:
     with torch.device("meta"):
         mixture = PromptCCDModel(PromptCCDConfig(num_components=100)).mixture
-    assert sum(buffer.numel() for buffer in mixture.buffers()) == 1537 * 100
+    assert mixture.num_parameters == 1537 * 100
 
 
 def test_frozen_prefix_builds_no_graph(model: PromptCCDModel) -> None:
@@ -282,3 +282,16 @@ def test_gcd_is_the_model_without_prompts(backbone_folder: Path) -> None:
     expected = model.backbone(pixels).last_hidden_state[:, 0]
     torch.testing.assert_close(model(pixels, prompted=True).features, expected, rtol=1e-5, atol=1e-5)
     assert model.mixture is None
+
+
+def test_features_are_of_the_precision_of_the_training(model: PromptCCDModel) -> None:
+    """Prototypes are means of such features; a bare forward is in whatever precision it is called in."""
+    pixels = torch.randn(4, 3, 16, 16)
+    with torch.no_grad():
+        exact = F.normalize(model(pixels).features, dim=-1)
+        with torch.autocast("cpu", torch.bfloat16):
+            coarse = F.normalize(model(pixels).features.float(), dim=-1)
+        assert not torch.equal(exact, coarse)
+        assert torch.equal(model.features_of(pixels), exact)
+        model.config.precision = "bfloat16"
+        assert torch.equal(model.features_of(pixels), coarse)

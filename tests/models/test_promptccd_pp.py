@@ -86,12 +86,12 @@ def test_without_values_it_is_the_plain_vit_bit_for_bit(first: PromptCCDPlusPlus
 @pytest.mark.parametrize("arbitrary", [False, True])
 def test_retrieval_equals_a_loop_over_patches(arbitrary: bool) -> None:
     generator = torch_generator("pools")
-    pools = PartPools(4, 6, 3, 8, 2, arbitrary)
+    pools = PartPools(4, 6, 3, 8, 2)
     pools.reset_parameters(generator)
     tokens = torch.randn(2, 10, 8, generator=generator)
     contextual = torch.randn(2, 9, 8, generator=generator)
     parts = torch.randint(4, (2, 9), generator=generator)
-    selection = pools.select(contextual, parts)
+    selection = pools.select(contextual, parts, arbitrary)
     result = modulate(tokens, pools.bias(selection.indices))
     assert torch.equal(result[:, 0], tokens[:, 0])  # [CLS] is left alone
     for image in range(2):
@@ -111,13 +111,13 @@ def test_retrieval_equals_a_loop_over_patches(arbitrary: bool) -> None:
 
 def test_arbitrary_prompts_are_the_same_for_the_same_view() -> None:
     """Whatever else stands in the batch, and in mixed precision as without."""
-    pools = PartPools(2, 20, 3, 8, 2, arbitrary=True)
+    pools = PartPools(2, 20, 3, 8, 2)
     pools.reset_parameters(torch_generator("pools"))
     contextual, parts = torch.randn(2, 50, 8), torch.zeros(2, 50, dtype=torch.int64)
-    first = pools.select(contextual, parts).indices
-    assert torch.equal(first[1:], pools.select(contextual[1:], parts[1:]).indices)
+    first = pools.select(contextual, parts, True).indices
+    assert torch.equal(first[1:], pools.select(contextual[1:], parts[1:], True).indices)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(first, pools.select(contextual, parts).indices)
+        assert torch.equal(first, pools.select(contextual, parts, True).indices)
     assert first.unique().numel() == 20  # all are drawn somewhere
 
 

@@ -12,10 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
+from promptccd.data.views import normalise
 from promptccd.errors import DivergedError, InterruptedRunError, RunError, SplitMismatchError
 from promptccd.runs import RunDirectory, train_run
+from promptccd.runs.models import evaluation_view
+from promptccd.runs.train_run import stage_stream
 from promptccd.storage import problems_of
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer
@@ -234,14 +238,27 @@ def test_waiting_time_is_measured(recipe_values: Values, tmp_path: Path) -> None
     assert 0 < sum(seconds.values()) <= time.monotonic() - started + 1
 
 
-@pytest.mark.slow
-def test_bf16_trains_and_predicts_in_float32(recipe_values: Values, tmp_path: Path) -> None:
+def test_bf16_is_the_precision_from_end_to_end(recipe_values: Values, tmp_path: Path) -> None:
+    """Weights are float32; prototypes are means of features in bfloat16, which later forwards give again."""
     from promptccd.runs import load_model
 
-    score = train_run(changed(recipe_values, "training", mixed_precision="bf16"))
+    recipe = changed(recipe_values, "training", mixed_precision="bf16")
+    score = train_run(recipe)
     assert len(score.stages) == 3
-    weights = load_model(tmp_path / "run" / "stage3").state_dict()
-    assert {str(value.dtype) for value in weights.values()} == {"torch.float32"}
+    model = load_model(tmp_path / "run" / "stage0")
+    assert {str(value.dtype) for value in model.state_dict().values()} == {"torch.float32"}
+    assert model.config.precision == "bfloat16"
+    stages, view = stage_stream(recipe.data, recipe.training.seed), evaluation_view(recipe)
+    pixels = torch.stack([view(stages.labelled.decode(row).image) for row in range(len(stages.labelled))])
+    labels = torch.from_numpy(stages.labelled.labels)
+    means = {}
+    for precision in ("bfloat16", "float32"):
+        model.config.precision = precision
+        with torch.no_grad():
+            features = model.features_of(normalise(pixels, view.mean, view.std))
+        means[precision] = torch.stack([features[labels == category].mean(0) for category in (0, 1)])
+    apart = {precision: float((each - model.prototypes).abs().max()) for precision, each in means.items()}
+    assert apart["bfloat16"] < 1e-6 < 1e-4 < apart["float32"]
 
 
 def test_the_model_without_prompts_trains_by_the_same_loop(recipe_values: Values, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Reference:
         self.training_views = viewing.TrainingViews(options)
         self.fixed_view = viewing.EvaluationView(viewing.build_image_processor(options))
         self.side = options.image_size // backbone.config.patch_size
-        self.replay = torch.zeros(0, backbone.config.hidden_size)
+        self.replay, self.known = torch.zeros(0, backbone.config.hidden_size), torch.zeros(0).long()
 
     def train(self, stage: Stage) -> Weights:
         """All that learns, and the mixture, after a stage."""
@@ -62,7 +62,8 @@ class Reference:
             if self.kind == "gaussians" and epoch % t.refit_every == 0:
                 self.refit(epoch, stage.num_categories)
             last = t.final_learning_rate_factor
-            rate = t.learning_rate * (last + (1 - last) * (1 + math.cos(math.pi * epoch / t.epochs)) / 2)
+            share = 1.0 if self.stage == 0 else t.discovery_learning_rate / t.learning_rate
+            share *= last + (1 - last) * (1 + math.cos(math.pi * epoch / t.epochs)) / 2
             order = numpy_generator("order", t.seed, self.stage, epoch).permutation(len(stage))
             for rows in (order[first : first + t.batch_size] for first in range(0, len(order), t.batch_size)):
                 if len(rows) == 1:  # nothing to contrast it with
@@ -70,15 +71,26 @@ class Reference:
                 pixels = self.drawn([images[row] for row in rows], stage.sample_ids[rows], epoch)
                 self.w |= {name: self.w[name].detach().requires_grad_() for name in learning}
                 loss = self.loss(pixels, self.labels[rows] if self.stage == 0 else None, epoch)
-                gradients = torch.autograd.grad(loss, [self.w[name] for name in learning])
-                for name, gradient in zip(learning, gradients, strict=True):
+                found = torch.autograd.grad(loss, [self.w[name] for name in learning])
+                gradients = self.clipped(dict(zip(learning, found, strict=True)))
+                for name, gradient in gradients.items():
                     value = self.w[name].detach()
                     velocity[name] = t.momentum * velocity[name] + gradient + t.weight_decay * value
-                    self.w[name] = value - rate * velocity[name]
+                    rate = getattr(t, f"{role(name)}_learning_rate", t.learning_rate)
+                    self.w[name] = value - share * rate * velocity[name]
         if self.stage == 0:
             self.hand_on()
-        parts = ("mixture.means", "mixture.variances", "mixture.log_weights")
+        parts = [f"mixture.{part}" for part in ("means", "variances", "log_weights", "floor")]
         return {name: self.w[name] for name in self.names} | dict(zip(parts, self.nets.mixture, strict=False))
+
+    def clipped(self, gradients: Weights) -> Weights:
+        """Gradients of a role shortened together where they are longer than allowed."""
+        for kind in ("prompt", "key", "router"):
+            names = [name for name in gradients if role(name) == kind]
+            length = math.hypot(*(float(gradients[name].norm()) for name in names))
+            shorter = min(1.0, getattr(self.t, f"{kind}_clip") / max(length, 1e-12))
+            gradients |= {name: gradients[name] * shorter for name in names}
+        return gradients
 
     def drawn(self, images: list[Any], sample_ids: Any, epoch: int) -> Tensor:
         """View 1 of all images, then view 2 of all: ``(2B, 3, S, S)``."""
@@ -103,28 +115,29 @@ class Reference:
         """A new mixture of plain features and replay; PromptCCD-U estimates the count at later stages."""
         position = (self.t.seed, self.stage, epoch)
         features = torch.cat([unit(self.nets.plain(self.w, self.fixed)[0]).float(), self.replay])
+        free = torch.full((len(self.fixed),), -1)
+        settled = torch.cat([free if self.stage else self.labels, self.known])
         if self.t.category_count == "split_merge" and self.stage > 0:
-            known = torch.cdist(self.replay, self.categories).argmin(1)
-            settled = torch.cat([torch.full((len(self.fixed),), -1), known])
-            start, seed = len(self.categories) + self.t.init_components, seed_of("count", *position)
+            start, seed = int(self.known.max()) + 1 + self.t.init_components, seed_of("count", *position)
             count = clustering.estimate_by_split_merge(features, start, settled=settled, seed=seed).count
-        kind, seed = self.nets.model.covariance_type, seed_of("mixture", *position)
-        fit = clustering.fit_gaussian_mixture(features, count, covariance_type=kind, seed=seed)
-        self.nets.mixture = fit.means, fit.variances, fit.log_weights
+        options = {"covariance_type": self.nets.model.covariance_type, "floor_share": self.t.mixture_floor}
+        seed = seed_of("mixture", *position)
+        fit = clustering.fit_gaussian_mixture(features, count, settled=settled, seed=seed, **options)
+        self.nets.mixture = fit.means, fit.variances, fit.log_weights, fit.floor
 
     @torch.no_grad()
     def hand_on(self) -> None:
         """What stage 0 leaves to the next one: a teacher, replay of its mixture, means of its categories."""
         self.nets.teacher = {name: value.detach() for name, value in self.w.items()}
         if self.nets.mixture:
-            means, variances, _ = self.nets.mixture
+            means, variances, _, floor = self.nets.mixture
             noise = torch_generator("replay", self.t.seed, self.stage + 1)
             noise = torch.randn(len(means), self.t.replay_samples, means.shape[1], generator=noise)
-            spread = torch.linalg.cholesky(covariances(means, variances))
-            self.replay = (means[:, None] + torch.einsum("kij,ksj->ksi", spread, noise)).flatten(0, 1)
-            at_test = self.nets.gaussians(self.w, self.fixed, self.nets.model.prompts_at_test)[0]
-            z = unit(at_test).float()
-            self.categories = torch.stack([z[self.labels == label].mean(0) for label in self.labels.unique()])
+            values, axes = torch.linalg.eigh(covariances(means, variances))
+            values = torch.where(values < 1.01 * floor, 0, values - floor)  # what is left of none is rounding
+            root = torch.einsum("kij,kj,klj->kil", axes, values.sqrt(), axes)
+            self.replay = (means[:, None] + torch.einsum("kij,ksj->ksi", root, noise)).flatten(0, 1)
+            self.known = torch.arange(len(means)).repeat_interleave(self.t.replay_samples)
 
     @torch.no_grad()
     def fit_parts(self) -> None:
@@ -134,6 +147,12 @@ class Reference:
         patches = self.nets.run(self.nets.pretrained, tokens)[0][:, 1:].float()
         count, seed = self.nets.model.num_parts, self.t.seed
         self.nets.parts_fit = clustering.fit_part_labels(patches, grid, count, seed=seed)
+
+
+def role(name: str) -> str:
+    """What a parameter is, for rates of its own."""
+    kinds = {"keys": "key", "prompts": "prompt", "general": "prompt", "experts": "prompt", "values": "prompt"}
+    return "router" if name.startswith("router.") else kinds.get(name.split(".")[-1], "model")
 
 
 def eq5(z: Tensor, positive: Tensor, temperature: float) -> Tensor:

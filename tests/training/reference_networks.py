@@ -94,7 +94,7 @@ class Networks:
         """PromptCCD: the means of the likeliest components are tokens, from the epoch on that warm-up ends with."""
         if not prompted:
             return self.plain(w, pixels)
-        means, variances, log_weights = (value.double() for value in self.mixture)
+        means, variances, log_weights = (value.double() for value in self.mixture[:3])
         query = unit(self.plain(w, pixels)[0].detach())[:, None]
         density = torch.distributions.MultivariateNormal(means, covariances(means, variances)).log_prob(query)
         best = (log_weights + density).topk(min(self.model.prompts_per_image, len(means))).indices

@@ -47,6 +47,13 @@ TRAINING: Values = {
     "epochs": 2,
     "batch_size": 9,
     "learning_rate": 0.1,
+    "discovery_learning_rate": 0.06,
+    "prompt_learning_rate": 0.3,
+    "key_learning_rate": 0.2,
+    "router_learning_rate": 0.05,
+    "prompt_clip": 0.01,
+    "key_clip": 0.01,
+    "router_clip": 0.1,
     "final_learning_rate_factor": 0.1,
     "momentum": 0.9,
     "weight_decay": 0.02,
@@ -56,6 +63,7 @@ TRAINING: Values = {
     "refit_every": 1,
     "prompt_warmup_epochs": 1,
     "replay_samples": 12,
+    "mixture_floor": 0.05,
     "category_count": "known",
     "init_components": 0,
 }
@@ -199,6 +207,7 @@ def test_parameters_of_two_processes_equal_those_of_the_reference(
 
 
 SETTINGS: list[Values] = [
+    {"discovery_learning_rate": 0.1},
     {"momentum": 0.0},
     {"weight_decay": 0.0},
     {"final_learning_rate_factor": 1.0},
@@ -208,13 +217,22 @@ SETTINGS: list[Values] = [
     {"temperature_unsupervised": 0.2, "temperature_supervised": 0.4},
     {"supervised_weight": 0.65},
 ]
+OF_PROMPTS: list[Values] = [
+    {f"{role}_{what}": 1.0} for role in ("prompt", "key", "router") for what in ("learning_rate", "clip")
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: " ".join(setting))
-def test_every_setting_shows_in_what_is_compared(setting: Values, references: References) -> None:
+@pytest.mark.parametrize(
+    ("method", "setting"),
+    [*(("mixture", setting) for setting in SETTINGS), *(("parts", setting) for setting in OF_PROMPTS)],
+    ids=str,
+)
+def test_every_setting_shows_in_what_is_compared(
+    method: str, setting: Values, references: References
+) -> None:
     """Two epochs are enough for each of them to matter a hundred times more than the tolerance."""
-    usual, changed = references("mixture")[1], references("mixture", **setting)[1]
+    usual, changed = references(method)[1], references(method, **setting)[1]
     apart = [float((changed[name] - value).norm() / value.norm()) for name, value in usual.items()]
     assert max(apart) > 100 * TOLERANCE
 

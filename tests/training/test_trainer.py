@@ -17,7 +17,7 @@ from tests.conftest import coloured_images
 
 
 def test_learning_rate_is_the_papers_cosine() -> None:
-    rates = [cosine_rate(epoch, 200, 0.1, 1e-3) for epoch in range(201)]
+    rates = [0.1 * cosine_rate(epoch, 200, 1e-3) for epoch in range(201)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[200] == pytest.approx(1e-4)
     assert rates[100] == pytest.approx((0.1 + 1e-4) / 2)

@@ -37,15 +37,15 @@ class MixtureSteps(ABC):
         self.points = points
 
     @abstractmethod
-    def overall_variance(self, regularisation: float) -> Tensor:
-        """Variance of all points about their mean, shaped as that of one component, regularised."""
+    def overall_variance(self, floor: float) -> Tensor:
+        """Variance of all points about their mean, shaped as that of one component, with the floor."""
 
     @abstractmethod
     def log_joint(self, state: State) -> Tensor:
         """Log pi_c + log N(x | mu_c, Sigma_c), ``(N, K)``, in the dtype of the points."""
 
     @abstractmethod
-    def maximisation(self, responsibilities: Tensor, state: State, regularisation: float) -> State:
+    def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
         """Weighted moments; a component that no point belongs to keeps its mean and variance."""
 
     def expectation(self, state: State) -> tuple[Tensor, float]:
@@ -84,9 +84,9 @@ class AxisAligned(MixtureSteps):
         """One variance per component."""
         return cls(points, points.square().mean(1, keepdim=True))
 
-    def overall_variance(self, regularisation: float) -> Tensor:
+    def overall_variance(self, floor: float) -> Tensor:
         """``(D,)`` or ``(1,)``."""
-        return self.squares.mean(0, dtype=torch.float64) + regularisation
+        return self.squares.mean(0, dtype=torch.float64) + floor
 
     def log_joint(self, state: State) -> Tensor:
         """Two matrix products with ``(N, D)``; one of them with ``(N, 1)`` if spherical."""
@@ -102,7 +102,7 @@ class AxisAligned(MixtureSteps):
         log_joint = torch.addmm(constant.to(dtype), self.points, (state.means * precisions).to(dtype).T)
         return log_joint.addmm_(self.squares, (-0.5 * per_column * precisions).to(dtype).T)
 
-    def maximisation(self, responsibilities: Tensor, state: State, regularisation: float) -> State:
+    def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
         """See the base class."""
         mass, first, second = self._moments(responsibilities)
         alive = (mass > 0)[:, None]
@@ -111,7 +111,7 @@ class AxisAligned(MixtureSteps):
         centre_squares = means.square()
         if self.squares.shape[1] == 1:
             centre_squares = centre_squares.mean(1, keepdim=True)
-        variances = (second * scale - centre_squares).clamp(min=0) + regularisation
+        variances = (second * scale - centre_squares).clamp(min=0) + floor
         return State(
             means=torch.where(alive, means, state.means),
             variances=torch.where(alive, variances, state.variances),
@@ -136,9 +136,9 @@ class AxisAligned(MixtureSteps):
 class FullCovariance(MixtureSteps):
     """A covariance matrix per component: K D^2 values, for many points or a narrow backbone."""
 
-    def overall_variance(self, regularisation: float) -> Tensor:
+    def overall_variance(self, floor: float) -> Tensor:
         """``(D, D)``."""
-        return _regularised(self.points.double().T @ self.points.double() / len(self.points), regularisation)
+        return _with_floor(self.points.double().T @ self.points.double() / len(self.points), floor)
 
     def log_joint(self, state: State) -> Tensor:
         """The Mahalanobis distance through the Cholesky factor, one component after the other."""
@@ -152,7 +152,7 @@ class FullCovariance(MixtureSteps):
         constant = state.log_weights - 0.5 * (log_det + width * math.log(2 * math.pi))
         return constant.to(dtype) - 0.5 * torch.stack(columns, dim=1)
 
-    def maximisation(self, responsibilities: Tensor, state: State, regularisation: float) -> State:
+    def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
         """See the base class; each component reads only the points that are its own."""
         mass = responsibilities.sum(0, dtype=torch.float64)
         means, variances = state.means.clone(), state.variances.clone()
@@ -163,13 +163,13 @@ class FullCovariance(MixtureSteps):
             points, weights = self.points[own].double(), column[own].double()
             means[component] = weights @ points / weights.sum()
             centred = (points - means[component]) * weights.sqrt()[:, None]
-            variances[component] = _regularised(centred.T @ centred / weights.sum(), regularisation)
+            variances[component] = _with_floor(centred.T @ centred / weights.sum(), floor)
         return State(means, variances, self._log_weights(mass))
 
 
-def _regularised(covariance: Tensor, regularisation: float) -> Tensor:
-    """The regularisation added to the diagonal, once and not times D."""
-    return covariance + regularisation * torch.eye(len(covariance)).to(covariance)
+def _with_floor(covariance: Tensor, floor: float) -> Tensor:
+    """The floor added to the diagonal, once and not times D."""
+    return covariance + floor * torch.eye(len(covariance)).to(covariance)
 
 
 COVARIANCES: dict[str, Callable[[Tensor], MixtureSteps]] = {
@@ -179,6 +179,7 @@ COVARIANCES: dict[str, Callable[[Tensor], MixtureSteps]] = {
 }
 
 
+SMALLEST_FLOOR = 1e-10  # features that are all alike have no variance to take a share of
 KMEANS_RESTARTS, KMEANS_ITERATIONS = 4, 10  # several short runs beat one long one: EM goes on from the best
 
 
@@ -189,8 +190,9 @@ class MixtureParameters:
     Attributes:
         means: ``(K, D)``.
         variances: ``(K, D)`` if diagonal, ``(K, 1)`` if spherical, covariances ``(K, D, D)`` if full;
-            regularisation included.
+            floor included.
         log_weights: ``(K,)``.
+        floor: ``()``, what every variance holds beyond that of its points.
         log_likelihood: mean per point, in nats, under exactly these parameters.
         num_iterations: M-steps after the initialisation.
         converged: whether the tolerance was met before the iterations ran out.
@@ -199,6 +201,7 @@ class MixtureParameters:
     means: Tensor
     variances: Tensor
     log_weights: Tensor
+    floor: Tensor
     log_likelihood: float
     num_iterations: int
     converged: bool
@@ -209,29 +212,39 @@ def fit_gaussian_mixture(
     features: Tensor,
     num_components: int,
     *,
+    settled: Tensor | None = None,
     covariance_type: Literal["diag", "spherical", "full"] = "diag",
     max_iter: int = 100,
     tol: float = 1e-7,
-    regularisation: float = 1e-3,
+    floor_share: float = 0.01,
     seed: int,
 ) -> MixtureParameters:
-    """Fit a mixture by EM from a k-means start.
+    """Fit a mixture by EM from a start by semi-supervised k-means.
+
+    Features whose component is known, above all replay of the last stage, hold it in that start, so that a component
+    stays the category it was; in EM they are as free as all others. (The released code starts every fit from plain
+    k-means, after which categories share components.)
+
+    The floor is a share of the features' own variance. (The released code adds 1e-3, which is about all the variance
+    that a unit vector of 768 dimensions has in each.)
 
     Args:
         features: ``(N, D)``.
         num_components: K.
+        settled: component in 0..K-1 of every feature ``(N,)``, -1 where it is free; none means all are.
         covariance_type: one variance per dimension (``"diag"``), one per component (``"spherical"``), or a matrix
             per component (``"full"``).
         max_iter: most M-steps.
         tol: stop when the mean log-likelihood changes by at most this, *relative* to its size.
-        regularisation: added to every variance, once and not times D.
+        floor_share: of the features' mean variance per dimension; added to every variance, once and not times D.
         seed: of the k-means start.
 
     Returns:
         The parameters, on the device and in the dtype of the features.
 
     Raises:
-        DataError: fewer points than components, NaN or infinite features, or an unknown covariance type.
+        DataError: fewer points than components, NaN or infinite features, a settled component that is none, or an
+            unknown covariance type.
     """
     if covariance_type not in COVARIANCES:
         raise DataError(f"Expected covariance_type {' or '.join(COVARIANCES)}, got {covariance_type!r}.")
@@ -241,30 +254,61 @@ def fit_gaussian_mixture(
             f"Expected 1 <= num_components <= number of samples ({len(features)}), got {num_components}: "
             "ask for fewer components or give more images."
         )
+    settled = _settled(settled, features, num_components)
     origin = features.mean(0)
     data = COVARIANCES[covariance_type](features - origin)
-    state = start(data, num_components, regularisation, seed)
-    fit = iterate(data, state, max_iter, tol, regularisation)
+    floor = max(floor_share * float(data.points.double().square().mean()), SMALLEST_FLOOR)
+    state = start(data, settled, num_components, floor, seed)
+    fit = iterate(data, state, max_iter, tol, floor)
     return replace(fit, means=fit.means + origin)
 
 
-def start(data: MixtureSteps, num_components: int, regularisation: float, seed: int) -> State:
-    """The means, covariances and sizes of k-means clusters."""
-    kmeans = SemiSupervisedKMeans(num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed)
-    kmeans.fit(data.points)
-    one_hot = torch.nn.functional.one_hot(torch.as_tensor(kmeans.labels_), num_components).to(data.points)
-    overall = data.overall_variance(regularisation)  # what a component without points falls back to
+def _settled(settled: Tensor | None, features: Tensor, num_components: int) -> Tensor:
+    """Component of every feature, -1 where it is free."""
+    if settled is None:
+        return features.new_full((len(features),), -1, dtype=torch.int64)
+    if (
+        settled.shape != features.shape[:1]
+        or not -1 <= int(settled.min()) <= int(settled.max()) < num_components
+    ):
+        raise DataError(
+            f"Expected settled to hold one of -1..{num_components - 1} per feature ({len(features)}), got shape "
+            f"{tuple(settled.shape)} with {int(settled.min())}..{int(settled.max())}."
+        )
+    return settled.to(features.device)
+
+
+def start(data: MixtureSteps, settled: Tensor, num_components: int, floor: float, seed: int) -> State:
+    """The means, covariances and sizes of the clusters of semi-supervised k-means."""
+    centres = data.points.new_zeros(num_components, data.points.shape[1])
+    members = settled.clone()
+    free = settled < 0
+    if free.any():
+        kmeans = SemiSupervisedKMeans(num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed)
+        kmeans.fit(data.points[free], data.points[~free], settled[~free])
+        ids = torch.as_tensor(kmeans.cluster_ids_)
+        component = _components_of(ids, settled, num_components)
+        members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
+        centres[component] = torch.as_tensor(kmeans.cluster_centers_)
+    one_hot = torch.nn.functional.one_hot(members, num_components).to(data.points)
+    overall = data.overall_variance(floor)  # what a component without points falls back to
     empty = State(
-        means=torch.as_tensor(kmeans.cluster_centers_).double(),
+        means=centres.double(),
         variances=overall.expand(num_components, *overall.shape),
         log_weights=overall.new_zeros(num_components),
     )
-    return data.maximisation(one_hot, empty, regularisation)
+    return data.maximisation(one_hot, empty, floor)
 
 
-def iterate(
-    data: MixtureSteps, state: State, max_iter: int, tol: float, regularisation: float
-) -> MixtureParameters:
+def _components_of(ids: Tensor, settled: Tensor, num_components: int) -> Tensor:
+    """The component of every cluster, whose ids ascend: its own where it is settled, the next vacant one where not."""
+    vacant = torch.ones(num_components, dtype=torch.bool, device=ids.device)
+    own = settled[settled >= 0].unique()
+    vacant[own] = False
+    return torch.cat([own, vacant.nonzero().flatten()])[: len(ids)]
+
+
+def iterate(data: MixtureSteps, state: State, max_iter: int, tol: float, floor: float) -> MixtureParameters:
     """EM from a state; the means returned are centred like the points."""
     previous = -math.inf
     for iteration in range(max_iter + 1):
@@ -272,11 +316,12 @@ def iterate(
         converged = abs(log_likelihood - previous) <= tol * abs(log_likelihood)
         if converged or iteration == max_iter:
             break
-        previous, state = log_likelihood, data.maximisation(responsibilities, state, regularisation)
+        previous, state = log_likelihood, data.maximisation(responsibilities, state, floor)
     return MixtureParameters(
         means=state.means.to(data.points),
         variances=state.variances.to(data.points),
         log_weights=state.log_weights.to(data.points),
+        floor=torch.tensor(floor).to(data.points),
         log_likelihood=log_likelihood,
         num_iterations=iteration,
         converged=converged,

@@ -154,9 +154,8 @@ def _train(
 ) -> None:
     stage = session.current
     replay = None
-    if model.mixture is not None and options.replay_samples:
-        generator = torch_generator("replay", session.seed, stage.stage)
-        replay = model.mixture.sample(options.replay_samples, generator)
+    if options.replay_samples:
+        replay = model.replay(options.replay_samples, torch_generator("replay", session.seed, stage.stage))
     model.begin_discovery(lambda: copy.deepcopy(session.model))  # what stage 0 left is not at hand
     arguments = TrainingArguments(
         seed=session.seed,

@@ -275,6 +275,7 @@ class RunMeasures:
         stages: measures of its finished unlabelled stages.
         costs: time and memory per stage, as far as recorded.
         history: its epochs; empty where not recorded.
+        instruments: what prompts did, by stage and by name of `promptccd.training.instruments.TITLES`.
         routing: part routing accuracy; `None` for models without parts, or where it was not asked for.
     """
 
@@ -287,6 +288,7 @@ class RunMeasures:
     stages: Sequence[StageMeasures]
     costs: Sequence[StageCost]
     history: Sequence[EpochRecord]
+    instruments: Mapping[int, Mapping[str, float]]
     routing: ContinualScore | None
 
     @property
@@ -327,6 +329,10 @@ def measure_run(evaluation: RunEvaluation, *, routing: bool = True) -> RunMeasur
         stages=measured,
         costs=stage_costs(manifest),
         history=read_history(run.path),
+        instruments={
+            int(name.removeprefix("stage")): values
+            for name, values in sorted(manifest.get("instruments", {}).items())
+        },
         routing=evaluation.part_routing() if routing else None,
     )
 

@@ -17,6 +17,7 @@ from promptccd.experiments.measures import (
     forgetting,
     signed,
 )
+from promptccd.training.instruments import TITLES
 from promptccd.training.objectives import LOSSES, method_named
 
 PARTS = ("all", "old", "new")
@@ -224,6 +225,18 @@ def cost_rows(runs: Sequence[RunMeasures]) -> Table:
         per_epoch = f"{Spread.of(epochs).mean:.2f}" if epochs else ABSENT
         rows.append([f"stage {stage}", str(seconds), per_epoch, *map(str, memory)])
     return ["", "seconds", "of which per epoch", "peak of the process, MB", "peak of the GPU, MB"], rows
+
+
+def prompt_rows(runs: Sequence[RunMeasures]) -> Table:
+    """What the prompts did at every stage, the mean over runs; no rows for a method without prompts."""
+    stages = sorted({stage for run in runs for stage in run.instruments})
+    rows = []
+    for name, title in TITLES.items():
+        columns = [[run.instruments.get(stage, {}).get(name) for run in runs] for stage in stages]
+        measured = [[value for value in column if value is not None] for column in columns]
+        if any(measured):
+            rows.append([title, *(f"{np.mean(column):.3g}" if column else ABSENT for column in measured)])
+    return ["", *(f"stage {stage}" for stage in stages)], rows
 
 
 def routing_rows(runs: Sequence[RunMeasures]) -> Table:

@@ -35,6 +35,12 @@ def run_records(
         "forgetting": [record for run in runs for record in _forgetting(run)],
         "history": [_epoch(run.name, asdict(each)) for run in runs for each in run.history],
         "costs": [{"run": run.name, **asdict(cost)} for run in runs for cost in run.costs],
+        "prompts": [
+            {"run": run.name, "stage": stage, **values}
+            for run in runs
+            for stage, values in run.instruments.items()
+            if values
+        ],
         "part_routing": [record for run in runs for record in _routing(run)],
         "discovered": [_discovered(runs[0].name, card) for card in cards],
         "nearest_known": [

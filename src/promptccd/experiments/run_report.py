@@ -24,6 +24,7 @@ from promptccd.experiments.run_figures import (
     count_rows,
     history_charts,
     known_and_novel_rows,
+    prompt_rows,
     routing_rows,
     score_rows,
     size_chart,
@@ -250,6 +251,7 @@ def _write(
         samples=options.samples,
         history=history_charts(run),
         costs=cost_rows(runs),
+        prompts=prompt_rows(runs),
         routing=routing_rows(runs),
     )
     records = run_records(runs, published, pictures.cards, pictures.figure)

@@ -7,7 +7,7 @@ from .configuration_promptccd import (
     PromptCCDConfig,
     PromptCCDPlusPlusConfig,
 )
-from .modeling_base import Assignment, CategoryDiscoveryModel, CategoryDiscoveryOutput
+from .modeling_base import Assignment, CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from .modeling_gcd import GCDModel
 from .modeling_promptccd import PromptCCDModel
 from .modeling_promptccd_b import PromptCCDBModel
@@ -32,6 +32,7 @@ __all__ = [
     "PromptCCDModel",
     "PromptCCDPlusPlusConfig",
     "PromptCCDPlusPlusModel",
+    "Replay",
     "backbone_configuration",
     "register_variant",
     "stored_configuration",

@@ -30,6 +30,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         count_estimate: how the number of categories was estimated, with its range; none where it was known.
         confidence_temperature: scale, in squared distance between unit features, of the soft-max over
             prototypes that `assign` reports as confidence.
+        precision: what its features are computed in, ``"float32"`` or ``"bfloat16"`` (mixed); that of its training.
     """
 
     model_type = ""
@@ -46,6 +47,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     count_estimate: dict[str, Any] | None = None
     confidence_temperature: float = 0.1
     initializer_range: float = 0.02
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     @property
     def names_by_id(self) -> dict[int, str]:
@@ -124,6 +126,7 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
     Attributes:
         num_components: K, the number of mixture components; 0 until the first fit. Sizes the buffers.
+        component_categories: category id of every component; -1 while a stage is in training.
         covariance_type: ``"diag"`` (the paper's parameter count), ``"spherical"`` (the released default) or
             ``"full"``.
         prompts_per_image: how many of the likeliest components prompt an image (top-k, 5 in the paper).
@@ -135,10 +138,20 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     model_type = "promptccd"
 
     num_components: int = 0
+    component_categories: list[int] = field(default_factory=list)
     covariance_type: Literal["diag", "spherical", "full"] = "diag"
     prompts_per_image: int = 5
     random_prompts: bool = False
     prompts_at_test: bool = False
+
+    def validate_components(self) -> None:
+        """A finished stage says of every component which category it is."""
+        given = len(self.component_categories)
+        if self.stage is not None and given != self.num_components:
+            raise ValueError(
+                f"Expected a category for each of {self.num_components} components, got {given} in "
+                "component_categories."
+            )
 
 
 @strict
@@ -151,6 +164,9 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
         pool_size: M, number of prompts that are chosen from.
         prompt_length: tokens of one prompt.
         prompts_per_image: how many prompts an image gets (top-k).
+        random_prompts: take arbitrary prompts instead (an ablation).
+        prompt_reach: first values of prompts are uniform in -prompt_reach..prompt_reach.
+        key_reach: the same for keys.
         cos_weight: weight of the term that pulls chosen keys towards the query (0.1 in the released
             configurations; the paper's equation has 1).
     """
@@ -161,6 +177,9 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
     pool_size: int = 10
     prompt_length: int = 5
     prompts_per_image: int = 5
+    random_prompts: bool = False
+    prompt_reach: float = 1.0
+    key_reach: float = 1.0
     cos_weight: float = 0.1
 
     def validate_pool(self) -> None:
@@ -178,12 +197,16 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
         prompt_length: tokens of one prompt; a patch is modulated by their mean.
         prompts_per_patch: how many prompts of its part a patch gets (top-k).
         random_prompts: take arbitrary prompts of the part instead (an ablation of the paper).
+        prompt_reach: first values of prompts are uniform in -prompt_reach..prompt_reach; the paper gives none.
+        key_reach: the same for keys.
         router_hidden_size: width of the hidden layer of the router's MLP; none means five sixths of the
             backbone's, 640 for ViT-B, which gives the paper's 14.7 million parameters.
         router_fusion: whether the router sees [CLS] attention and contextualises patches (ablations c and d).
         router_queries: whether part queries add to its logits (ablations b and d).
         cos_weight: weight of the term that pulls chosen keys towards their patches.
         route_weight: lambda_route, weight of the part labels at stage 0.
+        route_reaches_backbone: whether the part labels also move the backbone's last block, through the attention
+            that the router reads; otherwise they teach the router alone.
         distill_weight: lambda_dist, weight of both distillation terms at later stages.
     """
 
@@ -194,11 +217,14 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
     prompt_length: int = 10
     prompts_per_patch: int = 2
     random_prompts: bool = False
+    prompt_reach: float = 1.0
+    key_reach: float = 1.0
     router_hidden_size: int | None = None
     router_fusion: bool = True
     router_queries: bool = True
     cos_weight: float = 1.0
     route_weight: float = 0.1
+    route_reaches_backbone: bool = False
     distill_weight: float = 0.2
 
     def validate_parts(self) -> None:

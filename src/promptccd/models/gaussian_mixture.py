@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+ROUNDING = 0.01  # of the floor: a covariance in float32 says no less of an axis without spread
+
 
 class GaussianMixture(nn.Module):
     """Mixture over L2-normalised features; its means are the prompts.
@@ -23,11 +25,13 @@ class GaussianMixture(nn.Module):
         means: ``(K, D)``.
         variances: ``(K, D)`` for diagonal, ``(K, 1)`` for spherical, ``(K, D, D)`` for full covariance.
         log_weights: ``(K,)``, log of the mixing weights.
+        floor: ``()``, what the fit added to every variance and replay leaves out.
     """
 
     means: Tensor
     variances: Tensor
     log_weights: Tensor
+    floor: Tensor
 
     def __init__(
         self, num_components: int, width: int, covariance_type: Literal["diag", "spherical", "full"]
@@ -38,12 +42,19 @@ class GaussianMixture(nn.Module):
         self.register_buffer("means", torch.zeros(num_components, width))
         self.register_buffer("variances", torch.ones(num_components, *shape))
         self.register_buffer("log_weights", torch.zeros(num_components))
+        self.register_buffer("floor", torch.zeros(()))
 
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
         init.zeros_(self.means)
         init.ones_(self.variances)
         init.zeros_(self.log_weights)
+        init.zeros_(self.floor)
+
+    @property
+    def num_parameters(self) -> int:
+        """Values that a fit estimates: those of means, variances and weights."""
+        return sum(values.numel() for values in (self.means, self.variances, self.log_weights))
 
     @property
     def num_components(self) -> int:
@@ -56,12 +67,15 @@ class GaussianMixture(nn.Module):
             return bool((torch.linalg.cholesky_ex(self.variances.float()).info == 0).all())
         return bool((self.variances > 0).all())
 
-    def load(self, means: Tensor, variances: Tensor, log_weights: Tensor) -> None:
-        """Take over the parameters of a fit; the number of components may change."""
+    def load(
+        self, means: Tensor, variances: Tensor, log_weights: Tensor, floor: Tensor | None = None
+    ) -> None:
+        """Take over the parameters of a fit; the number of components may change. No floor is one of 0."""
         like = self.means
-        self.means, self.variances, self.log_weights = (
+        floor = like.new_zeros(()) if floor is None else floor
+        self.means, self.variances, self.log_weights, self.floor = (
             value.to(device=like.device, dtype=like.dtype).clone()
-            for value in (means, variances, log_weights)
+            for value in (means, variances, log_weights, floor)
         )
 
     def log_joint(self, features: Tensor) -> Tensor:
@@ -102,20 +116,29 @@ class GaussianMixture(nn.Module):
         return self.log_weights - 0.5 * (quadratic + log_det + features.shape[1] * math.log(2 * math.pi))
 
     def sample(self, per_component: int, generator: torch.Generator) -> Tensor:
-        """Replay: features drawn from every component, ``(K * S, D)``, grouped by component, on the CPU.
+        """Features drawn from every component, ``(K * S, D)``, grouped by component, on the CPU.
 
-        S per component as in the paper (the released code draws S in total), not re-normalised.
+        S per component as in the paper (the released code draws S in total), not re-normalised. The floor is left
+        out: sampled back and added again at every fit, it would grow until it is all that components differ by.
 
         Args:
             per_component: S.
             generator: a CPU generator.
         """
-        means, variances = self.means.float().cpu(), self.variances.float().cpu()
+        means, variances, floor = (
+            self.means.float().cpu(),
+            self.variances.float().cpu(),
+            self.floor.float().cpu(),
+        )
         noise = torch.randn(self.num_components, per_component, means.shape[1], generator=generator)
         if variances.ndim == 3:
-            noise = noise @ torch.linalg.cholesky(variances).transpose(1, 2)
+            # By the symmetric root: without the floor, a component of fewer points than dimensions is singular.
+            values, axes = torch.linalg.eigh(variances.double())
+            own = values - floor
+            own[own < ROUNDING * floor] = 0
+            noise = noise @ (axes * own.sqrt()[:, None] @ axes.transpose(1, 2)).float()
         else:
-            noise = variances[:, None].sqrt() * noise
+            noise = (variances - floor).clamp_min(0)[:, None].sqrt() * noise
         return (means[:, None] + noise).flatten(0, 1)
 
 

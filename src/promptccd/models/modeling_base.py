@@ -2,9 +2,9 @@
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -84,6 +84,19 @@ class Assignment:
     distances: Tensor
 
 
+@dataclass(frozen=True)
+class Replay:
+    """Features drawn from a model in place of images that are gone.
+
+    Attributes:
+        features: ``(M, D)``, on the CPU.
+        categories: ``(M,)`` int64, id of each one's category.
+    """
+
+    features: Tensor
+    categories: Tensor
+
+
 class CategoryDiscoveryModel(PreTrainedModel):
     """Base of the family; without a prompt of its own it is the GCD model.
 
@@ -101,6 +114,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
     input_modalities = ("image",)
     _supports_sdpa = True
     _supports_flash_attn = True
+
+    # What prompt parameters are whose names begin so: "key" or "router"; the others are "prompt".
+    roles: ClassVar[Mapping[str, str]] = {}
 
     prototypes: Tensor
     looked: dict[str, Any]
@@ -255,6 +271,24 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """Parameters of the prompts that learn by gradient; none here."""
         return []
 
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts there are to choose from; none here."""
+        return 0
+
+    def learning(self) -> dict[str, list[nn.Parameter]]:
+        """What learns, by role: ``"model"``, ``"prompt"``, ``"key"`` or ``"router"``; each may have its own rate."""
+        prompts = {id(parameter) for parameter in self.prompt_parameters()}
+        by_role: dict[str, list[nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            role = "model"
+            if id(parameter) in prompts:
+                role = next((role for start, role in self.roles.items() if name.startswith(start)), "prompt")
+            by_role.setdefault(role, []).append(parameter)
+        return by_role
+
     def reset_prompts(self, generator: torch.Generator) -> None:
         """Draw learnt prompts anew from a CPU generator; none here."""
 
@@ -264,6 +298,15 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Args:
             first_stage: loads the model as stage 0 left it.
         """
+
+    def replay(self, per_component: int, generator: torch.Generator) -> Replay | None:
+        """Features of the categories so far, for a stage that has their images no more; none here.
+
+        Args:
+            per_component: S, how many of every component of a mixture.
+            generator: a CPU generator.
+        """
+        return None
 
     def keep_pretrained_block(self) -> None:
         """Keep the last block a second time, as it was pretrained, for queries and part labels."""
@@ -304,6 +347,20 @@ class CategoryDiscoveryModel(PreTrainedModel):
             project: whether to return `CategoryDiscoveryOutput.bottleneck`.
         """
         return self._output(class_token(self.backbone, self.embed(pixel_values)), project)
+
+    def features_of(self, pixel_values: Tensor, prompted: bool | None = None) -> Tensor:
+        """Unit features ``(B, D)`` in float32, computed in the precision that the model was trained in.
+
+        Prototypes and mixture are of such features. A bare `forward` computes in the precision it is called in.
+
+        Args:
+            pixel_values: normalised images ``(B, 3, H, W)``.
+            prompted: as `forward` has it.
+        """
+        mixed = self.config.precision == "bfloat16"
+        with torch.autocast(pixel_values.device.type, torch.bfloat16, enabled=mixed):
+            features = self(pixel_values, prompted=prompted).features
+        return F.normalize(features.float(), dim=-1)
 
     def embed(self, pixel_values: Tensor) -> Tensor:
         """Tokens entering block 0, ``(B, L, D)``, without a graph: all of it is frozen."""
@@ -359,4 +416,4 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return Assignment(ids[rows], confidences.gather(1, rows[:, None])[:, 0], nearest)
 
 
-__all__ = ["Assignment", "CategoryDiscoveryModel", "CategoryDiscoveryOutput"]
+__all__ = ["Assignment", "CategoryDiscoveryModel", "CategoryDiscoveryOutput", "Replay"]

@@ -7,7 +7,7 @@ from torch import Tensor
 from .backbones import class_token
 from .configuration_promptccd import PromptCCDConfig
 from .gaussian_mixture import GaussianMixture
-from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from .prompt_pools import arbitrary_scores, insert_prompts
 
 
@@ -32,6 +32,11 @@ class PromptCCDModel(CategoryDiscoveryModel):
         )
         self.post_init()
         self.freeze()
+
+    @property
+    def num_prompts(self) -> int:
+        """K."""
+        return self.mixture.num_components
 
     def forward(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
@@ -69,10 +74,34 @@ class PromptCCDModel(CategoryDiscoveryModel):
         ranked_by = arbitrary_scores(query, count) if self.config.random_prompts else log_joint
         return ranked_by.topk(min(self.config.prompts_per_image, count), dim=1).indices
 
-    def load_mixture(self, means: Tensor, variances: Tensor, log_weights: Tensor) -> None:
-        """Take over a fitted mixture of any number of components; the configuration follows."""
-        self.mixture.load(means, variances, log_weights)
+    def load_mixture(
+        self, means: Tensor, variances: Tensor, log_weights: Tensor, floor: Tensor | None = None
+    ) -> None:
+        """Take over a fitted mixture of any number of components; the configuration follows.
+
+        Which category each component is, -1 for none, is said when the stage ends.
+        """
+        self.mixture.load(means, variances, log_weights, floor)
         self.config.num_components = self.mixture.num_components
+        self.config.component_categories = [-1] * self.mixture.num_components
+
+    def replay(self, per_component: int, generator: torch.Generator) -> Replay:
+        """See the base class."""
+        features = self.mixture.sample(per_component, generator)
+        return Replay(
+            features, torch.tensor(self.config.component_categories).repeat_interleave(per_component)
+        )
+
+    def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
+        """See the base class; a component that is no category yet, or no more, becomes the one it lies nearest to."""
+        super().set_categories(prototypes, ids, names)
+        if self.mixture.num_components == 0:
+            return
+        nearest = torch.cdist(self.mixture.means.float(), self.prototypes.float()).argmin(1).tolist()
+        self.config.component_categories = [
+            category if category in ids else ids[row]
+            for category, row in zip(self.config.component_categories, nearest, strict=True)
+        ]
 
 
 __all__ = ["PromptCCDModel"]

@@ -21,16 +21,27 @@ class PromptCCDBModel(CategoryDiscoveryModel):
     """
 
     config: PromptCCDBConfig
+    roles = {"pool.keys": "key"}  # noqa: RUF012
 
     def __init__(self, config: PromptCCDBConfig):
         super().__init__(config)
         self.keep_pretrained_block()
         self.pool: PromptPool = POOLS[config.pool](
-            self.backbone, config.pool_size, config.prompt_length, config.prompts_per_image
+            self.backbone,
+            config.pool_size,
+            config.prompt_length,
+            config.prompts_per_image,
+            config.prompt_reach,
+            config.key_reach,
         )
         self.post_init()
         self.adopt_backbone()
         self.freeze()
+
+    @property
+    def num_prompts(self) -> int:
+        """M."""
+        return len(self.pool.keys)
 
     def prompt_parameters(self) -> list[torch.nn.Parameter]:
         """Keys and prompts of the pool."""
@@ -49,7 +60,7 @@ class PromptCCDBModel(CategoryDiscoveryModel):
             return self._output(class_token(self.backbone, tokens), project)
         with torch.no_grad():
             query = class_row(self.backbone, run_prefix(self.backbone, tokens), self.pretrained_block)
-        selection = self.pool.select(query)
+        selection = self.pool.select(query, self.config.random_prompts)
         features = self.pool(self.backbone, tokens, selection.indices)
         return self._output(features, project, components=selection.indices, scores=selection.cosines)
 

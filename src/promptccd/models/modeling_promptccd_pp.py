@@ -66,6 +66,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
 
     config: PromptCCDPlusPlusConfig
     part_labeller: PartLabeller
+    roles = {"pools.keys": "key", "router": "router"}  # noqa: RUF012
 
     def __init__(self, config: PromptCCDPlusPlusConfig):
         super().__init__(config)
@@ -87,12 +88,18 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             config.prompt_length,
             width,
             config.prompts_per_patch,
-            config.random_prompts,
+            config.prompt_reach,
+            config.key_reach,
         )
         self._teacher: Teacher | None = None
         self.post_init()
         self.adopt_backbone()
         self.freeze()
+
+    @property
+    def num_prompts(self) -> int:
+        """Those of all parts, P * M."""
+        return self.pools.keys.shape[0] * self.pools.keys.shape[1]
 
     def prompt_parameters(self) -> list[nn.Parameter]:
         """The pools, and the router until stage 0 is done."""
@@ -130,7 +137,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         with torch.no_grad():
             entering = run_prefix(self.backbone, tokens)  # shared by attention, labels and teacher
         routing = self._route(tokens, entering, project)
-        selection = self.pools.select(routing.contextual, routing.parts)
+        selection = self.pools.select(routing.contextual, routing.parts, self.config.random_prompts)
         features = class_token(self.backbone, modulate(tokens, self.pools.bias(selection.indices)))
         output = PartPromptOutput(
             features=features,
@@ -174,12 +181,12 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     def _route(self, tokens: Tensor, entering: Tensor, training: bool) -> Routing:
         """Route by the attention of the last block that learns.
 
-        Only the anchor lets a gradient through the attention. It is the one loss of a later stage that reads the
-        logits, so there the attention stays attached; at stage 0 it must not move with the part labels.
+        The anchor lets a gradient through the attention: it is the one loss of a later stage that reads the logits.
+        At stage 0 the attention moves with the part labels only where `route_reaches_backbone` says so.
         """
-        anchored = training and self._teacher is not None
+        attached = training and (self._teacher is not None or self.config.route_reaches_backbone)
         patches = patch_count(self.backbone, tokens)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and anchored):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and attached):
             attention = class_attention(blocks_of(self.backbone)[-1], entering, patches)
         return self.router(tokens[:, -patches:], attention)
 
@@ -194,7 +201,9 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             teacher, patches = self._teacher, patch_count(self.backbone, tokens)
             attention = class_attention(teacher.last_block, entering, patches)
             routing = self.router(tokens[:, -patches:], attention)
-            chosen: Selection = teacher.pools.select(routing.contextual, routing.parts)
+            chosen: Selection = teacher.pools.select(
+                routing.contextual, routing.parts, self.config.random_prompts
+            )
             modulated = run_prefix(self.backbone, modulate(tokens, teacher.pools.bias(chosen.indices)))
             output.teacher_bottleneck = teacher.head(class_row(self.backbone, modulated, teacher.last_block))
             output.teacher_log_shares = log_shares(routing.logits)

@@ -20,18 +20,27 @@ class PartPools(nn.Module):
         length: S.
         width: D.
         per_patch: k, prompts that a patch gets.
-        arbitrary: take arbitrary prompts of the part instead of the nearest ones.
+        reach: first values of prompts are uniform in -reach..reach.
+        key_reach: the same for keys.
     """
 
     def __init__(
-        self, num_parts: int, size: int, length: int, width: int, per_patch: int, arbitrary: bool = False
+        self,
+        num_parts: int,
+        size: int,
+        length: int,
+        width: int,
+        per_patch: int,
+        reach: float = 1.0,
+        key_reach: float = 1.0,
     ):
         super().__init__()
-        self.per_patch, self.arbitrary = per_patch, arbitrary
+        self.per_patch = per_patch
+        self.reach, self.key_reach = reach, key_reach
         self.keys = nn.Parameter(torch.empty(num_parts, size, width))
         self.values = nn.Parameter(torch.empty(num_parts, size, length, width))
 
-    def select(self, contextual: Tensor, parts: Tensor) -> Selection:
+    def select(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> Selection:
         """The k prompts of its own part that each patch is most alike to.
 
         One product with the keys of all parts, of which every patch reads those of its own.
@@ -39,6 +48,7 @@ class PartPools(nn.Module):
         Args:
             contextual: ``(B, L, D)``; detached here, so that only keys learn from the cosines.
             parts: part of every patch, ``(B, L)``.
+            arbitrary: take arbitrary prompts of the part instead of the nearest ones.
 
         Returns:
             Indices into the prompts of all parts, ``p * M + m``, and cosines, ``(B, L, k)`` both.
@@ -50,7 +60,7 @@ class PartPools(nn.Module):
             cosines = unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, 1).T  # (B, L, P * M)
         own = parts[..., None] * size + torch.arange(size, device=parts.device)  # (B, L, M)
         own_cosines = cosines.gather(-1, own)
-        scores = arbitrary_scores(unit, size) if self.arbitrary else own_cosines
+        scores = arbitrary_scores(unit, size) if arbitrary else own_cosines
         best = scores.topk(self.per_patch, dim=-1).indices
         return Selection(own.gather(-1, best), own_cosines.gather(-1, best))
 
@@ -65,15 +75,16 @@ class PartPools(nn.Module):
 
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
-        init.uniform_(self.keys, -1, 1)
-        init.uniform_(self.values, -0.02, 0.02)
+        init.uniform_(self.keys, -self.key_reach, self.key_reach)
+        init.uniform_(self.values, -self.reach, self.reach)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Keys uniform in -1..1; values in -0.02..0.02, so that modulation starts close to none.
+        """Draw keys and values anew.
 
-        The paper gives no initial values.
+        The paper gives no first values. Ours are those of the pool that these descend from (L2P): much smaller ones
+        never grow, and prompts then move no feature.
         """
-        for parameter, reach in ((self.keys, 1.0), (self.values, 0.02)):
+        for parameter, reach in ((self.keys, self.key_reach), (self.values, self.reach)):
             drawn = torch.empty(parameter.shape).uniform_(-reach, reach, generator=generator)
             parameter.data.copy_(drawn)
 

@@ -53,33 +53,40 @@ class PromptPool(nn.Module):
         size: M.
         width: D.
         per_image: P.
+        reach: first values of prompts are uniform in -reach..reach.
+        key_reach: the same for keys.
     """
 
-    def __init__(self, size: int, width: int, per_image: int):
+    def __init__(self, size: int, width: int, per_image: int, reach: float = 1.0, key_reach: float = 1.0):
         super().__init__()
         self.per_image = per_image
+        self.reach, self.key_reach = reach, key_reach
         self.keys = nn.Parameter(torch.empty(size, width))
 
-    def select(self, query: Tensor) -> Selection:
-        """The P prompts whose keys are most alike to each query, ``(B, D)``.
+    def select(self, query: Tensor, arbitrary: bool = False) -> Selection:
+        """The P prompts whose keys are most alike to each query, ``(B, D)``, or arbitrary ones.
 
         Chosen per image. (The released code takes the majority of a batch on most data sets, so that a
         feature depends on what else stands in the batch.)
         """
         with torch.autocast(query.device.type, enabled=False):  # keys grow alike: bfloat16 cannot rank them
-            cosines = F.normalize(query.float(), dim=-1) @ F.normalize(self.keys.float(), dim=-1).T
-        best = cosines.topk(self.per_image, dim=-1)
-        return Selection(best.indices, best.values)
+            unit = F.normalize(query.float(), dim=-1)
+            cosines = unit @ F.normalize(self.keys.float(), dim=-1).T
+        ranked_by = arbitrary_scores(unit, len(self.keys)) if arbitrary else cosines
+        best = ranked_by.topk(self.per_image, dim=-1).indices
+        return Selection(best, cosines.gather(-1, best))
 
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
         for parameter in self.parameters():
-            init.uniform_(parameter, -1, 1)
+            reach = self.key_reach if parameter is self.keys else self.reach
+            init.uniform_(parameter, -reach, reach)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Keys and prompts uniform in -1..1, as in L2P and DualPrompt."""
+        """Draw keys and prompts anew; L2P and DualPrompt draw both in -1..1."""
         for parameter in self.parameters():
-            drawn = torch.empty(parameter.shape).uniform_(-1, 1, generator=generator)
+            reach = self.key_reach if parameter is self.keys else self.reach
+            drawn = torch.empty(parameter.shape).uniform_(-reach, reach, generator=generator)
             parameter.data.copy_(drawn)
 
 
@@ -91,11 +98,12 @@ class L2PPool(PromptPool):
         size: M.
         length: S.
         per_image: P.
+        reaches: see `PromptPool`.
     """
 
-    def __init__(self, backbone: PreTrainedModel, size: int, length: int, per_image: int):
+    def __init__(self, backbone: PreTrainedModel, size: int, length: int, per_image: int, *reaches: float):
         width = backbone.config.hidden_size
-        super().__init__(size, width, per_image)
+        super().__init__(size, width, per_image, *reaches)
         self.prompts = nn.Parameter(torch.empty(size, length, width))
 
     def forward(self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor) -> Tensor:
@@ -116,11 +124,12 @@ class DualPromptPool(PromptPool):
         size: M, expert prompts.
         length: S of both kinds.
         per_image: P.
+        reaches: see `PromptPool`.
     """
 
-    def __init__(self, backbone: PreTrainedModel, size: int, length: int, per_image: int):
+    def __init__(self, backbone: PreTrainedModel, size: int, length: int, per_image: int, *reaches: float):
         width, depth = backbone.config.hidden_size, len(blocks_of(backbone))
-        super().__init__(size, width, per_image)
+        super().__init__(size, width, per_image, *reaches)
         self.first_expert = min(2, depth - 1)
         num_experts = min(3, depth - self.first_expert)
         self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Explanation:
             without prompts.
         scores: how well each fits, shaped likewise.
         prompts_per_part: M, by which an index says part and prompt; `None` for models without parts.
+        component_names: category of every mixture component; empty for models without.
     """
 
     pixels: np.ndarray
@@ -51,6 +53,7 @@ class Explanation:
     prompts: np.ndarray | None
     scores: np.ndarray | None
     prompts_per_part: int | None
+    component_names: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """What a person reads, as JSON types; the arrays go into a file of their own."""
@@ -74,6 +77,8 @@ class Explanation:
         return values
 
     def _name_of(self, prompt: int) -> str:
+        if self.component_names:
+            return f"component {prompt}, {self.component_names[prompt]}"
         if self.prompts_per_part is None:
             return str(prompt)
         return f"part {prompt // self.prompts_per_part}, prompt {prompt % self.prompts_per_part}"
@@ -156,7 +161,7 @@ def explain_image(
         raise DataError(f"Cannot read {str(image)[:200]!r}: {decoded.verdict.note}. Give another image file.")
     pixels = view(decoded.image)
     pixel_values = normalise(pixels[None].to(model.device), view.mean, view.std)
-    features = model(pixel_values).features
+    features = model.features_of(pixel_values)
     found = model.assign(features)
     for rows in (features, found.confidences, found.distances):
         require_finite(rows[:, None], [str(image)[:200]])
@@ -183,4 +188,8 @@ def explain_image(
         prompts=per_patch(acted.components),
         scores=per_patch(acted.scores),
         prompts_per_part=None if logits is None else model.config.pool_size,
+        component_names=[
+            model.config.names_by_id.get(category, "of no category")
+            for category in getattr(model.config, "component_categories", [])
+        ],
     )

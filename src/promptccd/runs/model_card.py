@@ -1,6 +1,7 @@
 """The model card of a stage, written from what the run recorded, and merged with what a person wrote into it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.runs.run_directory import FREE_FIELDS
+from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
@@ -47,6 +49,7 @@ def stage_card(
     category_sizes: Mapping[int, int],
     scores: ContinualScore | None,
     versions: Mapping[str, str],
+    instruments: Instruments | None = None,
 ) -> str:
     """The whole card of a finished stage; rows of later stages are left out.
 
@@ -59,6 +62,7 @@ def stage_card(
         category_sizes: images of this stage assigned to each category id.
         scores: content of ``results.json``; none before the first scored stage.
         versions: of the packages, as the manifest has them.
+        instruments: what the prompts did at this stage.
     """
     stage = config.stage or 0
     title = f"{name}-stage{stage}"
@@ -85,6 +89,7 @@ def stage_card(
         images=[row for row in images if row["stage"] <= stage],
         category_sizes=category_sizes,
         versions=versions,
+        instruments=instruments,
     )
     block = "\n\n".join([BEGIN, *sections, END])
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{block}\n"))
@@ -177,6 +182,7 @@ def stage_sections(
     images: Sequence[Mapping[str, Any]],
     category_sizes: Mapping[int, int],
     versions: Mapping[str, str],
+    instruments: Instruments | None = None,
 ) -> list[str]:
     """The sections of a card in Markdown, title first, from what `stage_card` was given and its table as JSON."""
     sections = [
@@ -185,6 +191,7 @@ def stage_sections(
         _usage(recipe, title),
         _categories(config, category_sizes),
         _results(recipe, table),
+        _prompts(recipe, instruments),
         _training(recipe, fingerprint, images, versions),
         _limits(recipe),
     ]
@@ -270,6 +277,14 @@ def _categories(config: CategoryDiscoveryConfig, sizes: Mapping[int, int]) -> st
     text = f"## Categories\n\nKnown: {_shortened(known)}."
     if found:
         text += f"\n\nDiscovered, with their images at stage {config.stage}: {_shortened(found)}."
+    components = Counter(getattr(config, "component_categories", []))
+    if components:
+        several = [f"{_code(name)} ({components[item]})" for item, name in pairs if components[item] > 1]
+        none = [_code(name) for item, name in pairs if not components[item]]
+        text += f"\n\nThe mixture has {sum(components.values())} components"
+        text += f"; more than one for {_shortened(several)}" if several else ""
+        text += f"; none for {_shortened(none)}" if none else ""
+        text += ". All others are one category each." if several or none else ", one for each category."
     return f"{text}\n\n`config.json` lists all ids and names, `assignments.json` the category of every image."
 
 
@@ -293,6 +308,21 @@ def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
             f"data and DINOv2 ViT-B. It compares only with `{PUBLISHED_BACKBONE}` on the full data set, as here."
         )
     return "## Results\n\n" + text + "\n\n" + "\n".join(lines)
+
+
+def _prompts(recipe: Recipe, instruments: Instruments | None) -> str:
+    """What the prompts of the stage did, and what is wrong with it."""
+    if instruments is None or not (values := instruments.to_dict()):
+        return ""
+    rows = [f"| {title} | {values[name]:.3g} |" for name, title in TITLES.items() if name in values]
+    said = [
+        f"- {warning[0].upper()}{warning[1:]}"
+        for warning in instruments.warnings(recipe.training.mixed_precision)
+    ]
+    text = "Measured at the end of this stage on its own images."
+    return "\n".join(
+        ["## What the prompts do", "", text, "", "| | |", "|---|---|", *rows, *(["", *said] if said else [])]
+    )
 
 
 def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:

@@ -85,6 +85,7 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
             f"Cannot load the backbone {str(backbone)!r}: {one_line(error)} Give --backbone a folder or a "
             "Hub id you can reach, such as facebook/dinov2-base."
         ) from error
+    model.config.precision = "bfloat16" if recipe.training.mixed_precision == "bf16" else "float32"
     model.head.reset_parameters(torch_generator("head", recipe.training.seed))
     model.reset_prompts(torch_generator("prompts", recipe.training.seed))
     return model
@@ -243,7 +244,7 @@ def _learning(recipe: Recipe, stage: int, num_categories: int) -> dict[str, int]
             part = name.partition(".")[0]
             counts[part] = counts.get(part, 0) + value.numel()
     if model.mixture is not None:
-        counts["mixture"] = sum(value.numel() for value in model.mixture.buffers())
+        counts["mixture"] = model.mixture.num_parameters
     return counts
 
 

@@ -159,7 +159,7 @@ def _assigned(
     model: CategoryDiscoveryModel, pixels: torch.Tensor, view: EvaluationView, files: list[tuple[str, str]]
 ) -> list[Prediction]:
     def embed(batch: torch.Tensor) -> torch.Tensor:
-        return model(normalise(batch.to(model.device), view.mean, view.std)).features
+        return model.features_of(normalise(batch.to(model.device), view.mean, view.std))
 
     features, wanted = in_smaller_batches(embed, pixels), [file for file, _ in files]
     require_finite(features, wanted)

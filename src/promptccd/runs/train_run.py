@@ -31,7 +31,7 @@ from promptccd.evaluation import (
     labelled_categories,
 )
 from promptccd.evaluation.category_counts import COUNTS
-from promptccd.models import CategoryDiscoveryModel
+from promptccd.models import CategoryDiscoveryModel, Replay
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import (
     TrainingSpace,
@@ -54,6 +54,7 @@ from promptccd.training.arguments import DataArguments
 from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, add_epoch, peak_memory, reset_peak_memory
+from promptccd.training.instruments import Instruments, measure
 from promptccd.training.objectives import StageContext, method_named
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
@@ -286,11 +287,31 @@ class _Run:
             self.view,
             sample_ids=self.images[stage.index].sample_ids,
             category_ids=found.category_ids,
-            card=self._card(model, found),
+            card=self._card(model, found, self._instruments(model, stage, found)),
             registry=registry,
         )
 
-    def _card(self, model: CategoryDiscoveryModel, found: Discovery) -> str:
+    def _instruments(self, model: CategoryDiscoveryModel, stage: Stage, found: Discovery) -> Instruments:
+        """Whether the prompts did something: said, recorded and tracked."""
+        training = self.recipe.training
+        instruments = measure(
+            model,
+            self.images[stage.index],
+            self.view,
+            found.category_ids,
+            seed=training.seed,
+            batch_size=training.feature_batch_size,
+        )
+        values, name = instruments.to_dict(), f"stage{stage.index}"
+        for warning in instruments.warnings(training.mixed_precision):
+            logger.warning("%s: %s", name, warning)
+        self.run.update_manifest({"instruments": {name: values}})
+        if self.accelerator.trackers and values:
+            last = (stage.index + 1) * training.epochs - 1
+            self.accelerator.log({f"{name}/{key}": value for key, value in values.items()}, step=last)
+        return instruments
+
+    def _card(self, model: CategoryDiscoveryModel, found: Discovery, instruments: Instruments) -> str:
         ids, sizes = np.unique(found.category_ids, return_counts=True)
         manifest = self.run.manifest
         return stage_card(
@@ -302,6 +323,7 @@ class _Run:
             category_sizes=dict(zip(ids.tolist(), sizes.tolist(), strict=True)),
             scores=self.run.results,
             versions=manifest["versions"],
+            instruments=instruments,
         )
 
     def _model_before(self, stage: int) -> CategoryDiscoveryModel:
@@ -326,11 +348,11 @@ class _Run:
         options = self.recipe.model
         return load_stage(options.variant, self.run.stage(stage), options.max_model_bytes)
 
-    def _replay(self, model: CategoryDiscoveryModel, stage: int) -> Tensor | None:
-        count = self.recipe.training.replay_samples
-        if stage == 0 or model.mixture is None or count == 0:
+    def _replay(self, model: CategoryDiscoveryModel, stage: int) -> Replay | None:
+        count, seed = self.recipe.training.replay_samples, self.recipe.training.seed
+        if stage == 0 or count == 0:
             return None
-        return model.mixture.sample(count, torch_generator("replay", self.recipe.training.seed, stage))
+        return model.replay(count, torch_generator("replay", seed, stage))
 
     def _settled(self, stage: int) -> SettledImages:
         """Images of earlier stages under the categories they have by now."""

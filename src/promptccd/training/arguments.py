@@ -15,7 +15,7 @@ from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
 from promptccd.data.ranges import number, require_in_range
 from promptccd.data.splits import spectrum_split
 from promptccd.errors import ConfigurationError
-from promptccd.models.untrusted import WHOLE
+from promptccd.models.untrusted import REAL, WHOLE
 
 
 @strict
@@ -150,10 +150,13 @@ class ModelArguments:
         pool_size: prompts in a pool; per part in ``promptccd-pp``.
         prompt_length: tokens of a prompt.
         prompts_per_patch: prompts of its part that a patch gets (top-k).
+        prompt_reach: first values of learnt prompts are uniform in -prompt_reach..prompt_reach.
+        key_reach: the same for keys.
         cos_weight: weight of the term that pulls chosen keys towards their queries.
         num_parts: object parts, background included; ``auto`` chooses by separation and balance; none means the
             benchmark's, or 8.
         route_weight: lambda_route, weight of the part labels at stage 0.
+        route_reaches_backbone: whether the part labels also move the backbone's last block.
         distill_weight: lambda_dist, weight of the distillation at later stages.
         router_fusion: whether the router sees [CLS] attention and contextualises patches.
         router_queries: whether part queries add to its logits.
@@ -177,9 +180,12 @@ class ModelArguments:
     pool_size: int | None = number(None, *WHOLE["pool_size"])
     prompt_length: int | None = number(None, *WHOLE["prompt_length"])
     prompts_per_patch: int | None = number(None, *WHOLE["prompts_per_patch"])
+    prompt_reach: float | None = number(None, *REAL["prompt_reach"])
+    key_reach: float | None = number(None, *REAL["key_reach"])
     cos_weight: float | None = number(None, 0)
     num_parts: int | Literal["auto"] | None = number(None, *WHOLE["num_parts"])
     route_weight: float | None = number(None, 0)
+    route_reaches_backbone: bool | None = None
     distill_weight: float | None = number(None, 0)
     router_fusion: bool | None = None
     router_queries: bool | None = None
@@ -204,6 +210,13 @@ class TrainingArguments:
         batch_size: images per step over all processes; each enters as two views.
         learning_rate: at the start of every stage; follows a cosine per epoch.
         discovery_learning_rate: the same for unlabelled stages; none means `learning_rate`, as in the paper.
+        prompt_learning_rate: `learning_rate` for learnt prompts; none means the same. At unlabelled stages this and
+            the next two shrink as `learning_rate` does.
+        key_learning_rate: the same for the keys that prompts are chosen by.
+        router_learning_rate: the same for the router of part prompts.
+        prompt_clip: longest gradient of all prompts together; a longer one is shortened. None means any length.
+        key_clip: the same for keys.
+        router_clip: the same for the router.
         final_learning_rate_factor: share of the learning rate that is left at the end of a stage.
         momentum: of SGD.
         weight_decay: on all that learns.
@@ -213,6 +226,7 @@ class TrainingArguments:
         refit_every: epochs between fits of the mixture, the first at epoch 0.
         prompt_warmup_epochs: first epoch in which mixture prompts act; learnt ones act from the first.
         replay_samples: features drawn per component of the last stage's mixture for every fit.
+        mixture_floor: share of the features' own variance that every fit of the mixture adds to its variances.
         kmeans_restarts: restarts of semi-supervised k-means.
         category_count: how a stage gets its number of categories: ``known``, from the data set; ``split_merge``, by
             splitting and merging clusters (PromptCCD-U); ``kmeans``, by the accuracy of k-means on labelled images.
@@ -236,6 +250,12 @@ class TrainingArguments:
     batch_size: int = number(128, 2, 2**20)
     learning_rate: float = number(0.1, 0)
     discovery_learning_rate: float | None = number(None, 0)
+    prompt_learning_rate: float | None = number(None, 0)
+    key_learning_rate: float | None = number(None, 0)
+    router_learning_rate: float | None = number(None, 0)
+    prompt_clip: float | None = number(None, 0, above=True)
+    key_clip: float | None = number(None, 0, above=True)
+    router_clip: float | None = number(None, 0, above=True)
     final_learning_rate_factor: float = number(1e-3, 0, 1)
     momentum: float = number(0.9, 0, 1)
     weight_decay: float = number(5e-5, 0)
@@ -245,6 +265,7 @@ class TrainingArguments:
     refit_every: int = number(30, 1)
     prompt_warmup_epochs: int = number(30, 0)
     replay_samples: int = number(100, *WHOLE["num_components"])
+    mixture_floor: float = number(0.01, 0, 1, above=True)
     kmeans_restarts: int = number(100, 1, 1_000_000)
     category_count: Literal["known", "split_merge", "kmeans"] = "known"
     init_components: int = number(0, *WHOLE["num_components"])

@@ -41,7 +41,7 @@ def extract_features(
     label: str,
     prompted: bool | None = None,
 ) -> Tensor:
-    """L2-normalised [CLS] features of a stage under the deterministic view.
+    """L2-normalised [CLS] features of a stage under the deterministic view, in the model's own precision.
 
     (The released code passes the images through the random training crop here; we do not.) On several
     processes each embeds its share and all receive the whole.
@@ -76,7 +76,7 @@ def extract_features(
 
     def embed(pixels: Tensor) -> Tensor:
         pixel_values = normalise(pixels.to(device, non_blocking=True), view.mean, view.std)
-        return F.normalize(model(pixel_values, prompted=prompted).features.float(), dim=-1)
+        return model.features_of(pixel_values, prompted)
 
     for pixels in progress(loader, len(loader), label):
         parts.append(in_smaller_batches(embed, pixels))

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,7 +114,7 @@ class StageTrainer:
         if resumed:
             first_epoch, first_step = resumed.epoch, resumed.step_of(self.arguments.batch_size)
         optimizer = torch.optim.SGD(
-            [parameter for parameter in self.model.parameters() if parameter.requires_grad],
+            self._groups(),
             lr=self.learning_rate,
             momentum=self.arguments.momentum,
             weight_decay=self.arguments.weight_decay,
@@ -128,6 +129,7 @@ class StageTrainer:
             for epoch in range(first_epoch, self.arguments.epochs):
                 step = first_step if epoch == first_epoch else 0
                 self._run_epoch(wrapped, optimizer, batches, epoch, step, bars)
+            self.objective.end_stage()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -136,6 +138,17 @@ class StageTrainer:
             bars.close()
             self.accelerator.free_memory()
             self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """What learns with its first rate of this stage and the longest gradient it may have, as SGD takes them."""
+        given, usual = vars(self.arguments), self.arguments.learning_rate
+        shrunk = self.learning_rate / usual if usual else 1.0  # rates keep their ratios from stage to stage
+        groups: list[dict[str, Any]] = []
+        for role, parameters in self.model.learning().items():
+            rate = given.get(f"{role}_learning_rate")
+            own = self.learning_rate if rate is None else rate * shrunk
+            groups.append({"params": parameters, "first_rate": own, "clip": given.get(f"{role}_clip")})
+        return groups
 
     def _loader(self, start: tuple[int, int]) -> torch.utils.data.DataLoader:
         sampler = PositionSampler(
@@ -162,11 +175,10 @@ class StageTrainer:
         started = time.monotonic()
         if first_step == 0:
             self.objective.begin_epoch(epoch)
-        rate = cosine_rate(
-            epoch, self.arguments.epochs, self.learning_rate, self.arguments.final_learning_rate_factor
-        )
+        share = cosine_rate(epoch, self.arguments.epochs, self.arguments.final_learning_rate_factor)
+        rate = self.learning_rate * share
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = group["first_rate"] * share
         order = epoch_order(len(self.images), self.arguments.seed, self.stage, epoch)
         bars.begin_epoch(first_step)
         # On the device, read only where they are needed: no wait per step.
@@ -177,6 +189,9 @@ class StageTrainer:
             losses = training_loss(wrapped, self.objective, batch, epoch)
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
+            for group in optimizer.param_groups:
+                if group["clip"] is not None:
+                    nn.utils.clip_grad_norm_(group["params"], group["clip"])
             self._next = None
             optimizer.step()
             for name, value in losses.items():
@@ -276,9 +291,9 @@ class StageTrainer:
         )
 
 
-def cosine_rate(epoch: int, epochs: int, first: float, factor: float) -> float:
-    """Learning rate of an epoch: a cosine from `first` to `factor * first`, which epoch number `epochs` would reach."""
-    return first * (factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs)))
+def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
+    """Share of the first rate in an epoch: a cosine from 1 to `factor`, which epoch number `epochs` would reach."""
+    return factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
 def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -300,7 +315,8 @@ def restore(
         name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
     }
     if model.mixture is not None:
-        model.load_mixture(*(state[f"mixture.{part}"] for part in ("means", "variances", "log_weights")))
+        parts = [name for name, _ in model.mixture.named_buffers()]
+        model.load_mixture(**{name: state[f"mixture.{name}"] for name in parts})
     model.load_state_dict({**model.state_dict(), **state})
     for name, parameter in model.named_parameters():
         momentum = tensors.get(f"momentum.{name}")

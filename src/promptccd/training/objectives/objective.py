@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from promptccd.data.stage_images import StageImages
-from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.devices import gather_rows
 
@@ -19,13 +19,13 @@ class StageContext:
     Attributes:
         images: its readable images.
         labels: their category ids ``(N,)``; `None` at unlabelled stages.
-        replay: features drawn from the last stage's mixture ``(K * S, D)``; `None` at stage 0.
+        replay: features drawn from the last stage's mixture; `None` at stage 0.
         num_categories: K_t; `None` to let every fit of a mixture estimate it by splitting and merging.
     """
 
     images: StageImages
     labels: Tensor | None = None
-    replay: Tensor | None = None
+    replay: Replay | None = None
     num_categories: int | None = None
 
 
@@ -52,7 +52,7 @@ class Rows:
 class Objective:
     """What one stage is trained for; made anew for every stage.
 
-    A method overrides `losses`, and the other three where it has something to do there.
+    A method overrides `losses`, and the other four where it has something to do there.
 
     Args:
         model: trained in place.
@@ -76,6 +76,9 @@ class Objective:
 
     def begin_epoch(self, epoch: int) -> None:
         """Prepare an epoch that starts at its first step; nothing to do here."""
+
+    def end_stage(self) -> None:
+        """Conclude a stage whose epochs are over, in this process or an earlier one; nothing to do here."""
 
     def prompted(self, epoch: int) -> bool:
         """Whether prompts act in the forwards of an epoch."""

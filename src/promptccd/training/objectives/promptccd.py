@@ -26,40 +26,59 @@ class MixtureObjective(ContrastiveObjective):
         return epoch >= self.arguments.prompt_warmup_epochs
 
     def begin_epoch(self, epoch: int) -> None:
-        """Every few epochs, fit the mixture to plain features of the stage and replay of the last one."""
+        """Every few epochs, fit the mixture to plain features of the stage and replay of the last one.
+
+        Categories that are known come first among its components, by id.
+        """
         if epoch % self.arguments.refit_every:
             return
-        features = self.plain_features("features for the mixture")
-        if self.stage.replay is not None:
-            features = torch.cat([features, self.stage.replay.to(features)])
+        replay, features = self.stage.replay, self.plain_features("features for the mixture")
+        if replay is not None:
+            features = torch.cat([features, replay.features.to(features)])
+        known, of_rows = self._known_categories(), self._categories_of_rows().to(features.device)
         fitted = fit_gaussian_mixture(
             features,
-            self._num_components(features, epoch),
+            max(self._num_components(features, of_rows, epoch), len(known)),
+            settled=torch.where(of_rows < 0, -1, torch.searchsorted(known.to(of_rows.device), of_rows)),
             covariance_type=self.model.mixture.covariance_type,
+            floor_share=self.arguments.mixture_floor,
             seed=seed_of("mixture", self.arguments.seed, self.stage.images.stage.index, epoch),
         )
-        parameters = [fitted.means, fitted.variances, fitted.log_weights]
+        parameters = [fitted.means, fitted.variances, fitted.log_weights, fitted.floor]
         if self.accelerator.num_processes > 1:  # devices may differ in the last bit; the prompts must not
             for tensor in parameters:
                 dist.broadcast(tensor, 0)
         self.model.load_mixture(*parameters)
 
-    def _num_components(self, features: Tensor, epoch: int) -> int:
+    def end_stage(self) -> None:
+        """Say which categories the first components are; the others are whatever the stage turns out to have found."""
+        known = self._known_categories().tolist()
+        self.model.config.component_categories[: len(known)] = known
+
+    def _categories_of_rows(self) -> Tensor:
+        """Category that an image, and then a replayed feature, is known to be; -1 where nobody knows."""
+        labels, replay = self.stage.labels, self.stage.replay
+        of_images = torch.full((len(self.stage.images),), -1) if labels is None else labels
+        return of_images if replay is None else torch.cat([of_images, replay.categories])
+
+    def _known_categories(self) -> Tensor:
+        """Ids of the categories that rows are known to be, ascending."""
+        categories = self._categories_of_rows().unique()
+        return categories[categories >= 0]
+
+    def _num_components(self, features: Tensor, of_rows: Tensor, epoch: int) -> int:
         """K_t, or an estimate of it that starts from the categories known so far (paper, PromptCCD-U).
 
-        Replay samples count as the category whose prototype is nearest, so that components of one category
-        do not multiply from stage to stage.
+        Replay counts as the category of its component, so that components of one category do not multiply from
+        stage to stage.
         """
-        stage, replay = self.stage, self.stage.replay
-        if stage.num_categories is not None:
-            return stage.num_categories
-        free = torch.full((len(stage.images),), -1, device=features.device)
-        replayed = [] if replay is None else [self.model.assign(replay.to(features)).category_ids]
-        index = stage.images.stage.index
+        if self.stage.num_categories is not None:
+            return self.stage.num_categories
+        index = self.stage.images.stage.index
         estimate = estimate_by_split_merge(
             features,
             len(self.model.config.category_ids) + self.arguments.init_components,
-            settled=torch.cat([free, *replayed]),
+            settled=of_rows,
             seed=seed_of("count", self.arguments.seed, index, epoch),
         )
         logger.info("stage %d, epoch %d: %s components", index, epoch, estimate)

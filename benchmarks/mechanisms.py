@@ -1,0 +1,249 @@
+"""What an idea can do that its absence cannot, in small worlds where it shows: ``make mechanisms``.
+
+Each world is built so that plain features do not tell its categories apart, and each method is trained on the labelled
+ones by the very trainer that trains runs, with the first values and the rate of the paper's recipes. The last block
+is frozen, which could otherwise learn what prompts are for. Scored are images of the labelled categories and of others,
+by the nearest mean of their category's features, where guessing gives 10 %.
+
+    python -m benchmarks.mechanisms --seeds 1 2 3
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from datasets import ClassLabel, Dataset, Features, Image
+from PIL import Image as Pillow
+from torch import Tensor
+from transformers import Dinov2Config
+
+from promptccd.clustering import fit_part_labels
+from promptccd.data.randomness import numpy_generator, torch_generator
+from promptccd.data.stage_images import StageImages
+from promptccd.data.stages import StageStream
+from promptccd.data.views import normalise
+from promptccd.models import CategoryDiscoveryModel, GCDModel, PromptCCDPlusPlusModel
+from promptccd.models.backbones import blocks_of
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.objectives import StageContext, method_named
+from promptccd.training.progress import StopRequest
+from promptccd.training.trainer import StageTrainer
+
+CATEGORIES, KNOWN, IMAGES = (
+    10,
+    7,
+    150,
+)  # of each category: as many to learn from, or to take means of, as to score
+GRID, PATCH, WIDTH, CODE = 4, 4, 24, 8
+OBJECT_PATCHES = 4
+SPREAD = 1 / 8  # of pixels in 0..1, for a value of 1
+LEARNING = {"epochs": 24, "batch_size": 64, "learning_rate": 0.1}  # the paper's rate
+
+
+@dataclass(frozen=True)
+class World:
+    """Pictures of 16 patches, 4 of which are the object.
+
+    A patch has two codes of eight signs. On the object one of them names the category; the other one, and both codes
+    of the background, are three times as strong and drawn at random. Four further values say whether a patch is object,
+    and four which code counts there.
+
+    Attributes:
+        codes_in_use: 1 where the first code counts everywhere, 2 where it depends on the category.
+    """
+
+    codes_in_use: int
+
+    def draw(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Patches ``(N, 16, 24)``, their order random, and categories ``(N,)``."""
+        labels = np.repeat(np.arange(CATEGORIES), IMAGES)
+        kind = labels % self.codes_in_use
+        names = np.sign(np.random.default_rng(9).normal(size=(CATEGORIES, CODE)))
+        is_object = generator.random((len(labels), GRID**2)).argsort(1) < OBJECT_PATCHES
+        codes = 3 * np.sign(generator.normal(size=(len(labels), GRID**2, 2, CODE)))
+        if self.codes_in_use == 1:
+            codes[:, :, 1] = 0
+        rows = np.arange(len(labels))
+        named = codes.copy()
+        named[rows, :, kind] = names[labels][:, None]
+        codes = np.where(is_object[:, :, None, None], named, codes)
+        marks = np.where(is_object, 2.0, -2.0)[..., None].repeat(4, 2)
+        kinds = np.where(is_object, 2.0 * kind[:, None] - 1, 0.0)[..., None].repeat(4, 2)
+        patches = np.concatenate([codes.reshape(*codes.shape[:2], -1), marks, kinds], axis=2)
+        return patches + 0.05 * generator.normal(size=patches.shape), labels
+
+
+def picture(patches: np.ndarray) -> np.ndarray:
+    """Patches ``(16, 24)`` as pixels ``(16, 16, 3)`` uint8."""
+    values = np.zeros((GRID**2, 3 * PATCH * PATCH))
+    values[:, :WIDTH] = patches
+    tiles = values.reshape(GRID, GRID, 3, PATCH, PATCH).transpose(0, 3, 1, 4, 2)
+    pixels = tiles.reshape(GRID * PATCH, GRID * PATCH, 3) * SPREAD + 0.5
+    return np.clip(np.rint(255 * pixels), 0, 255).astype(np.uint8)
+
+
+class ShuffledViews:
+    """Two views of a picture: patches in another order, a third of the background's codes drawn again."""
+
+    def __call__(self, image: Pillow.Image, generator: np.random.Generator) -> Tensor:
+        """``(2, 3, 16, 16)`` uint8."""
+        return torch.stack([self._draw(np.asarray(image), generator) for _ in range(2)])
+
+    def _draw(self, pixels: np.ndarray, generator: np.random.Generator) -> Tensor:
+        tiles = pixels.reshape(GRID, PATCH, GRID, PATCH, 3).transpose(0, 2, 4, 1, 3).reshape(GRID**2, -1)
+        tiles = tiles[generator.permutation(len(tiles))]
+        again = (tiles[:, 2 * CODE] < 128) & (generator.random(len(tiles)) < 1 / 3)
+        donors = np.flatnonzero(tiles[:, 2 * CODE] < 128)
+        tiles[again, : 2 * CODE] = tiles[generator.choice(donors, again.sum()), : 2 * CODE]
+        flipped = generator.random((again.sum(), 2 * CODE)) < 0.5  # a sign of 3 around grey
+        tiles[again, : 2 * CODE] = np.where(flipped, 255 - tiles[again, : 2 * CODE], tiles[again, : 2 * CODE])
+        back = tiles.reshape(GRID, GRID, 3, PATCH, PATCH).transpose(2, 0, 3, 1, 4)
+        return torch.from_numpy(back.reshape(3, GRID * PATCH, GRID * PATCH).copy())
+
+
+class WholeView:
+    """The picture itself."""
+
+    mean, std = (0.5,) * 3, (SPREAD,) * 3
+
+    def __call__(self, image: Pillow.Image) -> Tensor:
+        """``(3, 16, 16)`` uint8."""
+        return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy())
+
+
+@torch.no_grad()
+def see_patches(model: CategoryDiscoveryModel) -> None:
+    """Give a backbone weights by hand: patches pass through as they are, and [CLS] is about their mean."""
+    backbone = model.backbone
+    for parameter in backbone.parameters():
+        parameter.zero_()
+    weights = backbone.embeddings.patch_embeddings.projection.weight
+    weights.view(WIDTH, -1)[:, :WIDTH] = torch.eye(WIDTH)
+    for number, block in enumerate(blocks_of(backbone)):
+        generator = torch_generator("mechanisms", number)
+        for norm in (block.norm1, block.norm2):
+            norm.weight.fill_(1)
+        for name, parameter in block.named_parameters():
+            if name.endswith(("v_proj.weight", "o_proj.weight")):
+                parameter.copy_(torch.eye(WIDTH))
+            elif name.endswith(("q_proj.weight", "k_proj.weight", "fc1.weight", "fc2.weight")):
+                parameter.normal_(0, 0.02, generator=generator)
+            elif name.endswith("lambda1"):
+                parameter.fill_(1)
+    backbone.layernorm.weight.fill_(1)
+    model.adopt_backbone()
+
+
+def trained(
+    world: World, kind: type[CategoryDiscoveryModel], seed: int, **options: Any
+) -> tuple[float, float]:
+    """Accuracy in percent of known and of other categories, after training on the known ones."""
+    vision = Dinov2Config(
+        image_size=GRID * PATCH, patch_size=PATCH, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2,
+        mlp_ratio=2, layerscale_value=1.0,
+    )  # fmt: skip
+    sizes = {"projection_hidden_size": 256, "projection_bottleneck_size": 64, "projection_output_size": 1024}
+    config = kind.config_class(vision_config=vision.to_dict(), **sizes, **options)
+    model: CategoryDiscoveryModel = kind(config)
+    see_patches(model)
+    model.freeze()
+    model.head.reset_parameters(torch_generator("head", seed), 0.15)
+    model.reset_prompts(torch_generator("prompts", seed))
+    blocks_of(model.backbone)[-1].requires_grad_(False)
+    patches, labels = world.draw(numpy_generator("learnt from", seed))
+    names = ClassLabel(names=[str(category) for category in range(CATEGORIES)])
+    table = Dataset.from_dict(
+        {"image": [Pillow.fromarray(picture(each)) for each in patches], "label": labels.tolist()},
+        features=Features({"image": Image(), "label": names}),
+    )
+    stream = StageStream.from_dataset(
+        table, class_blocks=[KNOWN, CATEGORIES - KNOWN], cuts=[[1.0, 1.0], [1.0]], seed=seed
+    )
+    images = StageImages.read(stream[0], 0, lambda items, total, label: items)
+    known = torch.from_numpy(stream.labelled.labels)
+    if model.part_labeller is not None:
+        seen = torch.stack([WholeView()(images[row]) for row in range(0, len(images), 4)])
+        features = model.pretrained_patch_features(normalise(seen, WholeView.mean, WholeView.std))
+        model.part_labeller.load(fit_part_labels(features, (GRID, GRID), 2, seed=seed))
+    StageTrainer(
+        model,
+        StageContext(images, known),
+        method_named(config.model_type).objective,
+        arguments=TrainingArguments(seed=seed, **LEARNING),
+        views=ShuffledViews(),
+        evaluation_view=WholeView(),
+        accelerator=Accelerator(cpu=True),
+        stop=StopRequest(),
+        save=lambda state: None,
+    ).train()
+    model.eval()
+    with torch.no_grad():
+        (means, _), (scored, truth) = (
+            (features_of(model, drawn[0]), drawn[1])
+            for drawn in (world.draw(numpy_generator(use, seed)) for use in ("learnt from", "scored"))
+        )
+    centres = means.unflatten(0, (CATEGORIES, IMAGES)).mean(1)
+    right = torch.cdist(scored, centres).argmin(1).numpy() == truth
+    return 100 * float(right[truth < KNOWN].mean()), 100 * float(right[truth >= KNOWN].mean())
+
+
+def features_of(model: CategoryDiscoveryModel, patches: np.ndarray) -> Tensor:
+    """Unit features of pictures, prompted as at test."""
+    pixels = torch.from_numpy(np.stack([picture(each).transpose(2, 0, 1) for each in patches]))
+    return torch.cat(
+        [model.features_of(normalise(part, WholeView.mean, WholeView.std)) for part in pixels.split(256)]
+    )
+
+
+PARTS = {"num_parts": 2}
+# Of every idea: what it is held against, by name; the idea comes first.
+IDEAS: dict[str, tuple[World, dict[str, Callable[[World, int], tuple[float, float]]]]] = {
+    "part prompts: categories lie in few patches among strong distractors": (
+        World(codes_in_use=1),
+        {
+            "PromptCCD++": lambda world, seed: trained(world, PromptCCDPlusPlusModel, seed, **PARTS),
+            "without prompts (GCD)": lambda world, seed: trained(world, GCDModel, seed),
+        },
+    ),
+    "choice by key: which values of a patch count differs between patches of one part": (
+        World(codes_in_use=2),
+        {
+            "PromptCCD++": lambda world, seed: trained(world, PromptCCDPlusPlusModel, seed, **PARTS),
+            "random prompts": lambda world, seed: trained(
+                world, PromptCCDPlusPlusModel, seed, random_prompts=True, **PARTS
+            ),
+            "without prompts (GCD)": lambda world, seed: trained(world, GCDModel, seed),
+        },
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print every idea with what it is held against, the mean over seeds."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mechanisms")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--only", default="", help="ideas whose name holds this")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    table: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for idea, (world, rivals) in IDEAS.items():
+        if options.only not in idea:
+            continue
+        if not options.json:
+            print(f"{idea} (accuracy of known / other categories)", flush=True)
+        for name, run in rivals.items():
+            table.setdefault(idea, {})[name] = [run(world, seed) for seed in options.seeds]
+            known, others = np.mean(table[idea][name], axis=0)
+            if not options.json:
+                print(f"  {name:24} {known:5.1f} / {others:5.1f}", flush=True)
+    if options.json:
+        print(json.dumps(table))
+
+
+if __name__ == "__main__":
+    main()

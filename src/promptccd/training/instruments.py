@@ -1,0 +1,197 @@
+"""Do the prompts act? What a finished stage shows of them, measured on its own images."""
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from promptccd.data.randomness import numpy_generator, torch_generator
+from promptccd.data.stage_images import StageImages
+from promptccd.data.views import EvaluationView, normalise
+from promptccd.models import CategoryDiscoveryModel
+
+MOST_IMAGES = 512
+REPLAYED = 20  # features drawn of every component
+SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts of a tenth of it changed no table
+
+TITLES = {
+    "prompt_effect": "[CLS] with prompts against without, 1 - cosine",
+    "choice_effect": "[CLS] with the chosen prompts against arbitrary ones, 1 - cosine",
+    "prompt_movement": "distance of prompts from their first values, against the length of these",
+    "key_movement": "the same for keys",
+    "prompts_used": "share of prompts that act on some image",
+    "parts_used": "share of parts that get some patch",
+    "router_entropy": "entropy of the router, against that of guessing",
+    "router_accuracy": "patches routed to the part they are labelled with",
+    "replay_cosine": "cosine of replay to the mean of its category's images",
+    "components_per_category": "mixture components per category",
+    "categories_sharing": "share of categories whose likeliest component is another's too",
+}
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What the prompts of a stage did; `None` where a method has no such thing. See `TITLES`."""
+
+    prompt_effect: float | None = None
+    choice_effect: float | None = None
+    prompt_movement: float | None = None
+    key_movement: float | None = None
+    prompts_used: float | None = None
+    parts_used: float | None = None
+    router_entropy: float | None = None
+    router_accuracy: float | None = None
+    replay_cosine: float | None = None
+    components_per_category: float | None = None
+    categories_sharing: float | None = None
+
+    def to_dict(self) -> dict[str, float]:
+        """What was measured, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def warnings(self, precision: str) -> list[str]:
+        """What makes this method numerically another one, each with a remedy.
+
+        Args:
+            precision: of training, ``no`` for float32 or ``bf16``.
+        """
+        # Rounding turns a feature by about half its squared step.
+        least = max(SMALLEST_EFFECT, torch.finfo(torch.bfloat16).eps ** 2 if precision == "bf16" else 0.0)
+        found = []
+        if self.prompt_effect is not None and self.prompt_effect < least:
+            found.append(
+                f"prompts move [CLS] by {self.prompt_effect:.1e} (1 - cosine), below {least:.0e}: this is the method "
+                "without prompts. Raise model.prompt_reach or training.prompt_learning_rate, in a new --output_dir."
+            )
+        if self.categories_sharing:
+            found.append(
+                f"{self.categories_sharing:.0%} of the categories share a mixture component with another one: replay "
+                "will mix them up. Raise training.replay_samples, or training.mixture_floor, in a new --output_dir."
+            )
+        if self.parts_used is not None and self.parts_used < 1:
+            found.append(
+                f"only {self.parts_used:.0%} of the parts get a patch, and the prompts of the others learn nothing: "
+                "lower model.num_parts, in a new --output_dir."
+            )
+        return found
+
+
+@torch.no_grad()
+def measure(
+    model: CategoryDiscoveryModel,
+    images: StageImages,
+    view: EvaluationView,
+    category_ids: np.ndarray,
+    *,
+    seed: int,
+    batch_size: int,
+) -> Instruments:
+    """Measure a finished stage on up to `MOST_IMAGES` of its images.
+
+    Args:
+        model: the bare model, its categories set.
+        images: readable images of the stage.
+        view: the deterministic view.
+        category_ids: the category that each image ended in, ``(N,)``.
+        seed: of the run, which the first values of prompts were drawn with.
+        batch_size: images per forward.
+    """
+    if not model.prompt_parameters() and model.mixture is None:
+        return Instruments()
+    stage, was_training = images.stage.index, model.training
+    rows = numpy_generator("instruments", seed, stage).permutation(len(images))[:MOST_IMAGES]
+    model.eval()
+    parts: dict[str, list[Tensor]] = {}
+    for batch in np.array_split(rows, math.ceil(len(rows) / batch_size)):
+        pixels = torch.stack([view(images[int(row)]) for row in batch]).to(model.device)
+        for name, of_batch in _of_batch(model, normalise(pixels, view.mean, view.std)).items():
+            parts.setdefault(name, []).append(of_batch)
+    model.train(was_training)
+    values = {name: torch.cat(each).cpu() for name, each in parts.items()}
+    found = {name: float(values[name].double().mean()) for name in TITLES if name in values}
+    found |= _in_use(model, values) | _movement(model, seed)
+    if model.mixture is not None:
+        generator = torch_generator("instruments", seed, stage)
+        found |= _of_mixture(model, values["plain"], torch.from_numpy(category_ids[rows]), generator)
+    return Instruments(**found)
+
+
+def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor]:
+    """Plain features, how far prompts move each, what was chosen, and where patches went."""
+    plain = model(pixels, prompted=False).features
+    output = model(pixels, prompted=True)
+    values = {"plain": F.normalize(plain.float(), dim=-1)}
+    values["prompt_effect"] = _turned(output.features, plain)
+    if output.components is not None:
+        values["chosen"] = output.components.flatten()
+    usual: Any = model.config
+    if hasattr(usual, "random_prompts"):
+        model.config = copy.copy(usual)
+        model.config.random_prompts = True
+        values["choice_effect"] = _turned(output.features, model(pixels, prompted=True).features)
+        model.config = usual
+    logits = getattr(output, "part_logits", None)
+    if logits is not None and model.part_labeller is not None:
+        labels = model.part_labeller(model.pretrained_patch_features(pixels))
+        values["parts"] = logits.argmax(-1).flatten()
+        values["router_accuracy"] = (logits.argmax(-1) == labels).float().mean(-1)
+        entropy = torch.distributions.Categorical(logits=logits).entropy().mean(-1)
+        values["router_entropy"] = entropy / math.log(logits.shape[-1])
+    return values
+
+
+def _turned(features: Tensor, others: Tensor) -> Tensor:
+    """1 - cosine ``(B,)``; through the difference of unit vectors, which keeps what a difference from 1 rounds away."""
+    units = (F.normalize(each.double(), dim=-1) for each in (features, others))
+    return next(units).sub(next(units)).square().sum(-1) / 2
+
+
+def _in_use(model: CategoryDiscoveryModel, values: Mapping[str, Tensor]) -> dict[str, float]:
+    used = {}
+    if "chosen" in values and model.num_prompts:
+        used["prompts_used"] = len(values["chosen"].unique()) / model.num_prompts
+    if "parts" in values and model.part_labeller is not None:
+        used["parts_used"] = len(values["parts"].unique()) / model.part_labeller.num_parts
+    return used
+
+
+def _movement(model: CategoryDiscoveryModel, seed: int) -> dict[str, float]:
+    """How far what learns by gradient has come from where `reset_prompts` put it."""
+    learning = model.learning()
+    first = copy.deepcopy(model)
+    first.reset_prompts(torch_generator("prompts", seed))
+    found = {}
+    for role, began in first.learning().items():
+        if role in ("prompt", "key"):
+            now, then = (torch.cat([value.flatten() for value in each]) for each in (learning[role], began))
+            found[f"{role}_movement"] = float((now - then).norm() / then.norm().clamp_min(1e-12))
+    return found
+
+
+def _of_mixture(
+    model: CategoryDiscoveryModel, plain: Tensor, category_ids: Tensor, generator: torch.Generator
+) -> dict[str, float]:
+    """Whether components, and what is drawn from them, are where their categories' images are."""
+    assert model.mixture is not None
+    ids, rows = category_ids.unique(return_inverse=True)
+    sums = torch.zeros(len(ids), plain.shape[1]).index_add_(0, rows, plain)
+    means = F.normalize(sums, dim=-1)
+    likeliest = model.mixture.log_joint(means.to(model.device)).argmax(1)
+    sharing = likeliest.bincount(minlength=model.mixture.num_components)[likeliest] > 1
+    found = {
+        "components_per_category": model.mixture.num_components / len(model.config.category_ids),
+        "categories_sharing": float(sharing.float().mean()),
+    }
+    replay = model.replay(REPLAYED, generator)
+    here = torch.isin(replay.categories, ids) if replay is not None else torch.zeros(0, dtype=torch.bool)
+    if replay is not None and here.any():
+        of_category = means[torch.searchsorted(ids, replay.categories[here])]
+        cosines = F.cosine_similarity(replay.features[here], of_category)
+        found["replay_cosine"] = float(cosines.mean())
+    return found
