@@ -111,7 +111,7 @@ def correct(registry: CategoryRegistry, edit: Edit) -> None:
 
 
 def registry_in(folder: Path) -> CategoryRegistry:
-    """The registry of a folder; for a checkpoint from before there were registries, one made of its categories.
+    """The registry of a folder; for a model that was saved without one, one made of its categories.
 
     Raises:
         RegistryError: there is none, or it is damaged.

@@ -16,7 +16,7 @@ class LogEntry:
 
     Attributes:
         number: counts up and is never used twice.
-        kind: kind of the edit (see `EDITS`), or ``"grouping"``.
+        kind: kind of the edit, or ``"grouping"``.
         what: the edit's own values, or what the grouping brought.
         stage: the newest stage at that time.
         time: when, in ISO 8601, if whoever made the edit said so. It is in no hash.

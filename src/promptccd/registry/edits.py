@@ -26,7 +26,7 @@ class Edit:
     """Base of all edits: how an edit changes a registry, and how it is written down.
 
     Attributes:
-        kind: its name in the log and in `EDITS`.
+        kind: its name in the log.
     """
 
     kind: ClassVar[str]
@@ -325,26 +325,3 @@ class Confirm(Edit):
         for key in keys:
             draft.place(key, draft.tables.members[key], pin=True)
         draft.settle_links(keys)
-
-
-EDITS: dict[str, type[Edit]] = {
-    edit.kind: edit for edit in (Rename, Merge, Split, Move, NotACategory, Answer, Confirm)
-}
-
-
-def edit_from_dict(values: Mapping[str, Any]) -> Edit:
-    """An edit from plain values: ``{"kind": "rename", "category": 7, "name": "heron"}``; vectors are lists.
-
-    Raises:
-        RegistryError: the kind or a key is unknown, or a key is missing.
-    """
-    kind = values.get("kind")
-    if kind not in EDITS:
-        raise RegistryError(f"Unknown edit {kind!r}. There are: {', '.join(EDITS)}.")
-    try:
-        return EDITS[kind](**{name: value for name, value in values.items() if name != "kind"})
-    except TypeError as error:
-        expected = [item.name for item in fields(EDITS[kind])]  # type: ignore[arg-type]
-        raise RegistryError(
-            f"Expected {expected} for the edit {kind!r}, got {sorted(set(values) - {'kind'})}."
-        ) from error

@@ -227,16 +227,6 @@ class CategoryRegistry:
         """What was undone and can be redone, the next one last."""
         return tuple(self._history.redo)
 
-    @property
-    def can_undo(self) -> bool:
-        """Whether there is an entry of this stage to take back."""
-        return bool(self._history.log) and self._history.log[-1].patch is not None
-
-    @property
-    def can_redo(self) -> bool:
-        """Whether something was undone since the last edit."""
-        return bool(self._history.redo)
-
     def category(self, identity: int) -> Category:
         """A category that is not retired.
 
@@ -372,7 +362,7 @@ class CategoryRegistry:
         """Do what a person said; what was undone before can no longer be redone.
 
         Args:
-            edit: one of `EDITS`.
+            edit: one of those in `promptccd.registry.edits`.
             time: when, in ISO 8601, for the log.
 
         Raises:

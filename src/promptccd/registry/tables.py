@@ -102,7 +102,7 @@ def check_name(name: object) -> str:
 
 
 def mended_name(name: str, identity: int, taken: Collection[str]) -> str:
-    """The nearest allowed and free name to one that comes from a data set or an older checkpoint."""
+    """The nearest allowed and free name to one that comes from a data set or a checkpoint."""
     plain = "".join(" " if unicodedata.category(letter) in _REFUSED else letter for letter in name)
     kept = re.sub(r"\s+", " ", plain).strip() if plain != name else name.strip()
     return free_name(kept[:LONGEST_NAME].strip() or f"category {identity}", taken)

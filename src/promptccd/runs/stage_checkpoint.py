@@ -19,7 +19,6 @@ from promptccd.registry import (
     REGISTRY,
     CategoryRegistry,
     StageGroups,
-    has_registry,
     load_registry,
     save_registry,
 )
@@ -140,8 +139,7 @@ class SettledImages:
     """Images of earlier stages, with the category that each has by now.
 
     Attributes:
-        registry: as the last stage left it, edits since included; `None` before the first stage, and after a stage
-            from before there were registries.
+        registry: as the last stage left it, edits since included; `None` before the first stage.
         ids: per earlier stage the category ids ``(N,)``, -1 for an image that an edit took out of all.
     """
 
@@ -167,14 +165,11 @@ def key_of(sample_id: int) -> str:
     return f"row:{sample_id}"
 
 
-def settled_images(
-    run: RunDirectory, known_ids: np.ndarray, sample_ids: Sequence[np.ndarray]
-) -> SettledImages:
+def settled_images(run: RunDirectory, sample_ids: Sequence[np.ndarray]) -> SettledImages:
     """What stands before a stage.
 
     Args:
         run: its earlier stages are finished.
-        known_ids: labels of the images of stage 0.
         sample_ids: per earlier stage its readable images; none of them for stage 0.
 
     Raises:
@@ -183,9 +178,6 @@ def settled_images(
     stage = len(sample_ids)
     if stage == 0:
         return SettledImages(None, [])
-    if not has_registry(run.stage(stage - 1)):
-        found = [np.asarray(run.assignments(earlier)["category_ids"]) for earlier in range(1, stage)]
-        return SettledImages(None, [known_ids, *found])
     registry = load_registry(run.stage(stage - 1))
     members = registry.members
     ids = [

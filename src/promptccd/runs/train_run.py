@@ -334,9 +334,7 @@ class _Run:
 
     def _settled(self, stage: int) -> SettledImages:
         """Images of earlier stages under the categories they have by now."""
-        return settled_images(
-            self.run, self._known_ids(), [images.sample_ids for images in self.images[:stage]]
-        )
+        return settled_images(self.run, [images.sample_ids for images in self.images[:stage]])
 
     def _protocol(self, settled: SettledImages) -> ContinualAccuracy:
         """The protocol as earlier stages, and people since, left it."""

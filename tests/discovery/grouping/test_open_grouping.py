@@ -1,5 +1,4 @@
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from promptccd.clustering import GroupingConstraints, SemiSupervisedKMeans
 from promptccd.discovery.grouping import (
     KnownCategories,
     describe_groups,
-    group_for_counts,
     group_images,
     suggest_split,
 )
@@ -118,24 +116,6 @@ def test_order_of_images_changes_nothing(digits):
     assert one.count == two.count
 
 
-def test_a_range_of_counts_is_what_each_count_gives_and_keeps_ids(digits):
-    points, _, known = digits
-    keys = keys_of(points)
-    found = group_for_counts(points, keys, known, next_id=7)
-    assert found.estimate == group_images(points, keys, known, next_id=7).count
-    assert set(range(found.estimate.low, found.estimate.high + 1)) <= set(found.groupings)
-    for count, grouping in found.groupings.items():
-        assert len(grouping.ids) == count
-        assert all(size > 0 for size in grouping.sizes[7:])
-    single = group_images(points, keys, known, num_categories=9, next_id=7)
-    assert torch.equal(single.category_ids, found.groupings[9].category_ids)
-    nine, ten = found.groupings[9], found.groupings[10]
-    assert ten.ids[:9] == nine.ids
-    assert (nine.category_ids == ten.category_ids).double().mean() > 0.8
-    only = group_for_counts(points, keys, known, counts=[8, 3, 5000], next_id=7)
-    assert list(only.groupings) == [8]
-
-
 def satisfied(constraints, of):
     """Whether categories by key obey, image by image."""
     return (
@@ -225,7 +205,7 @@ def test_known_categories_without_an_image_stay():
     known = prototypes_of(points, groups, [0, 1, 2])
     found = group_images(points[groups == 1], keys_of(points[groups == 1]), known, next_id=3)
     assert found.sizes == (0, 20, 0)
-    assert found.new_ids == ()
+    assert found.ids == known.ids
     assert torch.equal(found.prototypes, known.prototypes)
     empty = describe_groups(found, points[groups == 1])[0]
     assert (empty.size, empty.medoid, empty.typical) == (0, None, ())
@@ -326,13 +306,3 @@ def test_halves_of_groups_are_the_cut_along_the_longest_direction():
     means, gains = _half(points, weights, labels, centres)
     assert means.tolist() == [[5, 0], [1, -3], [0, -4]]
     assert gains.tolist() == pytest.approx([25, 16, 16])
-
-
-def test_a_range_of_counts_takes_seconds():
-    points, _ = blobs([20] * 30, width=384)
-    start = time.process_time()
-    found = group_for_counts(
-        points, keys_of(points), KnownCategories.none(384), next_id=0, counts=range(15, 35)
-    )
-    assert list(found.groupings) == list(range(15, 35))
-    assert time.process_time() - start < 10

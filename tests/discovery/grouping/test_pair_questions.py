@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,7 +32,16 @@ def digits():
 
 def answered(constraints, pairs, truth):
     same = [pair for pair in pairs if truth[pair[0]] == truth[pair[1]]]
-    return constraints.plus(must_link=same, cannot_link=[pair for pair in pairs if pair not in same])
+    return linked(constraints, same, [pair for pair in pairs if pair not in same])
+
+
+def linked(constraints, must_link=(), cannot_link=()):
+    """These constraints and more links."""
+    return replace(
+        constraints,
+        must_link=(*constraints.must_link, *must_link),
+        cannot_link=(*constraints.cannot_link, *cannot_link),
+    )
 
 
 def regroup(digits, constraints):
@@ -152,7 +162,7 @@ def test_small_random_cases_never_ask_what_follows(seed):
 
 def _possible(constraints, **more):
     try:
-        constraints.plus(**more)
+        linked(constraints, **more)
     except DataError:
         return False
     return True

@@ -2,9 +2,7 @@
 
 from promptccd.discovery.grouping.open_grouping import (
     Grouping,
-    GroupingRange,
     KnownCategories,
-    group_for_counts,
     group_images,
 )
 from promptccd.discovery.grouping.questions import (
@@ -18,11 +16,9 @@ from promptccd.discovery.grouping.questions import (
 __all__ = [
     "GroupDescription",
     "Grouping",
-    "GroupingRange",
     "KnownCategories",
     "PairQuestion",
     "describe_groups",
-    "group_for_counts",
     "group_images",
     "pair_questions",
     "suggest_split",

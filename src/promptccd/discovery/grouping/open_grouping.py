@@ -141,11 +141,6 @@ class Grouping:
     count: CountEstimate
 
     @property
-    def new_ids(self) -> tuple[int, ...]:
-        """Categories that were not known."""
-        return self.ids[self.num_known :]
-
-    @property
     def margins(self) -> Tensor:
         """``(N,)`` how much nearer the image is to its group than to the next; below 0 where a constraint moved it."""
         return self.second_distances - self.distances
@@ -309,20 +304,6 @@ logger = logging.getLogger(__name__)
 MOST_NEW = 100  # new groups tried in an estimate; more if there are many images
 FEWEST_IMAGES = 4  # in each of them, on average
 PATIENCE = 10  # counts tried beyond the last one that was near the best, at least
-SLIDER_MARGIN = 5  # counts shown on either side of the estimate's range
-
-
-@dataclass(frozen=True)
-class GroupingRange:
-    """Groupings for a range of counts.
-
-    Attributes:
-        estimate: the number of categories the images speak for.
-        groupings: by number of categories, ascending.
-    """
-
-    estimate: CountEstimate
-    groupings: dict[int, Grouping]
 
 
 def group_images(
@@ -382,58 +363,6 @@ def group_images(
             len(step.centres),
         )
     return problem.grouping(step, CountEstimate.known(len(step.centres)))
-
-
-def group_for_counts(
-    features: Array,
-    keys: Sequence[str],
-    known: KnownCategories,
-    *,
-    counts: Sequence[int] | None = None,
-    next_id: int,
-    constraints: GroupingConstraints | None = None,
-    seed: int = 0,
-    restarts: int = 5,
-    temperature: float = 0.1,
-) -> GroupingRange:
-    """Groupings for several numbers of categories at once, each what `group_images` returns for that number.
-
-    Args:
-        features: as for `group_images`.
-        keys: likewise.
-        known: likewise.
-        counts: numbers of categories; None is the estimate's range and 5 on either side. Those that cannot be had
-            are left out: out of bounds, more than there are distinct images, or too few for the constraints.
-        next_id: as for `group_images`.
-        constraints: likewise.
-        seed: likewise.
-        restarts: likewise.
-        temperature: likewise.
-
-    Raises:
-        DataError: as `group_images`.
-    """
-    problem = GroupingProblem.of(features, keys, known, next_id, constraints, temperature)
-    steps = problem.steps(seed, restarts)
-    estimate, tried = _estimate(problem, steps)
-    if counts is None:
-        counts = range(max(1, estimate.low - SLIDER_MARGIN), estimate.high + SLIDER_MARGIN + 1)
-    most = len(problem.held) + len(problem.units.points)
-    counts = sorted({count for count in counts if count <= most})
-    for step in steps:
-        if max(tried) >= max(counts, default=0):
-            break
-        tried[len(step.centres)] = step
-    chosen = [count for count in counts if count in tried and not tried[count].stuck]
-    return GroupingRange(
-        estimate,
-        {
-            count: problem.grouping(
-                tried[count], estimate if count == estimate.count else CountEstimate.known(count)
-            )
-            for count in chosen
-        },
-    )
 
 
 def _estimate(problem: GroupingProblem, steps: Iterator[Growth]) -> tuple[CountEstimate, dict[int, Growth]]:
