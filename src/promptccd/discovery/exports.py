@@ -58,9 +58,8 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
         session: whose images.
         file_names: say what the files are called; otherwise they are numbered.
     """
-    stage, standing = session.current, session.standing()
-    row_of = {key: row for row, key in enumerate(standing.keys)}
-    grouping, settled = standing.grouping, set(session.settled)
+    stage, assigned, settled = session.current, session.assignment(), set(session.settled)
+    row_of = {key: row for row, key in enumerate(assigned.keys)}
     rows = []
     for file in stage.intake.files:
         original = stage.intake.original(file)
@@ -75,7 +74,7 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
             note = f"nearly the same picture as {shown_name(near, file_names)}" + (
                 f"; {note}" if note else ""
             )
-        category = None if found is None or skipped else int(grouping.category_ids[found])
+        category = None if found is None or skipped else int(assigned.category_ids[found])
         rows.append(
             AssignmentRow(
                 file=shown_name(file, file_names),
@@ -83,8 +82,8 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
                 category=category,
                 name="" if category is None else session.registry.category(category).name,
                 known="" if category is None else _standing_word(session, category, settled),
-                confidence=None if category is None else round(float(grouping.confidences[found]), 6),
-                distance=None if category is None else round(float(grouping.distances[found]), 6),
+                confidence=None if category is None else round(float(assigned.confidences[found]), 6),
+                distance=None if category is None else round(float(assigned.distances[found]), 6),
                 stage=stage.stage,
                 status="skipped" if skipped else "duplicate" if is_copy else "used",
                 note=note,

@@ -6,7 +6,7 @@ prototypes point the same way (new images of a category discovered before). Imag
 little about what a cluster is: they would be in their category whatever was found.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,34 @@ class StageGroups:
     ids: Sequence[int | None] | None = None
     confidences: np.ndarray | None = None
     features: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        keys: Sequence[str],
+        category_ids: np.ndarray,
+        ids: Sequence[int],
+        prototypes: np.ndarray,
+        *,
+        settled: Container[int],
+        confidences: np.ndarray | None = None,
+        features: np.ndarray | None = None,
+    ) -> "StageGroups":
+        """Groups that bear ids, of which only those in `settled` are categories of the registry already.
+
+        Args:
+            keys: the images.
+            category_ids: id of every image's group, ``(N,)``.
+            ids: of all groups, ``K`` long.
+            prototypes: of these, ``(K, D)``.
+            settled: ids that stay; groups with another id are matched, or get a number of the registry.
+            confidences: see the class.
+            features: see the class.
+        """
+        row_of = {identity: row for row, identity in enumerate(ids)}
+        clusters = np.array([row_of[each] for each in category_ids.tolist()], dtype=np.int64)
+        kept = [identity if identity in settled else None for identity in ids]
+        return cls(keys, clusters, prototypes, kept, confidences, features)
 
     @property
     def settled(self) -> Sequence[int | None]:

@@ -213,17 +213,10 @@ def observe_stage(
             found.prototype_ids, shown, len(names), prototypes, stage=stage, members=members
         )
         return registry, found
-    row_of = {identity: row for row, identity in enumerate(found.prototype_ids)}
     before = {int(each) for ids in settled.assigned for each in np.unique(ids)}
     registry = settled.registry.copy()
     registry.observe(
-        stage,
-        StageGroups(
-            keys,
-            np.array([row_of[each] for each in found.category_ids.tolist()], dtype=np.int64),
-            prototypes,
-            ids=[identity if identity in before else None for identity in found.prototype_ids],
-        ),
+        stage, StageGroups.of(keys, found.category_ids, found.prototype_ids, prototypes, settled=before)
     )
     active = registry.active_prototypes()
     ids = np.array([registry.members.get(key, NO_CATEGORY) for key in keys], dtype=np.int64)

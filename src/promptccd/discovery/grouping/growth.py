@@ -13,6 +13,7 @@ from torch.nn import functional
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.data.randomness import numpy_generator
 from promptccd.errors import DataError
+from promptccd.models.assignment import squared_distances
 
 ANSWER_WORTH = 5.0  # images that one a person spoke of counts for: it was shown because others are like it
 MAX_SEARCH_STEPS = 20_000  # of the search for groups that keep images apart
@@ -46,9 +47,7 @@ class Units:
 
     def distances(self, centres: Tensor) -> Tensor:
         """Squared distances ``(M, K)`` to centres ``(K, D)`` float64."""
-        squares: Tensor = self.__dict__["squares"]
-        products = torch.addmm(centres.square().sum(1), self.points, centres.T, alpha=-2)
-        return products.add_(squares[:, None]).clamp_(min=0)
+        return squared_distances(self.points, centres, self.__dict__["squares"])
 
     def assign(self, distances: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """The nearest group each unit may be in.
@@ -268,7 +267,8 @@ def grow(units: Units, held: Tensor, num_opened: int, *, seed: int, restarts: in
     state = _lloyd(units, torch.cat([held, _first_centres(units, len(held), num_opened)]), len(held))
     candidates = _candidates(len(units.points), seed)
     halves = _Halves(units)
-    between = _squared_distances(units.points[candidates], units.points)
+    # They only rank candidates, so half the precision will do.
+    between = squared_distances(units.points[candidates].float(), units.points.float())
     while True:
         yield state
         if len(state.centres) == len(held) + len(units.points):
@@ -307,12 +307,6 @@ def _candidates(num_units: int, seed: int) -> Tensor:
         return torch.arange(num_units)
     drawn = numpy_generator("centres of new groups", seed).permutation(num_units)[:MAX_CANDIDATES]
     return torch.from_numpy(drawn).sort().values
-
-
-def _squared_distances(first: Tensor, second: Tensor) -> Tensor:
-    """``(Q, M)`` float32: they only rank candidates."""
-    products = first.float() @ second.float().T
-    return products.mul_(-2).add_(first.square().sum(1)[:, None].float()).add_(second.square().sum(1).float())
 
 
 def _starts(

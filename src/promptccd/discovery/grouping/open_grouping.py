@@ -17,6 +17,8 @@ from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.semi_supervised_kmeans import Array, as_features
 from promptccd.discovery.grouping.growth import Growth, Units, grow, make_units, refusal
 from promptccd.errors import DataError
+from promptccd.models import Assignment
+from promptccd.models.assignment import assign, squared_distances
 
 SAME = 0.98  # of the best silhouette: of counts about as good, the smallest is the estimate
 NEAR = 0.9  # of the best: what could as well have been
@@ -40,11 +42,9 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, num_held: int) -
     """
     if len(centres) < 2:
         return 0.0
-    squared = (
-        torch.addmm(centres.square().sum(1), points, centres.T, alpha=-2) + points.square().sum(1)[:, None]
-    )
+    squared = squared_distances(points, centres)
     spread = (1 - centres.square().sum(1)).clamp_(min=0)
-    to_groups = squared.clamp_(min=0) + spread
+    to_groups = squared + spread
     sizes = labels.bincount(minlength=len(centres)).double()
     own = to_groups.gather(1, labels[:, None])[:, 0]
     is_new = labels >= num_held
@@ -86,22 +86,20 @@ class KnownCategories:
     Attributes:
         ids: category ids, distinct, >= 0.
         prototypes: ``(C, D)`` means of unit features.
-        sizes: images behind each prototype.
 
     Raises:
-        DataError: the three do not fit together.
+        DataError: the two do not fit together.
     """
 
     ids: tuple[int, ...]
     prototypes: Tensor
-    sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
         shape = tuple(self.prototypes.shape)
-        if len(shape) != 2 or not len(self.ids) == len(self.sizes) == shape[0]:
+        if len(shape) != 2 or len(self.ids) != shape[0]:
             raise DataError(
-                f"Expected one id, prototype and size per known category, got {len(self.ids)} ids, prototypes of "
-                f"shape {shape} and {len(self.sizes)} sizes."
+                f"Expected one id and prototype per known category, got {len(self.ids)} ids and prototypes of shape "
+                f"{shape}."
             )
         if len(set(self.ids)) != len(self.ids) or min(self.ids, default=0) < 0:
             raise DataError(f"Expected distinct ids >= 0 of known categories, got {list(self.ids)}.")
@@ -109,41 +107,7 @@ class KnownCategories:
     @classmethod
     def none(cls, width: int) -> "KnownCategories":
         """A bare backbone's: nothing."""
-        return cls((), torch.empty(0, width), ())
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """Every image in one group; on the CPU.
-
-    Attributes:
-        category_ids: ``(N,)`` int64, in the order of the images given.
-        ids: ``(K,)`` all categories: the known ones as given, those opened by a pin, then new ones.
-        num_known: C; the first so many are known.
-        prototypes: ``(K, D)`` float32: known ones as given, means of unit features for the others.
-        sizes: ``(K,)`` images of these in each; 0 for a known category of which there is none here.
-        confidences: ``(N,)`` in 0..1, soft-max over negative squared distances; 1 for a pinned image.
-        distances: ``(N,)`` squared distance of the unit feature to the prototype.
-        second_ids: ``(N,)`` the nearest other category, -1 if there is none.
-        second_distances: ``(N,)`` squared distance to it, infinite if there is none.
-        count: number of categories, estimated or given, known ones included.
-    """
-
-    category_ids: Tensor
-    ids: tuple[int, ...]
-    num_known: int
-    prototypes: Tensor
-    sizes: tuple[int, ...]
-    confidences: Tensor
-    distances: Tensor
-    second_ids: Tensor
-    second_distances: Tensor
-    count: CountEstimate
-
-    @property
-    def margins(self) -> Tensor:
-        """``(N,)`` how much nearer the image is to its group than to the next; below 0 where a constraint moved it."""
-        return self.second_distances - self.distances
+        return cls((), torch.empty(0, width))
 
 
 @dataclass(frozen=True)
@@ -153,6 +117,7 @@ class GroupingProblem:
     Attributes:
         points: ``(N, D)`` float64 unit features.
         order: ``(N,)`` where each came from.
+        keys: of the images, sorted.
         units: images that move together.
         known: the categories that exist.
         held: ``(C, D)`` float64, their prototypes.
@@ -163,6 +128,7 @@ class GroupingProblem:
 
     points: Tensor
     order: Tensor
+    keys: Sequence[str]
     units: Units
     known: KnownCategories
     held: Tensor
@@ -206,7 +172,7 @@ class GroupingProblem:
 
         units = make_units(points, sorted_keys, constraints, group_of_category)
         held = as_features(known.prototypes, "prototypes").cpu().double()
-        return cls(points, order, units, known, held, opened, next_id, temperature)
+        return cls(points, order, sorted_keys, units, known, held, opened, next_id, temperature)
 
     def steps(self, seed: int, restarts: int) -> Iterator[Growth]:
         """Groups for the least number of categories, then for one more each time."""
@@ -236,7 +202,7 @@ class GroupingProblem:
             fresh += 1
         return tuple(ids)
 
-    def grouping(self, step: Growth, count: CountEstimate) -> Grouping:
+    def assignment(self, step: Growth) -> Assignment:
         """The groups of one step, in the order the images came in.
 
         Raises:
@@ -244,35 +210,17 @@ class GroupingProblem:
         """
         if step.stuck:
             raise refusal(self.units, step.stuck, len(step.centres))
-        labels = step.labels[self.units.unit_of_image]
-        squared = torch.addmm(step.centres.square().sum(1), self.points, step.centres.T, alpha=-2)
-        squared = (squared + self.points.square().sum(1)[:, None]).clamp_(min=0)
-        own = squared.gather(1, labels[:, None])
-        confidences = torch.softmax(-squared / self.temperature, dim=1).gather(1, labels[:, None])[:, 0]
-        pinned = torch.tensor([int(unit) in self.units.pinned for unit in self.units.unit_of_image])
-        second_distances, second = squared.scatter(1, labels[:, None], torch.inf).min(1)
-        ids = self.ids(len(step.centres))
-        numbers = torch.tensor(ids)
-        second_ids = numbers[second].where(second_distances.isfinite(), -1)
-
-        def as_given(values: Tensor) -> Tensor:
-            return torch.empty_like(values).index_copy_(0, self.order, values)
-
-        prototypes = torch.cat(
-            [self.known.prototypes.detach().cpu().float(), step.centres[len(self.held) :].float()]
-        )
-        return Grouping(
-            category_ids=as_given(numbers[labels]),
-            ids=ids,
+        found = assign(
+            self.points,
+            step.centres,
+            self.ids(len(step.centres)),
+            temperature=self.temperature,
+            rows=step.labels[self.units.unit_of_image],
+            decided=torch.tensor([int(unit) in self.units.pinned for unit in self.units.unit_of_image]),
             num_known=len(self.held),
-            prototypes=prototypes,
-            sizes=tuple(labels.bincount(minlength=len(ids)).tolist()),
-            confidences=as_given(confidences.where(~pinned, 1.0).float()),
-            distances=as_given(own[:, 0].float()),
-            second_ids=as_given(second_ids),
-            second_distances=as_given(second_distances.float()),
-            count=count,
+            keys=self.keys,
         )
+        return found.select(self.order.argsort())
 
 
 def _check(
@@ -317,7 +265,7 @@ def group_images(
     seed: int = 0,
     restarts: int = 5,
     temperature: float = 0.1,
-) -> Grouping:
+) -> tuple[Assignment, CountEstimate]:
     """Assign images to known categories and to new groups beside them.
 
     k-means on unit features in which known prototypes are fixed: an image that no constraint speaks of ends with
@@ -342,6 +290,10 @@ def group_images(
         restarts: candidates tried for each new group.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
 
+    Returns:
+        Every image in one group, on the CPU: ids are the known ones as given, those opened by a pin, then new ones. And
+        the number of categories, estimated or given, known ones included.
+
     Raises:
         DataError: no image, NaN or infinite features, keys or prototypes that do not fit, `num_categories` below the
             known categories or above them and the images together, `next_id` not above every known id, or
@@ -351,7 +303,7 @@ def group_images(
     steps = problem.steps(seed, restarts)
     if num_categories is None:
         estimate, tried = _estimate(problem, steps)
-        return problem.grouping(tried[estimate.count], estimate)
+        return problem.assignment(tried[estimate.count]), estimate
     problem.check_count(num_categories)
     for step in steps:
         if len(step.centres) == num_categories:
@@ -362,7 +314,7 @@ def group_images(
             num_categories,
             len(step.centres),
         )
-    return problem.grouping(step, CountEstimate.known(len(step.centres)))
+    return problem.assignment(step), CountEstimate.known(len(step.centres))
 
 
 def _estimate(problem: GroupingProblem, steps: Iterator[Growth]) -> tuple[CountEstimate, dict[int, Growth]]:
