@@ -8,6 +8,7 @@ from promptccd.registry.tables import Pair, Patch, Tables
 
 GROUPING = "grouping"  # kind of the entries that no person made
 LONGEST_TIME = 40  # characters
+SURE = 0.5  # least confidence of an image that the model is sure of
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class StageChange:
     unsatisfied: tuple[Pair, ...] = ()
 
 
-def compare(before: Tables, after: Tables, *, stage: int, rerun: bool, sure: float) -> StageChange:
+def compare(before: Tables, after: Tables, *, stage: int, rerun: bool) -> StageChange:
     """What became different between two states of one registry.
 
     Args:
@@ -87,7 +88,6 @@ def compare(before: Tables, after: Tables, *, stage: int, rerun: bool, sure: flo
         after: the later one.
         stage: the stage of the later one.
         rerun: whether that stage had been grouped before.
-        sure: least confidence in 0..1 of an image that the model is sure of.
     """
     # One that came and was emptied again is no change: there is nothing of it to be seen before or after.
     new = [each for each in after.living() if each.id not in before.categories and not each.dormant]
@@ -116,7 +116,7 @@ def compare(before: Tables, after: Tables, *, stage: int, rerun: bool, sure: flo
         unsure=tuple(
             key
             for key, confidence in sorted(before.confidences.items())
-            if confidence >= sure > confidences.get(key, 1.0)
+            if confidence >= SURE > confidences.get(key, 1.0)
         ),
         unassigned=len(after.images) - len(after.members),
     )

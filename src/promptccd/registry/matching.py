@@ -17,6 +17,7 @@ from promptccd.errors import RegistryError
 from promptccd.registry.tables import Tables
 
 NEW, REJECTED = -1, -2
+MIN_SIMILARITY = 0.9  # least cosine of two prototypes of one category that are each other's nearest
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,16 +123,13 @@ class _Evidence:
     totals: np.ndarray  # (C,) images that could speak for the category
 
 
-def match_clusters(
-    groups: StageGroups, tables: Tables, prototypes: np.ndarray, min_similarity: float
-) -> np.ndarray:
+def match_clusters(groups: StageGroups, tables: Tables, prototypes: np.ndarray) -> np.ndarray:
     """Category of every cluster, ``(K,)``; `NEW` for none, `REJECTED` for one that a person said is none.
 
     Args:
         groups: the new grouping.
         tables: the registry so far.
         prototypes: its prototypes ``(R, D)``.
-        min_similarity: least cosine of two prototypes of one category.
 
     Raises:
         RegistryError: a settled id is not registered.
@@ -140,7 +138,7 @@ def match_clusters(
     evidence = _gather(groups, tables)
     _by_shared_images(found, evidence, tables)
     _join_merged(found, evidence, tables)
-    _by_prototype(found, groups, evidence, tables, prototypes, min_similarity)
+    _by_prototype(found, groups, evidence, tables, prototypes)
     return found
 
 
@@ -229,7 +227,6 @@ def _by_prototype(
     evidence: _Evidence,
     tables: Tables,
     prototypes: np.ndarray,
-    min_similarity: float,
 ) -> None:
     """Clusters and categories that are each other's nearest, among all of them, and near enough.
 
@@ -248,7 +245,7 @@ def _by_prototype(
         mutual = int(similarity[:, nearest].argmax()) == cluster
         identity, row = candidates[nearest]
         is_taken = identity in taken and row == tables.categories[identity].prototype_row
-        if not mutual or similarity[cluster, nearest] < min_similarity or is_taken:
+        if not mutual or similarity[cluster, nearest] < MIN_SIMILARITY or is_taken:
             continue
         target = tables.resolve(identity)
         found[cluster] = REJECTED if target is None else target

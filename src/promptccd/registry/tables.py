@@ -5,10 +5,11 @@ import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from promptccd.clustering.constraints import GroupingConstraints, Pair
 from promptccd.errors import DataError, RegistryError
 
 LONGEST_NAME = 100
@@ -118,10 +119,6 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
-if TYPE_CHECKING:
-    from promptccd.clustering.constraints import GroupingConstraints
-
-Pair = tuple[str, str]
 SAME, DIFFERENT = "same", "different"
 LONGEST_KEY = 1000
 
@@ -187,7 +184,7 @@ class Tables:
         """Keys of a category's images, sorted."""
         return sorted(key for key, category in self.members.items() if category == identity)
 
-    def constraints(self, only_linked: bool = False) -> "GroupingConstraints":
+    def constraints(self, only_linked: bool = False) -> GroupingConstraints:
         """What people have said about images.
 
         Args:
@@ -196,9 +193,6 @@ class Tables:
         Raises:
             RegistryError: it contradicts itself.
         """
-        # Here, because clustering takes seconds to import, and most commands about categories group nothing.
-        from promptccd.clustering.constraints import GroupingConstraints
-
         keys = {key for pair in self.links for key in pair} if only_linked else None
         pinned: Mapping[str, int] = self.pinned
         forbidden: Mapping[str, tuple[int, ...]] = self.forbidden

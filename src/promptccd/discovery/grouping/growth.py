@@ -16,6 +16,7 @@ from promptccd.errors import DataError
 from promptccd.models.assignment import squared_distances
 
 ANSWER_WORTH = 5.0  # images that one a person spoke of counts for: it was shown because others are like it
+RESTARTS = 5  # places tried for each new centre
 MAX_SEARCH_STEPS = 20_000  # of the search for groups that keep images apart
 
 
@@ -250,7 +251,7 @@ class Growth:
 
 
 @torch.no_grad()
-def grow(units: Units, held: Tensor, num_opened: int, *, seed: int, restarts: int) -> Iterator[Growth]:
+def grow(units: Units, held: Tensor, num_opened: int, *, seed: int) -> Iterator[Growth]:
     """Groupings with more and more groups, until another would be empty.
 
     Each continues the one before: the new centre starts at the unit that would take most off the inertia, of several
@@ -262,7 +263,6 @@ def grow(units: Units, held: Tensor, num_opened: int, *, seed: int, restarts: in
         held: ``(H, D)`` float64 prototypes that stay.
         num_opened: groups H, H + 1, ... that pinned units open.
         seed: of the candidates, drawn where there are more than 2,000 units.
-        restarts: candidates tried for each new group.
     """
     state = _lloyd(units, torch.cat([held, _first_centres(units, len(held), num_opened)]), len(held))
     candidates = _candidates(len(units.points), seed)
@@ -274,7 +274,7 @@ def grow(units: Units, held: Tensor, num_opened: int, *, seed: int, restarts: in
         if len(state.centres) == len(held) + len(units.points):
             return
         halves.update(state)
-        starts = _starts(units, state, halves, candidates, between, restarts)
+        starts = _starts(units, state, halves, candidates, between)
         if not len(starts):
             return
         trials = [
@@ -309,9 +309,7 @@ def _candidates(num_units: int, seed: int) -> Tensor:
     return torch.from_numpy(drawn).sort().values
 
 
-def _starts(
-    units: Units, state: Growth, halves: "_Halves", candidates: Tensor, between: Tensor, restarts: int
-) -> Tensor:
+def _starts(units: Units, state: Growth, halves: "_Halves", candidates: Tensor, between: Tensor) -> Tensor:
     """Where the next centre may start, ``(S, D)``: of two per group the best few of all.
 
     The unit of a group that would take most off the inertia finds small far groups; the mean of one half of the
@@ -324,7 +322,7 @@ def _starts(
     groups = state.labels[candidates]
     of_units = saved.new_zeros(len(state.centres)).scatter_reduce_(0, groups, saved, "amax").double()
     gains = torch.cat([of_units, halves.gains])
-    order = gains.argsort(descending=True, stable=True)[:restarts]
+    order = gains.argsort(descending=True, stable=True)[:RESTARTS]
     rows = []
     for place in order[gains[order] > LEAST_GAIN * float(units.weights.sum())].tolist():
         if place >= len(of_units):

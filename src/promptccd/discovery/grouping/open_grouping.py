@@ -174,9 +174,9 @@ class GroupingProblem:
         held = as_features(known.prototypes, "prototypes").cpu().double()
         return cls(points, order, sorted_keys, units, known, held, opened, next_id, temperature)
 
-    def steps(self, seed: int, restarts: int) -> Iterator[Growth]:
+    def steps(self, seed: int) -> Iterator[Growth]:
         """Groups for the least number of categories, then for one more each time."""
-        return grow(self.units, self.held, len(self.opened), seed=seed, restarts=restarts)
+        return grow(self.units, self.held, len(self.opened), seed=seed)
 
     def check_count(self, num_categories: int) -> None:
         """Refuse a number of categories that these images and categories cannot have.
@@ -263,7 +263,6 @@ def group_images(
     next_id: int,
     constraints: GroupingConstraints | None = None,
     seed: int = 0,
-    restarts: int = 5,
     temperature: float = 0.1,
 ) -> tuple[Assignment, CountEstimate]:
     """Assign images to known categories and to new groups beside them.
@@ -287,7 +286,6 @@ def group_images(
         next_id: first id for new groups; ids that a pin opened are left out.
         constraints: what people said.
         seed: of the candidates for new groups, drawn where there are more than 2,000 images.
-        restarts: candidates tried for each new group.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
 
     Returns:
@@ -300,7 +298,7 @@ def group_images(
             constraints that so many categories cannot satisfy; the message names the images.
     """
     problem = GroupingProblem.of(features, keys, known, next_id, constraints, temperature)
-    steps = problem.steps(seed, restarts)
+    steps = problem.steps(seed)
     if num_categories is None:
         estimate, tried = _estimate(problem, steps)
         return problem.assignment(tried[estimate.count]), estimate
