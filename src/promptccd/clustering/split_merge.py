@@ -236,8 +236,8 @@ def split_and_merge(
         features: ``(N, D)``, L2-normalised.
         start: number of k-means clusters to begin with, best a guess of the right size; raised to the number of
             settled categories.
-        settled: ``(N,)`` int64, the category of features it is known of (replay samples know their component), -1
-            for the others; `None` if none is known. Those of one category stay together, those of two apart.
+        settled: ``(N,)`` int64, the known category of each feature (of a replay sample, its component), -1 where
+            it is unknown; `None` if all are. Those of one category stay together, those of two apart.
         prior: of every cluster; None is the paper's.
         max_sweeps: most sweeps.
         seed: sweep i draws from a generator keyed by (seed, i).

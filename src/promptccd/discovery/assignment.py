@@ -1,13 +1,13 @@
 """Which categories of a registry images are in now: after a grouping and all edits since."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from promptccd.models import Assignment
 from promptccd.models.assignment import assign
-from promptccd.registry import CategoryRegistry
+from promptccd.registry import Category, CategoryRegistry
 
 
 def assignment_in(
@@ -45,3 +45,8 @@ def assignment_in(
         num_known=len(first.intersection(ids)),
         keys=kept,
     )
+
+
+def standing_of(category: Category, known_ids: Collection[int]) -> str:
+    """``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise."""
+    return "known" if category.known else "settled" if category.id in known_ids else "new"

@@ -48,7 +48,7 @@ def split_category(
             f"{len(part)} of the {len(rows)} images of category {category} were selected: select some, not all."
         )
     kept = found.prototypes[found.ids.index(category)].numpy()
-    rest_prototype = kept if _is_settled(found, category) else _mean(found.features[rest])
+    rest_prototype = kept if category in found.known_ids else _mean(found.features[rest])
     return Split(category, tuple(images), _mean(found.features[part]), rest_prototype, name)
 
 
@@ -64,7 +64,7 @@ def move_images(found: Assignment, images: Sequence[str], to: int | None) -> Mov
     for category in sorted(touched):
         rows = {row for row in found.rows_of(category) if found.keys[row] not in chosen}
         rows |= set(moved) if category == to else set()
-        if rows and not _is_settled(found, category):
+        if rows and category not in found.known_ids:
             prototypes[category] = _mean(found.features[sorted(rows)])
     return Move(tuple(images), to, prototypes)
 
@@ -87,10 +87,6 @@ def dissolve_category(found: Assignment, category: int) -> NotACategory:
         {found.keys[row]: int(identity) for row, identity in zip(rows, nearest, strict=True)},
         rest_to_nearest=True,
     )
-
-
-def _is_settled(found: Assignment, category: int) -> bool:
-    return category in found.ids[: found.num_known]
 
 
 def _mean(features: Tensor) -> np.ndarray:

@@ -10,6 +10,7 @@ from datasets import Features, Image, Value
 
 from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.images import Status
+from promptccd.discovery.assignment import standing_of
 from promptccd.discovery.intake.intake import IntakeFile
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, DiskError
@@ -58,7 +59,7 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
         session: whose images.
         file_names: say what the files are called; otherwise they are numbered.
     """
-    stage, assigned, settled = session.current, session.assignment(), set(session.settled)
+    stage, assigned = session.current, session.assignment()
     row_of = {key: row for row, key in enumerate(assigned.keys)}
     rows = []
     for file in stage.intake.files:
@@ -74,14 +75,16 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
             note = f"nearly the same picture as {shown_name(near, file_names)}" + (
                 f"; {note}" if note else ""
             )
-        category = None if found is None or skipped else int(assigned.category_ids[found])
+        category = None
+        if found is not None and not skipped:
+            category = session.registry.category(int(assigned.category_ids[found]))
         rows.append(
             AssignmentRow(
                 file=shown_name(file, file_names),
                 sha256=file.content_hash,
-                category=category,
-                name="" if category is None else session.registry.category(category).name,
-                known="" if category is None else _standing_word(session, category, settled),
+                category=None if category is None else category.id,
+                name="" if category is None else category.name,
+                known="" if category is None else standing_of(category, assigned.known_ids),
                 confidence=None if category is None else round(float(assigned.confidences[found]), 6),
                 distance=None if category is None else round(float(assigned.distances[found]), 6),
                 stage=stage.stage,
@@ -95,12 +98,6 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
 def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
     """The rows as CSV; text that a spreadsheet would take for a formula is made harmless."""
     return csv_text([item.name for item in fields(AssignmentRow)], [asdict(row) for row in rows])
-
-
-def _standing_word(session: DiscoverySession, category: int, settled: set[int]) -> str:
-    if session.registry.category(category).known:
-        return "known"
-    return "settled" if category in settled else "new"
 
 
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from promptccd.discovery.assignment import standing_of
 from promptccd.discovery.session import DiscoverySession
 from promptccd.models import Assignment
 from promptccd.registry import CategoryRegistry
@@ -82,7 +83,7 @@ def _view(found: Assignment, registry: CategoryRegistry, row: int, to_known: Ten
     return GroupView(
         id=category.id,
         name=category.name,
-        standing="known" if category.known else "settled" if row < found.num_known else "new",
+        standing=standing_of(category, found.known_ids),
         size=len(members),
         confidence=float(found.confidences[members].mean()),
         typical=tuple(found.keys[each] for each in typical),

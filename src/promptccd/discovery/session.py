@@ -68,7 +68,7 @@ class DiscoverySession:
         view: its deterministic view.
         registry: categories and corrections so far.
         seed: of everything that is drawn.
-        limits: on what is read; none means those for a person's own files.
+        limits: on what is read; by default those for a person's own files.
         cache: of features; none keeps nothing on disk.
 
     Attributes:
@@ -106,12 +106,12 @@ class DiscoverySession:
 
         Args:
             place: the model. With a bare backbone everything is new.
-            registry: to go on with; none means the one beside the model, or one made of its categories.
+            registry: to go on with; by default the one beside the model, or one made of its categories.
             seed: see the class.
             limits: likewise.
             cache: likewise.
-            device: where to embed; none means a GPU if there is one.
-            max_model_bytes: the most that its weights may take in memory; none means twice the largest DINO's.
+            device: where to embed; by default a GPU if there is one.
+            max_model_bytes: the most that its weights may take in memory; by default twice the largest DINO's.
 
         Raises:
             RunError: there is no such model, or it is damaged.
@@ -256,7 +256,7 @@ class DiscoverySession:
         return change
 
     def keep(self, estimate: CountEstimate) -> None:
-        """Leave images that were grouped before as they stand, corrections included.
+        """Leave images that were grouped before in their categories, corrections included.
 
         Args:
             estimate: the number of categories, as it was found when they were grouped.
@@ -270,7 +270,7 @@ class DiscoverySession:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether the newest images stand somewhere already, because they were grouped as this very stage."""
+        """Whether the newest images were grouped already, as this very stage."""
         return self.current.stage == self.registry.stage and all(
             key in self.registry.images for key in self.current.keys
         )

@@ -304,7 +304,7 @@ def score_baselines(recipe: Recipe) -> None:
 
 
 def _start_server() -> None:
-    """Start the server deaf to Ctrl-C, which a terminal sends to it too: the sweep tells its cells itself."""
+    """Start the server, ignoring Ctrl-C, which a terminal sends to it too: the sweep stops its cells itself."""
     if threading.current_thread() is not threading.main_thread():
         return  # no place to change what a signal does; the first cell starts the server
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)

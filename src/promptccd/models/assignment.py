@@ -37,6 +37,11 @@ class Assignment:
     keys: tuple[str, ...] = ()
 
     @property
+    def known_ids(self) -> tuple[int, ...]:
+        """Categories that were there before these images."""
+        return self.ids[: self.num_known]
+
+    @property
     def margins(self) -> Tensor:
         """``(N,)`` how much nearer the image is to its category than to the next; below 0 where it was moved there."""
         return self.second_distances - self.distances

@@ -136,7 +136,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             args: for the model's constructor.
             config: instead of the one that lies there.
             output_loading_info: also return what transformers says of the keys.
-            max_model_bytes: the most its weights may take in memory; none means `MAX_MODEL_BYTES`.
+            max_model_bytes: the most its weights may take in memory; by default `MAX_MODEL_BYTES`.
             kwargs: where to look, fields of the configuration, ``variant``, and what transformers takes.
 
         Raises:

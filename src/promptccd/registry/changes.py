@@ -90,8 +90,10 @@ def compare(before: Tables, after: Tables, *, stage: int, rerun: bool) -> StageC
         rerun: whether that stage had been grouped before.
     """
     # One that came and was emptied again is no change: there is nothing of it to be seen before or after.
-    new = [each for each in after.living() if each.id not in before.categories and not each.dormant]
-    common = [(before.categories[each.id], each) for each in after.living() if each.id in before.categories]
+    new = [each for each in after.not_retired() if each.id not in before.categories and not each.dormant]
+    common = [
+        (before.categories[each.id], each) for each in after.not_retired() if each.id in before.categories
+    ]
     moved = {
         key: (before.members.get(key), after.members.get(key))
         for key in sorted(before.images)

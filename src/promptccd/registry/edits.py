@@ -32,7 +32,7 @@ class Edit:
     kind: ClassVar[str]
 
     def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
-        """Tell a draft what shall stand where.
+        """Write the new values into a draft.
 
         Args:
             draft: of the registry to change.
@@ -74,7 +74,7 @@ class Rename(Edit):
         """See `Edit.apply`."""
         name = check_name(self.name)
         renamed = draft.tables.category(self.category)
-        for other in draft.tables.living():
+        for other in draft.tables.not_retired():
             if other.name == name and other.id != renamed.id:
                 raise RegistryError(
                     f"Category {other.id} is called {name!r} already: choose another name, or merge the two."
@@ -180,7 +180,7 @@ class Split(Edit):
             )
         identity = draft.new_id()
         row = draft.append_prototype(self.part_prototype)
-        name = free_name(default_name(identity), {each.name for each in draft.tables.living()})
+        name = free_name(default_name(identity), {each.name for each in draft.tables.not_retired()})
         born = min(draft.tables.images[key] for key in part)
         draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, born, 0, row))
         draft.change(whole.id, prototype_row=draft.append_prototype(self.rest_prototype))
@@ -233,7 +233,7 @@ class NotACategory(Edit):
 
 def _nearest_first(tables: Tables, prototypes: np.ndarray, category: Category) -> list[int]:
     """Ids of the other active categories, by the cosine of their prototype and this one's."""
-    others = [each for each in tables.living() if not each.dormant and each.id != category.id]
+    others = [each for each in tables.not_retired() if not each.dormant and each.id != category.id]
     own, *rest = unit(prototypes[[each.prototype_row for each in (category, *others)]])
     order = np.argsort([-float(each @ own) for each in rest], kind="stable")
     return [others[row].id for row in order]

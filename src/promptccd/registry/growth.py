@@ -140,7 +140,7 @@ def _number(
     numbers: dict[int, int] = {}
     for cluster in sorted(np.flatnonzero(sizes).tolist(), key=lambda each: (-sizes[each], each)):
         identity = draft.new_id()
-        name = free_name(default_name(identity), {each.name for each in draft.tables.living()})
+        name = free_name(default_name(identity), {each.name for each in draft.tables.not_retired()})
         draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, stage))
         numbers[first_new + cluster] = identity
     return numbers

@@ -158,7 +158,7 @@ def _settled(groups: StageGroups, tables: Tables) -> np.ndarray:
 
 
 def _gather(groups: StageGroups, tables: Tables) -> _Evidence:
-    living = [each.id for each in tables.living()]
+    living = [each.id for each in tables.not_retired()]
     rejected = [each.id for each in tables.categories.values() if each.rejected]
     columns = [*living, *rejected]
     position = {identity: column for column, identity in enumerate(columns)}

@@ -35,7 +35,7 @@ def check_tables(tables: Tables, *, num_known: int, num_rows: int, next_id: int)
     for identity, category in tables.categories.items():
         for problem in _category_problems(tables, identity, category, num_known, num_rows, next_id):
             raise RegistryError(f"Category {identity} {problem}.")
-    names = Counter(each.name for each in tables.living())
+    names = Counter(each.name for each in tables.not_retired())
     if repeated := [name for name, count in names.items() if count > 1]:
         raise RegistryError(f"Two categories are called {repeated[0]!r}.")
     for problem in _image_problems(tables):
@@ -167,7 +167,7 @@ class CategoryRegistry:
     @property
     def active(self) -> list[Category]:
         """Categories that are neither retired nor dormant, by id: known ones first."""
-        return [each for each in self._tables.living() if not each.dormant]
+        return [each for each in self._tables.not_retired() if not each.dormant]
 
     @property
     def members(self) -> Mapping[str, int]:

@@ -19,7 +19,7 @@ _REFUSED = ("Cc", "Cs", "Zl", "Zp")
 
 
 class CategoryState(StrEnum):
-    """Where a category stands."""
+    """The state of a category."""
 
     KNOWN = "known"
     DISCOVERED = "discovered"
@@ -174,7 +174,7 @@ class Tables:
             category = self.categories[category.merged_into]
         return None if category.retired else category.id
 
-    def living(self) -> list[Category]:
+    def not_retired(self) -> list[Category]:
         """Categories that are not retired, by id."""
         return [
             self.categories[each] for each in sorted(self.categories) if not self.categories[each].retired
@@ -210,7 +210,7 @@ class Tables:
             raise RegistryError(str(error)) from error
 
     def _ids(self) -> str:
-        ids = [str(each.id) for each in self.living()]
+        ids = [str(each.id) for each in self.not_retired()]
         return ", ".join(ids[:20] + ["..."] * (len(ids) > 20)) or "none yet"
 
 
@@ -223,7 +223,7 @@ class Patch:
     """Values before and after an edit.
 
     Attributes:
-        changes: per table, per key: what stood there before and what stands there after; `None` is nothing.
+        changes: per table, per key: the value before and the value after; `None` is no value.
     """
 
     changes: Changes

@@ -166,7 +166,7 @@ def key_of(sample_id: int) -> str:
 
 
 def settled_images(run: RunDirectory, sample_ids: Sequence[np.ndarray]) -> SettledImages:
-    """What stands before a stage.
+    """Images of earlier stages, with their categories when a stage begins.
 
     Args:
         run: its earlier stages are finished.
@@ -196,7 +196,7 @@ def observe_stage(
     """Take what a stage found into the registry.
 
     Args:
-        settled: what stood before the stage.
+        settled: images of the stages before it.
         found: its grouping; ids of new categories are provisional.
         sample_ids: its readable images ``(N,)``.
         names: of the known categories; position is category id.

@@ -120,7 +120,7 @@ def train_run(
     """
     arguments = recipe.training
     accelerator = accelerator or Accelerator(
-        cpu=not torch.cuda.is_available(),  # without it, processes that torchrun starts on CPUs stay strangers
+        cpu=not torch.cuda.is_available(),  # without it, processes of torchrun on CPUs do not find each other
         mixed_precision=arguments.mixed_precision,
         log_with=None if arguments.report_to == "none" else arguments.report_to,
         project_dir=str(Path(arguments.output_dir) / "logs"),

@@ -32,7 +32,7 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, num_held: int) -
     a is the mean squared distance to the other members of an image's group, b that to the members of the nearest
     other group. Both follow from the centre of a group: the mean squared distance to its members is that to their
     mean plus their variance, and unit vectors around a mean m have variance 1 - ||m||^2. So the images behind a
-    known prototype count although they are not at hand, and a known category without an image here counts too.
+    known prototype count although they are not here, and a known category without an image here counts too.
 
     Args:
         points: ``(N, D)`` unit features.
