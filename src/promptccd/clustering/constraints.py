@@ -6,6 +6,7 @@ Images are named by a key that survives renaming and copying, such as the hash o
 import itertools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from promptccd.errors import DataError
@@ -48,11 +49,7 @@ class GroupingConstraints:
         for key, value in {"cannot_link": cannot, "pinned": pinned, "forbidden": forbidden}.items():
             object.__setattr__(self, key, value)
         object.__setattr__(self, "must_link", tuple(pair for pair in must if pair[0] != pair[1]))
-        object.__setattr__(self, "_components", _components(self.must_link))
         self._refuse_contradictions()
-
-    def __bool__(self) -> bool:
-        return bool(self.must_link or self.cannot_link or self.pinned or self.forbidden)
 
     @property
     def keys(self) -> frozenset[str]:
@@ -83,10 +80,9 @@ class GroupingConstraints:
             for first, second in self.cannot_link
         )
 
-    @property
+    @cached_property
     def _representatives(self) -> dict[str, str]:
-        found: dict[str, str] = self.__dict__["_components"]
-        return found
+        return _components(self.must_link)
 
     def _refuse_contradictions(self) -> None:
         for first, second in self.cannot_link:

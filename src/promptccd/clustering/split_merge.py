@@ -201,14 +201,12 @@ class SplitMergeResult:
         count: number of clusters.
         log_posterior: sum over clusters of log Gamma(N_k) + log h_k, in nats: the log probability of the
             partition and the features, up to a constant.
-        num_sweeps: sweeps made.
         converged: whether the last sweep changed nothing.
     """
 
     labels: Tensor
     count: int
     log_posterior: float
-    num_sweeps: int
     converged: bool
 
 
@@ -261,7 +259,7 @@ def split_and_merge(
         labels, changed = _sweep(points, labels, anchors, prior, generator)
         sweep += 1
     count = int(labels.max()) + 1
-    return SplitMergeResult(labels, count, log_posterior(points, labels, prior), sweep, not changed)
+    return SplitMergeResult(labels, count, log_posterior(points, labels, prior), not changed)
 
 
 def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:

@@ -101,7 +101,7 @@ def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
 
 
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
-_METADATA = ("file_name", "category", "name", "known", "confidence", "stage", "sha256")
+_FACTS = ("category", "name", "known", "confidence", "stage", "sha256")
 _FEATURES = Features(
     {
         "image": Image(),
@@ -152,7 +152,7 @@ def export_image_folder(
             (target / place).write_bytes(content)
             named = {"original_file": row.file} if file_names else {}
             listed.append({"file_name": place.as_posix(), **_facts(row), **named})
-        columns = (*_METADATA, "original_file") if file_names else _METADATA
+        columns = ("file_name", *_FACTS, *(["original_file"] if file_names else []))
         (target / "metadata.csv").write_text(csv_text(columns, listed), encoding="utf-8")
 
     return _replaced(out / "images", fill)
@@ -216,14 +216,7 @@ def _grouped(rows: Sequence[AssignmentRow]) -> Iterator[AssignmentRow]:
 
 
 def _facts(row: AssignmentRow) -> dict[str, Any]:
-    return {
-        "category": row.category,
-        "name": row.name,
-        "known": row.known,
-        "confidence": row.confidence,
-        "stage": row.stage,
-        "sha256": row.sha256,
-    }
+    return {name: getattr(row, name) for name in _FACTS}
 
 
 def _clean(session: DiscoverySession, row: AssignmentRow) -> tuple[str, bytes]:

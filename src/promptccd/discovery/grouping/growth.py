@@ -5,6 +5,7 @@ Letters: M units, D width, K groups, H held prototypes, Q candidates for a new c
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -42,13 +43,19 @@ class Units:
     banned: Mapping[int, frozenset[int]] = field(default_factory=dict)
     rivals: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "squares", self.points.square().sum(1))
-        object.__setattr__(self, "rival_sets", _connected(self.rivals))
+    @cached_property
+    def squares(self) -> Tensor:
+        """Squared norms of the points, ``(M,)``."""
+        return self.points.square().sum(1)
+
+    @cached_property
+    def rival_sets(self) -> list[list[int]]:
+        """Units that rivalries connect, set by set."""
+        return _connected(self.rivals)
 
     def distances(self, centres: Tensor) -> Tensor:
         """Squared distances ``(M, K)`` to centres ``(K, D)`` float64."""
-        return squared_distances(self.points, centres, self.__dict__["squares"])
+        return squared_distances(self.points, centres, self.squares)
 
     def assign(self, distances: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """The nearest group each unit may be in.
@@ -73,8 +80,7 @@ class Units:
                 stuck = stuck or (unit,)
             else:
                 labels[unit] = row.argmin()
-        sets: list[list[int]] = self.__dict__["rival_sets"]
-        for units in sets:
+        for units in self.rival_sets:
             if any(labels[unit] == labels[other] for unit in units for other in self.rivals[unit]):
                 found, conflict = _apart(units, self._choices(distances, units), self.rivals)
                 stuck = stuck or conflict
