@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from safetensors.numpy import save
 
+from promptccd.discovery.assignment import assignment_in
 from promptccd.discovery.example import ARRAYS, DATA, FORMAT, RECORD
 from promptccd.discovery.groups import GroupView, views_of
-from promptccd.discovery.standing import Standing, standing_of
 from promptccd.errors import RunError
 from promptccd.experiments import stage_maps
 from promptccd.experiments.measures import found_ids
+from promptccd.models import Assignment
 from promptccd.registry import CategoryRegistry
 from promptccd.runs import RunEvaluation
 from promptccd.runs.stage_checkpoint import key_of, load_configuration
@@ -44,16 +45,16 @@ def prepare_example(run: str | Path, folder: str | Path) -> None:
     accuracies = {row.stage: {"all": row.all, "old": row.old, "new": row.new} for row in results.stages}
     stages, confidences = [], []
     for index in range(evaluation.num_stages):
-        registry, standing = _stand(evaluation, index)
+        registry, found = _stand(evaluation, index)
         stages.append(
             {
                 "stage": index,
-                "images": len(standing.keys),
+                "images": len(found.keys),
                 "accuracy": accuracies.get(index),
-                "groups": [_plain(view) for view in views_of(standing, registry)],
+                "groups": [_plain(view) for view in views_of(found, registry)],
             }
         )
-        confidences.append(standing.grouping.confidences.numpy())
+        confidences.append(found.confidences.numpy())
     features = torch.cat(evaluation.features_of_stage(evaluation.num_stages - 1)).numpy()
     arrays = {
         "sample_ids": np.concatenate([images.sample_ids for images in evaluation.images]).astype(np.int32),
@@ -75,7 +76,7 @@ def prepare_example(run: str | Path, folder: str | Path) -> None:
     write_file(Path(folder) / ARRAYS, save(arrays))
 
 
-def _stand(evaluation: RunEvaluation, index: int) -> tuple[CategoryRegistry, Standing]:
+def _stand(evaluation: RunEvaluation, index: int) -> tuple[CategoryRegistry, Assignment]:
     """The images of a stage among the categories that its checkpoint knows."""
     model = evaluation.load_stage(index)
     config, features = model.config, evaluation.features_of_stage(index)[index]
@@ -88,15 +89,14 @@ def _stand(evaluation: RunEvaluation, index: int) -> tuple[CategoryRegistry, Sta
         stage=index,
         members=dict(zip(keys, found_ids(evaluation, index).tolist(), strict=True)),
     )
-    standing = standing_of(
+    found = assignment_in(
         registry,
         keys,
         features,
         settled=_ids_after(evaluation, max(index - 1, 0)),
-        count=evaluation.count_of_stage(index),
         temperature=config.confidence_temperature,
     )
-    return registry, standing
+    return registry, found
 
 
 def _ids_after(evaluation: RunEvaluation, index: int) -> list[int]:

@@ -257,7 +257,7 @@ def problems_of(path: Path) -> list[str]:
     expected = _sums(path)
     if expected is None:
         return [f"{CHECKSUMS} is missing or unreadable"]
-    newer = newer_format(expected.pop("format", FORMAT), FORMAT)  # absent: 1, as in the very first
+    newer = newer_format(expected.pop("format", FORMAT), FORMAT)
     if newer is not None:
         raise RunError(f"{path} {newer}")
     present = {file.relative_to(path).as_posix() for file in _files(path)} - {CHECKSUMS}

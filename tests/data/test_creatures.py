@@ -12,7 +12,6 @@ from promptccd.data.creatures import (
     NUM_CATEGORIES,
     NUM_PARTS,
     PARTS,
-    creature_part_maps,
     creatures_dataset,
     draw_creature,
     part_types,
@@ -32,7 +31,8 @@ def pixels() -> np.ndarray:
 @pytest.fixture(scope="module")
 def parts() -> np.ndarray:
     """Their part maps."""
-    return creature_part_maps(EACH)
+    rows = range(NUM_CATEGORIES * EACH)
+    return np.stack([draw_creature(row % NUM_CATEGORIES, row // NUM_CATEGORIES).parts for row in rows])
 
 
 def test_categories_are_a_walk_of_one_part_at_a_time() -> None:

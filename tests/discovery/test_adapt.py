@@ -81,7 +81,7 @@ def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path,
     ]
     assert any(name.startswith("backbone") for name in trained)
     assert load_registry(folder).state_hash() == load_registry(tmp_path / "out").state_hash()
-    assert [row.category for row in result.rows] == session.standing().grouping.category_ids.tolist()
+    assert [row.category for row in result.rows] == session.assignment().category_ids.tolist()
 
     again = DiscoverySession.open(folder, cache=cache)  # the stage is the next run's model
     repeated = discover(again, albums[0], tmp_path / "out")
@@ -114,10 +114,10 @@ def test_names_and_corrections_survive(session, albums, tmp_path):
     new = [each.id for each in session.registry.active if not each.known and each.size > 2]
     session.edit(Rename(new[0], "heron"))
     moved = session.registry.members_of(new[0])[:2]
-    session.edit(move_images(session.standing(), moved, 0))
+    session.edit(move_images(session.assignment(), moved, 0))
     out = session.registry.members_of(new[1])[:1]
     session.edit(
-        move_images(session.standing(), out, None)
+        move_images(session.assignment(), out, None)
     )  # an image in no category does not shift the others
     features = session.features.clone()
     adapt(session, QUICK)

@@ -193,7 +193,7 @@ def test_an_export_of_nothing_is_empty_but_there(session, tmp_path):
     Image.new("RGB", (20, 20)).save(album / "a.png")
     grouped(session, album)
     key = session.current.keys[0]
-    session.edit(move_images(session.standing(), [key], None))
+    session.edit(move_images(session.assignment(), [key], None))
     paths = export(session, EXPORTS, tmp_path / "out")
     assert len(cells(paths["csv"])) == 1
     assert cells(paths["imagefolder"] / "metadata.csv") == []

@@ -33,7 +33,7 @@ def corrected(session: DiscoverySession) -> None:
     """Rename, split and merge what the newest stage found."""
     first, second, *_ = largest_new(session)
     session.edit(Rename(first, f"named at {session.current.stage}"))
-    session.edit(split_category(session.standing(), first, name=f"part of {first}"))
+    session.edit(split_category(session.assignment(), first, name=f"part of {first}"))
     session.edit(Merge([second, 1]))  # into a known category
 
 
@@ -106,7 +106,7 @@ def test_undo_goes_back_through_edits_and_regroupings_hash_for_hash(session, alb
         (Rename(first, "heron"), False),
         (Answer(keys[0], other[0], True), True),
         (Merge([first, second]), True),
-        (split_category(session.standing(), 1), False),
+        (split_category(session.assignment(), 1), False),
     ]
     for edit, regroup in edits:
         number = session.registry.next_number
@@ -167,29 +167,29 @@ def test_corrections_move_the_images_they_name(session, albums):
     grouped(session, albums[0], num_categories=5)
     new, other, *_ = largest_new(session)
     keys = session.registry.members_of(new)
-    session.edit(move_images(session.standing(), keys[:2], other))
+    session.edit(move_images(session.assignment(), keys[:2], other))
     assert [session.registry.members[key] for key in keys[:2]] == [other, other]
-    session.edit(move_images(session.standing(), keys[2:3], None))
+    session.edit(move_images(session.assignment(), keys[2:3], None))
     assert keys[2] not in session.registry.members
-    assert keys[2] not in session.standing().keys
+    assert keys[2] not in session.assignment().keys
     row = next(row for row in assignment_rows(session) if row.sha256 == keys[2])
     assert (row.category, row.name, row.known, row.confidence, row.status) == (None, "", "", None, "used")
-    session.edit(dissolve_category(session.standing(), other))
+    session.edit(dissolve_category(session.assignment(), other))
     assert all(session.registry.members[key] != other for key in keys[:2])
     assert session.registry.category(new).size == len(keys) - 3 + sum(
         session.registry.members.get(key) == new for key in keys[:3]
     )
     with pytest.raises(DataError, match="select some, not all"):
-        split_category(session.standing(), new, session.registry.members_of(new))
+        split_category(session.assignment(), new, session.registry.members_of(new))
     with pytest.raises(DataError, match=r"has 0 images here; it takes two"):
-        split_category(session.standing(), 999)
+        split_category(session.assignment(), 999)
 
 
 def test_settled_prototypes_do_not_follow_a_move(session, albums):
     grouped(session, albums[0])
     keys = session.registry.members_of(largest_new(session)[0])[:3]
     known = session.registry.prototypes[session.registry.category(0).prototype_row].copy()
-    session.edit(move_images(session.standing(), keys, 0))
+    session.edit(move_images(session.assignment(), keys, 0))
     assert np.array_equal(session.registry.prototypes[session.registry.category(0).prototype_row], known)
 
 
@@ -201,13 +201,13 @@ def test_a_saved_session_predicts_like_the_session(session, albums, tmp_path):
     assert "heron" in model.config.category_names
     assert model.config.stage == 1
     assert model.config.num_known == 2
-    standing = session.standing()
-    found = model.assign(standing.features)
+    placed = session.assignment()
+    found = model.assign(placed.features)
     nearest = [int(i) for i in found.category_ids]
-    agreeing = np.mean(np.array(nearest) == standing.grouping.category_ids.numpy())
+    agreeing = np.mean(np.array(nearest) == placed.category_ids.numpy())
     assert agreeing > 0.9  # k-means may stop one image short
-    same = torch.tensor(nearest) == standing.grouping.category_ids
-    torch.testing.assert_close(found.distances[same], standing.grouping.distances[same], rtol=0, atol=1e-5)
+    same = torch.tensor(nearest) == placed.category_ids
+    torch.testing.assert_close(found.distances[same], placed.distances[same], rtol=0, atol=1e-5)
     assert load_registry(folder).state_hash() == session.registry.state_hash()
 
 
@@ -264,7 +264,7 @@ def test_steps_out_of_order_are_named(session, albums):
         session.group()
     session.embed()
     with pytest.raises(DataError, match="Nothing is grouped yet"):
-        session.standing()
+        session.assignment()
     with pytest.raises(DataError, match="No image 'abc'"):
         session.thumbnail("abc")
     session.read(albums[1])  # the first was never grouped: it is as if it had not been read
@@ -298,8 +298,8 @@ def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
     session = DiscoverySession.open(backbone_folder)
     grouped(session, write_pictures(tmp_path / "album", [0]), num_categories=1)
     state = session.registry.state_hash()
-    session.edit(dissolve_category(session.standing(), 0))
-    assert session.standing().keys == ()
+    session.edit(dissolve_category(session.assignment(), 0))
+    assert session.assignment().keys == ()
     assert group_views(session) == []
     assert {row.category for row in assignment_rows(session)} == {None}
     page = write_page(session, assignment_rows(session), tmp_path / "page.html").read_text()
@@ -311,7 +311,7 @@ def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
     assert session.registry.state_hash() == state
     session.redo()
     grouped(session, write_pictures(tmp_path / "next", [1, 2], seed=6), num_categories=2)
-    assert sum(view.size for view in group_views(session)) == len(session.standing().keys) > 0
+    assert sum(view.size for view in group_views(session)) == len(session.assignment().keys) > 0
 
 
 def test_answers_that_need_one_more_category_get_it(backbone_folder, tmp_path):
@@ -353,7 +353,7 @@ def test_forgetting_leaves_nothing(session, albums):
     assert not session.stages
     assert not session.registry.images
     with pytest.raises(DataError):
-        session.standing()
+        session.assignment()
 
 
 def test_explaining_needs_no_second_look(session, albums):

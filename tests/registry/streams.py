@@ -72,6 +72,11 @@ class Images:
         return StageGroups(self.keys, clusters, means, ids, **more)
 
 
+def can_undo(registry: CategoryRegistry) -> bool:
+    """Whether the newest entry is one of this stage, which `undo` takes back."""
+    return bool(registry.log) and registry.log[-1].patch is not None
+
+
 def known_registry(num_known: int = 3, per_category: int = 10) -> CategoryRegistry:
     """A labelled stage: true category k is the known category k."""
     images = Images("s0", dict.fromkeys(range(num_known), per_category))

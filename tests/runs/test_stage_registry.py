@@ -15,7 +15,7 @@ from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage_checkpoint import NO_CATEGORY, key_of, observe_stage, settled_images
-from promptccd.storage import problems_of, write_directory
+from promptccd.storage import problems_of
 
 
 def assignments(run: Path, stage: int) -> tuple[list[str], list[int]]:
@@ -176,7 +176,7 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     )
     edit_registry(run / "stage2", lambda registry: registry.edit(NotACategory(new.id)))
     sample_ids = [np.array(RunDirectory(run).assignments(stage)["sample_ids"]) for stage in range(3)]
-    settled = settled_images(RunDirectory(run), np.zeros(len(sample_ids[0]), dtype=np.int64), sample_ids)
+    settled = settled_images(RunDirectory(run), sample_ids)
     gone = sum(int((ids == NO_CATEGORY).sum()) for ids in settled.ids)
     assert gone == new.size > 0
     features = [torch.arange(len(ids)).float()[:, None] for ids in sample_ids]
@@ -187,24 +187,6 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     assert problems_of(run / "stage3") == []
     assert new.id not in load_model(run / "stage3").config.category_ids
     assert not [check for check in verify(str(run)) if check.problem]
-
-
-def test_a_run_from_before_registries_goes_on(trained_run: Path, tmp_path: Path) -> None:
-    run = trained_to(trained_run, tmp_path / "run", 2)
-    for stage in range(3):
-        for name in ("registry.json", "registry.safetensors", "checksums.json"):
-            (run / f"stage{stage}" / name).unlink()
-        place = run / f"stage{stage}"
-        write_directory(
-            place, lambda staging, old=place: shutil.copytree(old, staging, dirs_exist_ok=True), replace=True
-        )
-    go_on(run)
-    registry = load_registry(run / "stage3")
-    assert assignments(run, 3) == assignments(trained_run, 3)
-    keys, ids = assignments(run, 3)
-    assert [registry.members[key] for key in keys] == ids
-    name = "stage3/model.safetensors"
-    assert (run / name).read_bytes() == (trained_run / name).read_bytes()
 
 
 def test_a_damaged_registry_stops_the_next_stage(trained_run: Path, tmp_path: Path, caplog) -> None:
@@ -221,9 +203,7 @@ def test_a_cluster_that_people_rejected_is_no_category(trained_run: Path) -> Non
     new = next(each for each in registry.active if not each.known)
     registry.edit(NotACategory(new.id))
     sample_ids = [np.array(RunDirectory(trained_run).assignments(stage)["sample_ids"]) for stage in (0, 1)]
-    settled = settled_images(
-        RunDirectory(trained_run), np.zeros(len(sample_ids[0]), dtype=np.int64), sample_ids
-    )
+    settled = settled_images(RunDirectory(trained_run), sample_ids)
     settled = type(settled)(registry, settled.ids)
     prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
     found = Discovery(np.array([0, new.id, new.id]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])

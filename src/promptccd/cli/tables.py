@@ -10,6 +10,8 @@ from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.experiments.measures import count_range
 from promptccd.runs import ParameterCount
 
+MOST_PROMPTS = 10  # shown of an explanation
+
 
 def score_table(score: ContinualScore, counted: str = "categories") -> str:
     """All/Old/New per stage and their average, in percent; an estimated count with its range.
@@ -49,14 +51,16 @@ def parameter_table(counts: Sequence[ParameterCount]) -> str:
     return table(["learnt values", "stage 0", "last stage"], rows)
 
 
-def explanation_table(explanation: Mapping[str, Any], most: int = 10) -> str:
+def explanation_table(explanation: Mapping[str, Any]) -> str:
     """The category and the prompts that acted most."""
     lines = [f"{explanation['name']}, confidence {explanation['confidence']:.3f}"]
     if "patches_per_part" in explanation:
         parts = explanation["patches_per_part"].items()
         lines.append("patches per part: " + ", ".join(f"{part}: {size}" for part, size in parts))
     if "prompts" in explanation:
-        rows = [[row["prompt"], row["times"], row["best_score"]] for row in explanation["prompts"][:most]]
+        rows = [
+            [row["prompt"], row["times"], row["best_score"]] for row in explanation["prompts"][:MOST_PROMPTS]
+        ]
         lines.append(table(["prompt", "times", "best score"], rows, places=2))
     return "\n".join(lines)
 

@@ -5,7 +5,8 @@ Images are named by a key that survives renaming and copying, such as the hash o
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from promptccd.errors import DataError
@@ -48,11 +49,7 @@ class GroupingConstraints:
         for key, value in {"cannot_link": cannot, "pinned": pinned, "forbidden": forbidden}.items():
             object.__setattr__(self, key, value)
         object.__setattr__(self, "must_link", tuple(pair for pair in must if pair[0] != pair[1]))
-        object.__setattr__(self, "_components", _components(self.must_link))
         self._refuse_contradictions()
-
-    def __bool__(self) -> bool:
-        return bool(self.must_link or self.cannot_link or self.pinned or self.forbidden)
 
     @property
     def keys(self) -> frozenset[str]:
@@ -83,70 +80,9 @@ class GroupingConstraints:
             for first, second in self.cannot_link
         )
 
-    def plus(
-        self,
-        *,
-        must_link: Iterable[Pair] = (),
-        cannot_link: Iterable[Pair] = (),
-        pinned: Mapping[str, int] | None = None,
-        forbidden: Mapping[str, Collection[int]] | None = None,
-    ) -> "GroupingConstraints":
-        """These and more.
-
-        Raises:
-            DataError: they contradict each other; also an image pinned to another category than before.
-        """
-        for key in self.pinned.keys() & (pinned or {}).keys():
-            if self.pinned[key] != (pinned or {})[key]:
-                raise DataError(
-                    f"Image {key} is pinned to category {self.pinned[key]} and shall be pinned to "
-                    f"{(pinned or {})[key]}: take back the first."
-                )
-        more = {key: frozenset(each) for key, each in (forbidden or {}).items()}
-        bans = {
-            key: self.forbidden.get(key, frozenset()) | more.get(key, frozenset())
-            for key in self.forbidden.keys() | more.keys()
-        }
-        return GroupingConstraints(
-            (*self.must_link, *must_link),
-            (*self.cannot_link, *cannot_link),
-            {**self.pinned, **(pinned or {})},
-            bans,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "must_link": [list(pair) for pair in self.must_link],
-            "cannot_link": [list(pair) for pair in self.cannot_link],
-            "pinned": dict(self.pinned),
-            "forbidden": {key: sorted(categories) for key, categories in self.forbidden.items()},
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "GroupingConstraints":
-        """The inverse of `to_dict`.
-
-        Raises:
-            DataError: a key is missing or unknown, a value is of the wrong type, or they contradict each other.
-        """
-        expected = {each.name for each in fields(cls)}
-        if set(values) != expected:
-            raise DataError(f"Expected the keys {sorted(expected)} of constraints, got {sorted(values)}.")
-        for name, kind in {"must_link": list, "cannot_link": list, "pinned": dict, "forbidden": dict}.items():
-            if not isinstance(values[name], kind):
-                raise DataError(f"Expected {name} to be a {kind.__name__}, got {values[name]!r}.")
-        for key, categories in values["forbidden"].items():
-            if not isinstance(categories, list):
-                raise DataError(
-                    f"Expected a list of categories forbidden to image {key}, got {categories!r}."
-                )
-        return cls(**{**values, "must_link": tuple(values["must_link"])})
-
-    @property
+    @cached_property
     def _representatives(self) -> dict[str, str]:
-        found: dict[str, str] = self.__dict__["_components"]
-        return found
+        return _components(self.must_link)
 
     def _refuse_contradictions(self) -> None:
         for first, second in self.cannot_link:

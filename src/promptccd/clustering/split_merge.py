@@ -201,14 +201,12 @@ class SplitMergeResult:
         count: number of clusters.
         log_posterior: sum over clusters of log Gamma(N_k) + log h_k, in nats: the log probability of the
             partition and the features, up to a constant.
-        num_sweeps: sweeps made.
         converged: whether the last sweep changed nothing.
     """
 
     labels: Tensor
     count: int
     log_posterior: float
-    num_sweeps: int
     converged: bool
 
 
@@ -236,8 +234,8 @@ def split_and_merge(
         features: ``(N, D)``, L2-normalised.
         start: number of k-means clusters to begin with, best a guess of the right size; raised to the number of
             settled categories.
-        settled: ``(N,)`` int64, the category of features it is known of (replay samples know their component), -1
-            for the others; `None` if none is known. Those of one category stay together, those of two apart.
+        settled: ``(N,)`` int64, the known category of each feature (of a replay sample, its component), -1 where
+            it is unknown; `None` if all are. Those of one category stay together, those of two apart.
         prior: of every cluster; None is the paper's.
         max_sweeps: most sweeps.
         seed: sweep i draws from a generator keyed by (seed, i).
@@ -261,7 +259,7 @@ def split_and_merge(
         labels, changed = _sweep(points, labels, anchors, prior, generator)
         sweep += 1
     count = int(labels.max()) + 1
-    return SplitMergeResult(labels, count, log_posterior(points, labels, prior), sweep, not changed)
+    return SplitMergeResult(labels, count, log_posterior(points, labels, prior), not changed)
 
 
 def _start(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:

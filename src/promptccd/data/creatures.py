@@ -199,15 +199,6 @@ def creatures_dataset(
     )
 
 
-def creature_part_maps(
-    images_per_category: int = IMAGES_PER_CATEGORY, *, size: int = IMAGE_SIZE, seed: int = 0
-) -> np.ndarray:
-    """Part of every pixel of `creatures_dataset` with the same arguments, uint8 ``(N, S, S)``; see `Creature`."""
-    rows = range(NUM_CATEGORIES * images_per_category)
-    drawn = (draw_creature(row % NUM_CATEGORIES, row // NUM_CATEGORIES, size=size, seed=seed) for row in rows)
-    return np.stack([each.parts for each in drawn])
-
-
 def _points(size: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Where the points of the image lie in the frame of the creature: placed, scaled, turned and mirrored."""
     angle = math.radians(generator.uniform(-14, 14))

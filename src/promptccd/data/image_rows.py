@@ -35,8 +35,8 @@ class ImageRows:
 
     Args:
         table: the data set.
-        image_column: the column; none means the only one that holds images.
-        roots: folders that files named by rows may lie in; none means those that downloads are kept in.
+        image_column: the column; by default the only one that holds images.
+        roots: folders that files named by rows may lie in; by default those that downloads are kept in.
 
     Raises:
         DataError: which column holds the images is unclear.
@@ -71,7 +71,7 @@ class ImageRows:
         Args:
             row: its number.
             limits: on one image.
-            budget: counts the bytes of all; none means that they are not counted.
+            budget: counts the bytes of all; `None` counts none.
 
         Raises:
             ForeignFileError: the row names a file that is not one of the data set.
@@ -154,7 +154,7 @@ class DatasetSource(ImageSource):
     Args:
         dataset: the data set.
         name: what messages call it.
-        image_column: the column; none means the only one that holds images.
+        image_column: the column; by default the only one that holds images.
         roots: folders that files named by rows may lie in.
 
     Raises:
@@ -192,7 +192,7 @@ class DatasetSource(ImageSource):
             name: ``namespace/name``.
             limits: of which `max_total_bytes` bounds the download.
             split: name of the split.
-            image_column: the column; none means the only one that holds images.
+            image_column: the column; by default the only one that holds images.
 
         Raises:
             DataError: it is no such name, there is no such data set, or it is too large.

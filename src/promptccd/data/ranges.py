@@ -47,11 +47,6 @@ def number(default: Any, low: float, high: float = math.inf, *, above: bool = Fa
     return field(default=default, metadata={_RANGE: Range(low, high, above)})
 
 
-def range_of(section: Any, name: str) -> Range | None:
-    """The range that a field was declared with, if it was."""
-    return next((item.metadata.get(_RANGE) for item in fields(section) if item.name == name), None)
-
-
 def require_in_range(section: Any) -> None:
     """Refuse a dataclass with a number outside of the range that its field was declared with.
 

@@ -148,7 +148,7 @@ def _why_unreadable(error: OSError | ValueError) -> str:
     return _UNREADABLE.get(number or 0, f"file cannot be opened ({named})")
 
 
-def inside(path: str, roots: Sequence[str], outside: str = "link to a place outside") -> str:
+def inside(path: str, roots: Sequence[str]) -> str:
     """Where a path leads, if that is inside one of the folders.
 
     Raises:
@@ -162,5 +162,5 @@ def inside(path: str, roots: Sequence[str], outside: str = "link to a place outs
             "link that leads back to itself" if loops else "link to a file that does not exist"
         ) from None
     if not any(Path(target).is_relative_to(root) for root in roots):
-        raise SkippedFileError(outside)
+        raise SkippedFileError("link to a place outside")
     return target

@@ -127,7 +127,7 @@ class CategorySplit:
             sample_ids=tuple(np.asarray(ids, dtype=np.int64) for ids in values["sample_ids"]),
             counts=tuple(StageCount(**count) for count in values["stages"]),
             data_fingerprint=values["data_fingerprint"],
-            rule=values.get("rule", "mixed"),  # splits from before there was another
+            rule=values["rule"],
         )
         if split.fingerprint != values["fingerprint"]:
             raise DataError(

@@ -104,7 +104,7 @@ class StageImages:
             cache_bytes: keep decoded pixels if all of them fit into this.
             seen: the pictures of earlier stages, which those of this one are added to.
             conflicting: what becomes of a picture that has two labels: the stage is refused, or all copies are left
-                out; none means that it is used, as for tests.
+                out; `None` uses it, as for tests.
 
         Raises:
             DataError: more than half of the images cannot be read, or the labels contradict each other.

@@ -263,7 +263,7 @@ class StageStream(Sequence[Stage]):
         Args:
             name: data set repository, ``namespace/name``.
             dataset: the source data set, where only ids were published.
-            revision: branch, tag or commit; none means the newest.
+            revision: branch, tag or commit; by default the newest.
 
         Raises:
             DataError: nothing to read there, or only ids and no source data set was given.

@@ -37,8 +37,8 @@ def load_table(place: str, config: str | None = None, revision: str | None = Non
 
     Args:
         place: a local folder, or the id of a data set on the Hub.
-        config: which of a repository's configs; none means the only or the default one.
-        revision: branch, tag or commit of a repository; none means the newest.
+        config: which of a repository's configs; by default the only or the default one.
+        revision: branch, tag or commit of a repository; by default the newest.
 
     Returns:
         Its splits, or the one table that was saved there.
@@ -209,7 +209,7 @@ def read_published(name: str, revision: str | None = None) -> PublishedStages:
 
     Args:
         name: ``namespace/name`` on the Hub.
-        revision: branch, tag or commit; none means the newest.
+        revision: branch, tag or commit; by default the newest.
 
     Raises:
         DataError: there is no such repository, it holds no stages, or its parts contradict each other.

@@ -8,7 +8,6 @@ from promptccd.discovery.embedding import FeatureCache
 from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows, assignments_csv
 from promptccd.discovery.registry_edits import edit_registry, registry_in, split_in
 from promptccd.discovery.session import DiscoverySession, SessionStage
-from promptccd.discovery.standing import Standing
 
 __all__ = [
     "EXPORTS",
@@ -18,7 +17,6 @@ __all__ = [
     "DiscoverySession",
     "FeatureCache",
     "SessionStage",
-    "Standing",
     "adapt",
     "assignment_rows",
     "assignments_csv",

@@ -121,10 +121,10 @@ def adapt(
     """
     require_head(session)
     require_enough_images(session)
-    standing, before = session.standing(), (session.model, session.features)
+    found, before = session.assignment(), (session.model, session.features)
     student = copy.deepcopy(session.model)
     try:
-        _train(student, session, len(standing.grouping.ids), options, stop or StopRequest())
+        _train(student, session, len(found.ids), options, stop or StopRequest())
     except InterruptedRunError as error:  # of a run that keeps states, which this does not
         raise InterruptedRunError(
             "Interrupted: nothing of the training was kept, and all is as before it. Run the same command again.",
@@ -139,10 +139,8 @@ def adapt(
         session.model, session.current.features = before
         raise
     row_of = {key: row for row, key in enumerate(session.current.keys)}
-    after = features[[row_of[key] for key in standing.keys]]
-    session.carry_prototypes(
-        _shifts(standing.grouping.ids, standing.grouping.category_ids, standing.features, after)
-    )
+    after = features[[row_of[key] for key in found.keys]]
+    session.carry_prototypes(_shifts(found.ids, found.category_ids, found.features, after))
 
 
 def _train(

@@ -94,10 +94,10 @@ def discover(
 ) -> DiscoveryResult:
     """Group the images of a source and write everything down.
 
-    A folder that an earlier discovery with the same model wrote to is gone on with: categories, names and corrections
-    there are taken over. The same images stay where they are, others become the next stage. Whenever it is left
-    early, the folder is as it was, and features that were computed are in the session's cache. Killed while it writes,
-    the same call goes on with what is written, a trained stage above all; so it does when all of it is there.
+    Where an earlier discovery with the same model wrote to the folder, its categories, names and corrections are kept.
+    The same images stay in their categories, other images become the next stage. If it ends early, the folder is as it
+    was, and features that were computed are in the session's cache. If it is killed while it writes, or called again
+    when all is written, the same call uses what is there, above all a trained stage.
 
     Args:
         session: fresh, with its model.

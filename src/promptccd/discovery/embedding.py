@@ -264,7 +264,7 @@ def embed_images(
         intake: the images, still open.
         batch_size: images per forward.
         precision: of the model's forward; ``"auto"`` is bfloat16 where the device has instructions for it.
-        cache: where features are looked up and kept; none means neither.
+        cache: where features are looked up and kept; `None` for neither.
         progress: wraps the batches, their number and a label in a progress bar; may raise to leave early, and what
             is computed by then is kept.
 

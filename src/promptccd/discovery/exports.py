@@ -10,6 +10,7 @@ from datasets import Features, Image, Value
 
 from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.images import Status
+from promptccd.discovery.assignment import standing_of
 from promptccd.discovery.intake.intake import IntakeFile
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, DiskError
@@ -58,9 +59,8 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
         session: whose images.
         file_names: say what the files are called; otherwise they are numbered.
     """
-    stage, standing = session.current, session.standing()
-    row_of = {key: row for row, key in enumerate(standing.keys)}
-    grouping, settled = standing.grouping, set(session.settled)
+    stage, assigned = session.current, session.assignment()
+    row_of = {key: row for row, key in enumerate(assigned.keys)}
     rows = []
     for file in stage.intake.files:
         original = stage.intake.original(file)
@@ -75,16 +75,18 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
             note = f"nearly the same picture as {shown_name(near, file_names)}" + (
                 f"; {note}" if note else ""
             )
-        category = None if found is None or skipped else int(grouping.category_ids[found])
+        category = None
+        if found is not None and not skipped:
+            category = session.registry.category(int(assigned.category_ids[found]))
         rows.append(
             AssignmentRow(
                 file=shown_name(file, file_names),
                 sha256=file.content_hash,
-                category=category,
-                name="" if category is None else session.registry.category(category).name,
-                known="" if category is None else _standing_word(session, category, settled),
-                confidence=None if category is None else round(float(grouping.confidences[found]), 6),
-                distance=None if category is None else round(float(grouping.distances[found]), 6),
+                category=None if category is None else category.id,
+                name="" if category is None else category.name,
+                known="" if category is None else standing_of(category, assigned.known_ids),
+                confidence=None if category is None else round(float(assigned.confidences[found]), 6),
+                distance=None if category is None else round(float(assigned.distances[found]), 6),
                 stage=stage.stage,
                 status="skipped" if skipped else "duplicate" if is_copy else "used",
                 note=note,
@@ -98,14 +100,8 @@ def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
     return csv_text([item.name for item in fields(AssignmentRow)], [asdict(row) for row in rows])
 
 
-def _standing_word(session: DiscoverySession, category: int, settled: set[int]) -> str:
-    if session.registry.category(category).known:
-        return "known"
-    return "settled" if category in settled else "new"
-
-
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
-_METADATA = ("file_name", "category", "name", "known", "confidence", "stage", "sha256")
+_FACTS = ("category", "name", "known", "confidence", "stage", "sha256")
 _FEATURES = Features(
     {
         "image": Image(),
@@ -156,7 +152,7 @@ def export_image_folder(
             (target / place).write_bytes(content)
             named = {"original_file": row.file} if file_names else {}
             listed.append({"file_name": place.as_posix(), **_facts(row), **named})
-        columns = (*_METADATA, "original_file") if file_names else _METADATA
+        columns = ("file_name", *_FACTS, *(["original_file"] if file_names else []))
         (target / "metadata.csv").write_text(csv_text(columns, listed), encoding="utf-8")
 
     return _replaced(out / "images", fill)
@@ -220,14 +216,7 @@ def _grouped(rows: Sequence[AssignmentRow]) -> Iterator[AssignmentRow]:
 
 
 def _facts(row: AssignmentRow) -> dict[str, Any]:
-    return {
-        "category": row.category,
-        "name": row.name,
-        "known": row.known,
-        "confidence": row.confidence,
-        "stage": row.stage,
-        "sha256": row.sha256,
-    }
+    return {name: getattr(row, name) for name in _FACTS}
 
 
 def _clean(session: DiscoverySession, row: AssignmentRow) -> tuple[str, bytes]:

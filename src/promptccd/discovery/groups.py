@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 
-from promptccd.discovery.grouping import describe_groups
+import torch
+from torch import Tensor
+
+from promptccd.discovery.assignment import standing_of
 from promptccd.discovery.session import DiscoverySession
-from promptccd.discovery.standing import Standing
+from promptccd.models import Assignment
 from promptccd.registry import CategoryRegistry
 
 SURE, FAIRLY_SURE = 0.8, 0.5
+MAX_TYPICAL, MAX_BORDERLINE = 8, 4
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,8 @@ class GroupView:
         standing: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
         size: newest images in it.
         confidence: mean over these, in 0..1; NaN if there is none.
-        typical: keys of the most typical ones, at most 8.
-        borderline: keys of those that are nearly as close to another category, at most 4.
+        typical: keys of the most typical ones, nearest to its prototype first, at most 8.
+        borderline: keys of others that are nearly as close to another category, closest call first, at most 4.
         nearest_known: id, name and squared distance of the nearest other settled category; `None` if there is none.
     """
 
@@ -51,30 +55,38 @@ class GroupView:
 
 def group_views(session: DiscoverySession) -> list[GroupView]:
     """Groups of the newest stage: settled ones by id, then new ones, largest first."""
-    return views_of(session.standing(), session.registry)
+    return views_of(session.assignment(), session.registry)
 
 
-def views_of(standing: Standing, registry: CategoryRegistry) -> list[GroupView]:
-    """Groups of images that stand in a registry, in the same order."""
-    views = []
-    for each in describe_groups(standing.grouping, standing.features):
-        category = registry.category(each.category_id)
-        near = None
-        if each.nearest_known is not None:
-            name = registry.category(each.nearest_known).name
-            near = (each.nearest_known, name, each.nearest_known_distance)
-        views.append(
-            GroupView(
-                id=each.category_id,
-                name=category.name,
-                standing="known" if category.known else "settled" if each.is_known else "new",
-                size=each.size,
-                confidence=each.confidence,
-                typical=tuple(standing.keys[row] for row in each.typical),
-                borderline=tuple(standing.keys[row] for row in each.borderline),
-                nearest_known=near,
-            )
-        )
+@torch.no_grad()
+def views_of(found: Assignment, registry: CategoryRegistry) -> list[GroupView]:
+    """Groups of images that are in categories of a registry, in the same order."""
+    prototypes = found.prototypes.double()
+    to_known = torch.cdist(prototypes, prototypes[: found.num_known]).square()
+    to_known.fill_diagonal_(torch.inf)  # a known category is not its own look-alike
+    views = [_view(found, registry, row, to_known[row]) for row in range(len(found.ids))]
     return sorted(
         views, key=lambda view: (view.standing == "new", 0 if view.standing != "new" else -view.size, view.id)
+    )
+
+
+def _view(found: Assignment, registry: CategoryRegistry, row: int, to_known: Tensor) -> GroupView:
+    category, members = registry.category(found.ids[row]), torch.tensor(found.rows_of(found.ids[row])).long()
+    by_distance = members[found.distances[members].argsort(stable=True)].tolist()
+    typical = by_distance[:MAX_TYPICAL]
+    by_margin = members[found.margins[members].argsort(stable=True)].tolist()
+    borderline = [each for each in by_margin if each not in typical][:MAX_BORDERLINE]
+    near = None
+    if len(to_known) and to_known.min() < torch.inf:
+        nearest = registry.category(found.ids[int(to_known.argmin())])
+        near = (nearest.id, nearest.name, float(to_known.min()))
+    return GroupView(
+        id=category.id,
+        name=category.name,
+        standing=standing_of(category, found.known_ids),
+        size=len(members),
+        confidence=float(found.confidences[members].mean()),
+        typical=tuple(found.keys[each] for each in typical),
+        borderline=tuple(found.keys[each] for each in borderline),
+        nearest_known=near,
     )

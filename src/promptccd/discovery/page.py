@@ -114,16 +114,16 @@ def picture_uri(content: bytes) -> str:
 
 def _dots(session: DiscoverySession, groups: Sequence[GroupView], file_names: bool) -> list[MapDot]:
     """The newest images on a map, in units of the drawing; none where there are too few to lay out."""
-    standing = session.standing()
-    if len(standing.keys) < FEWEST_ON_MAP:
+    found = session.assignment()
+    if len(found.keys) < FEWEST_ON_MAP:
         return []
-    maps = stage_maps([standing.features.numpy()], seed=session.seed)
+    maps = stage_maps([found.features.numpy()], seed=session.seed)
     places = (maps.layouts[0] - maps.layouts[0].min(axis=0)) * _scale(maps.layouts[0]) + MAP_MARGIN
     by_id: Mapping[int, GroupView] = {group.id: group for group in groups}
     dots = []
     for row, (x, y) in zip(maps.rows.tolist(), np.round(places, 1).tolist(), strict=True):
-        group = by_id[int(standing.grouping.category_ids[row])]
-        name = shown_name(session.file_of(standing.keys[row])[1], file_names)
+        group = by_id[int(found.category_ids[row])]
+        name = shown_name(session.file_of(found.keys[row])[1], file_names)
         dots.append(MapDot(x, y, *_style(group.id), group.standing == "new", f"{name}: {group.title}"))
     return dots
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from promptccd.clustering import CountEstimate
+from promptccd.discovery.assignment import assignment_in
 from promptccd.discovery.checkpoint import load_features
 from promptccd.discovery.corrections import dissolve_category, move_images, split_category
 from promptccd.discovery.registry_of import registry_of
 from promptccd.discovery.session import now
-from promptccd.discovery.standing import Standing, standing_of
 from promptccd.errors import RegistryError
+from promptccd.models import Assignment
 from promptccd.registry import (
     CategoryRegistry,
     Edit,
@@ -111,7 +111,7 @@ def correct(registry: CategoryRegistry, edit: Edit) -> None:
 
 
 def registry_in(folder: Path) -> CategoryRegistry:
-    """The registry of a folder; for a checkpoint from before there were registries, one made of its categories.
+    """The registry of a folder; for a model that was saved without one, one made of its categories.
 
     Raises:
         RegistryError: there is none, or it is damaged.
@@ -126,8 +126,8 @@ def registry_in(folder: Path) -> CategoryRegistry:
     )
 
 
-def standing_in(folder: Path, registry: CategoryRegistry) -> Standing:
-    """Where images stand, by the features that a discovery left, or by those of a run's stage, computed anew.
+def _assignment(folder: Path, registry: CategoryRegistry) -> Assignment:
+    """Images and their categories, by the features that a discovery left, or by those of a run's stage, computed anew.
 
     Raises:
         RegistryError: neither is to be had.
@@ -141,8 +141,7 @@ def standing_in(folder: Path, registry: CategoryRegistry) -> Standing:
         )
     keys, features = found
     settled = [each.id for each in registry.active if each.known or each.born < registry.stage]
-    count = CountEstimate.known(max(len(registry.active), 1))
-    return standing_of(registry, keys, features, settled=settled, count=count, temperature=1.0)
+    return assignment_in(registry, keys, features, settled=settled, temperature=1.0)
 
 
 def split_in(
@@ -154,14 +153,14 @@ def split_in(
         DataError: the category has fewer than two images, or all of them were given.
         RegistryError: there are no features, or the registry does not allow it.
     """
-    correct(registry, split_category(standing_in(folder, registry), category, images or None, name=name))
+    correct(registry, split_category(_assignment(folder, registry), category, images or None, name=name))
 
 
 def move_in(folder: Path, registry: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
     """Put images into another category or into none; prototypes follow where features lie beside the registry."""
     edit = Move(images, to)
     if load_features(folder) is not None:
-        edit = move_images(standing_in(folder, registry), images, to)
+        edit = move_images(_assignment(folder, registry), images, to)
     correct(registry, edit)
 
 
@@ -174,7 +173,7 @@ def dissolve_in(folder: Path, registry: CategoryRegistry, category: int) -> None
     registry.category(category)
     edit = NotACategory(category)
     if load_features(folder) is not None:
-        edit = dissolve_category(standing_in(folder, registry), category)
+        edit = dissolve_category(_assignment(folder, registry), category)
     correct(registry, edit)
 
 

@@ -16,8 +16,8 @@ def registry_of(model: CategoryDiscoveryModel, place: str | Path) -> CategoryReg
 
     Args:
         model: loaded.
-        place: where from: a folder or a name on the Hub. Checkpoints from before there were registries, and bare
-            backbones, have none; theirs is made of the categories in the configuration.
+        place: where from: a folder or a name on the Hub. A bare backbone and a model that was saved in Python have no
+            registry; it is made of the categories in the configuration.
 
     Raises:
         RegistryError: it is damaged, or belongs to features of another width.

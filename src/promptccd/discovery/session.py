@@ -16,13 +16,13 @@ from promptccd.clustering import CountEstimate
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
+from promptccd.discovery.assignment import assignment_in
 from promptccd.discovery.embedding import FeatureCache, Precision, embed_images, load_embedder
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
 from promptccd.discovery.registry_of import registry_of
-from promptccd.discovery.standing import Standing, standing_of
 from promptccd.errors import DataError
-from promptccd.models import CategoryDiscoveryModel
+from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
 from promptccd.registry.tables import default_name
 from promptccd.runs.explanation import Explanation, explain_image
@@ -68,7 +68,7 @@ class DiscoverySession:
         view: its deterministic view.
         registry: categories and corrections so far.
         seed: of everything that is drawn.
-        limits: on what is read; none means those for a person's own files.
+        limits: on what is read; by default those for a person's own files.
         cache: of features; none keeps nothing on disk.
 
     Attributes:
@@ -106,12 +106,12 @@ class DiscoverySession:
 
         Args:
             place: the model. With a bare backbone everything is new.
-            registry: to go on with; none means the one beside the model, or one made of its categories.
+            registry: to go on with; by default the one beside the model, or one made of its categories.
             seed: see the class.
             limits: likewise.
             cache: likewise.
-            device: where to embed; none means a GPU if there is one.
-            max_model_bytes: the most that its weights may take in memory; none means twice the largest DINO's.
+            device: where to embed; by default a GPU if there is one.
+            max_model_bytes: the most that its weights may take in memory; by default twice the largest DINO's.
 
         Raises:
             RunError: there is no such model, or it is damaged.
@@ -206,6 +206,9 @@ class DiscoverySession:
         Raises:
             DataError: nothing was grouped yet.
         """
+        return self._require_estimate()
+
+    def _require_estimate(self) -> CountEstimate:
         if self._estimate is None:
             raise DataError("Nothing is grouped yet: group the images first.")
         return self._estimate
@@ -220,15 +223,15 @@ class DiscoverySession:
             DataError: there cannot be so many, or corrections contradict it; the images are named.
         """
         fixed = set(self.fixed)
-        found, sizes = self.registry.active_prototypes(), self.registry.categories
-        rows = [row for row, identity in enumerate(found.ids) if identity in fixed]
-        known = KnownCategories(
-            tuple(found.ids[row] for row in rows),
-            torch.from_numpy(found.matrix[rows]) if rows else torch.zeros(0, self.features.shape[1]),
-            tuple(sizes[found.ids[row]].size for row in rows),
-        )
+        active = self.registry.active_prototypes()
+        rows = [row for row, identity in enumerate(active.ids) if identity in fixed]
+        known = KnownCategories.none(self.features.shape[1])
+        if rows:
+            known = KnownCategories(
+                tuple(active.ids[row] for row in rows), torch.from_numpy(active.matrix[rows])
+            )
         first_free = self.registry.next_id
-        grouping = group_images(
+        found, count = group_images(
             self.features,
             self.current.keys,
             known,
@@ -238,22 +241,22 @@ class DiscoverySession:
             seed=self.seed,
             temperature=self.model.config.confidence_temperature,
         )
-        row_of = {identity: row for row, identity in enumerate(grouping.ids)}
-        groups = StageGroups(
-            self.current.keys,
-            np.array([row_of[identity] for identity in grouping.category_ids.tolist()], dtype=np.int64),
-            grouping.prototypes.numpy(),
-            ids=[identity if identity < first_free else None for identity in grouping.ids],
-            confidences=grouping.confidences.clamp(0, 1).numpy(),
+        groups = StageGroups.of(
+            found.keys,
+            found.category_ids.numpy(),
+            found.ids,
+            found.prototypes.numpy(),
+            settled=range(first_free),
+            confidences=found.confidences.clamp(0, 1).numpy(),
             features=self.features.numpy(),
         )
         change = self.registry.observe(self.current.stage, groups)
         if num_categories is None or self._estimate is None:
-            self._estimate = grouping.count
+            self._estimate = count
         return change
 
     def keep(self, estimate: CountEstimate) -> None:
-        """Leave images that were grouped before as they stand, corrections included.
+        """Leave images that were grouped before in their categories, corrections included.
 
         Args:
             estimate: the number of categories, as it was found when they were grouped.
@@ -267,7 +270,7 @@ class DiscoverySession:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether the newest images stand somewhere already, because they were grouped as this very stage."""
+        """Whether the newest images were grouped already, as this very stage."""
         return self.current.stage == self.registry.stage and all(
             key in self.registry.images for key in self.current.keys
         )
@@ -283,14 +286,18 @@ class DiscoverySession:
         """What is different from before the newest stage, corrections included."""
         return self.registry.changes_since(self.current.before)
 
-    def standing(self) -> Standing:
-        """Where the newest stage's images stand, corrections included."""
-        return standing_of(
+    def assignment(self) -> Assignment:
+        """The newest stage's images and their categories, corrections included.
+
+        Raises:
+            DataError: nothing was grouped yet.
+        """
+        self._require_estimate()
+        return assignment_in(
             self.registry,
             self.current.keys,
             self.features,
             settled=self.settled,
-            count=self.estimate,
             temperature=self.model.config.confidence_temperature,
         )
 

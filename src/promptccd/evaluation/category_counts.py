@@ -184,7 +184,7 @@ class AccuracyCount(KnownCount):
 
 
 class SplitMergeCount(KnownCount):
-    """PromptCCD-U: every fit of the mixture splits and merges; the last word is had on the final features.
+    """PromptCCD-U: every fit of the mixture splits and merges, and the final features are counted once more.
 
     The mixture sees replay samples of earlier categories, the last estimate features of settled images, as many
     per category as samples are replayed. These look more like the new images than samples of a diagonal Gaussian

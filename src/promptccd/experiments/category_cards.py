@@ -28,11 +28,11 @@ class Thumbnail:
     is_small: bool
 
 
-def thumbnail(image: Image.Image, side: int = SIDE) -> Thumbnail:
-    """A picture of at most `side` pixels each way: PNG of tiny images, JPEG of others."""
+def thumbnail(image: Image.Image) -> Thumbnail:
+    """A picture of at most `SIDE` pixels each way: PNG of tiny images, JPEG of others."""
     is_small = max(image.size) <= PIXEL_ART
     copy = image.convert("RGB")
-    copy.thumbnail((side, side))
+    copy.thumbnail((SIDE, SIDE))
     stream = io.BytesIO()
     if is_small:
         copy.save(stream, "PNG", optimize=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 34
 DODGE, FEW_POINTS = 3.0, 12  # how far lines of few points stand apart
+NICE_TICKS, WHOLE_TICKS = 5, 8  # steps between the values at an axis, at most
 NUM_STYLES = 8  # colours of the style sheet, and marks and dashes that go with them
 
 
@@ -96,7 +97,6 @@ def line_chart(
     *,
     x_label: str,
     y_label: str,
-    y_from: float | None = None,
     y_most: float = math.inf,
     whole: bool = False,
 ) -> Chart:
@@ -107,7 +107,6 @@ def line_chart(
         series: points by name, in order of x.
         x_label: name of the horizontal axis; its values are whole numbers.
         y_label: name of the vertical axis.
-        y_from: where the vertical axis begins at the latest; `None` for the smallest value.
         y_most: what no value can exceed; neither the axis nor a deviation goes beyond.
         whole: whether values are counts, so that only whole numbers are written at the axis.
     """
@@ -118,7 +117,7 @@ def line_chart(
     flat = [point for each in points.values() for point in each]
     xs = [x for x, _, _ in flat] or [0.0]
     ends = [min(y + sign * (deviation or 0), y_most) for _, y, deviation in flat for sign in (-1, 1)]
-    ends = [*(ends or [0.0, 1.0]), *([] if y_from is None else [y_from])]
+    ends = ends or [0.0, 1.0]
     ticks = nice_ticks(min(ends), max(ends), least_step=1.0 if whole else 0.0)
     y_ticks = [tick for tick in ticks if tick <= y_most]
     x_scale, y_scale = _scales((min(xs), max(xs)), (y_ticks[0], y_ticks[-1]))
@@ -257,18 +256,20 @@ def heat_map(
     )  # fmt: skip
 
 
-def nice_ticks(low: float, high: float, most: int = 5, least_step: float = 0.0) -> list[float]:
+def nice_ticks(low: float, high: float, least_step: float = 0.0) -> list[float]:
     """Round numbers that enclose a range: steps of 1, 2 or 5 times a power of ten, but none below the least."""
     span = high - low or abs(high) or 1.0
-    power = 10.0 ** math.floor(math.log10(span / most))
-    step = max(least_step, next(power * factor for factor in (1, 2, 5, 10) if power * factor * most >= span))
+    power = 10.0 ** math.floor(math.log10(span / NICE_TICKS))
+    step = max(
+        least_step, next(power * factor for factor in (1, 2, 5, 10) if power * factor * NICE_TICKS >= span)
+    )
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
 
 
-def whole_ticks(low: float, high: float, most: int = 8) -> list[float]:
+def whole_ticks(low: float, high: float) -> list[float]:
     """Whole numbers inside a range, evenly spaced."""
-    step = max(1, math.ceil((high - low) / most))
+    step = max(1, math.ceil((high - low) / WHOLE_TICKS))
     return [float(number) for number in range(math.ceil(low), math.floor(high) + 1, step)]
 
 

@@ -14,6 +14,7 @@ from promptccd.evaluation import ContinualScore
 from promptccd.experiments.sweep_cells import BASELINES, LOG, CellProcess, SweepCell, Work, score_baselines
 from promptccd.runs.models import space_of_all
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.run_groups import baseline_rows
 from promptccd.runs.train_run import train_run
 from promptccd.storage import problems_of, read_file, refuse_links, remove_leftovers, require_space
 from promptccd.training.progress import StopRequest
@@ -116,10 +117,11 @@ class _Sweep:
         finished = [cell for cell in self.cells if cell.name not in self.failures]
         tables = {}
         if baselines:
-            sources = _baseline_sources(finished)
-            unscored = [cell for cell in sources if _baselines(cell) is None]
+            rows = baseline_rows([cell.path for cell in finished], [cell.variant for cell in finished])
+            sources = [cell for cell, names in zip(finished, rows, strict=True) if names]
+            unscored = [cell for cell in sources if RunDirectory(cell.path).read(BASELINES) is None]
             self._work_through(unscored, score_baselines, lambda cell, _: cell.recipe, BASELINES_OF)
-            tables = _named_baselines(sources)
+            tables = _named_baselines(finished, rows)
         results = {cell.name: RunDirectory(cell.path).results for cell in finished}
         scores = {name: score for name, score in results.items() if score is not None}
         names = [f"{prefix}{cell.name}" for prefix in ("", BASELINES_OF) for cell in self.cells]
@@ -218,33 +220,18 @@ class _Sweep:
         RunDirectory(self.out).write(STATE, {"cells": cells})
 
 
-def _baseline_sources(cells: Sequence[SweepCell]) -> list[SweepCell]:
-    """One cell per data, backbone and seed; one that was told the number of categories where there is one."""
-    sources: dict[tuple[Any, ...], SweepCell] = {}
-    for cell in sorted(cells, key=lambda cell: cell.recipe.training.category_count != "known"):
-        sources.setdefault((cell.data_key, cell.backbone_key, cell.seed), cell)
-    return sorted(sources.values(), key=cells.index)
-
-
-def _baselines(cell: SweepCell) -> dict[str, Any] | None:
-    return RunDirectory(cell.path).read(BASELINES)
-
-
-def _named_baselines(sources: Sequence[SweepCell]) -> dict[str, list[ContinualScore]]:
-    """Their scores by name, a variant's name added where the grid has several data sets or backbones."""
-    found: dict[str, dict[str, dict[int, ContinualScore]]] = {}
-    titles: dict[str, str] = {}
-    for cell in sources:
-        for name, table in (_baselines(cell) or {}).items():
-            key = cell.data_key if name == "raw pixels" else f"{cell.data_key}{cell.backbone_key}"
-            titles.setdefault(key, cell.variant)
-            seeds = found.setdefault(name, {}).setdefault(key, {})
-            seeds.setdefault(cell.seed, ContinualScore.from_dict(table))
-    return {
-        name if len(keys) == 1 else f"{name} ({titles[key]})": list(seeds.values())
-        for name, keys in found.items()
-        for key, seeds in keys.items()
-    }
+def _named_baselines(
+    cells: Sequence[SweepCell], rows: Sequence[Mapping[str, str]]
+) -> dict[str, list[ContinualScore]]:
+    """Scores by row, one per seed: those of frozen backbones first, then those of pixels."""
+    found: dict[str, dict[str, list[ContinualScore]]] = {}
+    for cell, names in zip(cells, rows, strict=True):
+        tables = RunDirectory(cell.path).read(BASELINES) or {} if names else {}
+        for name, table in tables.items():
+            if name in names:
+                scores = found.setdefault(name, {}).setdefault(names[name], [])
+                scores.append(ContinualScore.from_dict(table))
+    return {row: scores for rows_of in found.values() for row, scores in rows_of.items()}
 
 
 def _average(cell: SweepCell) -> str:

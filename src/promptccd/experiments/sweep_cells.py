@@ -26,6 +26,7 @@ from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.run_groups import PIXELS
 from promptccd.storage import make_inside, open_to_change, problems_of
 from promptccd.training.recipe import Recipe
 
@@ -67,12 +68,6 @@ class SweepCell:
     def variant(self) -> str:
         """What cells that differ in their seed alone have in common: a row of the table."""
         return self.name.removesuffix(f"-seed{self.seed}")
-
-    @property
-    def data_key(self) -> str:
-        """Equal for cells whose stages show the same images, of one seed, to the same clustering."""
-        recipe = self.recipe
-        return _key(recipe.data, recipe.views, recipe.training.kmeans_restarts)
 
     @property
     def backbone_key(self) -> str:
@@ -303,13 +298,13 @@ def score_baselines(recipe: Recipe) -> None:
     evaluation = RunEvaluation(path, recipe.data.dataset, recipe.training.num_workers)
     scores = {
         f"frozen {evaluation.backbone_name}": evaluation.frozen_backbone(),
-        "raw pixels": evaluation.raw_pixels(),
+        PIXELS: evaluation.raw_pixels(),
     }
     evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
 
 
 def _start_server() -> None:
-    """Start the server deaf to Ctrl-C, which a terminal sends to it too: the sweep tells its cells itself."""
+    """Start the server, ignoring Ctrl-C, which a terminal sends to it too: the sweep stops its cells itself."""
     if threading.current_thread() is not threading.main_thread():
         return  # no place to change what a signal does; the first cell starts the server
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -52,8 +52,8 @@ def push_run(
     Args:
         run: the run.
         api: the client; its token must be allowed to write.
-        namespace: user or organisation; none means the one who is logged in.
-        stages: which stages; none means all that are finished.
+        namespace: user or organisation; by default the one who is logged in.
+        stages: which stages; by default all that are finished.
         private: whether the repositories have to be private.
         dry_run: only say what would be sent.
         wait: sleeps between attempts.
@@ -87,7 +87,7 @@ def pusher(namespace: str | None, private: bool) -> Callable[[RunDirectory, Sequ
     Stages it did not get through with are pushed with the next ones, and by the same training when it is begun again.
 
     Args:
-        namespace: user or organisation; none means the one who is logged in.
+        namespace: user or organisation; by default the one who is logged in.
         private: whether repositories that are made are private.
     """
     there: set[int] = set()

@@ -1,5 +1,6 @@
 """What is saved and loaded. These files import only each other and third parties."""
 
+from .assignment import Assignment
 from .configuration_promptccd import (
     CategoryDiscoveryConfig,
     GCDConfig,
@@ -7,7 +8,7 @@ from .configuration_promptccd import (
     PromptCCDConfig,
     PromptCCDPlusPlusConfig,
 )
-from .modeling_base import Assignment, CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
+from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from .modeling_gcd import GCDModel
 from .modeling_promptccd import PromptCCDModel
 from .modeling_promptccd_b import PromptCCDBModel

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput, is_accelerate_available
 
+from .assignment import Assignment, assign
 from .backbones import (
     blocks_of,
     build_backbone,
@@ -67,21 +68,6 @@ class CategoryDiscoveryOutput(ModelOutput):
     bottleneck: Tensor | None = None
     components: Tensor | None = None
     scores: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """Images assigned to categories.
-
-    Attributes:
-        category_ids: ``(B,)`` int64.
-        confidences: ``(B,)`` in 0..1, soft-max over negative squared distances.
-        distances: ``(B,)`` squared distance to the nearest prototype.
-    """
-
-    category_ids: Tensor
-    confidences: Tensor
-    distances: Tensor
 
 
 @dataclass(frozen=True)
@@ -166,7 +152,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             args: for the model's constructor.
             config: instead of the one that lies there.
             output_loading_info: also return what transformers says of the keys.
-            max_model_bytes: the most its weights may take in memory; none means `MAX_MODEL_BYTES`.
+            max_model_bytes: the most its weights may take in memory; by default `MAX_MODEL_BYTES`.
             kwargs: where to look, fields of the configuration, ``variant``, and what transformers takes.
 
         Raises:
@@ -405,15 +391,12 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """
         if len(self.prototypes) == 0:
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
-        unit = F.normalize(features.float(), dim=-1)
-        prototypes = self.prototypes.float()
-        distances = (
-            unit.square().sum(1, keepdim=True) - 2 * unit @ prototypes.T + prototypes.square().sum(1)
-        ).clamp_min(0)
-        nearest, rows = distances.min(dim=1)
-        confidences = torch.softmax(-distances / self.config.confidence_temperature, dim=1)
-        ids = torch.tensor(self.config.category_ids, device=rows.device)
-        return Assignment(ids[rows], confidences.gather(1, rows[:, None])[:, 0], nearest)
+        return assign(
+            F.normalize(features.float(), dim=-1),
+            self.prototypes.float(),
+            self.config.category_ids,
+            temperature=self.config.confidence_temperature,
+        )
 
 
-__all__ = ["Assignment", "CategoryDiscoveryModel", "CategoryDiscoveryOutput", "Replay"]
+__all__ = ["CategoryDiscoveryModel", "CategoryDiscoveryOutput", "Replay"]

@@ -5,7 +5,6 @@ Nothing here knows images or models: keys of images, groups of them and prototyp
 
 from promptccd.registry.changes import GROUPING, LogEntry, StageChange
 from promptccd.registry.edits import (
-    EDITS,
     Answer,
     Confirm,
     Edit,
@@ -14,7 +13,6 @@ from promptccd.registry.edits import (
     NotACategory,
     Rename,
     Split,
-    edit_from_dict,
 )
 from promptccd.registry.files import PROTOTYPES, REGISTRY, has_registry, load_registry, save_registry
 from promptccd.registry.matching import StageGroups
@@ -22,7 +20,6 @@ from promptccd.registry.registry import ActivePrototypes, CategoryRegistry
 from promptccd.registry.tables import Category, CategoryState
 
 __all__ = [
-    "EDITS",
     "GROUPING",
     "PROTOTYPES",
     "REGISTRY",
@@ -41,7 +38,6 @@ __all__ = [
     "Split",
     "StageChange",
     "StageGroups",
-    "edit_from_dict",
     "has_registry",
     "load_registry",
     "save_registry",

@@ -8,6 +8,7 @@ from promptccd.registry.tables import Pair, Patch, Tables
 
 GROUPING = "grouping"  # kind of the entries that no person made
 LONGEST_TIME = 40  # characters
+SURE = 0.5  # least confidence of an image that the model is sure of
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class LogEntry:
 
     Attributes:
         number: counts up and is never used twice.
-        kind: kind of the edit (see `EDITS`), or ``"grouping"``.
+        kind: kind of the edit, or ``"grouping"``.
         what: the edit's own values, or what the grouping brought.
         stage: the newest stage at that time.
         time: when, in ISO 8601, if whoever made the edit said so. It is in no hash.
@@ -79,7 +80,7 @@ class StageChange:
     unsatisfied: tuple[Pair, ...] = ()
 
 
-def compare(before: Tables, after: Tables, *, stage: int, rerun: bool, sure: float) -> StageChange:
+def compare(before: Tables, after: Tables, *, stage: int, rerun: bool) -> StageChange:
     """What became different between two states of one registry.
 
     Args:
@@ -87,11 +88,12 @@ def compare(before: Tables, after: Tables, *, stage: int, rerun: bool, sure: flo
         after: the later one.
         stage: the stage of the later one.
         rerun: whether that stage had been grouped before.
-        sure: least confidence in 0..1 of an image that the model is sure of.
     """
     # One that came and was emptied again is no change: there is nothing of it to be seen before or after.
-    new = [each for each in after.living() if each.id not in before.categories and not each.dormant]
-    common = [(before.categories[each.id], each) for each in after.living() if each.id in before.categories]
+    new = [each for each in after.not_retired() if each.id not in before.categories and not each.dormant]
+    common = [
+        (before.categories[each.id], each) for each in after.not_retired() if each.id in before.categories
+    ]
     moved = {
         key: (before.members.get(key), after.members.get(key))
         for key in sorted(before.images)
@@ -116,7 +118,7 @@ def compare(before: Tables, after: Tables, *, stage: int, rerun: bool, sure: flo
         unsure=tuple(
             key
             for key, confidence in sorted(before.confidences.items())
-            if confidence >= sure > confidences.get(key, 1.0)
+            if confidence >= SURE > confidences.get(key, 1.0)
         ),
         unassigned=len(after.images) - len(after.members),
     )

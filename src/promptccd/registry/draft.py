@@ -1,6 +1,6 @@
-"""The record of what an edit wants to stand where, before it is in force.
+"""The values that an edit wants to set, before it is in force.
 
-An edit never writes to the tables itself: it tells a `Draft`. The draft becomes a `Patch`, the values before and
+An edit never writes to the tables itself, only to a `Draft`. The draft becomes a `Patch`, the values before and
 after. One patch therefore serves to apply, to undo and to redo, for every kind of edit.
 """
 
@@ -36,7 +36,7 @@ class Draft:
         self._before: dict[str, dict[Any, Any]] = {name: {} for name in TABLE_NAMES}
 
     def put(self, table: str, key: Any, value: Any) -> None:
-        """Let a value stand in a table, or nothing with `None`."""
+        """Set a value in a table; `None` removes it."""
         values = getattr(self.tables, table)
         self._before[table].setdefault(key, values.get(key))
         if value is None:

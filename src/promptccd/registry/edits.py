@@ -26,13 +26,13 @@ class Edit:
     """Base of all edits: how an edit changes a registry, and how it is written down.
 
     Attributes:
-        kind: its name in the log and in `EDITS`.
+        kind: its name in the log.
     """
 
     kind: ClassVar[str]
 
     def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
-        """Tell a draft what shall stand where.
+        """Write the new values into a draft.
 
         Args:
             draft: of the registry to change.
@@ -74,7 +74,7 @@ class Rename(Edit):
         """See `Edit.apply`."""
         name = check_name(self.name)
         renamed = draft.tables.category(self.category)
-        for other in draft.tables.living():
+        for other in draft.tables.not_retired():
             if other.name == name and other.id != renamed.id:
                 raise RegistryError(
                     f"Category {other.id} is called {name!r} already: choose another name, or merge the two."
@@ -180,7 +180,7 @@ class Split(Edit):
             )
         identity = draft.new_id()
         row = draft.append_prototype(self.part_prototype)
-        name = free_name(default_name(identity), {each.name for each in draft.tables.living()})
+        name = free_name(default_name(identity), {each.name for each in draft.tables.not_retired()})
         born = min(draft.tables.images[key] for key in part)
         draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, born, 0, row))
         draft.change(whole.id, prototype_row=draft.append_prototype(self.rest_prototype))
@@ -233,7 +233,7 @@ class NotACategory(Edit):
 
 def _nearest_first(tables: Tables, prototypes: np.ndarray, category: Category) -> list[int]:
     """Ids of the other active categories, by the cosine of their prototype and this one's."""
-    others = [each for each in tables.living() if not each.dormant and each.id != category.id]
+    others = [each for each in tables.not_retired() if not each.dormant and each.id != category.id]
     own, *rest = unit(prototypes[[each.prototype_row for each in (category, *others)]])
     order = np.argsort([-float(each @ own) for each in rest], kind="stable")
     return [others[row].id for row in order]
@@ -325,26 +325,3 @@ class Confirm(Edit):
         for key in keys:
             draft.place(key, draft.tables.members[key], pin=True)
         draft.settle_links(keys)
-
-
-EDITS: dict[str, type[Edit]] = {
-    edit.kind: edit for edit in (Rename, Merge, Split, Move, NotACategory, Answer, Confirm)
-}
-
-
-def edit_from_dict(values: Mapping[str, Any]) -> Edit:
-    """An edit from plain values: ``{"kind": "rename", "category": 7, "name": "heron"}``; vectors are lists.
-
-    Raises:
-        RegistryError: the kind or a key is unknown, or a key is missing.
-    """
-    kind = values.get("kind")
-    if kind not in EDITS:
-        raise RegistryError(f"Unknown edit {kind!r}. There are: {', '.join(EDITS)}.")
-    try:
-        return EDITS[kind](**{name: value for name, value in values.items() if name != "kind"})
-    except TypeError as error:
-        expected = [item.name for item in fields(EDITS[kind])]  # type: ignore[arg-type]
-        raise RegistryError(
-            f"Expected {expected} for the edit {kind!r}, got {sorted(set(values) - {'kind'})}."
-        ) from error

@@ -41,7 +41,7 @@ _KEYS = ("format", "num_known", "stage", "next_id", "next_number", "prototypes",
 
 
 def has_registry(folder: str | Path) -> bool:
-    """Whether a checkpoint holds a registry; older ones do not, see `CategoryRegistry.from_categories`."""
+    """Whether a folder holds a registry; a bare backbone does not."""
     return (Path(folder) / REGISTRY).is_file()
 
 
@@ -84,7 +84,7 @@ def load_registry(folder: str | Path) -> CategoryRegistry:
     path = Path(folder) / REGISTRY
     if not path.is_file():
         raise RegistryError(
-            f"{Path(folder).name} holds no {REGISTRY}: it was saved before there were registries, or is no checkpoint."
+            f"{Path(folder).name} holds no {REGISTRY}: give the folder of a finished stage, or one that discover wrote."
         )
     try:
         values, previous = _read_json(path), Path(folder) / PREVIOUS

@@ -33,9 +33,7 @@ class Growth:
     unsatisfied: tuple[Pair, ...]
 
 
-def grow(
-    draft: Draft, prototypes: np.ndarray, stage: int, groups: StageGroups, min_similarity: float
-) -> Growth:
+def grow(draft: Draft, prototypes: np.ndarray, stage: int, groups: StageGroups) -> Growth:
     """Let a draft hold the registry after a grouping.
 
     Args:
@@ -43,7 +41,6 @@ def grow(
         prototypes: its prototypes ``(R, D)``.
         stage: stage that the images came with, for those never seen before.
         groups: the grouping.
-        min_similarity: see `match_clusters`.
 
     Raises:
         RegistryError: the grouping is malformed, or does not fit the registry.
@@ -59,7 +56,7 @@ def grow(
             raise RegistryError(f"Expected keys of 1 to {LONGEST_KEY} characters, got {str(key)[:60]!r}.")
     tables = draft.tables
     clusters = np.asarray(groups.clusters, dtype=np.int64)
-    matched = match_clusters(groups, tables, prototypes, min_similarity)
+    matched = match_clusters(groups, tables, prototypes)
     constraints = tables.constraints()
     # A target is an id, no category, or for cluster k that has none yet: first_new + k.
     first_new = draft.next_id
@@ -143,7 +140,7 @@ def _number(
     numbers: dict[int, int] = {}
     for cluster in sorted(np.flatnonzero(sizes).tolist(), key=lambda each: (-sizes[each], each)):
         identity = draft.new_id()
-        name = free_name(default_name(identity), {each.name for each in draft.tables.living()})
+        name = free_name(default_name(identity), {each.name for each in draft.tables.not_retired()})
         draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, stage))
         numbers[first_new + cluster] = identity
     return numbers

@@ -6,7 +6,7 @@ prototypes point the same way (new images of a category discovered before). Imag
 little about what a cluster is: they would be in their category whatever was found.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from promptccd.errors import RegistryError
 from promptccd.registry.tables import Tables
 
 NEW, REJECTED = -1, -2
+MIN_SIMILARITY = 0.9  # least cosine of two prototypes of one category that are each other's nearest
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,34 @@ class StageGroups:
     ids: Sequence[int | None] | None = None
     confidences: np.ndarray | None = None
     features: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        keys: Sequence[str],
+        category_ids: np.ndarray,
+        ids: Sequence[int],
+        prototypes: np.ndarray,
+        *,
+        settled: Container[int],
+        confidences: np.ndarray | None = None,
+        features: np.ndarray | None = None,
+    ) -> "StageGroups":
+        """Groups that bear ids, of which only those in `settled` are categories of the registry already.
+
+        Args:
+            keys: the images.
+            category_ids: id of every image's group, ``(N,)``.
+            ids: of all groups, ``K`` long.
+            prototypes: of these, ``(K, D)``.
+            settled: ids that stay; groups with another id are matched, or get a number of the registry.
+            confidences: see the class.
+            features: see the class.
+        """
+        row_of = {identity: row for row, identity in enumerate(ids)}
+        clusters = np.array([row_of[each] for each in category_ids.tolist()], dtype=np.int64)
+        kept = [identity if identity in settled else None for identity in ids]
+        return cls(keys, clusters, prototypes, kept, confidences, features)
 
     @property
     def settled(self) -> Sequence[int | None]:
@@ -94,16 +123,13 @@ class _Evidence:
     totals: np.ndarray  # (C,) images that could speak for the category
 
 
-def match_clusters(
-    groups: StageGroups, tables: Tables, prototypes: np.ndarray, min_similarity: float
-) -> np.ndarray:
+def match_clusters(groups: StageGroups, tables: Tables, prototypes: np.ndarray) -> np.ndarray:
     """Category of every cluster, ``(K,)``; `NEW` for none, `REJECTED` for one that a person said is none.
 
     Args:
         groups: the new grouping.
         tables: the registry so far.
         prototypes: its prototypes ``(R, D)``.
-        min_similarity: least cosine of two prototypes of one category.
 
     Raises:
         RegistryError: a settled id is not registered.
@@ -112,7 +138,7 @@ def match_clusters(
     evidence = _gather(groups, tables)
     _by_shared_images(found, evidence, tables)
     _join_merged(found, evidence, tables)
-    _by_prototype(found, groups, evidence, tables, prototypes, min_similarity)
+    _by_prototype(found, groups, evidence, tables, prototypes)
     return found
 
 
@@ -132,7 +158,7 @@ def _settled(groups: StageGroups, tables: Tables) -> np.ndarray:
 
 
 def _gather(groups: StageGroups, tables: Tables) -> _Evidence:
-    living = [each.id for each in tables.living()]
+    living = [each.id for each in tables.not_retired()]
     rejected = [each.id for each in tables.categories.values() if each.rejected]
     columns = [*living, *rejected]
     position = {identity: column for column, identity in enumerate(columns)}
@@ -201,7 +227,6 @@ def _by_prototype(
     evidence: _Evidence,
     tables: Tables,
     prototypes: np.ndarray,
-    min_similarity: float,
 ) -> None:
     """Clusters and categories that are each other's nearest, among all of them, and near enough.
 
@@ -220,7 +245,7 @@ def _by_prototype(
         mutual = int(similarity[:, nearest].argmax()) == cluster
         identity, row = candidates[nearest]
         is_taken = identity in taken and row == tables.categories[identity].prototype_row
-        if not mutual or similarity[cluster, nearest] < min_similarity or is_taken:
+        if not mutual or similarity[cluster, nearest] < MIN_SIMILARITY or is_taken:
             continue
         target = tables.resolve(identity)
         found[cluster] = REJECTED if target is None else target

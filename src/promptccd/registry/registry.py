@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
 from promptccd.registry.changes import GROUPING, LONGEST_TIME, History, LogEntry, StageChange, compare
 from promptccd.registry.draft import Draft
 from promptccd.registry.edits import Edit
+from promptccd.registry.growth import grow
 from promptccd.registry.matching import StageGroups
 from promptccd.registry.tables import Category, CategoryState, Patch, Tables, check_name, mended_name
 
@@ -33,7 +35,7 @@ def check_tables(tables: Tables, *, num_known: int, num_rows: int, next_id: int)
     for identity, category in tables.categories.items():
         for problem in _category_problems(tables, identity, category, num_known, num_rows, next_id):
             raise RegistryError(f"Category {identity} {problem}.")
-    names = Counter(each.name for each in tables.living())
+    names = Counter(each.name for each in tables.not_retired())
     if repeated := [name for name, count in names.items() if count > 1]:
         raise RegistryError(f"Two categories are called {repeated[0]!r}.")
     for problem in _image_problems(tables):
@@ -103,9 +105,6 @@ def _statement_problems(tables: Tables) -> Iterator[str]:
             yield f"Image {key!r} was taken out of category {unknown[0]}, which does not exist."
 
 
-if TYPE_CHECKING:
-    from promptccd.clustering.constraints import GroupingConstraints
-
 NOTHING_YET = -1
 
 
@@ -168,7 +167,7 @@ class CategoryRegistry:
     @property
     def active(self) -> list[Category]:
         """Categories that are neither retired nor dormant, by id: known ones first."""
-        return [each for each in self._tables.living() if not each.dormant]
+        return [each for each in self._tables.not_retired() if not each.dormant]
 
     @property
     def members(self) -> Mapping[str, int]:
@@ -227,16 +226,6 @@ class CategoryRegistry:
         """What was undone and can be redone, the next one last."""
         return tuple(self._history.redo)
 
-    @property
-    def can_undo(self) -> bool:
-        """Whether there is an entry of this stage to take back."""
-        return bool(self._history.log) and self._history.log[-1].patch is not None
-
-    @property
-    def can_redo(self) -> bool:
-        """Whether something was undone since the last edit."""
-        return bool(self._history.redo)
-
     def category(self, identity: int) -> Category:
         """A category that is not retired.
 
@@ -259,7 +248,7 @@ class CategoryRegistry:
             raise RegistryError(f"There never was a category {identity!r}: ids go up to {self._next_id - 1}.")
         return self._tables.resolve(identity)
 
-    def constraints(self) -> "GroupingConstraints":
+    def constraints(self) -> GroupingConstraints:
         """What people said, for the next grouping."""
         return self._tables.constraints()
 
@@ -313,11 +302,9 @@ class CategoryRegistry:
         prototypes: np.ndarray,
         *,
         stage: int = 0,
-        born: Mapping[int, int] | None = None,
         members: Mapping[str, int] | None = None,
-        images: Mapping[str, int] | None = None,
     ) -> "CategoryRegistry":
-        """A registry for a checkpoint that has none, or for the labelled stage.
+        """A registry for a model that has none, or for the labelled stage.
 
         Args:
             ids: category ids, each once.
@@ -325,9 +312,7 @@ class CategoryRegistry:
             num_known: ids below it were labelled at stage 0.
             prototypes: one row per id, ``(C, D)``.
             stage: newest stage of the checkpoint.
-            born: stage of birth by id; by default 0 for known ones and `stage` for the others.
-            members: category by image key, where it is known.
-            images: stage by image key; by default `stage` for every member.
+            members: category by image key, where it is known; all of them came with `stage`.
 
         Raises:
             RegistryError: lengths differ, an id occurs twice, or an image's category is not among the ids.
@@ -338,10 +323,7 @@ class CategoryRegistry:
                 f"and {len(prototypes)} prototypes for {len(set(ids))} ids."
             )
         tables = Tables(members={key: int(identity) for key, identity in (members or {}).items()})
-        tables.images = {
-            **dict.fromkeys(tables.members, stage),
-            **{key: int(each) for key, each in (images or {}).items()},
-        }
+        tables.images = dict.fromkeys(tables.members, stage)
         sizes = dict.fromkeys(map(int, ids), 0)
         for key, identity in tables.members.items():
             if identity not in sizes:
@@ -350,11 +332,10 @@ class CategoryRegistry:
         taken = set[str]()
         for row, (identity, name) in enumerate(zip(map(int, ids), names, strict=True)):
             known = identity < num_known
-            first_seen = (born or {}).get(identity, 0 if known else stage)
-            state = CategoryState.KNOWN if known else CategoryState.DISCOVERED
+            state, born = (CategoryState.KNOWN, 0) if known else (CategoryState.DISCOVERED, stage)
             kept = mended_name(name, identity, taken)
             taken.add(kept)
-            tables.categories[identity] = Category(identity, kept, state, first_seen, sizes[identity], row)
+            tables.categories[identity] = Category(identity, kept, state, born, sizes[identity], row)
         return cls(tables, prototypes, num_known=num_known, stage=stage)
 
     def copy(self) -> "CategoryRegistry":
@@ -372,7 +353,7 @@ class CategoryRegistry:
         """Do what a person said; what was undone before can no longer be redone.
 
         Args:
-            edit: one of `EDITS`.
+            edit: one of those in `promptccd.registry.edits`.
             time: when, in ISO 8601, for the log.
 
         Raises:
@@ -390,9 +371,7 @@ class CategoryRegistry:
             raise
         return self._commit(draft, edit.kind, edit.to_dict(), patch=draft.finish(), time=time)
 
-    def observe(
-        self, stage: int, groups: StageGroups, *, min_similarity: float = 0.9, sure: float = 0.5
-    ) -> StageChange:
+    def observe(self, stage: int, groups: StageGroups) -> StageChange:
         """Take in how a stage's images were grouped: known ids stay, new clusters get new ids, edits hold.
 
         For a stage that was observed before, images, ids and names stay what they are as far as the clusters are the
@@ -401,9 +380,6 @@ class CategoryRegistry:
         Args:
             stage: the stage, counted from 0. One beyond `stage` is new.
             groups: the grouping.
-            min_similarity: least cosine of a new cluster's prototype and a category's, if they are each other's
-                nearest, for the cluster to be that category.
-            sure: least confidence in 0..1 of an image that the model is sure of.
 
         Returns:
             What changed; `StageChange.cluster_ids` says what every cluster is.
@@ -413,13 +389,10 @@ class CategoryRegistry:
         """
         if stage < 0:
             raise RegistryError(f"Expected a stage >= 0, got {stage}.")
-        # Here, because it needs clustering, which takes seconds to import.
-        from promptccd.registry.growth import grow
-
         stage = int(stage)
         rerun, before, draft = stage <= self._stage, self._tables.copy(), self._draft()
         try:
-            growth = grow(draft, self._prototypes, stage, groups, min_similarity)
+            growth = grow(draft, self._prototypes, stage, groups)
         except BaseException:
             draft.discard()
             raise
@@ -430,7 +403,7 @@ class CategoryRegistry:
             self._commit(draft, GROUPING, what, patch=patch, keep_patch=rerun)
         if not rerun:
             self._settle()
-        change = compare(before, self._tables, stage=stage, rerun=rerun, sure=sure)
+        change = compare(before, self._tables, stage=stage, rerun=rerun)
         return replace(
             change,
             cluster_ids=growth.cluster_ids,
@@ -461,15 +434,14 @@ class CategoryRegistry:
         self._commit(draft, GROUPING, what, patch=draft.finish(), keep_patch=False)
         self._settle()
 
-    def changes_since(self, earlier: "CategoryRegistry", *, sure: float = 0.5) -> StageChange:
+    def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
         """What became different since an earlier state, edits included; for example since the last stage's.
 
         Args:
             earlier: the registry of an earlier checkpoint.
-            sure: least confidence in 0..1 of an image that the model is sure of.
         """
         rerun = earlier.stage == self._stage
-        return compare(earlier._tables, self._tables, stage=self._stage, rerun=rerun, sure=sure)
+        return compare(earlier._tables, self._tables, stage=self._stage, rerun=rerun)
 
     def undo(self) -> LogEntry:
         """Take the newest entry back, and return it. The state is the one before it, hash for hash.

@@ -5,10 +5,11 @@ import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from promptccd.clustering.constraints import GroupingConstraints, Pair
 from promptccd.errors import DataError, RegistryError
 
 LONGEST_NAME = 100
@@ -18,7 +19,7 @@ _REFUSED = ("Cc", "Cs", "Zl", "Zp")
 
 
 class CategoryState(StrEnum):
-    """Where a category stands."""
+    """The state of a category."""
 
     KNOWN = "known"
     DISCOVERED = "discovered"
@@ -102,7 +103,7 @@ def check_name(name: object) -> str:
 
 
 def mended_name(name: str, identity: int, taken: Collection[str]) -> str:
-    """The nearest allowed and free name to one that comes from a data set or an older checkpoint."""
+    """The nearest allowed and free name to one that comes from a data set or a checkpoint."""
     plain = "".join(" " if unicodedata.category(letter) in _REFUSED else letter for letter in name)
     kept = re.sub(r"\s+", " ", plain).strip() if plain != name else name.strip()
     return free_name(kept[:LONGEST_NAME].strip() or f"category {identity}", taken)
@@ -118,10 +119,6 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
-if TYPE_CHECKING:
-    from promptccd.clustering.constraints import GroupingConstraints
-
-Pair = tuple[str, str]
 SAME, DIFFERENT = "same", "different"
 LONGEST_KEY = 1000
 
@@ -177,7 +174,7 @@ class Tables:
             category = self.categories[category.merged_into]
         return None if category.retired else category.id
 
-    def living(self) -> list[Category]:
+    def not_retired(self) -> list[Category]:
         """Categories that are not retired, by id."""
         return [
             self.categories[each] for each in sorted(self.categories) if not self.categories[each].retired
@@ -187,7 +184,7 @@ class Tables:
         """Keys of a category's images, sorted."""
         return sorted(key for key, category in self.members.items() if category == identity)
 
-    def constraints(self, only_linked: bool = False) -> "GroupingConstraints":
+    def constraints(self, only_linked: bool = False) -> GroupingConstraints:
         """What people have said about images.
 
         Args:
@@ -196,9 +193,6 @@ class Tables:
         Raises:
             RegistryError: it contradicts itself.
         """
-        # Here, because clustering takes seconds to import, and most commands about categories group nothing.
-        from promptccd.clustering.constraints import GroupingConstraints
-
         keys = {key for pair in self.links for key in pair} if only_linked else None
         pinned: Mapping[str, int] = self.pinned
         forbidden: Mapping[str, tuple[int, ...]] = self.forbidden
@@ -216,7 +210,7 @@ class Tables:
             raise RegistryError(str(error)) from error
 
     def _ids(self) -> str:
-        ids = [str(each.id) for each in self.living()]
+        ids = [str(each.id) for each in self.not_retired()]
         return ", ".join(ids[:20] + ["..."] * (len(ids) > 20)) or "none yet"
 
 
@@ -229,7 +223,7 @@ class Patch:
     """Values before and after an edit.
 
     Attributes:
-        changes: per table, per key: what stood there before and what stands there after; `None` is nothing.
+        changes: per table, per key: the value before and the value after; `None` is no value.
     """
 
     changes: Changes

@@ -86,7 +86,7 @@ class RunEvaluation:
 
         Args:
             protocol: a name in `promptccd.evaluation.PROTOCOLS`.
-            options: test split and estimator; none means the protocol's defaults.
+            options: test split and estimator; by default the protocol's defaults.
 
         Raises:
             ConfigurationError: an unknown protocol, or an option that it does not read.
@@ -170,7 +170,7 @@ class RunEvaluation:
         """Unseen images cut into stages by the run's own rule and seed, as many stages as are finished.
 
         Args:
-            test_split: split of the data set; none means the benchmark's, else the images the run left out.
+            test_split: split of the data set; by default the benchmark's, else the images the run left out.
 
         Raises:
             DataError: there are no such images, they are those of the training, or they lack a category.
@@ -181,7 +181,7 @@ class RunEvaluation:
         """All unseen images, as one entry.
 
         Args:
-            test_split: split of the data set; none means the benchmark's, else the images the run left out.
+            test_split: split of the data set; by default the benchmark's, else the images the run left out.
 
         Raises:
             DataError: there are no such images, they are those of the training, or of other categories.
@@ -216,8 +216,8 @@ class RunEvaluation:
         """What a protocol scores.
 
         Args:
-            options: what the protocol was told.
-            features: to group; none means those of the run's own models.
+            options: of the protocol.
+            features: to group; by default those of the run's own models.
         """
         training = self.recipe.training
         return Task(

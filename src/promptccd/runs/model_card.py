@@ -100,10 +100,10 @@ def merge_card(existing: str | None, generated: str) -> str:
 
     Of the text, only the block between the markers is replaced (a second one is dropped); a card without a block
     gets it behind its text. Of the metadata, keys that were generated are renewed, but for two: a licence that
-    stands there stays, and tags that a person added are kept behind ours. Comments inside the metadata are lost.
+    is there stays, and tags that a person added are kept behind ours. Comments inside the metadata are lost.
 
     Args:
-        existing: the card as it stands; none where there is none.
+        existing: the card that is there; `None` if there is none.
         generated: what `stage_card` wrote; if somebody took the block out of it, it renews the metadata alone.
 
     Raises:

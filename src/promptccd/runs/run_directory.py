@@ -45,7 +45,7 @@ KEPT_STATES = 2
 OUT_OF_MEMORY = "out_of_memory.json"
 _RECORDS = ("manifest.json", "split.json", "images.json", "results.json", HISTORY, OUT_OF_MEMORY)
 _INNER = ("resume", "backbone", "logs", "logs/promptccd")  # the last two are a tracker's
-# Where a state stands. All that is drawn is drawn by position: epoch and step are the state of the randomness too.
+# The position of a state. All that is drawn is drawn by position: epoch and step are the state of the randomness too.
 _POSITION = ("stage", "epoch", "step", "batch_size", "seconds", "tensors")
 # Fields that may change between two sittings of one run without changing a byte of its stages.
 FREE_FIELDS = {
@@ -153,7 +153,7 @@ class RunDirectory:
         """Keep every other process from writing here until this one ends.
 
         Raises:
-            RunError: another process is at it; its id is named. Or the lock is a link.
+            RunError: another process writes to the run; its id is named. Or the lock is a link.
             DiskError: nothing can be written there.
         """
         descriptor = open_to_change(make_folder(self.path) / ".lock")

@@ -70,9 +70,9 @@ def backbone_name(backbone: str | Path) -> str:
 def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict[str, str]]:
     """For every run, what is scored with it of ``raw pixels`` and ``frozen ...``, and the name of the row it is for.
 
-    A baseline is scored once per data, views, restarts, backbone and seed, with a run that was told the number of
-    categories where there is one. What is the same apart from the seed shares a row, which bears the name of a run's
-    row where there are several.
+    A baseline is scored once per data, views, restarts, backbone and seed, if possible with a run whose number
+    of categories was given. Baselines that differ in their seed alone share a row; where there are several rows, each
+    has the name of the row of a run in brackets.
 
     Args:
         paths: folders of the runs.

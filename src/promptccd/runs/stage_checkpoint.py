@@ -19,7 +19,6 @@ from promptccd.registry import (
     REGISTRY,
     CategoryRegistry,
     StageGroups,
-    has_registry,
     load_registry,
     save_registry,
 )
@@ -140,8 +139,7 @@ class SettledImages:
     """Images of earlier stages, with the category that each has by now.
 
     Attributes:
-        registry: as the last stage left it, edits since included; `None` before the first stage, and after a stage
-            from before there were registries.
+        registry: as the last stage left it, edits since included; `None` before the first stage.
         ids: per earlier stage the category ids ``(N,)``, -1 for an image that an edit took out of all.
     """
 
@@ -167,14 +165,11 @@ def key_of(sample_id: int) -> str:
     return f"row:{sample_id}"
 
 
-def settled_images(
-    run: RunDirectory, known_ids: np.ndarray, sample_ids: Sequence[np.ndarray]
-) -> SettledImages:
-    """What stands before a stage.
+def settled_images(run: RunDirectory, sample_ids: Sequence[np.ndarray]) -> SettledImages:
+    """Images of earlier stages, with their categories when a stage begins.
 
     Args:
         run: its earlier stages are finished.
-        known_ids: labels of the images of stage 0.
         sample_ids: per earlier stage its readable images; none of them for stage 0.
 
     Raises:
@@ -183,9 +178,6 @@ def settled_images(
     stage = len(sample_ids)
     if stage == 0:
         return SettledImages(None, [])
-    if not has_registry(run.stage(stage - 1)):
-        found = [np.asarray(run.assignments(earlier)["category_ids"]) for earlier in range(1, stage)]
-        return SettledImages(None, [known_ids, *found])
     registry = load_registry(run.stage(stage - 1))
     members = registry.members
     ids = [
@@ -204,7 +196,7 @@ def observe_stage(
     """Take what a stage found into the registry.
 
     Args:
-        settled: what stood before the stage.
+        settled: images of the stages before it.
         found: its grouping; ids of new categories are provisional.
         sample_ids: its readable images ``(N,)``.
         names: of the known categories; position is category id.
@@ -221,17 +213,10 @@ def observe_stage(
             found.prototype_ids, shown, len(names), prototypes, stage=stage, members=members
         )
         return registry, found
-    row_of = {identity: row for row, identity in enumerate(found.prototype_ids)}
     before = {int(each) for ids in settled.assigned for each in np.unique(ids)}
     registry = settled.registry.copy()
     registry.observe(
-        stage,
-        StageGroups(
-            keys,
-            np.array([row_of[each] for each in found.category_ids.tolist()], dtype=np.int64),
-            prototypes,
-            ids=[identity if identity in before else None for identity in found.prototype_ids],
-        ),
+        stage, StageGroups.of(keys, found.category_ids, found.prototype_ids, prototypes, settled=before)
     )
     active = registry.active_prototypes()
     ids = np.array([registry.members.get(key, NO_CATEGORY) for key in keys], dtype=np.int64)

@@ -121,7 +121,7 @@ def train_run(
     """
     arguments = recipe.training
     accelerator = accelerator or Accelerator(
-        cpu=not torch.cuda.is_available(),  # without it, processes that torchrun starts on CPUs stay strangers
+        cpu=not torch.cuda.is_available(),  # without it, processes of torchrun on CPUs do not find each other
         mixed_precision=arguments.mixed_precision,
         log_with=None if arguments.report_to == "none" else arguments.report_to,
         project_dir=str(Path(arguments.output_dir) / "logs"),
@@ -356,9 +356,7 @@ class _Run:
 
     def _settled(self, stage: int) -> SettledImages:
         """Images of earlier stages under the categories they have by now."""
-        return settled_images(
-            self.run, self._known_ids(), [images.sample_ids for images in self.images[:stage]]
-        )
+        return settled_images(self.run, [images.sample_ids for images in self.images[:stage]])
 
     def _protocol(self, settled: SettledImages) -> ContinualAccuracy:
         """The protocol as earlier stages, and people since, left it."""

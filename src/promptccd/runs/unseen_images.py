@@ -38,7 +38,7 @@ class UnseenImages:
         """Test images cut by the rule, the seed and the class blocks of the run (paper, inductive evaluation).
 
         Args:
-            test_split: split of the data set; none means the benchmark's, else the images the run left out.
+            test_split: split of the data set; by default the benchmark's, else the images the run left out.
 
         Raises:
             DataError: there are no such images, they are those of the training, or of other categories.

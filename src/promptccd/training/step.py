@@ -1,4 +1,4 @@
-"""One step of any method: which images stand in it, their views, and the rows that its objective reads."""
+"""One step of any method: which images are in it, their views, and the rows that its objective reads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ pytest.importorskip("gradio", reason="the page needs gradio: pip install -c cons
 
 import gradio as gr
 
-from promptccd.discovery.app.desk import Desk, Panel, Updates, told
+from promptccd.discovery.app.desk import Desk, Panel, Updates, errors_shown
 from promptccd.discovery.app.html import counted, percent, render
 from promptccd.discovery.app.page import build_app
 from promptccd.discovery.app.panels.changes import ChangesPanel
@@ -94,10 +94,10 @@ def test_a_step_opened_too_early_stays_as_it_is(visits: Visits) -> None:
 
 
 def test_a_message_is_escaped_and_a_bug_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(gr.Error) as shown, told():
+    with pytest.raises(gr.Error) as shown, errors_shown():
         raise DataError("No file <img src=x>: give another.")
     assert shown.value.message == "No file &lt;img src=x&gt;: give another."
-    with pytest.raises(gr.Error) as shown, told():
+    with pytest.raises(gr.Error) as shown, errors_shown():
         raise KeyError("secret")
     assert "secret" not in shown.value.message
     assert "try again" in shown.value.message

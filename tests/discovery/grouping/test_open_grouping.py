@@ -1,5 +1,4 @@
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -12,15 +11,15 @@ from torch.nn.functional import normalize
 from promptccd.clustering import GroupingConstraints, SemiSupervisedKMeans
 from promptccd.discovery.grouping import (
     KnownCategories,
-    describe_groups,
-    group_for_counts,
     group_images,
     suggest_split,
 )
 from promptccd.discovery.grouping.growth import _half
 from promptccd.discovery.grouping.open_grouping import silhouette
+from promptccd.discovery.groups import views_of
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
+from promptccd.registry import CategoryRegistry
 from tests.clustering.test_split_merge import blobs
 
 
@@ -31,7 +30,7 @@ def keys_of(points):
 def prototypes_of(points, groups, ids):
     """Known categories as means of half of their images."""
     means = torch.stack([points[groups == each].mean(0) for each in ids])
-    return KnownCategories(tuple(ids), means, tuple(int((groups == each).sum()) for each in ids))
+    return KnownCategories(tuple(ids), means)
 
 
 @pytest.fixture(scope="module")
@@ -55,25 +54,24 @@ def ten():
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_separate_groups_are_counted_and_found(count, spread):
     points, groups = blobs([300 // count] * count, width=384, spread=spread)
-    found = group_images(points, keys_of(points), KnownCategories.none(384), next_id=0)
-    assert found.count.count == count
+    found, estimate = group_images(points, keys_of(points), KnownCategories.none(384), next_id=0)
+    assert estimate.count == count
     assert clustering_accuracy(groups.numpy(), found.category_ids.numpy(), ()).all > 99
 
 
 def test_new_groups_open_beside_known_ones(ten):
     points, groups, known = ten
-    found = group_images(points, keys_of(points), known, next_id=20)
-    assert found.count.low <= 10 <= found.count.high
+    found, estimate = group_images(points, keys_of(points), known, next_id=20)
+    assert estimate.low <= 10 <= estimate.high
     assert found.ids == (*range(6), 20, 21, 22, 23)
     assert found.category_ids[groups < 6].tolist() == groups[groups < 6].tolist()
-    assert sum(found.sizes) == len(points)
-    assert "(" in str(found.count)
+    assert "(" in str(estimate)
     assert torch.equal(found.prototypes[:6], known.prototypes)
 
 
 def test_without_constraints_every_image_is_with_the_nearest_prototype(digits):
     points, _, known = digits
-    found = group_images(points, keys_of(points), known, num_categories=12, next_id=7)
+    found, _ = group_images(points, keys_of(points), known, num_categories=12, next_id=7)
     squared = torch.cdist(points.double(), found.prototypes.double()).square()
     nearest = squared.topk(2, largest=False)
     ids = torch.tensor(found.ids)
@@ -88,16 +86,16 @@ def test_without_constraints_every_image_is_with_the_nearest_prototype(digits):
 
 def test_with_nothing_known_it_is_as_good_as_many_restarts_of_k_means(digits):
     points, _, _ = digits
-    found = group_images(points, keys_of(points), KnownCategories.none(30), num_categories=10, next_id=0)
+    found, _ = group_images(points, keys_of(points), KnownCategories.none(30), num_categories=10, next_id=0)
     best = SemiSupervisedKMeans(10, 20, random_state=0).fit(points.numpy())
     assert float(found.distances.sum()) < 1.01 * best.inertia_
 
 
 def test_new_digits_are_not_lumped_with_known_ones(digits):
     points, labels, known = digits
-    given = group_images(points, keys_of(points), known, num_categories=10, next_id=7)
-    free = group_images(points, keys_of(points), known, next_id=7)
-    assert free.count.low <= 10 <= free.count.high
+    given, _ = group_images(points, keys_of(points), known, num_categories=10, next_id=7)
+    free, estimate = group_images(points, keys_of(points), known, next_id=7)
+    assert estimate.low <= 10 <= estimate.high
     for found in (given, free):
         ids = found.category_ids.numpy()
         assert clustering_accuracy(labels, ids, range(7)).new > 75
@@ -108,32 +106,14 @@ def test_order_of_images_changes_nothing(digits):
     points, _, known = digits
     keys = keys_of(points)
     constraints = GroupingConstraints((("0001", "0100"),), (("0001", "0002"), ("0002", "0003")))
-    one = group_images(points, keys, known, next_id=7, constraints=constraints)
+    one, count = group_images(points, keys, known, next_id=7, constraints=constraints)
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
     shuffled = [keys[each] for each in order.tolist()]
-    two = group_images(points[order], shuffled, known, next_id=7, constraints=constraints)
+    two, again = group_images(points[order], shuffled, known, next_id=7, constraints=constraints)
     assert torch.equal(one.category_ids[order], two.category_ids)
     assert torch.equal(one.confidences[order], two.confidences)
     assert torch.equal(one.prototypes, two.prototypes)
-    assert one.count == two.count
-
-
-def test_a_range_of_counts_is_what_each_count_gives_and_keeps_ids(digits):
-    points, _, known = digits
-    keys = keys_of(points)
-    found = group_for_counts(points, keys, known, next_id=7)
-    assert found.estimate == group_images(points, keys, known, next_id=7).count
-    assert set(range(found.estimate.low, found.estimate.high + 1)) <= set(found.groupings)
-    for count, grouping in found.groupings.items():
-        assert len(grouping.ids) == count
-        assert all(size > 0 for size in grouping.sizes[7:])
-    single = group_images(points, keys, known, num_categories=9, next_id=7)
-    assert torch.equal(single.category_ids, found.groupings[9].category_ids)
-    nine, ten = found.groupings[9], found.groupings[10]
-    assert ten.ids[:9] == nine.ids
-    assert (nine.category_ids == ten.category_ids).double().mean() > 0.8
-    only = group_for_counts(points, keys, known, counts=[8, 3, 5000], next_id=7)
-    assert list(only.groupings) == [8]
+    assert count == again
 
 
 def satisfied(constraints, of):
@@ -152,7 +132,7 @@ def test_constraints_hold_or_no_grouping_can_satisfy_them(seed):
     rng = np.random.default_rng(seed)
     points = normalize(torch.from_numpy(rng.normal(size=(7, 3))), dim=1)
     keys = list("abcdefg")
-    known = KnownCategories((4, 9), normalize(torch.from_numpy(rng.normal(size=(2, 3))), dim=1), (5, 5))
+    known = KnownCategories((4, 9), normalize(torch.from_numpy(rng.normal(size=(2, 3))), dim=1))
     count, next_id = int(rng.integers(3, 5)), 20
     pairs = list(itertools.combinations(keys, 2))
     drawn = [pairs[each] for each in rng.choice(len(pairs), 8, replace=False)]
@@ -172,7 +152,7 @@ def test_constraints_hold_or_no_grouping_can_satisfy_them(seed):
         for each in itertools.product(ids, repeat=7)
     )
     try:
-        found = group_images(
+        found, _ = group_images(
             points, keys, known, num_categories=count, next_id=next_id, constraints=constraints
         )
     except DataError as error:
@@ -187,7 +167,7 @@ def test_constraints_hold_or_no_grouping_can_satisfy_them(seed):
 def test_images_that_must_be_apart_open_groups_even_where_they_look_alike():
     points = torch.ones(4, 3)
     apart = GroupingConstraints(cannot_link=tuple(itertools.combinations("abc", 2)))
-    found = group_images(points, list("abcd"), KnownCategories.none(3), next_id=0, constraints=apart)
+    found, _ = group_images(points, list("abcd"), KnownCategories.none(3), next_id=0, constraints=apart)
     assert len(set(found.category_ids[:3].tolist())) == 3
     with pytest.raises(DataError, match="Images . and . cannot be kept apart with 2 categories"):
         group_images(
@@ -202,7 +182,7 @@ def test_links_reach_through_images_that_are_absent(ten):
     constraints = GroupingConstraints(
         must_link=((one, "gone"), ("gone", two)), cannot_link=((three, "far"),), pinned={"far": 2}
     )
-    found = group_images(points, keys, known, next_id=6, constraints=constraints)
+    found, _ = group_images(points, keys, known, next_id=6, constraints=constraints)
     of = dict(zip(keys, found.category_ids.tolist(), strict=True))
     assert of[one] == of[two]
     assert of[three] != 2
@@ -213,7 +193,7 @@ def test_a_pin_to_a_new_id_opens_that_category(ten):
     keys = keys_of(points)
     chosen = [keys[row] for row in (groups == 7).nonzero()[:2, 0].tolist()]
     constraints = GroupingConstraints(pinned=dict.fromkeys(chosen, 7))
-    found = group_images(points, keys, known, num_categories=10, next_id=6, constraints=constraints)
+    found, _ = group_images(points, keys, known, num_categories=10, next_id=6, constraints=constraints)
     assert found.ids == (0, 1, 2, 3, 4, 5, 7, 6, 8, 9)
     assert set(found.category_ids[groups == 7].tolist()) == {7}
     with pytest.raises(DataError, match="1 that images are pinned to"):
@@ -223,24 +203,26 @@ def test_a_pin_to_a_new_id_opens_that_category(ten):
 def test_known_categories_without_an_image_stay():
     points, groups = blobs([20, 20, 20], width=32, spread=0.3)
     known = prototypes_of(points, groups, [0, 1, 2])
-    found = group_images(points[groups == 1], keys_of(points[groups == 1]), known, next_id=3)
-    assert found.sizes == (0, 20, 0)
-    assert found.new_ids == ()
+    found, _ = group_images(points[groups == 1], keys_of(points[groups == 1]), known, next_id=3)
+    assert found.category_ids.tolist() == [1] * 20
+    assert found.ids == known.ids
     assert torch.equal(found.prototypes, known.prototypes)
-    empty = describe_groups(found, points[groups == 1])[0]
-    assert (empty.size, empty.medoid, empty.typical) == (0, None, ())
+    empty = views_of(found, registry_of(found))[0]
+    assert (empty.size, empty.certainty, empty.typical) == (0, "no images here", ())
 
 
 def test_one_image_and_images_that_are_alike():
     none = KnownCategories.none(3)
-    one = group_images(torch.randn(1, 3), ["a"], none, next_id=5)
+    one, _ = group_images(torch.randn(1, 3), ["a"], none, next_id=5)
     assert (one.ids, one.category_ids.tolist(), one.second_ids.tolist()) == ((5,), [5], [-1])
     assert one.confidences.tolist() == [1]
     for count in (None, 4):
-        alike = group_images(torch.ones(6, 3), list("abcdef"), none, num_categories=count, next_id=0)
+        alike, estimate = group_images(
+            torch.ones(6, 3), list("abcdef"), none, num_categories=count, next_id=0
+        )
         assert alike.category_ids.tolist() == [0] * 6
-        assert alike.count.count == 1
-    every = group_images(torch.eye(3), list("abc"), none, num_categories=3, next_id=0)
+        assert estimate.count == 1
+    every, _ = group_images(torch.eye(3), list("abc"), none, num_categories=3, next_id=0)
     assert sorted(every.category_ids.tolist()) == [0, 1, 2]
 
 
@@ -260,16 +242,16 @@ def test_one_image_and_images_that_are_alike():
 )
 def test_bad_input_is_refused(changed, message):
     values = {"features": torch.eye(4)[:3], "keys": list("abc"), "next_id": 2, **changed}
-    known = KnownCategories((0, 1), torch.eye(4)[2:], (3, 3))
+    known = KnownCategories((0, 1), torch.eye(4)[2:])
     with pytest.raises(DataError, match=message):
         group_images(values.pop("features"), values.pop("keys"), known, **values)
 
 
-@pytest.mark.parametrize("values", [((0, 0), 2, (1, 1)), ((0,), 2, (1, 1)), ((-1, 0), 2, (1, 1))])
+@pytest.mark.parametrize("values", [((0, 0), 2), ((0,), 2), ((-1, 0), 2)])
 def test_known_categories_that_do_not_fit_are_refused(values):
-    ids, rows, sizes = values
+    ids, rows = values
     with pytest.raises(DataError, match="Expected"):
-        KnownCategories(ids, torch.ones(rows, 3), sizes)
+        KnownCategories(ids, torch.ones(rows, 3))
 
 
 def test_silhouette_is_that_of_the_images_behind_the_centres():
@@ -280,22 +262,28 @@ def test_silhouette_is_that_of_the_images_behind_the_centres():
     assert silhouette(points, groups, centres, 0) == pytest.approx(expected, abs=1e-6)
 
 
-def test_descriptions_add_up(ten):
+def registry_of(found):
+    """A registry with the categories of a grouping."""
+    names = [f"category {each}" for each in found.ids]
+    return CategoryRegistry.from_categories(found.ids, names, 6, found.prototypes.numpy(), stage=0)
+
+
+def test_views_of_groups_add_up(ten):
     points, groups, known = ten
-    found = group_images(points, keys_of(points), known, num_categories=10, next_id=6)
-    described = describe_groups(found, points)
-    assert [each.category_id for each in described] == list(found.ids)
-    assert sum(each.size for each in described) == len(points)
-    for each in described:
-        members = (found.category_ids == each.category_id).nonzero()[:, 0].tolist()
-        assert each.medoid in members
-        assert set(each.typical) | set(each.borderline) <= set(members)
+    found, _ = group_images(points, keys_of(points), known, num_categories=10, next_id=6)
+    views = views_of(found, registry_of(found))
+    assert sorted(each.id for each in views) == list(found.ids)
+    assert sum(each.size for each in views) == len(points)
+    for each in views:
+        members = found.rows_of(each.id)
+        keys = {found.keys[row] for row in members}
+        assert set(each.typical) | set(each.borderline) <= keys
         assert set(each.typical).isdisjoint(each.borderline)
         assert len(each.typical) == min(8, each.size)
         assert len(each.borderline) <= 4
-        assert found.distances[each.typical[0]] == found.distances[members].min()
-        assert each.nearest_known in range(6)
-        assert each.nearest_known != each.category_id
+        assert found.distances[found.keys.index(each.typical[0])] == found.distances[members].min()
+        assert each.nearest_known[0] in range(6)
+        assert each.nearest_known[0] != each.id
 
 
 def test_a_split_separates_what_is_two(ten):
@@ -326,13 +314,3 @@ def test_halves_of_groups_are_the_cut_along_the_longest_direction():
     means, gains = _half(points, weights, labels, centres)
     assert means.tolist() == [[5, 0], [1, -3], [0, -4]]
     assert gains.tolist() == pytest.approx([25, 16, 16])
-
-
-def test_a_range_of_counts_takes_seconds():
-    points, _ = blobs([20] * 30, width=384)
-    start = time.process_time()
-    found = group_for_counts(
-        points, keys_of(points), KnownCategories.none(384), next_id=0, counts=range(15, 35)
-    )
-    assert list(found.groupings) == list(range(15, 35))
-    assert time.process_time() - start < 10

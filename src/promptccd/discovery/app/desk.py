@@ -1,4 +1,4 @@
-"""What every panel stands on: who is asking, one thing at a time, and messages instead of tracebacks."""
+"""What every panel is built on: who is asking, one thing at a time, and messages instead of tracebacks."""
 
 import html
 import logging
@@ -21,7 +21,7 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, PromptCCDError
 
 EVERY_S = 0.25  # between two looks at the work
-SETTLED_S = 2.0  # of work before a time that is left can be told
+SETTLED_S = 2.0  # of work before the time that is left can be estimated
 
 
 class StoppedError(PromptCCDError):
@@ -146,7 +146,7 @@ class Desk:
 
     Args:
         visits: all of them.
-        visit_id: the component that holds whose turn it is; it is ``""`` before a visit is opened.
+        visit_id: the component that holds the id of the visit; it is ``""`` before a visit is opened.
     """
 
     def __init__(self, visits: Visits, visit_id: gr.State):
@@ -166,7 +166,7 @@ class Desk:
 
         Args:
             trigger: the event, such as ``button.click``.
-            act: takes the visit and the inputs; what it returns, if anything, is told the visitor.
+            act: takes the visit and the inputs; what it returns, if anything, is shown to the visitor.
             inputs: components.
             panels: shown anew afterwards.
             js: runs in the browser before, and may replace the inputs.
@@ -184,7 +184,7 @@ class Desk:
         """Show a panel anew whenever its tab is opened; it stays as it is before there is a visit."""
 
         def answer(visit_id: str) -> Updates:
-            with told():
+            with errors_shown():
                 if not visit_id or self.visits.get(visit_id).busy:
                     return dict.fromkeys(panel.outputs, gr.skip())  # an empty one would be taken for a value
             return self.run(visit_id, lambda visit: None, [panel])
@@ -211,9 +211,9 @@ class Desk:
         Raises:
             gr.Error: it was not possible; the message is escaped.
         """
-        with told():
+        with errors_shown():
             visit = self.visit(visit_id)
-            with visit.lock, told(visit.session):
+            with visit.lock, errors_shown(visit.session):
                 said = act(visit)
                 shown = merged(panel.show(visit) for panel in panels)
             if said:
@@ -221,8 +221,8 @@ class Desk:
             return shown
 
 
-class told:
-    """What goes wrong inside is told in the visitor's browser, escaped; bugs of ours go into the log.
+class errors_shown:
+    """Errors inside are shown in the visitor's browser, escaped; bugs of ours go into the log.
 
     That the visitor stopped something is left to whoever did it.
 
@@ -237,7 +237,7 @@ class told:
         """Nothing happens yet."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Tell it.
+        """Show it.
 
         Raises:
             gr.Error: in place of any other exception.
@@ -268,7 +268,7 @@ def merged(parts: Iterable[Updates]) -> Updates:
     return together
 
 
-def told_steps(steps: Iterator[Any], session: DiscoverySession) -> Iterator[Any]:
-    """The same steps; what goes wrong is told."""
-    with told(session):
+def steps_with_errors_shown(steps: Iterator[Any], session: DiscoverySession) -> Iterator[Any]:
+    """The same steps; errors are shown."""
+    with errors_shown(session):
         yield from steps

@@ -187,7 +187,7 @@ class RequestGuard:
         ]
 
     def _marked(self, scope: Message, send: Send) -> Send:
-        """What browsers are told beside every answer; no other origin is ever let in."""
+        """Headers beside every answer; no other origin is ever let in."""
         frames = " ".join(("'self'", *self._site.frames))
         added = [
             (b"content-security-policy", f"frame-ancestors {frames}".encode()),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import gradio as gr
 
 from promptccd.data.limits import IntakeLimits
-from promptccd.discovery.app.desk import QUIET, Desk, Panel, Updates, told
+from promptccd.discovery.app.desk import QUIET, Desk, Panel, Updates, errors_shown
 from promptccd.discovery.app.html import LOOK, render
 from promptccd.discovery.app.panels.changes import ChangesPanel
 from promptccd.discovery.app.panels.example import ExamplePanel
@@ -21,7 +21,7 @@ from promptccd.discovery.app.store import PageLimits, Quota, Store
 from promptccd.discovery.app.visits import Visits
 
 LIFETIME_S = 1800.0
-MOST_WAITING = 32  # requests in the queue; more are told to come back
+MOST_WAITING = 32  # requests in the queue; more are asked to come back
 TITLE = "What is in these images?"
 
 
@@ -45,7 +45,7 @@ class Page:
         Args:
             site: whose requests are answered.
             host: address to listen on.
-            port: none means the first free one from 7860 on.
+            port: by default the first free one from 7860 on.
 
         Raises:
             OSError: it cannot listen there.
@@ -75,8 +75,8 @@ def build_app(
 
     Args:
         place: the model that groups, a folder or a name on the Hub; it is loaded at the first visit.
-        limits: on what a visitor brings; none means those for strangers.
-        page_limits: on all visitors together; none means the usual ones.
+        limits: on what a visitor brings; by default those for strangers.
+        page_limits: on all visitors together; by default the usual ones.
         lifetime_s: seconds without a sign of life after which a visit is forgotten.
         title: of the page.
     """
@@ -131,7 +131,7 @@ def _end(desk: Desk, tabs: gr.Tabs) -> None:
         button = gr.Button("Forget my data", variant="stop", size="sm", scale=1, elem_id="pc-forget")
 
     def forget(visit_id: str) -> Updates:
-        with told():
+        with errors_shown():
             if visit_id:
                 desk.visits.forget(visit_id)
         gr.Info(html.escape("Your images, groups and files are deleted."))

@@ -236,7 +236,7 @@ class PageServer:
     Args:
         app: what answers; it should look at whoever asks first.
         host: address to listen on.
-        port: none means the first free one from 7860 on.
+        port: by default the first free one from 7860 on.
         limits: of which those on connections hold here.
 
     Attributes:

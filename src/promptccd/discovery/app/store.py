@@ -150,7 +150,7 @@ class Shelf:
         folder: private, with a random name.
         owner: see `Store.owner`.
         claim: on the quota.
-        most: bytes that may lie on it; none means those of the quota.
+        most: bytes that may lie on it; by default those of the quota.
         holders: who needs it now, such as the visits that took it.
         left_at: when nobody held it any more, in seconds of the monotonic clock.
     """
@@ -195,7 +195,7 @@ class Store:
 
     Args:
         quota: of bytes.
-        parent: where the folder is made; none means the system's temporary folder.
+        parent: where the folder is made; by default the system's temporary folder.
         untaken_s: seconds until a shelf is removed that nobody holds.
     """
 
@@ -223,7 +223,7 @@ class Store:
         Args:
             owner: see `owner`.
             size: bytes that will be written to begin with.
-            most: that may ever lie there; none means those of the quota.
+            most: that may ever lie there; by default those of the quota.
 
         Raises:
             FullError: there is no room.

@@ -42,7 +42,7 @@ class _Progress:
     is_done: bool = False
 
     def end(self) -> None:
-        """It is over; whoever asks from now on is told that alone."""
+        """It is over; whoever asks from now on learns only that."""
         self.is_done = True
         self.news.clear()
 
@@ -155,7 +155,7 @@ class _Form:
     Args:
         folder: each file gets a folder of its own there, under its own name.
         limits: on the number of files and on their bytes.
-        note: is told the name of a file and how many bytes of it arrived.
+        note: is called with the name of a file and how many bytes of it arrived.
 
     Attributes:
         callbacks: for the parser.

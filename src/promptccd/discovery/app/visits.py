@@ -44,7 +44,7 @@ class SharedModel:
         """Load a finished stage or a bare backbone.
 
         Raises:
-            PromptCCDError: it cannot be loaded, for a reason that is logged and not told.
+            PromptCCDError: it cannot be loaded, for a reason that is logged and not shown.
         """
         try:
             model, view = load_embedder(place)
@@ -62,8 +62,8 @@ class SharedModel:
         Categories of one visitor's model, and hooks that an explanation sets, are so out of reach of the others.
         """
         tensors = [*self.model.parameters(), *self.model.buffers()]
-        twin = copy.deepcopy(self.model, {id(tensor): tensor for tensor in tensors})
-        return DiscoverySession(twin, self.view, self.registry.copy(), limits=limits)
+        own = copy.deepcopy(self.model, {id(tensor): tensor for tensor in tensors})
+        return DiscoverySession(own, self.view, self.registry.copy(), limits=limits)
 
 
 class VisitOverError(PromptCCDError):

@@ -5,6 +5,7 @@ Letters: M units, D width, K groups, H held prototypes, Q candidates for a new c
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,8 +14,10 @@ from torch.nn import functional
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.data.randomness import numpy_generator
 from promptccd.errors import DataError
+from promptccd.models.assignment import squared_distances
 
 ANSWER_WORTH = 5.0  # images that one a person spoke of counts for: it was shown because others are like it
+RESTARTS = 5  # places tried for each new centre
 MAX_SEARCH_STEPS = 20_000  # of the search for groups that keep images apart
 
 
@@ -40,15 +43,19 @@ class Units:
     banned: Mapping[int, frozenset[int]] = field(default_factory=dict)
     rivals: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "squares", self.points.square().sum(1))
-        object.__setattr__(self, "rival_sets", _connected(self.rivals))
+    @cached_property
+    def squares(self) -> Tensor:
+        """Squared norms of the points, ``(M,)``."""
+        return self.points.square().sum(1)
+
+    @cached_property
+    def rival_sets(self) -> list[list[int]]:
+        """Units that rivalries connect, set by set."""
+        return _connected(self.rivals)
 
     def distances(self, centres: Tensor) -> Tensor:
         """Squared distances ``(M, K)`` to centres ``(K, D)`` float64."""
-        squares: Tensor = self.__dict__["squares"]
-        products = torch.addmm(centres.square().sum(1), self.points, centres.T, alpha=-2)
-        return products.add_(squares[:, None]).clamp_(min=0)
+        return squared_distances(self.points, centres, self.squares)
 
     def assign(self, distances: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """The nearest group each unit may be in.
@@ -73,8 +80,7 @@ class Units:
                 stuck = stuck or (unit,)
             else:
                 labels[unit] = row.argmin()
-        sets: list[list[int]] = self.__dict__["rival_sets"]
-        for units in sets:
+        for units in self.rival_sets:
             if any(labels[unit] == labels[other] for unit in units for other in self.rivals[unit]):
                 found, conflict = _apart(units, self._choices(distances, units), self.rivals)
                 stuck = stuck or conflict
@@ -251,7 +257,7 @@ class Growth:
 
 
 @torch.no_grad()
-def grow(units: Units, held: Tensor, num_opened: int, *, seed: int, restarts: int) -> Iterator[Growth]:
+def grow(units: Units, held: Tensor, num_opened: int, *, seed: int) -> Iterator[Growth]:
     """Groupings with more and more groups, until another would be empty.
 
     Each continues the one before: the new centre starts at the unit that would take most off the inertia, of several
@@ -263,18 +269,18 @@ def grow(units: Units, held: Tensor, num_opened: int, *, seed: int, restarts: in
         held: ``(H, D)`` float64 prototypes that stay.
         num_opened: groups H, H + 1, ... that pinned units open.
         seed: of the candidates, drawn where there are more than 2,000 units.
-        restarts: candidates tried for each new group.
     """
     state = _lloyd(units, torch.cat([held, _first_centres(units, len(held), num_opened)]), len(held))
     candidates = _candidates(len(units.points), seed)
     halves = _Halves(units)
-    between = _squared_distances(units.points[candidates], units.points)
+    # They only rank candidates, so half the precision will do.
+    between = squared_distances(units.points[candidates].float(), units.points.float())
     while True:
         yield state
         if len(state.centres) == len(held) + len(units.points):
             return
         halves.update(state)
-        starts = _starts(units, state, halves, candidates, between, restarts)
+        starts = _starts(units, state, halves, candidates, between)
         if not len(starts):
             return
         trials = [
@@ -309,15 +315,7 @@ def _candidates(num_units: int, seed: int) -> Tensor:
     return torch.from_numpy(drawn).sort().values
 
 
-def _squared_distances(first: Tensor, second: Tensor) -> Tensor:
-    """``(Q, M)`` float32: they only rank candidates."""
-    products = first.float() @ second.float().T
-    return products.mul_(-2).add_(first.square().sum(1)[:, None].float()).add_(second.square().sum(1).float())
-
-
-def _starts(
-    units: Units, state: Growth, halves: "_Halves", candidates: Tensor, between: Tensor, restarts: int
-) -> Tensor:
+def _starts(units: Units, state: Growth, halves: "_Halves", candidates: Tensor, between: Tensor) -> Tensor:
     """Where the next centre may start, ``(S, D)``: of two per group the best few of all.
 
     The unit of a group that would take most off the inertia finds small far groups; the mean of one half of the
@@ -330,7 +328,7 @@ def _starts(
     groups = state.labels[candidates]
     of_units = saved.new_zeros(len(state.centres)).scatter_reduce_(0, groups, saved, "amax").double()
     gains = torch.cat([of_units, halves.gains])
-    order = gains.argsort(descending=True, stable=True)[:restarts]
+    order = gains.argsort(descending=True, stable=True)[:RESTARTS]
     rows = []
     for place in order[gains[order] > LEAST_GAIN * float(units.weights.sum())].tolist():
         if place >= len(of_units):

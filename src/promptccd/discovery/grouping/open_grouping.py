@@ -17,6 +17,8 @@ from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.semi_supervised_kmeans import Array, as_features
 from promptccd.discovery.grouping.growth import Growth, Units, grow, make_units, refusal
 from promptccd.errors import DataError
+from promptccd.models import Assignment
+from promptccd.models.assignment import assign, squared_distances
 
 SAME = 0.98  # of the best silhouette: of counts about as good, the smallest is the estimate
 NEAR = 0.9  # of the best: what could as well have been
@@ -30,7 +32,7 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, num_held: int) -
     a is the mean squared distance to the other members of an image's group, b that to the members of the nearest
     other group. Both follow from the centre of a group: the mean squared distance to its members is that to their
     mean plus their variance, and unit vectors around a mean m have variance 1 - ||m||^2. So the images behind a
-    known prototype count although they are not at hand, and a known category without an image here counts too.
+    known prototype count although they are not here, and a known category without an image here counts too.
 
     Args:
         points: ``(N, D)`` unit features.
@@ -40,11 +42,9 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, num_held: int) -
     """
     if len(centres) < 2:
         return 0.0
-    squared = (
-        torch.addmm(centres.square().sum(1), points, centres.T, alpha=-2) + points.square().sum(1)[:, None]
-    )
+    squared = squared_distances(points, centres)
     spread = (1 - centres.square().sum(1)).clamp_(min=0)
-    to_groups = squared.clamp_(min=0) + spread
+    to_groups = squared + spread
     sizes = labels.bincount(minlength=len(centres)).double()
     own = to_groups.gather(1, labels[:, None])[:, 0]
     is_new = labels >= num_held
@@ -86,22 +86,20 @@ class KnownCategories:
     Attributes:
         ids: category ids, distinct, >= 0.
         prototypes: ``(C, D)`` means of unit features.
-        sizes: images behind each prototype.
 
     Raises:
-        DataError: the three do not fit together.
+        DataError: the two do not fit together.
     """
 
     ids: tuple[int, ...]
     prototypes: Tensor
-    sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
         shape = tuple(self.prototypes.shape)
-        if len(shape) != 2 or not len(self.ids) == len(self.sizes) == shape[0]:
+        if len(shape) != 2 or len(self.ids) != shape[0]:
             raise DataError(
-                f"Expected one id, prototype and size per known category, got {len(self.ids)} ids, prototypes of "
-                f"shape {shape} and {len(self.sizes)} sizes."
+                f"Expected one id and prototype per known category, got {len(self.ids)} ids and prototypes of shape "
+                f"{shape}."
             )
         if len(set(self.ids)) != len(self.ids) or min(self.ids, default=0) < 0:
             raise DataError(f"Expected distinct ids >= 0 of known categories, got {list(self.ids)}.")
@@ -109,46 +107,7 @@ class KnownCategories:
     @classmethod
     def none(cls, width: int) -> "KnownCategories":
         """A bare backbone's: nothing."""
-        return cls((), torch.empty(0, width), ())
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """Every image in one group; on the CPU.
-
-    Attributes:
-        category_ids: ``(N,)`` int64, in the order of the images given.
-        ids: ``(K,)`` all categories: the known ones as given, those opened by a pin, then new ones.
-        num_known: C; the first so many are known.
-        prototypes: ``(K, D)`` float32: known ones as given, means of unit features for the others.
-        sizes: ``(K,)`` images of these in each; 0 for a known category of which there is none here.
-        confidences: ``(N,)`` in 0..1, soft-max over negative squared distances; 1 for a pinned image.
-        distances: ``(N,)`` squared distance of the unit feature to the prototype.
-        second_ids: ``(N,)`` the nearest other category, -1 if there is none.
-        second_distances: ``(N,)`` squared distance to it, infinite if there is none.
-        count: number of categories, estimated or given, known ones included.
-    """
-
-    category_ids: Tensor
-    ids: tuple[int, ...]
-    num_known: int
-    prototypes: Tensor
-    sizes: tuple[int, ...]
-    confidences: Tensor
-    distances: Tensor
-    second_ids: Tensor
-    second_distances: Tensor
-    count: CountEstimate
-
-    @property
-    def new_ids(self) -> tuple[int, ...]:
-        """Categories that were not known."""
-        return self.ids[self.num_known :]
-
-    @property
-    def margins(self) -> Tensor:
-        """``(N,)`` how much nearer the image is to its group than to the next; below 0 where a constraint moved it."""
-        return self.second_distances - self.distances
+        return cls((), torch.empty(0, width))
 
 
 @dataclass(frozen=True)
@@ -158,6 +117,7 @@ class GroupingProblem:
     Attributes:
         points: ``(N, D)`` float64 unit features.
         order: ``(N,)`` where each came from.
+        keys: of the images, sorted.
         units: images that move together.
         known: the categories that exist.
         held: ``(C, D)`` float64, their prototypes.
@@ -168,6 +128,7 @@ class GroupingProblem:
 
     points: Tensor
     order: Tensor
+    keys: Sequence[str]
     units: Units
     known: KnownCategories
     held: Tensor
@@ -211,11 +172,11 @@ class GroupingProblem:
 
         units = make_units(points, sorted_keys, constraints, group_of_category)
         held = as_features(known.prototypes, "prototypes").cpu().double()
-        return cls(points, order, units, known, held, opened, next_id, temperature)
+        return cls(points, order, sorted_keys, units, known, held, opened, next_id, temperature)
 
-    def steps(self, seed: int, restarts: int) -> Iterator[Growth]:
+    def steps(self, seed: int) -> Iterator[Growth]:
         """Groups for the least number of categories, then for one more each time."""
-        return grow(self.units, self.held, len(self.opened), seed=seed, restarts=restarts)
+        return grow(self.units, self.held, len(self.opened), seed=seed)
 
     def check_count(self, num_categories: int) -> None:
         """Refuse a number of categories that these images and categories cannot have.
@@ -241,7 +202,7 @@ class GroupingProblem:
             fresh += 1
         return tuple(ids)
 
-    def grouping(self, step: Growth, count: CountEstimate) -> Grouping:
+    def assignment(self, step: Growth) -> Assignment:
         """The groups of one step, in the order the images came in.
 
         Raises:
@@ -249,35 +210,17 @@ class GroupingProblem:
         """
         if step.stuck:
             raise refusal(self.units, step.stuck, len(step.centres))
-        labels = step.labels[self.units.unit_of_image]
-        squared = torch.addmm(step.centres.square().sum(1), self.points, step.centres.T, alpha=-2)
-        squared = (squared + self.points.square().sum(1)[:, None]).clamp_(min=0)
-        own = squared.gather(1, labels[:, None])
-        confidences = torch.softmax(-squared / self.temperature, dim=1).gather(1, labels[:, None])[:, 0]
-        pinned = torch.tensor([int(unit) in self.units.pinned for unit in self.units.unit_of_image])
-        second_distances, second = squared.scatter(1, labels[:, None], torch.inf).min(1)
-        ids = self.ids(len(step.centres))
-        numbers = torch.tensor(ids)
-        second_ids = numbers[second].where(second_distances.isfinite(), -1)
-
-        def as_given(values: Tensor) -> Tensor:
-            return torch.empty_like(values).index_copy_(0, self.order, values)
-
-        prototypes = torch.cat(
-            [self.known.prototypes.detach().cpu().float(), step.centres[len(self.held) :].float()]
-        )
-        return Grouping(
-            category_ids=as_given(numbers[labels]),
-            ids=ids,
+        found = assign(
+            self.points,
+            step.centres,
+            self.ids(len(step.centres)),
+            temperature=self.temperature,
+            rows=step.labels[self.units.unit_of_image],
+            decided=torch.tensor([int(unit) in self.units.pinned for unit in self.units.unit_of_image]),
             num_known=len(self.held),
-            prototypes=prototypes,
-            sizes=tuple(labels.bincount(minlength=len(ids)).tolist()),
-            confidences=as_given(confidences.where(~pinned, 1.0).float()),
-            distances=as_given(own[:, 0].float()),
-            second_ids=as_given(second_ids),
-            second_distances=as_given(second_distances.float()),
-            count=count,
+            keys=self.keys,
         )
+        return found.select(self.order.argsort())
 
 
 def _check(
@@ -309,20 +252,6 @@ logger = logging.getLogger(__name__)
 MOST_NEW = 100  # new groups tried in an estimate; more if there are many images
 FEWEST_IMAGES = 4  # in each of them, on average
 PATIENCE = 10  # counts tried beyond the last one that was near the best, at least
-SLIDER_MARGIN = 5  # counts shown on either side of the estimate's range
-
-
-@dataclass(frozen=True)
-class GroupingRange:
-    """Groupings for a range of counts.
-
-    Attributes:
-        estimate: the number of categories the images speak for.
-        groupings: by number of categories, ascending.
-    """
-
-    estimate: CountEstimate
-    groupings: dict[int, Grouping]
 
 
 def group_images(
@@ -334,9 +263,8 @@ def group_images(
     next_id: int,
     constraints: GroupingConstraints | None = None,
     seed: int = 0,
-    restarts: int = 5,
     temperature: float = 0.1,
-) -> Grouping:
+) -> tuple[Assignment, CountEstimate]:
     """Assign images to known categories and to new groups beside them.
 
     k-means on unit features in which known prototypes are fixed: an image that no constraint speaks of ends with
@@ -358,8 +286,11 @@ def group_images(
         next_id: first id for new groups; ids that a pin opened are left out.
         constraints: what people said.
         seed: of the candidates for new groups, drawn where there are more than 2,000 images.
-        restarts: candidates tried for each new group.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
+
+    Returns:
+        Every image in one group, on the CPU: ids are the known ones as given, those opened by a pin, then new ones. And
+        the number of categories, estimated or given, known ones included.
 
     Raises:
         DataError: no image, NaN or infinite features, keys or prototypes that do not fit, `num_categories` below the
@@ -367,10 +298,10 @@ def group_images(
             constraints that so many categories cannot satisfy; the message names the images.
     """
     problem = GroupingProblem.of(features, keys, known, next_id, constraints, temperature)
-    steps = problem.steps(seed, restarts)
+    steps = problem.steps(seed)
     if num_categories is None:
         estimate, tried = _estimate(problem, steps)
-        return problem.grouping(tried[estimate.count], estimate)
+        return problem.assignment(tried[estimate.count]), estimate
     problem.check_count(num_categories)
     for step in steps:
         if len(step.centres) == num_categories:
@@ -381,59 +312,7 @@ def group_images(
             num_categories,
             len(step.centres),
         )
-    return problem.grouping(step, CountEstimate.known(len(step.centres)))
-
-
-def group_for_counts(
-    features: Array,
-    keys: Sequence[str],
-    known: KnownCategories,
-    *,
-    counts: Sequence[int] | None = None,
-    next_id: int,
-    constraints: GroupingConstraints | None = None,
-    seed: int = 0,
-    restarts: int = 5,
-    temperature: float = 0.1,
-) -> GroupingRange:
-    """Groupings for several numbers of categories at once, each what `group_images` returns for that number.
-
-    Args:
-        features: as for `group_images`.
-        keys: likewise.
-        known: likewise.
-        counts: numbers of categories; None is the estimate's range and 5 on either side. Those that cannot be had
-            are left out: out of bounds, more than there are distinct images, or too few for the constraints.
-        next_id: as for `group_images`.
-        constraints: likewise.
-        seed: likewise.
-        restarts: likewise.
-        temperature: likewise.
-
-    Raises:
-        DataError: as `group_images`.
-    """
-    problem = GroupingProblem.of(features, keys, known, next_id, constraints, temperature)
-    steps = problem.steps(seed, restarts)
-    estimate, tried = _estimate(problem, steps)
-    if counts is None:
-        counts = range(max(1, estimate.low - SLIDER_MARGIN), estimate.high + SLIDER_MARGIN + 1)
-    most = len(problem.held) + len(problem.units.points)
-    counts = sorted({count for count in counts if count <= most})
-    for step in steps:
-        if max(tried) >= max(counts, default=0):
-            break
-        tried[len(step.centres)] = step
-    chosen = [count for count in counts if count in tried and not tried[count].stuck]
-    return GroupingRange(
-        estimate,
-        {
-            count: problem.grouping(
-                tried[count], estimate if count == estimate.count else CountEstimate.known(count)
-            )
-            for count in chosen
-        },
-    )
+    return problem.assignment(step), CountEstimate.known(len(step.centres))
 
 
 def _estimate(problem: GroupingProblem, steps: Iterator[Growth]) -> tuple[CountEstimate, dict[int, Growth]]:

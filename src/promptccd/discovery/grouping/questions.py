@@ -13,8 +13,8 @@ from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints, Pair
 from promptccd.clustering.semi_supervised_kmeans import Array, SemiSupervisedKMeans, as_features
-from promptccd.discovery.grouping.open_grouping import Grouping
 from promptccd.errors import DataError
+from promptccd.models import Assignment
 
 NEIGHBOURS = 10  # images that a question is about besides the one that is shown
 LEFT_AFTER_A_QUESTION = 0.3  # of the doubt about an image, once a neighbour is asked about
@@ -48,9 +48,7 @@ class PairQuestion:
 
 @torch.no_grad()
 def pair_questions(
-    grouping: Grouping,
-    features: Array,
-    keys: Sequence[str],
+    found: Assignment,
     asked: Iterable[Pair] = (),
     *,
     constraints: GroupingConstraints | None = None,
@@ -64,27 +62,16 @@ def pair_questions(
     from earlier answers, nor from those of the other questions.
 
     Args:
-        grouping: what is in question.
-        features: ``(N, D)`` it was made of.
-        keys: of the images, as given to `group_images`.
+        found: what is in question, with the keys of the images.
         asked: pairs that were asked before, answered or not.
         constraints: answers and edits so far.
         count: at most so many.
-
-    Raises:
-        DataError: features or keys are not as many as the images grouped.
     """
-    points = F.normalize(as_features(features, "features").cpu().double(), dim=1)
-    if not len(points) == len(keys) == len(grouping.category_ids):
-        raise DataError(
-            f"Expected features and keys of the {len(grouping.category_ids)} images grouped, got {len(points)} and "
-            f"{len(keys)}."
-        )
-    constraints = constraints or GroupingConstraints()
-    order = sorted(
-        range(len(keys)), key=lambda row: keys[row]
-    )  # so that the order they came in cannot matter
-    chooser = _Chooser(grouping, points, keys, order, asked, constraints)
+    # Sorted, so that the order they came in cannot matter.
+    order = sorted(range(len(found.keys)), key=lambda row: found.keys[row])
+    chooser = _Chooser(
+        found.select(torch.tensor(order, dtype=torch.int64)), asked, constraints or GroupingConstraints()
+    )
     questions: list[PairQuestion] = []
     while len(questions) < count and (question := chooser.next()) is not None:
         questions.append(question)
@@ -96,22 +83,18 @@ class _Chooser:
 
     def __init__(
         self,
-        grouping: Grouping,
-        points: Tensor,
-        keys: Sequence[str],
-        order: list[int],
+        found: Assignment,
         asked: Iterable[Pair],
         constraints: GroupingConstraints,
     ):
-        self.keys = [keys[row] for row in order]
-        self.category = grouping.category_ids[order].tolist()
-        self.second = grouping.second_ids[order].tolist()
+        self.keys = found.keys
+        self.category = found.category_ids.tolist()
+        self.second = found.second_ids.tolist()
         self.constraints = constraints
         self.asked = {frozenset(pair) for pair in asked}
-        self.typical = _most_typical(self.category, grouping.distances[order].tolist())
-        self.doubt = _doubt(grouping)[order]
-        points = points[order]
-        self.neighbours = _neighbours(points)
+        self.typical = _most_typical(self.category, found.distances.tolist())
+        self.doubt = _doubt(found)
+        self.neighbours = _neighbours(F.normalize(found.features.double(), dim=1))
         said = constraints.keys | {key for pair in self.asked for key in pair}
         self.open = torch.tensor([key not in said for key in self.keys])
         self.open[list(self.typical.values())] = False  # they are what others are compared with
@@ -165,10 +148,10 @@ def _most_typical(categories: list[int], distances: list[float]) -> dict[int, in
     return found
 
 
-def _doubt(grouping: Grouping) -> Tensor:
+def _doubt(found: Assignment) -> Tensor:
     """``(N,)`` in 0..1: 1 midway between two groups, less the nearer an image is to one of them."""
-    second = grouping.second_distances.double()
-    margins = (grouping.margins.double() / (second + grouping.distances).clamp(min=1e-12)).clamp(min=0)
+    second = found.second_distances.double()
+    margins = (found.margins.double() / (second + found.distances).clamp(min=1e-12)).clamp(min=0)
     margins = margins.where(second.isfinite(), 1.0)
     return torch.exp(-SHARPNESS * margins / margins.median().clamp(min=1e-12))
 
@@ -182,84 +165,7 @@ def _neighbours(points: Tensor) -> Tensor:
     return torch.cat(found)
 
 
-MAX_TYPICAL, MAX_BORDERLINE = 8, 4
 SPLIT_RESTARTS = 10
-
-
-@dataclass(frozen=True)
-class GroupDescription:
-    """One group, in positions of the images that were grouped.
-
-    Attributes:
-        category_id: its id.
-        is_known: whether it was known before these images.
-        size: images in it; 0 for a known category of which there is none here.
-        confidence: mean over its images, in 0..1; NaN if there is none.
-        medoid: the image nearest to the mean of the group's images, None if there is none.
-        typical: images nearest to the prototype, nearest first, up to 8.
-        borderline: images that are about as near to another group, closest call first, up to 4 and none of the
-            typical ones.
-        nearest_known: id of the nearest other known category, None if there is none.
-        nearest_known_distance: squared distance between the prototypes; infinite if there is none.
-    """
-
-    category_id: int
-    is_known: bool
-    size: int
-    confidence: float
-    medoid: int | None
-    typical: tuple[int, ...]
-    borderline: tuple[int, ...]
-    nearest_known: int | None
-    nearest_known_distance: float
-
-
-@torch.no_grad()
-def describe_groups(grouping: Grouping, features: Array) -> list[GroupDescription]:
-    """One description per category, in the order of ``grouping.ids``.
-
-    Args:
-        grouping: from `group_images`.
-        features: ``(N, D)`` it was made of.
-
-    Raises:
-        DataError: features are not as many as the images grouped.
-    """
-    points = F.normalize(as_features(features, "features").cpu().double(), dim=1)
-    if len(points) != len(grouping.category_ids):
-        raise DataError(
-            f"Expected features of the {len(grouping.category_ids)} images grouped, got {len(points)}."
-        )
-    prototypes = grouping.prototypes.double()
-    to_known = torch.cdist(prototypes, prototypes[: grouping.num_known]).square()
-    to_known.fill_diagonal_(torch.inf)  # a known category is not its own look-alike
-    return [_described(grouping, points, place, to_known[place]) for place in range(len(grouping.ids))]
-
-
-def _described(grouping: Grouping, points: Tensor, place: int, to_known: Tensor) -> GroupDescription:
-    category_id = grouping.ids[place]
-    members = (grouping.category_ids == category_id).nonzero()[:, 0]
-    by_distance = members[grouping.distances[members].argsort(stable=True)].tolist()
-    typical = by_distance[:MAX_TYPICAL]
-    by_margin = members[grouping.margins[members].argsort(stable=True)].tolist()
-    borderline = [each for each in by_margin if each not in typical][:MAX_BORDERLINE]
-    medoid = None
-    if by_distance:
-        own = points[members]
-        medoid = int(members[(own - own.mean(0)).square().sum(1).argmin()])
-    look_alike = int(to_known.argmin()) if len(to_known) else -1
-    distance = float(to_known[look_alike]) if len(to_known) else float("inf")
-    return GroupDescription(
-        category_id=category_id,
-        is_known=place < grouping.num_known,
-        size=len(by_distance),
-        confidence=float(grouping.confidences[members].mean()),
-        medoid=medoid,
-        typical=tuple(typical),
-        borderline=tuple(borderline),
-        nearest_known=grouping.ids[look_alike] if distance < float("inf") else None,
-        nearest_known_distance=distance,
-    )
 
 
 def suggest_split(

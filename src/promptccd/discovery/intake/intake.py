@@ -283,7 +283,7 @@ def read_intake(
 
     Args:
         source: a source, or what `find_source` makes one of.
-        limits: none means those for a person's own files.
+        limits: by default those for a person's own files.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: also make this view of every image and keep it while there is room, so that `Intake.view_of` need
             not decode again.

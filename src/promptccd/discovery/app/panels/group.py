@@ -30,17 +30,17 @@ def why_html(session: DiscoverySession, key: str) -> str:
         DataError: there is no such image in this session, or no group that it could be nearest to.
     """
     found = session.why(key)
-    standing = session.standing()
+    assigned = session.assignment()
     stands = None
-    if key in standing.keys:
-        row, grouping = standing.keys.index(key), standing.grouping
-        second = int(grouping.second_ids[row])
+    if key in assigned.keys:
+        row = assigned.keys.index(key)
+        second = int(assigned.second_ids[row])
         stands = {
-            "category": session.registry.category(int(grouping.category_ids[row])),
-            "confidence": float(grouping.confidences[row]),
-            "distance": float(grouping.distances[row]),
+            "category": session.registry.category(int(assigned.category_ids[row])),
+            "confidence": float(assigned.confidences[row]),
+            "distance": float(assigned.distances[row]),
             "second": session.registry.category(second) if second >= 0 else None,
-            "second_distance": float(grouping.second_distances[row]),
+            "second_distance": float(assigned.second_distances[row]),
             "pinned": key in session.registry.constraints().pinned,
         }
     return render(
@@ -227,14 +227,14 @@ def _part(visit: Visit, keys: Sequence[str]) -> str:
 
 def _split_off(visit: Visit, keys: Sequence[str] | None) -> str:
     session, fresh = visit.session, visit.session.registry.next_id
-    session.edit(split_category(session.standing(), _opened(visit), keys, seed=session.seed))
+    session.edit(split_category(session.assignment(), _opened(visit), keys, seed=session.seed))
     part = session.registry.category(fresh)
     return f"{counted(part.size, 'image')} became the new group {part.name} (No. {part.id})."
 
 
 def _dissolve(visit: Visit) -> str:
     session, identity = visit.session, _opened(visit)
-    session.edit(dissolve_category(session.standing(), identity))
+    session.edit(dissolve_category(session.assignment(), identity))
     visit.opened = None
     where = "went to the nearest other groups" if session.registry.active else "are in no group now"
     return f"Group {identity} is gone; its images {where}, and it will not come back."
@@ -245,7 +245,7 @@ def _move(visit: Visit, keys: Sequence[str], to: int | None) -> str:
         raise DataError("No group is chosen: choose where the selected images belong.")
     session = visit.session
     target = None if int(to) == NO_CATEGORY else int(to)
-    session.edit(move_images(session.standing(), keys, target))
+    session.edit(move_images(session.assignment(), keys, target))
     where = "no group" if target is None else session.registry.category(target).name
     if visit.opened not in (None, NO_CATEGORY) and not session.registry.members_of(_opened(visit)):
         visit.opened = None
@@ -272,13 +272,13 @@ def _head(session: DiscoverySession, opened: int) -> str:
 
 def _members(session: DiscoverySession, opened: int) -> str:
     """Every image of the group, the most typical first, each with a checkbox."""
-    standing, registry = session.standing(), session.registry
+    found, registry = session.assignment(), session.registry
     pinned = registry.constraints().pinned
     if opened == NO_CATEGORY:
         rows: list[tuple[str, float | None]] = [(key, None) for key in unassigned_keys(session)]
     else:
-        order = sorted(standing.rows_of(opened), key=lambda row: float(standing.grouping.distances[row]))
-        rows = [(standing.keys[row], float(standing.grouping.confidences[row])) for row in order]
+        order = sorted(found.rows_of(opened), key=lambda row: float(found.distances[row]))
+        rows = [(found.keys[row], float(found.confidences[row])) for row in order]
     pictures = [
         (key, session.file_of(key)[1].name, thumbnail_uri(session, key), confidence, key in pinned)
         for key, confidence in rows

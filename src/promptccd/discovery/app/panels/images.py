@@ -15,9 +15,9 @@ from promptccd.discovery.app.desk import (
     Step,
     StoppedError,
     Updates,
+    errors_shown,
     merged,
-    told,
-    told_steps,
+    steps_with_errors_shown,
     watched,
 )
 from promptccd.discovery.app.guard import COOKIE
@@ -104,7 +104,7 @@ class ImagesPanel(Panel):
         self, visit_id: str, files: list[str] | None, hub_name: str, request: gr.Request
     ) -> Iterator[Updates]:
         yield {self.status: _progress(None, "Opening the model and the files")}
-        with told():
+        with errors_shown():
             visit = _visit(self._desk, visit_id, request)
         yield {self._desk.visit_id: visit.id, self.cancel: gr.Button(visible=True)}
 
@@ -127,7 +127,7 @@ class ImagesPanel(Panel):
         yield done | {self.upload: None, self.hub_name: ""} | self.show(visit)
 
     def _find(self, visit_id: str) -> Iterator[Updates]:
-        with told():
+        with errors_shown():
             visit = self._desk.visit(visit_id)
         yield {
             self.find: gr.Button(visible=False),
@@ -145,7 +145,7 @@ class ImagesPanel(Panel):
         done = {self.status: "", self.cancel: gr.Button(visible=False)}
         try:
             yield from self._steps(visit, work)
-            with told(), visit.lock:
+            with errors_shown(), visit.lock:
                 visit.opened = None
                 target = "changes" if len(visit.session.stages) > 1 else "groups"
                 shown = merged(panel.show(visit) for panel in (self, *self._after))
@@ -162,14 +162,14 @@ class ImagesPanel(Panel):
         """Do work that takes long, and show how far it is."""
         visit.busy = True
         try:
-            for step in told_steps(watched(work, visit.stop, MOST_S), visit.session):
+            for step in steps_with_errors_shown(watched(work, visit.stop, MOST_S), visit.session):
                 yield {self.status: _progress(step)}
         finally:
             visit.busy = False
             visit.touch()
 
     def _stop(self, visit_id: str) -> None:
-        with told():
+        with errors_shown():
             self._desk.visits.get(visit_id).stop.set()
 
 

@@ -107,18 +107,11 @@ def _next(visit: Visit) -> PairQuestion | None:
     if len(visit.asked) >= MOST:
         return None
     session = visit.session
-    standing = session.standing()
-    if len(standing.keys) < 2:
+    found = session.assignment()
+    if len(found.keys) < 2:
         return None
-    found = pair_questions(
-        standing.grouping,
-        standing.features,
-        standing.keys,
-        visit.asked,
-        constraints=session.registry.constraints(),
-        count=1,
-    )
-    return found[0] if found else None
+    questions = pair_questions(found, visit.asked, constraints=session.registry.constraints(), count=1)
+    return questions[0] if questions else None
 
 
 def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> int:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import gradio as gr
 
 from promptccd.data.limits import MIB
-from promptccd.discovery.app.desk import MODEL, QUIET, Desk, Panel, Updates, told
+from promptccd.discovery.app.desk import MODEL, QUIET, Desk, Panel, Updates, errors_shown
 from promptccd.discovery.app.html import render
 from promptccd.discovery.app.store import Shelf, blocks, size_of
 from promptccd.discovery.app.visits import Visit
@@ -170,7 +170,7 @@ class TakeAwayPanel(Panel):
         return {self.files: gr.File(value=None, visible=False)}
 
     def _prepare(self, visit_id: str, what: list[str]) -> Any:
-        with told():
+        with errors_shown():
             visit = self._desk.visit(visit_id)
             if not set(what) - {NAMES}:
                 raise DataError("Nothing is ticked: tick what you want to take.")
@@ -194,7 +194,7 @@ class TakeAwayPanel(Panel):
             token: gr.OAuthToken | None,
             profile: gr.OAuthProfile | None,
         ) -> str:
-            with told():
+            with errors_shown():
                 if token is None or profile is None:
                     raise DataError("You are not logged in: log in with the button above first.")
                 visit = self._desk.visit(visit_id)

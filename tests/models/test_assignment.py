@@ -1,0 +1,71 @@
+"""Images and their categories, by hand: distances, confidences, second choices."""
+
+import math
+
+import pytest
+import torch
+
+from promptccd.models.assignment import assign, squared_distances
+
+FEATURES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+PROTOTYPES = torch.tensor([[1.0, 0.0], [0.0, 0.5]])
+
+
+def test_the_nearest_prototype_by_hand() -> None:
+    found = assign(FEATURES, PROTOTYPES, [7, 3], temperature=0.5, keys="abc")
+    assert found.category_ids.tolist() == [7, 3, 3]
+    assert found.distances.tolist() == pytest.approx([0, 0.25, 0.45])
+    assert found.second_ids.tolist() == [3, 7, 7]
+    assert found.second_distances.tolist() == pytest.approx([1.25, 2, 0.8])
+    chances = [1 / (1 + math.exp(-margin / 0.5)) for margin in (1.25, 1.75, 0.35)]
+    assert found.confidences.tolist() == pytest.approx(chances)
+    assert found.margins.tolist() == pytest.approx([1.25, 1.75, 0.35])
+    assert (found.rows_of(3), found.known_ids) == ([1, 2], (7, 3))
+
+
+def test_categories_that_are_given_are_kept_and_a_person_is_sure() -> None:
+    decided = torch.tensor([True, False, False])
+    found = assign(
+        FEATURES,
+        PROTOTYPES,
+        [7, 3],
+        temperature=1,
+        rows=torch.tensor([1, 1, 0]),
+        decided=decided,
+        num_known=1,
+    )
+    assert (found.category_ids.tolist(), found.second_ids.tolist()) == ([3, 3, 7], [7, 7, 3])
+    assert found.margins.tolist() == pytest.approx([-1.25, 1.75, -0.35])
+    assert found.confidences.tolist() == pytest.approx(
+        [1, 1 / (1 + math.exp(-1.75)), 1 / (1 + math.exp(0.35))]
+    )
+    assert found.known_ids == (7,)
+
+
+def test_one_category_has_no_second_and_none_has_no_images() -> None:
+    alone = assign(FEATURES, PROTOTYPES[:1], [4], temperature=1)
+    assert alone.second_ids.tolist() == [-1] * 3
+    assert alone.second_distances.isinf().all()
+    assert alone.confidences.tolist() == [1] * 3
+    nothing = assign(FEATURES[:0], PROTOTYPES[:0], [], temperature=1, rows=torch.empty(0, dtype=torch.int64))
+    assert (nothing.ids, nothing.category_ids.tolist(), nothing.rows_of(0)) == ((), [], [])
+
+
+def test_select_takes_all_of_an_image_along() -> None:
+    found = assign(FEATURES, PROTOTYPES, [7, 3], temperature=0.5, keys="abc")
+    turned = found.select(torch.tensor([2, 0]))
+    assert turned.keys == ("c", "a")
+    for name in ("features", "category_ids", "confidences", "distances", "second_ids", "second_distances"):
+        assert torch.equal(getattr(turned, name), getattr(found, name)[[2, 0]])
+    assert turned.ids == found.ids
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_squared_distances_are_those_of_differences(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    points, centres = (torch.randn(count, 5, generator=generator, dtype=dtype) for count in (7, 4))
+    expected = (points[:, None] - centres).square().sum(2)
+    torch.testing.assert_close(squared_distances(points, centres), expected)
+    known = points.square().sum(1)
+    assert torch.equal(squared_distances(points, centres, known), squared_distances(points, centres))
+    assert (squared_distances(points, points) >= 0).all()
