@@ -246,15 +246,22 @@ def _watch(listener: int, child: int, folder: Path, decide: Decide) -> int | Non
 def _go_on(listener: int, folder: Path, decide: Decide) -> bool:
     """Answer the process that waits; `False` if it is to be killed."""
     asked = bytearray(_ASKED.size)
-    with contextlib.suppress(FileNotFoundError):  # whoever asks may die meanwhile
+    call = None
+    try:
         fcntl.ioctl(listener, _RECEIVE, asked)
-        name, process, _, number, _, _, *arguments = _ASKED.unpack(asked)
+    except FileNotFoundError:  # whoever asks may die meanwhile
+        return True
+    name, process, _, number, _, _, *arguments = _ASKED.unpack(asked)
+    with contextlib.suppress(
+        FileNotFoundError
+    ):  # a path that is gone when it is looked at; the answer is due all the same
         call = _call(process, number, arguments, folder)
-        verdict = Verdict.GO_ON if call is None else decide(call)
-        if verdict is Verdict.CUT:
-            _write_half(process, number, arguments)
-        if verdict is not Verdict.GO_ON:
-            return False
+    verdict = Verdict.GO_ON if call is None else decide(call)
+    if verdict is Verdict.CUT:
+        _write_half(process, number, arguments)
+    if verdict is not Verdict.GO_ON:
+        return False
+    with contextlib.suppress(FileNotFoundError):
         fcntl.ioctl(listener, _ANSWER, struct.pack("QqiI", name, 0, 0, _GO_ON))
     return True
 

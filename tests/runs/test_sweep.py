@@ -272,6 +272,18 @@ def note_the_seed(recipe: Recipe) -> None:
     Path(recipe.training.output_dir, "asked").touch()
 
 
+def test_a_cell_killed_while_it_cleaned_up_is_cleaned_up(recipes: Path, undisturbed: Path) -> None:
+    """All of it is whole but for states inside its last stage, which nobody goes on from any more."""
+    out = undisturbed.parent / "cleaned-up"
+    shutil.copytree(undisturbed, out)
+    cells = plan(recipes, out)
+    left = cells[0].path / "resume" / "stage3-epoch000000-step00000002"
+    left.mkdir(parents=True)
+    (left / "position.json").write_text("{}")
+    assert run_sweep(cells, out).failures == {}
+    assert not left.parent.exists()
+
+
 def test_a_finished_cell_is_looked_at_again_where_it_is_to_be_pushed(
     recipes: Path, undisturbed: Path
 ) -> None:

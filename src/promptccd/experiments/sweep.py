@@ -110,6 +110,7 @@ class _Sweep:
         if done:
             logger.info("%d of %d cells are finished already.", len(done), len(self.cells))
         for cell in done:
+            cell.conclude()
             self._note(cell, status="finished")
         require_space(self.out, space_of_all(cell.recipe for cell in todo), f"{len(todo)} trainings")
         self._open = {cell.name for cell in todo}

@@ -113,6 +113,12 @@ class SweepCell:
             problems_of(run.stage(stage)) for stage in range(run.num_stages)
         )
 
+    def conclude(self) -> None:
+        """Delete what a training that was killed after its last stage could not delete any more."""
+        run = RunDirectory(self.path)
+        for stage in range(run.num_stages):
+            run.forget_states(stage)
+
 
 def plan_cells(
     configs: Sequence[str | Path],

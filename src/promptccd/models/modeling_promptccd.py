@@ -98,9 +98,9 @@ class PromptCCDModel(CategoryDiscoveryModel):
         if self.mixture.num_components == 0:
             return
         nearest = torch.cdist(self.mixture.means.float(), self.prototypes.float()).argmin(1).tolist()
+        said = self.config.component_categories or [-1] * len(nearest)
         self.config.component_categories = [
-            category if category in ids else ids[row]
-            for category, row in zip(self.config.component_categories, nearest, strict=True)
+            category if category in ids else ids[row] for category, row in zip(said, nearest, strict=True)
         ]
 
 
