@@ -8,6 +8,7 @@ RUNS   ?= runs
 export OMP_WAIT_POLICY ?= PASSIVE
 
 SEEDS    ?= 1 7 10
+MECHANISM_SEEDS ?= 1 2 3
 JOBS     ?= 1
 MUTANTS  ?= --count 200
 VARIANTS ?= promptccd promptccd-gcd promptccd-b-l2p promptccd-b-dp promptccd-u promptccd-pp
@@ -26,7 +27,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 spectrum test test-slow test-all faults guards mutants lint format bench clean
+.PHONY: demo demo-seeds variants variants-cifar100 spectrum mechanisms test test-slow test-all faults guards mutants lint format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -48,7 +49,9 @@ spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories 
 		--seeds 1 --set category_ratio=0.2,0.5,0.8 sample_ratio=0.2,0.5,0.8 \
 		--backbone $(RUNS)/other-creatures/backbone --backbone_config '{}' --jobs $(JOBS) --out $(RUNS)/spectrum
 
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+# ORDER=7 shuffles files, and the tests within each, by that seed: no test may need another one before it.
+ORDER  ?=
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(if $(ORDER),--random-order-seed=$(ORDER))
 
 test: $(VENV)/.dev           ## what a change is tried with, offline; at most five minutes on two idle cores
 	$(PYTEST) -m "not slow"
@@ -78,6 +81,9 @@ format: $(VENV)/.dev         ## rewrite to the house format
 
 bench: $(VENV)/.dev          ## ratios of speed and memory, each measured in one run
 	$(BIN)/python -m benchmarks.bench_all
+
+mechanisms: $(VENV)/.dev     ## what an idea of the paper can do that its absence cannot, in worlds built for it
+	$(BIN)/python -m benchmarks.mechanisms --seeds $(MECHANISM_SEEDS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .mutants_cache

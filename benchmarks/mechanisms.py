@@ -1,9 +1,12 @@
 """What an idea can do that its absence cannot, in small worlds where it shows: ``make mechanisms``.
 
 Each world is built so that plain features do not tell its categories apart, and each method is trained on the labelled
-ones by the very trainer that trains runs, with the first values and the rate of the paper's recipes. The last block
-is frozen, which could otherwise learn what prompts are for. Scored are images of the labelled categories and of others,
-by the nearest mean of their category's features, where guessing gives 10 %.
+ones by the very trainer that trains runs, with the first values of the paper's recipes. The last block is frozen, which
+could otherwise learn what prompts are for. Scored are images of the labelled categories and of others, by the nearest
+mean of their category's features, where guessing gives 10 %.
+
+Every rival is trained twice: at the paper's one rate, and with a rate of the prompts' own. A part prompt acts as one of
+20 vectors that are averaged, and its gradient is as much smaller.
 
     python -m benchmarks.mechanisms --seeds 1 2 3
 """
@@ -12,6 +15,8 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -42,7 +47,11 @@ CATEGORIES, KNOWN, IMAGES = (
 GRID, PATCH, WIDTH, CODE = 4, 4, 24, 8
 OBJECT_PATCHES = 4
 SPREAD = 1 / 8  # of pixels in 0..1, for a value of 1
-LEARNING = {"epochs": 24, "batch_size": 64, "learning_rate": 0.1}  # the paper's rate
+LEARNING: dict[str, Any] = {"epochs": 24, "batch_size": 64, "learning_rate": 0.1}  # the paper's rate
+RATES: dict[str, dict[str, float]] = {
+    "one rate": {},
+    "its own rate": {"prompt_learning_rate": 10.0, "prompt_clip": 1.0},
+}
 
 
 @dataclass(frozen=True)
@@ -139,9 +148,13 @@ def see_patches(model: CategoryDiscoveryModel) -> None:
     model.adopt_backbone()
 
 
+Accuracy = tuple[float, float]
+Rival = Callable[[World, dict[str, float], int], Accuracy]
+
+
 def trained(
-    world: World, kind: type[CategoryDiscoveryModel], seed: int, **options: Any
-) -> tuple[float, float]:
+    kind: type[CategoryDiscoveryModel], world: World, rates: dict[str, float], seed: int, **options: Any
+) -> Accuracy:
     """Accuracy in percent of known and of other categories, after training on the known ones."""
     vision = Dinov2Config(
         image_size=GRID * PATCH, patch_size=PATCH, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2,
@@ -174,7 +187,7 @@ def trained(
         model,
         StageContext(images, known),
         method_named(config.model_type).objective,
-        arguments=TrainingArguments(seed=seed, **LEARNING),
+        arguments=TrainingArguments(seed=seed, **LEARNING, **rates),
         views=ShuffledViews(),
         evaluation_view=WholeView(),
         accelerator=Accelerator(cpu=True),
@@ -200,24 +213,20 @@ def features_of(model: CategoryDiscoveryModel, patches: np.ndarray) -> Tensor:
     )
 
 
-PARTS = {"num_parts": 2}
+PARTS = partial(trained, PromptCCDPlusPlusModel, num_parts=2)
+WITHOUT = partial(trained, GCDModel)
 # Of every idea: what it is held against, by name; the idea comes first.
-IDEAS: dict[str, tuple[World, dict[str, Callable[[World, int], tuple[float, float]]]]] = {
+IDEAS: dict[str, tuple[World, dict[str, Rival]]] = {
     "part prompts: categories lie in few patches among strong distractors": (
         World(codes_in_use=1),
-        {
-            "PromptCCD++": lambda world, seed: trained(world, PromptCCDPlusPlusModel, seed, **PARTS),
-            "without prompts (GCD)": lambda world, seed: trained(world, GCDModel, seed),
-        },
+        {"PromptCCD++": PARTS, "without prompts (GCD)": WITHOUT},
     ),
-    "choice by key: which values of a patch count differs between patches of one part": (
+    "choice by key: which values of a patch count depends on the patch": (
         World(codes_in_use=2),
         {
-            "PromptCCD++": lambda world, seed: trained(world, PromptCCDPlusPlusModel, seed, **PARTS),
-            "random prompts": lambda world, seed: trained(
-                world, PromptCCDPlusPlusModel, seed, random_prompts=True, **PARTS
-            ),
-            "without prompts (GCD)": lambda world, seed: trained(world, GCDModel, seed),
+            "PromptCCD++": PARTS,
+            "random prompts": partial(PARTS, random_prompts=True),
+            "without prompts (GCD)": WITHOUT,
         },
     ),
 }
@@ -230,17 +239,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="ideas whose name holds this")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    table: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    table: dict[str, dict[str, list[Accuracy]]] = {}
     for idea, (world, rivals) in IDEAS.items():
         if options.only not in idea:
             continue
         if not options.json:
             print(f"{idea} (accuracy of known / other categories)", flush=True)
-        for name, run in rivals.items():
-            table.setdefault(idea, {})[name] = [run(world, seed) for seed in options.seeds]
-            known, others = np.mean(table[idea][name], axis=0)
+        for (name, rival), (rate, rates) in product(rivals.items(), RATES.items()):
+            if rates and rival is WITHOUT:
+                continue  # it has no prompts
+            row = f"{name}, {rate}"
+            table.setdefault(idea, {})[row] = [rival(world, rates, seed) for seed in options.seeds]
+            known, others = np.mean(table[idea][row], axis=0)
             if not options.json:
-                print(f"  {name:24} {known:5.1f} / {others:5.1f}", flush=True)
+                print(f"  {row:36} {known:5.1f} / {others:5.1f}", flush=True)
     if options.json:
         print(json.dumps(table))
 
