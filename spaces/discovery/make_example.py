@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save
 
-from promptccd.discovery.assignment import assignment_in
+from promptccd.discovery.categories import assignment_in
 from promptccd.discovery.example import ARRAYS, DATA, FORMAT, RECORD
 from promptccd.discovery.groups import GroupView, views_of
 from promptccd.errors import RunError

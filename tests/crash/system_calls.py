@@ -257,7 +257,9 @@ def _go_on(listener: int, folder: Path, decide: Decide) -> bool:
     ):  # a path that is gone when it is looked at; the answer is due all the same
         call = _call(process, number, arguments, folder)
     verdict = Verdict.GO_ON if call is None else decide(call)
-    if verdict is Verdict.CUT and call is not None and call.writes:  # calls of threads may come in another order
+    if (
+        verdict is Verdict.CUT and call is not None and call.writes
+    ):  # calls of threads may come in another order
         _write_half(process, number, arguments)
     if verdict is not Verdict.GO_ON:
         return False

@@ -10,7 +10,7 @@ from datasets import Features, Image, Value
 
 from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.images import Status
-from promptccd.discovery.assignment import standing_of
+from promptccd.discovery.categories import standing_of
 from promptccd.discovery.intake.intake import IntakeFile
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, DiskError

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from promptccd.discovery.assignment import standing_of
+from promptccd.discovery.categories import standing_of
 from promptccd.discovery.session import DiscoverySession
 from promptccd.models import Assignment
 from promptccd.registry import CategoryRegistry

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import torch
 
-from promptccd.discovery.assignment import assignment_in
+from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.checkpoint import load_features
 from promptccd.discovery.corrections import dissolve_category, move_images, split_category
-from promptccd.discovery.registry_of import registry_of
 from promptccd.discovery.session import now
 from promptccd.errors import RegistryError
 from promptccd.models import Assignment

@@ -16,11 +16,10 @@ from promptccd.clustering import CountEstimate
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.assignment import assignment_in
+from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import FeatureCache, Precision, embed_images, load_embedder
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
-from promptccd.discovery.registry_of import registry_of
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups

@@ -1,9 +1,8 @@
 """A run and the Hub: every stage a repository of its own, there whole or not at all."""
 
-from promptccd.hub.pull import fetch_stages
 from promptccd.hub.push import PushedStage, push_run, push_stage, pusher
 from promptccd.hub.stage_datasets import publish_groups, publish_stages
-from promptccd.hub.verify import Check, verify
+from promptccd.hub.verify import Check, fetch_stages, verify
 
 __all__ = [
     "Check",

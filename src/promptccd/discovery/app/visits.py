@@ -15,8 +15,8 @@ from promptccd.data.image_rows import DatasetSource
 from promptccd.data.limits import IntakeLimits
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.app.store import ANYBODY, Claim, FullError, PageLimits, Quota, Shelf, Store
+from promptccd.discovery.categories import registry_of
 from promptccd.discovery.embedding import load_embedder
-from promptccd.discovery.registry_of import registry_of
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.models import CategoryDiscoveryModel

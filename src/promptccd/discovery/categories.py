@@ -1,0 +1,111 @@
+"""What a registry says: of a model, its categories and corrections; of images, which category they are in now."""
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers.utils import cached_file
+
+from promptccd.errors import RegistryError
+from promptccd.models import Assignment, CategoryDiscoveryModel
+from promptccd.models.assignment import assign
+from promptccd.models.loading import find_model
+from promptccd.registry import (
+    PROTOTYPES,
+    REGISTRY,
+    Category,
+    CategoryRegistry,
+    has_registry,
+    load_registry,
+)
+
+
+def registry_of(model: CategoryDiscoveryModel, place: str | Path) -> CategoryRegistry:
+    """Categories and corrections that came with a model.
+
+    Args:
+        model: loaded.
+        place: where from: a folder or a name on the Hub. A bare backbone and a model that was saved in Python have no
+            registry; it is made of the categories in the configuration.
+
+    Raises:
+        RegistryError: it is damaged, or belongs to features of another width.
+    """
+    folder, config = _folder_of(place), model.config
+    if folder is not None:
+        registry = load_registry(folder)
+        width = config.vision_config.hidden_size
+        if registry.active and registry.prototypes.shape[1] != width:
+            raise RegistryError(
+                f"The registry of {str(place)!r} has prototypes of {registry.prototypes.shape[1]} values, its model "
+                f"features of {width}: the two are of different checkpoints. Copy the checkpoint again."
+            )
+        return registry
+    if not config.category_ids:
+        return CategoryRegistry()
+    return CategoryRegistry.from_categories(
+        config.category_ids,
+        config.category_names,
+        config.num_known,
+        model.prototypes.float().cpu().numpy(),
+        stage=config.stage or 0,
+    )
+
+
+def _folder_of(place: str | Path) -> Path | None:
+    if os.path.isdir(place):
+        return Path(place) if has_registry(place) else None
+    found = [
+        cached_file(
+            find_model(place)[0],
+            name,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        for name in (REGISTRY, PROTOTYPES)
+    ]
+    return None if None in found else Path(found[0]).parent
+
+
+def assignment_in(
+    registry: CategoryRegistry,
+    keys: Sequence[str],
+    features: Tensor,
+    *,
+    settled: Sequence[int],
+    temperature: float,
+) -> Assignment:
+    """Images in the categories that a registry has them in; images without a category are left out.
+
+    Distances are those to the prototypes of the registry, so that they are the same wherever it is loaded.
+
+    Args:
+        registry: of these images.
+        keys: of all images, also of those without a category.
+        features: unit features ``(N, D)``.
+        settled: ids of active categories that were there before these images came; they are the known ones.
+        temperature: of the confidences, in squared distance.
+    """
+    members, pinned = registry.members, registry.constraints().pinned
+    placed = [row for row, key in enumerate(keys) if key in members]
+    kept = [keys[row] for row in placed]
+    found, first = registry.active_prototypes(), set(settled)
+    order = sorted(range(len(found.ids)), key=lambda row: (found.ids[row] not in first, found.ids[row]))
+    ids = [found.ids[row] for row in order]
+    return assign(
+        features[placed],
+        torch.from_numpy(found.matrix[order]).double(),
+        ids,
+        temperature=temperature,
+        rows=torch.tensor([ids.index(members[key]) for key in kept], dtype=torch.int64),
+        decided=torch.tensor([key in pinned for key in kept], dtype=torch.bool),
+        num_known=len(first.intersection(ids)),
+        keys=kept,
+    )
+
+
+def standing_of(category: Category, known_ids: Collection[int]) -> str:
+    """``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise."""
+    return "known" if category.known else "settled" if category.id in known_ids else "new"
