@@ -15,6 +15,7 @@ from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.training.devices import in_smaller_batches
 
 MOST_IMAGES = 512
 REPLAYED = 20  # features drawn of every component
@@ -108,10 +109,15 @@ def measure(
     rows = numpy_generator("instruments", seed, stage).permutation(len(images))[:MOST_IMAGES]
     model.eval()
     parts: dict[str, list[Tensor]] = {}
-    for batch in np.array_split(rows, math.ceil(len(rows) / batch_size)):
-        pixels = torch.stack([view(images[int(row)]) for row in batch]).to(model.device)
-        for name, of_batch in _of_batch(model, normalise(pixels, view.mean, view.std)).items():
+
+    def add(pixels: Tensor) -> Tensor:
+        found = _of_batch(model, normalise(pixels.to(model.device), view.mean, view.std))
+        for name, of_batch in found.items():
             parts.setdefault(name, []).append(of_batch)
+        return found["plain"]
+
+    for batch in np.array_split(rows, math.ceil(len(rows) / batch_size)):
+        in_smaller_batches(add, torch.stack([view(images[int(row)]) for row in batch]))
     model.train(was_training)
     values = {name: torch.cat(each).cpu() for name, each in parts.items()}
     found = {name: float(values[name].double().mean()) for name in TITLES if name in values}
@@ -134,8 +140,10 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
     if hasattr(usual, "random_prompts"):
         model.config = copy.copy(usual)
         model.config.random_prompts = True
-        values["choice_effect"] = _turned(output.features, model(pixels, prompted=True).features)
-        model.config = usual
+        try:
+            values["choice_effect"] = _turned(output.features, model(pixels, prompted=True).features)
+        finally:
+            model.config = usual
     logits = getattr(output, "part_logits", None)
     if logits is not None and model.part_labeller is not None:
         labels = model.part_labeller(model.pretrained_patch_features(pixels))
