@@ -18,7 +18,6 @@ CIFAR100 ?= uoft-cs/cifar100
 SMALL := --backbone none --num_classes 20 --images_per_class 100 --class_blocks 14 2 2 2 --image_size 32 --resize_size 36 \
 	--backbone_config '{image_size: 32, patch_size: 8, hidden_size: 96, num_hidden_layers: 3, num_attention_heads: 6}' \
 	--projection_hidden_size 1024 --projection_output_size 4096 --epochs 16 --batch_size 64 --learning_rate 0.01 \
-	--prompt_learning_rate 0.1 --key_learning_rate 0.1 --router_learning_rate 0.1 --router_clip 1.0 \
 	--discovery_learning_rate 0.001 --refit_every 4 --prompt_warmup_epochs 4 --mixed_precision no --num_workers 0
 
 # Cells of one seed share a backbone; what is finished is not trained again. JOBS cells are trained at once.
