@@ -136,6 +136,22 @@ def test_numbers_are_those_of_the_run(run: RunDirectory) -> None:
         assert f"`discovered {item}` ({sizes.count(item)})" in card
     assert "`category 0`, `category 1`." in card
     assert ("was estimated as" in card) == (config.get("count_estimate") is not None)
+    components = config.get("component_categories", [])
+    assert (f"The mixture has {len(components)} components" in card) == bool(components)
+    assert set(components) <= set(config["category_ids"])
+    assert set(range(2)) <= set(components) or not components  # what stage 0 labelled keeps its components
+
+
+def test_the_card_says_which_categories_have_no_component_or_several() -> None:
+    config = VARIANTS["promptccd"].config_class(
+        stage=1, num_known=2, num_components=4, component_categories=[0, 1, 1, 1], category_ids=[0, 1, 4],
+        category_names=["a", "b", "c"],
+    )  # fmt: skip
+    card = stage_card(
+        config, recipe_of("promptccd-cub"), name="r", fingerprint="f", images=[], category_sizes={}, scores=None,
+        versions={},
+    )  # fmt: skip
+    assert "The mixture has 4 components; more than one for `b` (3); none for `c`." in card
 
 
 @pytest.mark.fault(47)
