@@ -238,6 +238,7 @@ def test_waiting_time_is_measured(recipe_values: Values, tmp_path: Path) -> None
     assert 0 < sum(seconds.values()) <= time.monotonic() - started + 1
 
 
+@pytest.mark.slow
 def test_bf16_is_the_precision_from_end_to_end(recipe_values: Values, tmp_path: Path) -> None:
     """Weights are float32; prototypes are means of features in bfloat16, which later forwards give again."""
     from promptccd.runs import load_model

@@ -150,6 +150,7 @@ def test_an_effect_is_held_against_the_precision_in_use() -> None:
         assert len(Instruments(prompt_effect=effect).warnings(precision)) == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reach", "said"), [(0.02, True), (1.0, False)])
 def test_prompts_that_do_nothing_are_said_in_log_manifest_and_card(
     reach: float,
