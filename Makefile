@@ -8,7 +8,6 @@ RUNS   ?= runs
 export OMP_WAIT_POLICY ?= PASSIVE
 
 SEEDS    ?= 1 7 10
-MECHANISM_SEEDS ?= 1 2 3
 JOBS     ?= 1
 MUTANTS  ?= --count 200
 VARIANTS ?= promptccd promptccd-gcd promptccd-b-l2p promptccd-b-dp promptccd-u promptccd-pp
@@ -82,7 +81,7 @@ bench: $(VENV)/.dev          ## ratios of speed and memory, each measured in one
 	$(BIN)/python -m benchmarks.bench_all
 
 mechanisms: $(VENV)/.dev     ## what an idea of the paper can do that its absence cannot, in worlds built for it
-	$(BIN)/python -m benchmarks.mechanisms --seeds $(MECHANISM_SEEDS)
+	$(BIN)/python -m benchmarks.mechanisms --seeds $(SEEDS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .mutants_cache

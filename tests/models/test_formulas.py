@@ -85,7 +85,7 @@ def test_random_part_prompts_do_not_follow_the_keys() -> None:
 
 
 def test_replay_has_the_covariance_of_its_component() -> None:
-    """Drawn with the Cholesky factor as it stands, not with its transpose."""
+    """Also where matrices and their roots do not commute."""
     mixture = GaussianMixture(3, 4, "full")
     means, wanted = torch.randn(3, 4), covariances(3, 4)
     mixture.load(means, wanted, torch.zeros(3))

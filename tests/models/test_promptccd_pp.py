@@ -9,7 +9,7 @@ from transformers import Dinov2Config
 
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.data.randomness import torch_generator
-from promptccd.models.backbones import class_attention, embed, run_prefix
+from promptccd.models.backbones import blocks_of, class_attention, embed, run_prefix
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput
 from promptccd.models.part_prompts import PartPools, PartRouter, log_shares, modulate
 from tests.conftest import TINY_HEAD
@@ -318,3 +318,14 @@ def test_prompts_act_at_test(first: PromptCCDPlusPlusModel) -> None:
 def test_impossible_sizes_are_refused(backbone_folder: Path, options: dict[str, int], message: str) -> None:
     with pytest.raises(Exception, match=message):
         build(backbone_folder, **options)
+
+
+@pytest.mark.parametrize("reaches", [False, True])
+def test_the_part_labels_move_the_backbone_where_the_switch_says_so(
+    first: PromptCCDPlusPlusModel, reaches: bool
+) -> None:
+    first.config.route_reaches_backbone = reaches
+    output = first.train()(torch.randn(3, 3, 16, 16), prompted=True, project=True)
+    first.auxiliary_losses(output)["route"].sum().backward()
+    gradients = [parameter.grad for parameter in blocks_of(first.backbone)[-1].parameters()]
+    assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients) == reaches

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from promptccd.data.views import normalise
 from promptccd.errors import DivergedError, InterruptedRunError, RunError, SplitMismatchError
-from promptccd.runs import RunDirectory, train_run
+from promptccd.pipeline import CategoryDiscoveryPipeline
+from promptccd.runs import RunDirectory, explain_image, predict_folder, train_run
 from promptccd.runs.models import evaluation_view
 from promptccd.runs.train_run import stage_stream
 from promptccd.storage import problems_of
@@ -260,6 +261,30 @@ def test_bf16_is_the_precision_from_end_to_end(recipe_values: Values, tmp_path: 
         means[precision] = torch.stack([features[labels == category].mean(0) for category in (0, 1)])
     apart = {precision: float((each - model.prototypes).abs().max()) for precision, each in means.items()}
     assert apart["bfloat16"] < 1e-6 < 1e-4 < apart["float32"]
+
+    # So do predict, explain and the pipeline: each confidence is that of the features in the precision said.
+    picture = stages.labelled.decode(0).image
+    (tmp_path / "album").mkdir()
+    picture.save(tmp_path / "album" / "0.png")
+    pixels = normalise(view(picture)[None], view.mean, view.std)
+    model.config.confidence_temperature = 1e-3  # so low that a rounded distance is seen in it
+    expected, said = {}, {}
+    for precision in ("bfloat16", "float32"):
+        model.config.precision = precision
+        with torch.no_grad():
+            expected[precision] = float(model.assign(model.features_of(pixels)).distances[0])
+        predicted = predict_folder(model, tmp_path / "run" / "stage0", tmp_path / "album").predictions[0]
+        explained = explain_image(model, view, picture)
+        pipeline = CategoryDiscoveryPipeline(model=model, image_processor=view.processor)
+        said[precision] = [
+            predicted.distance,
+            predicted.confidence,
+            explained.confidence,
+            pipeline(picture)["confidence"],
+        ]
+        confidence = float(model.assign(model.features_of(pixels)).confidences[0])
+        assert said[precision] == pytest.approx([expected[precision], *[confidence] * 3], rel=1e-4)
+    assert expected["bfloat16"] != pytest.approx(expected["float32"], rel=1e-3)
 
 
 def test_the_model_without_prompts_trains_by_the_same_loop(recipe_values: Values, tmp_path: Path) -> None:

@@ -1,17 +1,21 @@
 """What instruments show, against what they are of."""
 
 import logging
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.experiments.run_report import ReportOptions, write_report
 from promptccd.models import (
     CategoryDiscoveryModel,
     GCDModel,
@@ -133,6 +137,7 @@ def test_categories_that_share_a_component_are_seen(backbone_folder: Path, image
     model.load_mixture(means, narrow, torch.full((3,), 1 / 3).log())
     model.set_categories(means, [0, 1, 2], ["a", "b", "c"])
     assert model.config.component_categories == [0, 1, 2]
+    model.config.num_known = 3
     whole = measured(model, images)
     assert (whole.categories_sharing, whole.components_per_category) == (0, 1)
     assert whole.warnings("no") == []
@@ -142,6 +147,8 @@ def test_categories_that_share_a_component_are_seen(backbone_folder: Path, image
     model.load_mixture(means[[0, 0, 2]] + torch.tensor([[0.0], [9.0], [0.0]]), narrow, torch.zeros(3))
     shared = measured(model, images)
     assert shared.categories_sharing == pytest.approx(2 / 3)
+    model.config.num_known = 2  # both of them share; of the third nobody asks
+    assert measured(model, images).categories_sharing == 1
     assert any("share a mixture component" in warning for warning in shared.warnings("no"))
 
 
@@ -180,3 +187,42 @@ def test_prompts_that_do_nothing_are_said_in_log_manifest_and_card(
         assert ("this is the method without prompts" in card) == said
         assert (recorded[stage]["prompt_effect"] < 1e-5) == said
     assert ("this is the method without prompts" in caplog.text) == said
+
+
+def test_a_run_says_which_components_it_knows_before_it_names_the_others(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By replay, and not by whichever prototype happens to lie nearest."""
+    said: list[list[int]] = []
+    name_all = PromptCCDModel.set_categories
+
+    def noted(model: PromptCCDModel, *arguments: Any) -> None:
+        said.append(list(model.config.component_categories))
+        name_all(model, *arguments)
+
+    monkeypatch.setattr(PromptCCDModel, "set_categories", noted)
+    train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
+    assert said[0] == [0, 1]
+    for earlier, later in pairwise(said):
+        assert later[:-1] == sorted({*earlier, *later} - {-1})
+        assert later[-1] == -1
+    assert len(said) == 4
+
+
+@pytest.mark.slow
+def test_report_and_tracker_show_what_the_prompts_do(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path
+) -> None:
+    values = quick_recipe(
+        image_folder, backbone_folder, tmp_path / "run", variant="promptccd-pp", num_parts=2
+    )
+    values["training"]["report_to"] = "tensorboard"
+    train_run(Recipe.from_dict(values))
+    recorded = RunDirectory(tmp_path / "run").manifest["instruments"]["stage1"]["prompt_effect"]
+    write_report([tmp_path / "run"], tmp_path / "report", ReportOptions(map_method=None, samples=0))
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "What the prompts do" in page
+    assert f"{recorded:.3g}" in page
+    events = EventAccumulator(str(next((tmp_path / "run" / "logs").rglob("events*")).parent))
+    events.Reload()
+    assert events.Scalars("stage1/prompt_effect")[0].value == pytest.approx(recorded)

@@ -287,7 +287,7 @@ def start(data: MixtureSteps, settled: Tensor, num_components: int, floor: float
         kmeans = SemiSupervisedKMeans(num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed)
         kmeans.fit(data.points[free], data.points[~free], settled[~free])
         ids = torch.as_tensor(kmeans.cluster_ids_)
-        component = _components_of(ids, settled, num_components)
+        component = _components_of(settled, num_components)
         members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
         centres[component] = torch.as_tensor(kmeans.cluster_centers_)
     one_hot = torch.nn.functional.one_hot(members, num_components).to(data.points)
@@ -300,12 +300,12 @@ def start(data: MixtureSteps, settled: Tensor, num_components: int, floor: float
     return data.maximisation(one_hot, empty, floor)
 
 
-def _components_of(ids: Tensor, settled: Tensor, num_components: int) -> Tensor:
-    """The component of every cluster, whose ids ascend: its own where it is settled, the next vacant one where not."""
-    vacant = torch.ones(num_components, dtype=torch.bool, device=ids.device)
+def _components_of(settled: Tensor, num_components: int) -> Tensor:
+    """The component of every cluster, settled ones first: its own where settled, the next vacant one where not."""
+    vacant = torch.ones(num_components, dtype=torch.bool, device=settled.device)
     own = settled[settled >= 0].unique()
     vacant[own] = False
-    return torch.cat([own, vacant.nonzero().flatten()])[: len(ids)]
+    return torch.cat([own, vacant.nonzero().flatten()])
 
 
 def iterate(data: MixtureSteps, state: State, max_iter: int, tol: float, floor: float) -> MixtureParameters:

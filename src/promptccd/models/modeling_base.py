@@ -87,7 +87,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
     """Base of the family; without a prompt of its own it is the GCD model.
 
     A variant overrides `forward` (how prompts enter), `auxiliary_losses` (what they add to the loss),
-    `prompt_parameters` (what of them learns by gradient), `reset_prompts` (how they start) and `begin_discovery`
+    `prompt_parameters` (what of them learns by gradient), `reset_prompts` (how they start), `num_prompts` (how
+    many there are to choose from), `replay` (features in place of images that are gone) and `begin_discovery`
     (what an unlabelled stage needs of the labelled one), or sets `mixture` or `part_labeller`, which training then
     fits. The training loop knows nothing else about variants.
 

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -21,36 +21,32 @@ MOST_IMAGES = 512
 REPLAYED = 20  # features drawn of every component
 SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts of a tenth of it changed no table
 
-TITLES = {
-    "prompt_effect": "[CLS] with prompts against without, 1 - cosine",
-    "choice_effect": "[CLS] with the chosen prompts against arbitrary ones, 1 - cosine",
-    "prompt_movement": "distance of prompts from their first values, against the length of these",
-    "key_movement": "the same for keys",
-    "prompts_used": "share of prompts that act on some image",
-    "parts_used": "share of parts that get some patch",
-    "router_entropy": "entropy of the router, against that of guessing",
-    "router_accuracy": "patches routed to the part they are labelled with",
-    "replay_cosine": "cosine of replay to the mean of its category's images",
-    "components_per_category": "mixture components per category",
-    "categories_sharing": "share of categories whose likeliest component is another's too",
-}
+
+def _measured(title: str) -> Any:
+    return field(default=None, metadata={"title": title})
 
 
 @dataclass(frozen=True)
 class Instruments:
-    """What the prompts of a stage did; `None` where a method has no such thing. See `TITLES`."""
+    """What the prompts of a stage did; `None` where a method has no such thing. Each field has its title beside it."""
 
-    prompt_effect: float | None = None
-    choice_effect: float | None = None
-    prompt_movement: float | None = None
-    key_movement: float | None = None
-    prompts_used: float | None = None
-    parts_used: float | None = None
-    router_entropy: float | None = None
-    router_accuracy: float | None = None
-    replay_cosine: float | None = None
-    components_per_category: float | None = None
-    categories_sharing: float | None = None
+    prompt_effect: float | None = _measured("[CLS] with prompts against without, 1 - cosine")
+    choice_effect: float | None = _measured(
+        "[CLS] with the chosen prompts against arbitrary ones, 1 - cosine"
+    )
+    prompt_movement: float | None = _measured(
+        "distance of prompts from their first values, against the length of these"
+    )
+    key_movement: float | None = _measured("the same for keys")
+    prompts_used: float | None = _measured("share of prompts that act on some image")
+    parts_used: float | None = _measured("share of parts that get some patch")
+    router_entropy: float | None = _measured("entropy of the router, against that of guessing")
+    router_accuracy: float | None = _measured("patches routed to the part they are labelled with")
+    replay_cosine: float | None = _measured("cosine of replay to the mean of its category's images")
+    components_per_category: float | None = _measured("mixture components per category")
+    categories_sharing: float | None = _measured(
+        "share of known categories whose likeliest component is another's too"
+    )
 
     def to_dict(self) -> dict[str, float]:
         """What was measured, by name."""
@@ -72,8 +68,9 @@ class Instruments:
             )
         if self.categories_sharing:
             found.append(
-                f"{self.categories_sharing:.0%} of the categories share a mixture component with another one: replay "
-                "will mix them up. Raise training.replay_samples, or training.mixture_floor, in a new --output_dir."
+                f"{self.categories_sharing:.0%} of the known categories share a mixture component with another one: "
+                "replay will mix them up. Raise training.replay_samples, or training.mixture_floor, in a new "
+                "--output_dir."
             )
         if self.parts_used is not None and self.parts_used < 1:
             found.append(
@@ -81,6 +78,9 @@ class Instruments:
                 "lower model.num_parts, in a new --output_dir."
             )
         return found
+
+
+TITLES: dict[str, str] = {each.name: each.metadata["title"] for each in fields(Instruments)}
 
 
 @torch.no_grad()
@@ -172,7 +172,8 @@ def _in_use(model: CategoryDiscoveryModel, values: Mapping[str, Tensor]) -> dict
 def _movement(model: CategoryDiscoveryModel, seed: int) -> dict[str, float]:
     """How far what learns by gradient has come from where `reset_prompts` put it."""
     learning = model.learning()
-    first = copy.deepcopy(model)
+    # On a device that is nearly full: the largest parts of the model have no prompts and are not copied.
+    first = copy.deepcopy(model, {id(part): part for part in (model.backbone, model.head)})
     first.reset_prompts(torch_generator("prompts", seed))
     found = {}
     for role, began in first.learning().items():
@@ -192,10 +193,10 @@ def _of_mixture(
     means = F.normalize(sums, dim=-1)
     likeliest = model.mixture.log_joint(means.to(model.device)).argmax(1)
     sharing = likeliest.bincount(minlength=model.mixture.num_components)[likeliest] > 1
-    found = {
-        "components_per_category": model.mixture.num_components / len(model.config.category_ids),
-        "categories_sharing": float(sharing.float().mean()),
-    }
+    found = {"components_per_category": model.mixture.num_components / len(model.config.category_ids)}
+    known = sharing[ids.to(sharing.device) < model.config.num_known]
+    if len(known):
+        found["categories_sharing"] = float(known.float().mean())
     replay = model.replay(REPLAYED, generator)
     here = torch.isin(replay.categories, ids) if replay is not None else torch.zeros(0, dtype=torch.bool)
     if replay is not None and here.any():
