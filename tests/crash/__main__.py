@@ -73,9 +73,10 @@ class Kills:
         self.words = command.words(self.start)
         self.hub_files = command.hub(self.start)
 
-    def outcome(self, at_most: int | None, seed: int) -> Outcome:
-        """Kill at every point, or at some that are drawn."""
+    def outcome(self, at_most: int | None, seed: int, first: int = 0) -> Outcome:
+        """Kill at every point from a call on, or at some that are drawn."""
         calls, points, reference = self._reference()
+        points = [point for point in points if point.number >= first]
         outcome = Outcome(self.command.name, len(calls), len(points))
         if at_most is not None and at_most < len(points):
             points = random.Random(f"{seed} {self.command.name}").sample(points, at_most)
@@ -180,6 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash")
     parser.add_argument("--points", type=int, help="at most so many of each command, drawn (default: all)")
     parser.add_argument("--seed", type=int, default=1, help="of the drawing")
+    parser.add_argument("--first", type=int, default=0, help="only calls from this number on")
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
         "words",
@@ -197,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Hub() as hub, tempfile.TemporaryDirectory() as root:
         shop = Workshop(Path(root), hub)
         for command in chosen:
-            outcomes.append(Kills(shop, command).outcome(options.points, options.seed))
+            outcomes.append(Kills(shop, command).outcome(options.points, options.seed, options.first))
             if not options.json:
                 print(outcomes[-1].line(), flush=True)
     if options.json:

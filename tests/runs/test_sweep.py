@@ -267,6 +267,19 @@ def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
     assert {"tiny-seed2", "tiny-gcd-seed1"} <= set(state)
 
 
+def test_a_sweep_killed_before_it_noted_the_end_of_a_cell_notes_it(recipes: Path, undisturbed: Path) -> None:
+    cells = plan(recipes, undisturbed)
+    state = undisturbed / "sweep.json"
+    noted = state.read_bytes()
+    unfinished = json.loads(noted)
+    for cell in cells:
+        unfinished["cells"][cell.name]["status"] = "running"
+        assert unfinished["cells"][cell.name].pop("seconds") > 0
+    state.write_text(json.dumps(unfinished))
+    assert run_sweep(cells, undisturbed).failures == {}
+    assert state.read_bytes() == noted
+
+
 def note_the_seed(recipe: Recipe) -> None:
     """What a cell's process was asked to do, for the test to read."""
     Path(recipe.training.output_dir, "asked").touch()

@@ -111,7 +111,7 @@ class _Sweep:
             logger.info("%d of %d cells are finished already.", len(done), len(self.cells))
         for cell in done:
             cell.conclude()
-            self._note(cell, status="finished")
+            self._note(cell, status="finished", seconds=cell.seconds)
         require_space(self.out, space_of_all(cell.recipe for cell in todo), f"{len(todo)} trainings")
         self._open = {cell.name for cell in todo}
         self._work_through(todo, train, self._recipe)
@@ -177,11 +177,11 @@ class _Sweep:
         elapsed = time.monotonic() - self.started
         if problem is None:
             self._open.discard(cell.name)
-            spent = _clock(sum(seconds) / len(seconds) * left / self.jobs)
+            to_come = _clock(sum(seconds) / len(seconds) * left / self.jobs)
             logger.info(
                 "%s: done in %s%s; %s since the start, %d to go%s",
                 name, _clock(seconds[-1]), "" if prefix else _average(cell), _clock(elapsed), left,
-                f", {spent} left" if left else "",
+                f", {to_come} left" if left else "",
             )  # fmt: skip
         elif not self.stop.received:
             self._open.discard(cell.name)
@@ -190,7 +190,8 @@ class _Sweep:
         if not prefix:
             status = "finished" if problem is None else "interrupted" if self.stop.received else "failed"
             error = problem if status == "failed" else None
-            self._note(cell, status=status, seconds=round(seconds[-1], 1), error=error)
+            spent = cell.seconds if problem is None else round(seconds[-1], 1)
+            self._note(cell, status=status, seconds=spent, error=error)
 
     def _recipe(self, cell: SweepCell, running: Collection[SweepCell]) -> Recipe | None:
         """The recipe with the backbone that the cell shares; `None` while another cell is making that."""

@@ -113,6 +113,11 @@ class SweepCell:
             problems_of(run.stage(stage)) for stage in range(run.num_stages)
         )
 
+    @property
+    def seconds(self) -> float:
+        """How long its stages took to train, interrupted attempts included."""
+        return round(sum(RunDirectory(self.path).manifest["seconds"].values()), 1)
+
     def conclude(self) -> None:
         """Delete what a training that was killed after its last stage could not delete any more."""
         run = RunDirectory(self.path)
