@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +20,13 @@ from PIL import Image
 from transformers import AutoModel, Dinov2Config, Dinov2Model
 
 from promptccd.cli.main import main
+from promptccd.clustering import CountCalibration, CountEstimate, estimate_categories
 from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, InterruptedRunError
 from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
 from promptccd.training.objectives import METHODS
+from promptccd.training.objectives import promptccd as promptccd_objective
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
@@ -234,6 +237,32 @@ def test_an_estimated_count_is_shown_with_its_range(recipe_values: Values, tmp_p
         assert len(config.category_ids) <= config.count_estimate["count"]
     assert main(["evaluate", str(tmp_path / "run")]) == 0
     assert f"({score.stages[0].count_range[0]}-{score.stages[0].count_range[1]})" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_later_stages_count_with_the_scale_that_labels_taught(
+    recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def taught(features: torch.Tensor, labels: torch.Tensor, seed: int) -> CountCalibration:
+        assert len(features) == len(labels)
+        return CountCalibration(0.45, (1.0,), 0.0)
+
+    def estimated(*arguments: Any, prior: str, scale: float, **options: Any) -> CountEstimate:
+        asked.append((prior, scale))
+        return estimate_categories(*arguments, prior=prior, scale=scale, **options)
+
+    monkeypatch.setattr(promptccd_objective, "calibrate", taught)
+    monkeypatch.setattr(promptccd_objective, "estimate_categories", estimated)
+    counting = {"category_count": "split_merge", "count_prior": "calibrated"}
+    values = merged(recipe_values, {"training": counting})
+    score = train_run(in_folder(values, tmp_path / "run"))
+    assert set(asked) == {("calibrated", 0.45)}
+    for row in score.stages:
+        config = load_model(tmp_path / "run" / f"stage{row.stage}").config
+        assert config.count_scale == 0.45
+        assert "two known categories or fewer: unreliable" in config.count_estimate["margin"]
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,31 @@
 
 from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
 from promptccd.clustering.constraints import GroupingConstraints
+from promptccd.clustering.count_prior import (
+    SCALES,
+    CountCalibration,
+    Trial,
+    calibrate,
+    estimate_categories,
+)
 from promptccd.clustering.mixture import MixtureParameters, fit_gaussian_mixture
 from promptccd.clustering.part_labels import PartLabels, fit_part_labels, sample_for_part_labels
 from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans
 from promptccd.clustering.split_merge import SplitMergeResult, split_and_merge
 
 __all__ = [
+    "SCALES",
+    "CountCalibration",
     "CountEstimate",
     "GroupingConstraints",
     "MixtureParameters",
     "PartLabels",
     "SemiSupervisedKMeans",
     "SplitMergeResult",
+    "Trial",
+    "calibrate",
     "estimate_by_split_merge",
+    "estimate_categories",
     "fit_gaussian_mixture",
     "fit_part_labels",
     "sample_for_part_labels",

@@ -7,7 +7,14 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from promptccd.clustering import CountEstimate, estimate_by_split_merge
+from promptccd.clustering import (
+    SCALES,
+    CountCalibration,
+    CountEstimate,
+    Trial,
+    calibrate,
+    estimate_categories,
+)
 from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.data.stages import Stage
@@ -173,14 +180,25 @@ class AccuracyCount(KnownCount):
     ) -> CountEstimate:
         """See the base class."""
         *reference, unlabelled = features
-        return estimate_by_accuracy(
+        ids, seed = np.concatenate(assigned), seed_of("count", self.arguments.seed, stage)
+        estimate = estimate_by_accuracy(
             torch.cat(reference),
-            torch.from_numpy(np.concatenate(assigned)).to(unlabelled.device),
+            torch.from_numpy(ids).to(unlabelled.device),
             unlabelled,
             max_count=self.arguments.max_categories,
             restarts=KMEANS_RESTARTS,
-            seed=seed_of("count", self.arguments.seed, stage),
+            seed=seed,
         )
+        if self.arguments.count_prior == "paper":
+            return estimate
+
+        def found(trial: Trial, scale: float) -> int:
+            return estimate_by_accuracy(
+                trial.labelled, trial.labels, trial.unlabelled, restarts=KMEANS_RESTARTS, seed=seed
+            ).count
+
+        off = calibrate(reference[0], torch.from_numpy(assigned[0]), seed, found, scales=(1.0,))
+        return off.widened(estimate, len(np.unique(ids)))
 
 
 class SplitMergeCount(KnownCount):
@@ -189,6 +207,7 @@ class SplitMergeCount(KnownCount):
     The mixture sees replay samples of earlier categories, the last estimate features of settled images, as many
     per category as samples are replayed. These look more like the new images than samples of a diagonal Gaussian
     do, and the estimate is the better for it; the mixture keeps the count of its own last fit, which may differ.
+    But for the paper's prior, the range is as wide as labelled categories, held out, are miscounted by.
     """
 
     def before_training(
@@ -207,12 +226,25 @@ class SplitMergeCount(KnownCount):
         chosen = _some_of_each(ids, max(1, arguments.replay_samples), arguments.seed, stage)
         kept = torch.cat(reference)[torch.from_numpy(chosen).to(unlabelled.device)]
         settled = np.concatenate([np.full(len(unlabelled), -1), ids[chosen]])
-        return estimate_by_split_merge(
+        known, seed = len(np.unique(ids)), seed_of("count", arguments.seed, stage)
+        taught = self._taught(reference[0], torch.from_numpy(assigned[0]), seed)
+        estimate = estimate_categories(
             torch.cat([unlabelled, kept]),
-            len(np.unique(ids)) + arguments.init_components,
+            known + arguments.init_components,
             settled=torch.from_numpy(settled),
-            seed=seed_of("count", arguments.seed, stage),
+            seed=seed,
+            prior=arguments.count_prior,
+            scale=1.0 if taught is None else taught.scale,
         )
+        return estimate if taught is None else taught.widened(estimate, known)
+
+    def _taught(self, features: Tensor, labels: Tensor, seed: int) -> CountCalibration | None:
+        """What counting held-out labelled categories shows; nothing is asked of them by the paper's prior."""
+        prior = self.arguments.count_prior
+        if prior == "paper":
+            return None
+        scales = SCALES if prior == "calibrated" else (1.0,)
+        return calibrate(features, labels, seed, prior=prior, scales=scales)
 
 
 COUNTS: dict[str, type[KnownCount]] = {

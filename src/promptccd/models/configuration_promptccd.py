@@ -129,6 +129,8 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
         component_categories: category id of every component; -1 while a stage is in training.
         covariance_type: ``"diag"`` (the paper's parameter count), ``"spherical"`` (the released default) or
             ``"full"``.
+        count_scale: of the variance within categories, with which held-out labelled categories were counted best;
+            PromptCCD-U counts the components of later fits with it.
         prompts_per_image: how many of the likeliest components prompt an image (top-k, 5 in the paper).
         random_prompts: prompt with arbitrary components instead (an ablation of the paper).
         prompts_at_test: whether prompts also act on the features that are clustered and predicted from.
@@ -140,6 +142,7 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     num_components: int = 0
     component_categories: list[int] = field(default_factory=list)
     covariance_type: Literal["diag", "spherical", "full"] = "diag"
+    count_scale: float = 1.0
     prompts_per_image: int = 5
     random_prompts: bool = False
     prompts_at_test: bool = False

@@ -131,6 +131,7 @@ REAL = {
     "layerscale_value": (-1e3, 1e3),
     "initializer_range": (0, 10),
     "confidence_temperature": (1e-6, 1e6),
+    "count_scale": (1e-6, 1e6),
     "prompt_reach": (0, 1e3),
     "key_reach": (0, 1e3),
     "cos_weight": (0, 1e6),

@@ -230,6 +230,9 @@ class TrainingArguments:
         kmeans_restarts: restarts of semi-supervised k-means.
         category_count: how a stage gets its number of categories: ``known``, from the data set; ``split_merge``, by
             splitting and merging clusters (PromptCCD-U); ``kmeans``, by the accuracy of k-means on labelled images.
+        count_prior: what splitting and merging expects of a category: ``paper``, its prior; ``matched``, the spread of
+            known categories; ``calibrated``, the same with the scale that finds held-out labelled categories again.
+            But for ``paper``, ranges, those of ``kmeans`` too, hold what held-out categories were miscounted by.
         init_components: clusters beyond the known categories that splitting and merging starts with.
         max_categories: the most that ``kmeans`` tries; none means twice the known ones.
         mixed_precision: ``no`` or ``bf16``.
@@ -268,6 +271,7 @@ class TrainingArguments:
     mixture_floor: float = number(0.01, 0, 1, above=True)
     kmeans_restarts: int = number(100, 1, 1_000_000)
     category_count: Literal["known", "split_merge", "kmeans"] = "known"
+    count_prior: Literal["paper", "matched", "calibrated"] = "paper"
     init_components: int = number(0, *WHOLE["num_components"])
     max_categories: int | None = number(None, *WHOLE["num_components"])
     mixed_precision: Literal["no", "bf16"] = "no"

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from promptccd.clustering import estimate_by_split_merge, fit_gaussian_mixture
+from promptccd.clustering import calibrate, estimate_categories, fit_gaussian_mixture
 from promptccd.data.randomness import seed_of
 from promptccd.models import PromptCCDModel
 from promptccd.training.devices import same_on_all
@@ -51,9 +51,17 @@ class MixtureObjective(ContrastiveObjective):
         self.model.load_mixture(*parameters)
 
     def end_stage(self) -> None:
-        """Say which categories the first components are; the others are whatever the stage turns out to have found."""
-        known = self._known_categories().tolist()
+        """Say which categories the first components are; the others are whatever the stage turns out to have found.
+
+        Labels teach the scale that later stages count with, which see no image of this one again.
+        """
+        known, arguments = self._known_categories().tolist(), self.arguments
         self.model.config.component_categories[: len(known)] = known
+        counted = arguments.category_count == "split_merge" and arguments.count_prior == "calibrated"
+        if counted and self.stage.labels is not None:
+            features = self.plain_features("features to count by")
+            taught = calibrate(features, self.stage.labels, seed_of("count", arguments.seed, "scale"))
+            self.model.config.count_scale = float(same_on_all(taught.scale))
 
     def _categories_of_rows(self) -> Tensor:
         """Category that an image, and then a replayed feature, is known to be; -1 where nobody knows."""
@@ -75,11 +83,13 @@ class MixtureObjective(ContrastiveObjective):
         if self.stage.num_categories is not None:
             return self.stage.num_categories
         index = self.stage.images.stage.index
-        estimate = estimate_by_split_merge(
+        estimate = estimate_categories(
             features,
             len(self.model.config.category_ids) + self.arguments.init_components,
             settled=of_rows,
             seed=seed_of("count", self.arguments.seed, index, epoch),
+            prior=self.arguments.count_prior,
+            scale=self.model.config.count_scale,
         )
         logger.info("stage %d, epoch %d: %s components", index, epoch, estimate)
         return int(same_on_all(estimate.count))

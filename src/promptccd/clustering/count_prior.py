@@ -1,0 +1,250 @@
+"""What counting may expect of a category: the paper's prior, or one that labelled categories have taught.
+
+Letters: N features, D width, d width after projection, K categories.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
+from promptccd.clustering.split_merge import NormalInverseWishart, cluster_means
+from promptccd.data.randomness import torch_generator
+from promptccd.errors import DataError
+
+STIFFNESS = (
+    20  # degrees of freedom per dimension: how little the spread of a category may differ from that of others
+)
+MOST_DIRECTIONS = 48  # that are kept: every further one costs a small category more than it tells
+SHRINKAGE = 0.1  # of the covariance within categories, towards one variance in all directions
+SCALES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.5)  # of the variance within categories, to choose from
+HELD_OUT = (0.2, 0.35, 0.5)  # shares of the labelled categories that trials pretend not to know
+NUM_TRIALS = 6
+MOST_OF_A_CATEGORY = 50  # features in a trial
+UNRELIABLE = 0.2  # mean error of the number of categories in trials, from which on an estimate says so
+
+
+def estimate_categories(
+    features: Tensor, start: int, *, settled: Tensor, seed: int, prior: str = "paper", scale: float = 1.0
+) -> CountEstimate:
+    """Estimate the number of categories by splitting and merging, under one of three priors.
+
+    ``paper`` is that of the paper, which knows nothing of the features: its count follows from their width and number
+    as much as from themselves. ``matched`` expects of every category the variance within those that are settled.
+    ``calibrated`` looks at the leading directions of all features, scaled so that settled categories spread alike in
+    each, and expects `scale` times their variance there; `calibrate` finds the scale.
+
+    Args:
+        features: ``(N, D)``, L2-normalised.
+        start: number of clusters to begin with.
+        settled: ``(N,)``, known categories, -1 elsewhere.
+        seed: of every random choice.
+        prior: a key of `PRIORS`.
+        scale: of the variance within categories; ``calibrated`` alone reads it.
+
+    Raises:
+        DataError: as `estimate_by_split_merge`.
+    """
+    points, expected = PRIORS[prior](features, settled, scale)
+    return estimate_by_split_merge(points, start, settled=settled, seed=seed, prior=expected)
+
+
+def _as_in_the_paper(
+    features: Tensor, settled: Tensor, scale: float
+) -> tuple[Tensor, NormalInverseWishart | None]:
+    return features, None
+
+
+def _matched(features: Tensor, settled: Tensor, scale: float) -> tuple[Tensor, NormalInverseWishart | None]:
+    variance = _within(features.double(), settled).diagonal().mean()
+    return features, _stiff(features.shape[1], float(variance))
+
+
+def _calibrated(
+    features: Tensor, settled: Tensor, scale: float
+) -> tuple[Tensor, NormalInverseWishart | None]:
+    centred = features.double() - features.mean(0, dtype=torch.float64)
+    leading = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -MOST_DIRECTIONS:]
+    points = centred @ leading
+    values, vectors = torch.linalg.eigh(_within(points, settled))
+    values = (1 - SHRINKAGE) * values + SHRINKAGE * values.mean()
+    points = points @ (vectors / values.sqrt())
+    variance = _within(points, settled).diagonal().mean()
+    return points.to(features.dtype), _stiff(points.shape[1], scale * float(variance))
+
+
+PRIORS: dict[str, Callable[[Tensor, Tensor, float], tuple[Tensor, NormalInverseWishart | None]]] = {
+    "paper": _as_in_the_paper,
+    "matched": _matched,
+    "calibrated": _calibrated,
+}
+
+
+def _stiff(width: int, variance: float) -> NormalInverseWishart:
+    return NormalInverseWishart(psi=STIFFNESS * width * variance, nu=STIFFNESS * width)
+
+
+def _within(points: Tensor, settled: Tensor) -> Tensor:
+    """Pooled covariance within settled categories, ``(D, D)`` of points ``(N, D)``.
+
+    Raises:
+        DataError: no category has two features that differ.
+    """
+    settled = settled.to(points.device)
+    members = points[settled >= 0]
+    ids, labels = settled[settled >= 0].unique(return_inverse=True)
+    spread = members - cluster_means(members, labels, len(ids))[labels] if len(ids) else members
+    covariance = spread.T @ spread / max(1, len(members) - len(ids))
+    if not covariance.diagonal().sum() > 0:
+        raise DataError(
+            f"Expected known categories with two different images at least, to learn how far categories spread, got "
+            f"{len(members)} images of {len(ids)} categories: set count_prior to paper."
+        )
+    return covariance
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Labelled features of which some categories are held out, as if nobody had named them.
+
+    Attributes:
+        labelled: ``(L, D)`` of the categories that stay known.
+        labels: ``(L,)``, ``0..known-1``.
+        unlabelled: ``(N, D)``, a quarter of what there is of these, and the held-out ones.
+        known: number of categories that stay known.
+        held_out: number of those to be found.
+    """
+
+    labelled: Tensor
+    labels: Tensor
+    unlabelled: Tensor
+    known: int
+    held_out: int
+
+
+@dataclass(frozen=True)
+class CountCalibration:
+    """What counting held-out labelled categories showed.
+
+    Attributes:
+        scale: of the variance within categories, with which the counts were best.
+        rates: categories found for each one held out, by trial; 1 is right. None where nothing could be held out.
+        error: mean of the absolute log of found over true categories, known ones included.
+    """
+
+    scale: float
+    rates: tuple[float, ...]
+    error: float
+
+    def widened(self, estimate: CountEstimate, known: int) -> CountEstimate:
+        """The same count with a range that also holds what is true if this count is off as those of the trials were.
+
+        Args:
+            estimate: of the number of all categories.
+            known: number of those that were known.
+        """
+        if not self.rates:
+            return replace(estimate, margin=f"{estimate.margin}; two known categories or fewer: unreliable")
+        found = estimate.count - known
+        low = known + math.floor(found / max(1.0, *self.rates))
+        high = known + math.ceil(found / max(1 / len(self.rates), min(1.0, *self.rates)))
+        margin = f"what {len(self.rates)} counts of held-out labelled categories were off"
+        if self.error > UNRELIABLE:
+            margin += f", which is {self.error:.0%} in the mean: unreliable"
+        return replace(
+            estimate, low=max(1, min(low, estimate.low)), high=max(high, estimate.high), margin=margin
+        )
+
+
+def calibrate(
+    features: Tensor,
+    labels: Tensor,
+    seed: int,
+    count: Callable[[Trial, float], int] | None = None,
+    *,
+    prior: str = "calibrated",
+    scales: Sequence[float] = SCALES,
+) -> CountCalibration:
+    """Choose the scale with which held-out labelled categories are found again best; of equals the nearest to 1.
+
+    Args:
+        features: ``(N, D)`` of labelled images.
+        labels: ``(N,)`` integers >= 0, gaps allowed.
+        seed: of what is held out and of every count.
+        count: the number of all categories of a trial, given a scale; by default `estimate_categories`.
+        prior: that it counts with.
+        scales: to choose from.
+    """
+    held_out = trials(features, labels, seed)
+    if not held_out:
+        return CountCalibration(1.0, (), math.inf)
+
+    def by_split_merge(trial: Trial, scale: float) -> int:
+        settled = torch.cat([trial.labels, trial.labels.new_full((len(trial.unlabelled),), -1)])
+        together = torch.cat([trial.labelled, trial.unlabelled])
+        return estimate_categories(
+            together, trial.known, settled=settled, seed=seed, prior=prior, scale=scale
+        ).count
+
+    best: CountCalibration | None = None
+    for scale in sorted(scales, key=lambda each: abs(math.log(each))):
+        tried = _calibration(held_out, scale, count or by_split_merge)
+        if best is None or tried.error < best.error:
+            best = tried
+        if best.error == 0:
+            break
+    assert best is not None
+    return best
+
+
+def _calibration(
+    held_out: Sequence[Trial], scale: float, count: Callable[[Trial, float], int]
+) -> CountCalibration:
+    found = [count(trial, scale) for trial in held_out]
+    pairs = list(zip(found, held_out, strict=True))
+    error = sum(abs(math.log(each / (trial.known + trial.held_out))) for each, trial in pairs) / len(pairs)
+    return CountCalibration(
+        scale, tuple((each - trial.known) / trial.held_out for each, trial in pairs), error
+    )
+
+
+def trials(features: Tensor, labels: Tensor, seed: int) -> list[Trial]:
+    """Ways to pretend that some labelled categories are unknown; none where there are fewer than three.
+
+    Args:
+        features: ``(N, D)``.
+        labels: ``(N,)``, gaps allowed.
+        seed: of what is held out.
+    """
+    ids, labels = labels.cpu().unique(return_inverse=True)
+    return [
+        _trial(
+            features,
+            labels,
+            min(max(1, round(HELD_OUT[number % len(HELD_OUT)] * len(ids))), len(ids) - 2),
+            torch_generator("held-out categories", seed, number),
+        )
+        for number in range(NUM_TRIALS if len(ids) > 2 else 0)
+    ]
+
+
+def _trial(features: Tensor, labels: Tensor, held_out: int, generator: torch.Generator) -> Trial:
+    categories = torch.randperm(int(labels.max()) + 1, generator=generator)
+    shuffled = torch.randperm(len(labels), generator=generator)
+    labelled, free = [], []
+    for place, category in enumerate(categories.tolist()):
+        rows = shuffled[labels[shuffled] == category][:MOST_OF_A_CATEGORY]
+        kept = max(1, len(rows) - max(1, len(rows) // 4)) if place >= held_out else 0
+        labelled.append(rows[:kept])
+        free.append(rows[kept:])
+    sizes = torch.tensor([len(rows) for rows in labelled[held_out:]])
+    return Trial(
+        features[torch.cat(labelled).to(features.device)],
+        torch.arange(len(sizes)).repeat_interleave(sizes).to(features.device),
+        features[torch.cat(free).to(features.device)],
+        len(sizes),
+        held_out,
+    )
