@@ -60,9 +60,16 @@ class StageOutcome:
 
 
 def stages(
-    width: int, power: float, within: float, known: int, new: int, seed: int, drift: float
+    width: int,
+    power: float,
+    within: float,
+    known: int,
+    new: int,
+    seed: int,
+    drift: float,
+    replay: int = REPLAY,
 ) -> dict[str, StageOutcome]:
-    """The outcome of every unlabelled stage."""
+    """The outcome of every unlabelled stage, with so many features drawn of every component of the last mixture."""
     generator = torch.Generator().manual_seed(seed)
     scale = torch.arange(1, width + 1).float() ** -power
     scale = (scale / scale.sum()).sqrt()
@@ -78,9 +85,9 @@ def stages(
         before = mixture.num_components
         sizes = [of_old] * known + [of_earlier] * (before - known) + [of_new] * new
         features, labels = data.draw(sizes, moved)
-        replay = mixture.sample(REPLAY, torch.Generator().manual_seed(stage))
-        settled = torch.cat([torch.full_like(labels, -1), torch.arange(before).repeat_interleave(REPLAY)])
-        mixture = fitted(torch.cat([features, replay]), settled, before + new, seed=stage)
+        drawn = mixture.sample(replay, torch.Generator().manual_seed(stage))
+        settled = torch.cat([torch.full_like(labels, -1), torch.arange(before).repeat_interleave(replay)])
+        mixture = fitted(torch.cat([features, drawn]), settled, before + new, seed=stage)
         best = mixture.log_joint(features).argmax(1)
         counts = torch.zeros(before + new, before + new, dtype=torch.int64)
         counts.index_put_((best, labels), torch.ones_like(best), accumulate=True)
@@ -115,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--known", type=int, default=30, help="categories of stage 0")
     parser.add_argument("--new", type=int, default=5, help="new categories per stage")
     parser.add_argument("--drift", type=float, default=0.0, help="how far features move from stage to stage")
+    parser.add_argument("--replay", type=int, default=REPLAY, help="features drawn of every component")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = vars(parser.parse_args(argv))

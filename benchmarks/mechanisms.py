@@ -1,12 +1,15 @@
 """What an idea can do that its absence cannot, in small worlds where it shows: ``make mechanisms``.
 
-Each world is built so that plain features do not tell its categories apart, and each method is trained on the labelled
-ones by the very trainer that trains runs, with the first values of the paper's recipes. The last block is frozen, which
-could otherwise learn what prompts are for. Scored are images of the labelled categories and of others, by the nearest
-mean of their category's features, where guessing gives 10 %.
+Prompts: each world is built so that plain features do not tell its categories apart, and each method is trained on the
+labelled ones by the very trainer that trains runs, with the first values of the paper's recipes. The last block is
+frozen, which could otherwise learn what prompts are for. Scored are images of the labelled categories and of others, by
+the nearest mean of their category's features, where guessing gives 10 %.
 
 Every rival is trained twice: at the paper's one rate, and with a rate of the prompts' own. A part prompt acts as one of
 20 vectors that are averaged, and its gradient is as much smaller.
+
+Replay and counting are held against doing without on simulated features, as `bench_mixture_stages` and `bench_count`
+draw them.
 
     python -m benchmarks.mechanisms --seeds 1 7 10
 """
@@ -16,7 +19,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,12 +29,14 @@ from PIL import Image as Pillow
 from torch import Tensor
 from transformers import Dinov2Config
 
+from benchmarks.bench_count import count, drawn_setting, simulated
+from benchmarks.bench_mixture_stages import stages
 from promptccd.clustering import fit_part_labels
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import normalise
-from promptccd.models import CategoryDiscoveryModel, GCDModel, PromptCCDPlusPlusModel
+from promptccd.models import CategoryDiscoveryModel, GCDModel, PromptCCDBModel, PromptCCDPlusPlusModel
 from promptccd.models.backbones import blocks_of
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext, method_named
@@ -145,13 +149,25 @@ def see_patches(model: CategoryDiscoveryModel) -> None:
     model.adopt_backbone()
 
 
-Accuracy = tuple[float, float]
-Rival = Callable[[World, dict[str, float], int], Accuracy]
+Rival = Callable[[int], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Idea:
+    """One idea, with what it is held against.
+
+    Attributes:
+        scored: what the two figures of a rival are.
+        rivals: by name, the idea first: two figures for a seed.
+    """
+
+    scored: str
+    rivals: dict[str, Rival]
 
 
 def trained(
     kind: type[CategoryDiscoveryModel], world: World, rates: dict[str, float], seed: int, **options: Any
-) -> Accuracy:
+) -> tuple[float, float]:
     """Accuracy in percent of known and of other categories, after training on the known ones."""
     vision = Dinov2Config(
         image_size=GRID * PATCH, patch_size=PATCH, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2,
@@ -210,21 +226,65 @@ def features_of(model: CategoryDiscoveryModel, patches: np.ndarray) -> Tensor:
     )
 
 
-PARTS = partial(trained, PromptCCDPlusPlusModel, num_parts=2)
+def remembered(replay: int, seed: int) -> tuple[float, float]:
+    """Per cent of images of the labelled categories that are right at stage 3, and of components that stay."""
+    last = stages(768, 0.8, 0.7, known=30, new=5, seed=seed, drift=0.1, replay=replay)["stage3"]
+    return 100 * last.old, 100 * last.own_component
+
+
+def counted(prior: str, seed: int) -> tuple[float, float]:
+    """100 less the mean error of five counts in per cent, and how many of their ranges hold the truth."""
+    right, held = [], []
+    for number in range(5):
+        setting = drawn_setting(1000 * seed + number, 130)
+        estimate, truth = count(prior, simulated(setting), setting.known, seed), setting.known + setting.new
+        right.append(100 - 100 * abs(estimate.count - truth) / truth)
+        held.append(100.0 * (estimate.low <= truth <= estimate.high))
+    return float(np.mean(right)), float(np.mean(held))
+
+
+def at_both_rates(name: str, method: partial[tuple[float, float]], world: World) -> dict[str, Rival]:
+    """A method with prompts at the paper's rate and at one of their own."""
+    return {f"{name}, {rate}": partial(method, world, rates) for rate, rates in RATES.items()}
+
+
 WITHOUT = partial(trained, GCDModel)
-# Of every idea: what it is held against, by name; the idea comes first.
-IDEAS: dict[str, tuple[World, dict[str, Rival]]] = {
-    "part prompts: categories lie in few patches among strong distractors": (
-        World(codes_in_use=1),
-        {"PromptCCD++": PARTS, "without prompts (GCD)": WITHOUT},
-    ),
-    "choice by key: which values of a patch count depends on the patch": (
-        World(codes_in_use=2),
+PARTS = partial(trained, PromptCCDPlusPlusModel, num_parts=2)
+L2P = partial(trained, PromptCCDBModel, pool="l2p")
+DUALPROMPT = partial(trained, PromptCCDBModel, pool="dualprompt")
+DISTRACTED, TWO_CODES = World(codes_in_use=1), World(codes_in_use=2)
+ACCURACY = "accuracy of known / other categories"
+IDEAS: dict[str, Idea] = {
+    "part prompts: categories lie in few patches among strong distractors": Idea(
+        ACCURACY,
         {
-            "PromptCCD++": PARTS,
-            "random prompts": partial(PARTS, random_prompts=True),
-            "without prompts (GCD)": WITHOUT,
+            **at_both_rates("PromptCCD++", PARTS, DISTRACTED),
+            "without prompts (GCD)": partial(WITHOUT, DISTRACTED, {}),
         },
+    ),
+    "choice by key: which values of a patch count depends on the patch": Idea(
+        ACCURACY,
+        {
+            **at_both_rates("PromptCCD++", PARTS, TWO_CODES),
+            **at_both_rates("random prompts", partial(PARTS, random_prompts=True), TWO_CODES),
+            "without prompts (GCD)": partial(WITHOUT, TWO_CODES, {}),
+        },
+    ),
+    "prompts of the whole image, in the world of part prompts": Idea(
+        ACCURACY,
+        {
+            **at_both_rates("L2P", L2P, DISTRACTED),
+            **at_both_rates("DualPrompt", DUALPROMPT, DISTRACTED),
+            "without prompts (GCD)": partial(WITHOUT, DISTRACTED, {}),
+        },
+    ),
+    "replay: three stages later, features 768 wide that drift": Idea(
+        "labelled categories that are still right / components that stay",
+        {"100 features replayed": partial(remembered, 100), "none": partial(remembered, 0)},
+    ),
+    "a count that labels calibrate": Idea(
+        "100 less the error in per cent / ranges that hold the truth",
+        {f"{prior} prior": partial(counted, prior) for prior in ("calibrated", "matched", "paper")},
     ),
 }
 
@@ -236,20 +296,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="ideas whose name holds this")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    table: dict[str, dict[str, list[Accuracy]]] = {}
-    for idea, (world, rivals) in IDEAS.items():
-        if options.only not in idea:
+    table: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, idea in IDEAS.items():
+        if options.only not in name:
             continue
         if not options.json:
-            print(f"{idea} (accuracy of known / other categories)", flush=True)
-        for (name, rival), (rate, rates) in product(rivals.items(), RATES.items()):
-            if rates and rival is WITHOUT:
-                continue  # it has no prompts
-            row = f"{name}, {rate}"
-            table.setdefault(idea, {})[row] = [rival(world, rates, seed) for seed in options.seeds]
-            known, others = np.mean(table[idea][row], axis=0)
+            print(f"{name} ({idea.scored})", flush=True)
+        for row, rival in idea.rivals.items():
+            table.setdefault(name, {})[row] = [rival(seed) for seed in options.seeds]
+            first, second = np.mean(table[name][row], axis=0)
             if not options.json:
-                print(f"  {row:36} {known:5.1f} / {others:5.1f}", flush=True)
+                print(f"  {row:36} {first:5.1f} / {second:5.1f}", flush=True)
     if options.json:
         print(json.dumps(table))
 

@@ -1,23 +1,30 @@
-"""What part prompts can do that their absence cannot: one seed of ``make mechanisms``."""
+"""What ideas of the paper can do that their absence cannot: one seed of ``make mechanisms``."""
 
 import pytest
 
 from benchmarks import mechanisms
 
-CHOICE = next(idea for idea in mechanisms.IDEAS if idea.startswith("choice by key"))
-PARTS = next(idea for idea in mechanisms.IDEAS if idea.startswith("part prompts"))
+
+def rivals_of(idea: str) -> dict[str, mechanisms.Rival]:
+    return next(each.rivals for name, each in mechanisms.IDEAS.items() if name.startswith(idea))
 
 
 @pytest.mark.slow
 def test_part_prompts_reach_what_plain_features_cannot() -> None:
-    world, rivals = mechanisms.IDEAS[PARTS]
-    ours, plain = (rivals[name](world, {}, 1) for name in ("PromptCCD++", "without prompts (GCD)"))
+    rivals = rivals_of("part prompts")
+    ours, plain = (rivals[name](1) for name in ("PromptCCD++, one rate", "without prompts (GCD)"))
     assert min(ours) > max(plain) + 20
 
 
 @pytest.mark.slow
 def test_the_chosen_prompts_reach_what_random_ones_cannot() -> None:
-    world, rivals = mechanisms.IDEAS[CHOICE]
-    rates = mechanisms.RATES["its own rate"]
-    ours, random = (rivals[name](world, rates, 1) for name in ("PromptCCD++", "random prompts"))
+    rivals = rivals_of("choice by key")
+    ours, random = (rivals[f"{name}, its own rate"](1) for name in ("PromptCCD++", "random prompts"))
     assert all(chosen > drawn + 10 for chosen, drawn in zip(ours, random, strict=True))
+
+
+@pytest.mark.slow
+def test_replay_keeps_what_is_forgotten_without_it() -> None:
+    rivals = rivals_of("replay")
+    kept, lost = (rivals[name](1) for name in ("100 features replayed", "none"))
+    assert all(with_it > without + 10 for with_it, without in zip(kept, lost, strict=True))
