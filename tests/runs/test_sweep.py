@@ -293,8 +293,11 @@ def test_a_cell_killed_while_it_cleaned_up_is_cleaned_up(recipes: Path, undistur
     left = cells[0].path / "resume" / "stage3-epoch000000-step00000002"
     left.mkdir(parents=True)
     (left / "position.json").write_text("{}")
+    scored = cells[0].path / ".tmp-baselines.json-ab932d36"
+    scored.write_text("{")
     assert run_sweep(cells, out).failures == {}
     assert not left.parent.exists()
+    assert not scored.exists()
 
 
 def test_a_finished_cell_is_looked_at_again_where_it_is_to_be_pushed(

@@ -27,7 +27,7 @@ from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import PIXELS
-from promptccd.storage import make_inside, open_to_change, problems_of
+from promptccd.storage import make_inside, open_to_change, problems_of, remove_leftovers
 from promptccd.training.recipe import Recipe
 
 Settings = Mapping[str, Any]
@@ -119,8 +119,9 @@ class SweepCell:
         return round(sum(RunDirectory(self.path).manifest["seconds"].values()), 1)
 
     def conclude(self) -> None:
-        """Delete what a training that was killed after its last stage could not delete any more."""
+        """Delete what a training, or a scoring, that was killed after the last stage could not delete any more."""
         run = RunDirectory(self.path)
+        remove_leftovers(run.path)
         for stage in range(run.num_stages):
             run.forget_states(stage)
 
