@@ -162,7 +162,8 @@ def add_commands(commands: Any) -> None:
     found.add_argument(
         "model",
         metavar="MODEL",
-        help="a finished stage or a bare backbone: folder or Hub id; a backbone knows nothing",
+        help="a finished stage or a bare backbone: folder or Hub id, or photographs, which comes along and needs no "
+        "network; a backbone knows nothing",
     )
     found.add_argument("images", metavar="IMAGES", help="a folder, a zip archive, or a data set of the Hub")
     found.add_argument("--out", metavar="DIR", required=True, help="folder for the results")
@@ -279,6 +280,7 @@ def _summary(result: DiscoveryResult) -> str:
 
 
 DEFAULT_MODEL = "facebook/dinov2-small"
+WITHOUT_NETWORK = "photographs"  # comes along
 
 
 def _add_demo(commands: Any) -> None:
@@ -288,8 +290,8 @@ def _add_demo(commands: Any) -> None:
         "model",
         metavar="MODEL",
         nargs="?",
-        default=DEFAULT_MODEL,
-        help=f"a finished stage or a bare backbone: folder or Hub id; {DEFAULT_MODEL} if not given",
+        help=f"a finished stage or a bare backbone: folder or Hub id; {DEFAULT_MODEL} if not given, or "
+        f"{WITHOUT_NETWORK}, which comes along, where that cannot be reached",
     )
     demo.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets the whole network in"
@@ -328,13 +330,8 @@ def demo_command(options: argparse.Namespace) -> None:
         raise ConfigurationError("The page needs gradio: pip install 'promptccd[space]'.") from error
     if options.disk < 1:
         raise ConfigurationError(f"Expected --disk of at least 1 MiB, got {options.disk}.")
-    try:
-        find_model(
-            options.model
-        )  # the model itself is loaded at the first visit; a mistake should not wait for it
-    except (OSError, ValueError) as error:
-        raise RunError(f"Cannot load a model from {options.model!r}: {one_line(error)}") from error
-    page = build_app(options.model, page_limits=PageLimits(disk_bytes=options.disk * MIB))
+    model = _model_of_page(options.model)
+    page = build_app(model, page_limits=PageLimits(disk_bytes=options.disk * MIB))
     try:
         server = page.serve(Site.of_machine(options.host, options.name), options.host, options.port)
     except (OSError, OverflowError) as error:
@@ -343,7 +340,7 @@ def demo_command(options: argparse.Namespace) -> None:
             f"Cannot listen on {options.host}, port {options.port or 'any'}: {one_line(error)} Give "
             "another --port or --host."
         ) from error
-    print(f"The page is at {server.url} and works with {options.model}. Ctrl-C ends it.", flush=True)
+    print(f"The page is at {server.url} and works with {model}. Ctrl-C ends it.", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what visitors left is deleted then, too
     if not options.no_browser:
         webbrowser.open(server.url)
@@ -354,3 +351,25 @@ def demo_command(options: argparse.Namespace) -> None:
     finally:
         server.close()
         page.close()
+
+
+def _model_of_page(asked: str | None) -> str:
+    """What was asked for, or a default that is there; loaded at the first visit, but a mistake should not wait for it.
+
+    Raises:
+        RunError: there is no such model.
+    """
+    name = asked or DEFAULT_MODEL
+    try:
+        find_model(name)
+    except (OSError, ValueError) as error:
+        if asked is None:
+            logger.warning(
+                "%s cannot be reached: the page works with %s, a small backbone that comes along and groups more "
+                "roughly.",
+                DEFAULT_MODEL,
+                WITHOUT_NETWORK,
+            )
+            return WITHOUT_NETWORK
+        raise RunError(f"Cannot load a model from {name!r}: {one_line(error)}") from error
+    return name

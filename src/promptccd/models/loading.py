@@ -17,6 +17,8 @@ from .untrusted import CheckpointError, one_line, read_json, shown
 NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
 WHERE_TO_LOOK = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 CONFIGURATION = "config.json"
+# Those that come along. Code that travelled to the Hub with a checkpoint has none.
+BACKBONES = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}
 # A bare backbone may carry the heads it was published with; none of ours is among them.
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
 PICKLES = (
@@ -27,8 +29,8 @@ PICKLES = (
 def find_model(name: str | os.PathLike[str], **look: Any) -> tuple[str, dict[str, Any]]:
     """Where a model lies, and its configuration as it stands there, read by `read_json` and not checked further.
 
-    A local folder and a name with a namespace mean themselves. A bare name means the repository of that name under
-    ``$PROMPTCCD_NAMESPACE`` or else under the user who is logged in.
+    A local folder and a name with a namespace mean themselves. A bare name means the backbone of that name that comes
+    along, or else the repository of that name under ``$PROMPTCCD_NAMESPACE`` or under the user who is logged in.
 
     Args:
         name: a folder, ``namespace/name`` or a bare name.
@@ -141,6 +143,9 @@ def _places(name: str) -> Iterator[str]:
     """Where to look, in order; the Hub is asked who is logged in only if it comes to that."""
     if os.path.isdir(name) or "/" in name or os.sep in name:
         yield name
+        return
+    if os.path.isdir(BACKBONES.get(name, "")):
+        yield BACKBONES[name]
         return
     namespace = os.environ.get(NAMESPACE_VARIABLE)
     if namespace:

@@ -21,6 +21,7 @@ from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
+from promptccd.models.loading import BACKBONES
 from promptccd.runs.run_directory import FREE_FIELDS
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.objectives import method_named
@@ -225,6 +226,8 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     if recipe.model.backbone is not None:
         hub_id = hub_id_of(recipe.model.backbone)
         backbone = f"`{hub_id}`" if hub_id else "a pretrained backbone from a local folder"
+    if recipe.model.backbone in BACKBONES:
+        backbone = f"`{recipe.model.backbone}`, the small backbone that comes with promptccd"
     last = len(recipe.data.resolved.class_blocks) - 1
     found = len(config.category_ids) - config.num_known
     discovered = f"{found} discovered in stages without labels" if config.stage else "none discovered yet"

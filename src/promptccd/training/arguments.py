@@ -136,8 +136,8 @@ class ModelArguments:
 
     Attributes:
         variant: the method, by its name in `promptccd.training.objectives.METHODS`.
-        backbone: Hub id or folder of a pretrained DINO backbone; none means one of `backbone_config` is
-            pretrained here, without labels, on the images of stage 0.
+        backbone: Hub id or folder of a pretrained DINO backbone, or ``photographs``, a small one that comes along; none
+            means one of `backbone_config` is pretrained here, without labels, on the images of stage 0.
         backbone_config: fields of a `Dinov2Config`, for a backbone that is pretrained here.
         projection_hidden_size: width of the projection head's hidden layers.
         projection_bottleneck_size: width of its L2-normalised bottleneck.
