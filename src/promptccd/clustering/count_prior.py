@@ -140,7 +140,10 @@ class CountCalibration:
     error: float
 
     def widened(self, estimate: CountEstimate, known: int) -> CountEstimate:
-        """The same count with a range that also holds what is true if this count is off as those of the trials were.
+        """The same count with a range that also holds what is true if this count is off like those of the trials.
+
+        Six trials are too few for a quantile: as a ratio, this count may be off twice as far as the worst of them. With
+        features of Caltech-101 that held the truth in 17 of 20 settings, once as far in 14.
 
         Args:
             estimate: of the number of all categories.
@@ -149,9 +152,9 @@ class CountCalibration:
         if not self.rates:
             return replace(estimate, margin=f"{estimate.margin}; two known categories or fewer: unreliable")
         found = estimate.count - known
-        low = known + math.floor(found / max(1.0, *self.rates))
-        high = known + math.ceil(found / max(1 / len(self.rates), min(1.0, *self.rates)))
-        margin = f"what {len(self.rates)} counts of held-out labelled categories were off"
+        low = known + math.floor(found / max(1.0, *self.rates) ** 2)
+        high = known + math.ceil(found / max(1 / len(self.rates), min(1.0, *self.rates) ** 2))
+        margin = f"twice what {len(self.rates)} counts of held-out labelled categories were off"
         if self.error > UNRELIABLE:
             margin += f", which is {self.error:.0%} in the mean: unreliable"
         return replace(
