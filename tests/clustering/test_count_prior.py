@@ -131,6 +131,12 @@ def test_two_categories_leave_nothing_to_hold_out() -> None:
     assert "unreliable" in told.margin
 
 
+def test_where_none_was_found_one_may_have_been_missed() -> None:
+    estimate = CountEstimate(10, 10, 10, "m", "x")
+    ranges = [CountCalibration(1, rates, 0).widened(estimate, 10) for rates in ((1.0, 1.0), (0.6, 2.0, 1.0))]
+    assert [(told.low, told.high) for told in ranges] == [(10, 11), (10, 13)]
+
+
 @pytest.mark.parametrize(
     ("rates", "low", "high"),
     [

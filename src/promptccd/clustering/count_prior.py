@@ -153,7 +153,8 @@ class CountCalibration:
             return replace(estimate, margin=f"{estimate.margin}; two known categories or fewer: unreliable")
         found = estimate.count - known
         low = known + math.floor(found / max(1.0, *self.rates) ** 2)
-        high = known + math.ceil(found / max(1 / len(self.rates), min(1.0, *self.rates) ** 2))
+        # Where none was found, one may have been missed: no ratio tells.
+        high = known + math.ceil(max(found, 1) / max(1 / len(self.rates), min(1.0, *self.rates) ** 2))
         margin = f"twice what {len(self.rates)} counts of held-out labelled categories were off"
         if self.error > UNRELIABLE:
             margin += f", which is {self.error:.0%} in the mean: unreliable"
