@@ -84,7 +84,8 @@ def test_a_pasted_table_is_scored_and_mistakes_are_told(visit: Visit, url: str, 
     path.write_text(CSV + "\n3,2,2\n", encoding="utf-8")
     upload = page.get_by_role("button", name="Click to upload or drop files")
     upload.get_by_test_id("file-upload").set_input_files(path)
-    shown(page, "stages.csv")
+    # The row of the uploaded file, not the name in the progress bar, which is gone in an instant.
+    expect(page.get_by_role("cell", name="stages.csv", exact=True)).to_be_visible(timeout=PATIENCE)
     score(page)
     shown(page, "90.00")
     shown(page, "stage 2 (predicted ids: 1, categories: 1)")
