@@ -21,9 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.clustering import SCALES, CountEstimate, calibrate, estimate_categories
+from promptccd.clustering import PRIORS, CountEstimate, estimate_as_taught
 
-PRIORS = {"paper": None, "matched": (1.0,), "calibrated": SCALES}
 SPREAD = 0.2  # how much more or less than the others a simulated category spreads, at most
 
 
@@ -125,29 +124,26 @@ def _split(setting: Setting, draw: Callable[[int, int], Tensor], sizes: Sequence
 
 def count(prior: str, features: Features, known: int, seed: int) -> CountEstimate:
     """The estimate as a run makes it, from labelled and unlabelled features."""
-    scales = PRIORS[prior]
     settled = torch.cat([torch.full((len(features.unlabelled),), -1), features.labels])
-    taught = scales and calibrate(features.labelled, features.labels, seed, prior=prior, scales=scales)
-    estimate = estimate_categories(
+    return estimate_as_taught(
         torch.cat([features.unlabelled, features.labelled]),
         known,
         settled=settled,
+        labelled=features.labelled,
+        labels=features.labels,
         seed=seed,
         prior=prior,
-        scale=taught.scale if taught else 1.0,
     )
-    return taught.widened(estimate, known) if taught else estimate
 
 
 def embedded(data: str, split: str, backbone: str) -> tuple[Tensor, Tensor]:
     """Unit [CLS] of a bare backbone over a data set, and the labels of its images."""
-    from promptccd.data.loading import image_column_of, load_images
+    from promptccd.data.loading import image_column_of, label_column_of, load_images
     from promptccd.data.views import normalise
     from promptccd.discovery.embedding import load_embedder
 
     images = load_images(data, split)
     column = image_column_of(images, None)
-    of_labels = next(name for name in images.column_names if name != column)
     model, view = load_embedder(backbone)
     found = []
     with torch.inference_mode():
@@ -155,7 +151,7 @@ def embedded(data: str, split: str, backbone: str) -> tuple[Tensor, Tensor]:
             pictures = [each.convert("RGB") for each in images[start : start + 256][column]]
             pixels = normalise(torch.stack([view(each) for each in pictures]), view.mean, view.std)
             found.append(model.features_of(pixels))
-    return torch.cat(found), torch.tensor(images[of_labels][:])
+    return torch.cat(found), torch.tensor(images[label_column_of(images, None)][:])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

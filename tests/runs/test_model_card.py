@@ -236,6 +236,12 @@ def test_the_published_figure_stands_beside_what_it_compares_with() -> None:
     assert "in the paper" not in card_of(recipe_of("promptccd-pp-cub"), stage=2)
 
 
+def test_a_backbone_that_comes_along_is_called_so() -> None:
+    summary = card_of(recipe_of("promptccd-pp-cub", model={"backbone": "photographs"}))
+    assert "over `photographs`, the small backbone that comes with promptccd, after stage" in summary
+    assert "comes with promptccd" not in card_of(recipe_of("promptccd-pp-cub"))
+
+
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's tables are not here")
 def test_published_figures_are_those_of_the_paper() -> None:
     names = {"cub": "cub200", "cars": "stanford_cars"}

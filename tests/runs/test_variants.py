@@ -245,7 +245,8 @@ def test_later_stages_count_with_the_scale_that_labels_taught(
 ) -> None:
     asked: list[tuple[str, float]] = []
 
-    def taught(features: torch.Tensor, labels: torch.Tensor, seed: int) -> CountCalibration:
+    def taught(features: torch.Tensor, labels: torch.Tensor, seed: int, *, prior: str) -> CountCalibration:
+        assert prior == "calibrated"
         assert len(features) == len(labels)
         return CountCalibration(0.45, (1.0,), 0.0)
 

@@ -3,10 +3,11 @@
 from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.count_prior import (
-    SCALES,
+    PRIORS,
     CountCalibration,
     Trial,
     calibrate,
+    estimate_as_taught,
     estimate_categories,
 )
 from promptccd.clustering.mixture import MixtureParameters, fit_gaussian_mixture
@@ -15,7 +16,7 @@ from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans
 from promptccd.clustering.split_merge import SplitMergeResult, split_and_merge
 
 __all__ = [
-    "SCALES",
+    "PRIORS",
     "CountCalibration",
     "CountEstimate",
     "GroupingConstraints",
@@ -25,6 +26,7 @@ __all__ = [
     "SplitMergeResult",
     "Trial",
     "calibrate",
+    "estimate_as_taught",
     "estimate_by_split_merge",
     "estimate_categories",
     "fit_gaussian_mixture",

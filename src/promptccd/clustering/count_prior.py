@@ -15,9 +15,7 @@ from promptccd.clustering.split_merge import NormalInverseWishart, cluster_means
 from promptccd.data.randomness import torch_generator
 from promptccd.errors import DataError
 
-STIFFNESS = (
-    20  # degrees of freedom per dimension: how little the spread of a category may differ from that of others
-)
+STIFFNESS = 20  # degrees of freedom per dimension: how little the spreads of categories may differ
 MOST_DIRECTIONS = 48  # that are kept: every further one costs a small category more than it tells
 SHRINKAGE = 0.1  # of the covariance within categories, towards one variance in all directions
 SCALES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.5)  # of the variance within categories, to choose from
@@ -48,24 +46,57 @@ def estimate_categories(
     Raises:
         DataError: as `estimate_by_split_merge`.
     """
-    points, expected = PRIORS[prior](features, settled, scale)
+    points, expected = PRIORS[prior].expectation(features, settled, scale)
     return estimate_by_split_merge(points, start, settled=settled, seed=seed, prior=expected)
 
 
-def _as_in_the_paper(
-    features: Tensor, settled: Tensor, scale: float
-) -> tuple[Tensor, NormalInverseWishart | None]:
+def estimate_as_taught(
+    features: Tensor,
+    start: int,
+    *,
+    settled: Tensor,
+    labelled: Tensor,
+    labels: Tensor,
+    seed: int,
+    prior: str,
+) -> CountEstimate:
+    """The estimate of `estimate_categories`, with the scale and the range that labelled categories teach, if they do.
+
+    Args:
+        features: ``(N, D)``, L2-normalised.
+        start: number of clusters to begin with.
+        settled: ``(N,)``, known categories, -1 elsewhere.
+        labelled: ``(L, D)`` of labelled images, some categories of which are held out in trials.
+        labels: ``(L,)``, gaps allowed.
+        seed: of every random choice.
+        prior: a key of `PRIORS`.
+
+    Raises:
+        DataError: as `estimate_categories`.
+    """
+    if not PRIORS[prior].scales:
+        return estimate_categories(features, start, settled=settled, seed=seed, prior=prior)
+    taught = calibrate(labelled, labels, seed, prior=prior)
+    estimate = estimate_categories(
+        features, start, settled=settled, seed=seed, prior=prior, scale=taught.scale
+    )
+    return taught.widened(estimate, len(settled[settled >= 0].unique()))
+
+
+# Features as they are counted, and what is expected of every category; None is the paper's prior.
+Expectation = tuple[Tensor, NormalInverseWishart | None]
+
+
+def _as_in_the_paper(features: Tensor, settled: Tensor, scale: float) -> Expectation:
     return features, None
 
 
-def _matched(features: Tensor, settled: Tensor, scale: float) -> tuple[Tensor, NormalInverseWishart | None]:
+def _matched(features: Tensor, settled: Tensor, scale: float) -> Expectation:
     variance = _within(features.double(), settled).diagonal().mean()
     return features, _stiff(features.shape[1], float(variance))
 
 
-def _calibrated(
-    features: Tensor, settled: Tensor, scale: float
-) -> tuple[Tensor, NormalInverseWishart | None]:
+def _calibrated(features: Tensor, settled: Tensor, scale: float) -> Expectation:
     centred = features.double() - features.mean(0, dtype=torch.float64)
     leading = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -MOST_DIRECTIONS:]
     points = centred @ leading
@@ -76,10 +107,24 @@ def _calibrated(
     return points.to(features.dtype), _stiff(points.shape[1], scale * float(variance))
 
 
-PRIORS: dict[str, Callable[[Tensor, Tensor, float], tuple[Tensor, NormalInverseWishart | None]]] = {
-    "paper": _as_in_the_paper,
-    "matched": _matched,
-    "calibrated": _calibrated,
+@dataclass(frozen=True)
+class Prior:
+    """What counting may expect of a category.
+
+    Attributes:
+        expectation: makes it of features ``(N, D)``, settled categories ``(N,)`` and a scale.
+        scales: of the variance within categories, from which labelled categories choose; none where nothing is asked
+            of them.
+    """
+
+    expectation: Callable[[Tensor, Tensor, float], Expectation]
+    scales: tuple[float, ...]
+
+
+PRIORS = {
+    "paper": Prior(_as_in_the_paper, ()),
+    "matched": Prior(_matched, (1.0,)),
+    "calibrated": Prior(_calibrated, SCALES),
 }
 
 
@@ -170,7 +215,6 @@ def calibrate(
     count: Callable[[Trial, float], int] | None = None,
     *,
     prior: str = "calibrated",
-    scales: Sequence[float] = SCALES,
 ) -> CountCalibration:
     """Choose the scale with which held-out labelled categories are found again best; of equals the nearest to 1.
 
@@ -179,8 +223,7 @@ def calibrate(
         labels: ``(N,)`` integers >= 0, gaps allowed.
         seed: of what is held out and of every count.
         count: the number of all categories of a trial, given a scale; by default `estimate_categories`.
-        prior: that it counts with.
-        scales: to choose from.
+        prior: that it counts with, and whose scales are tried.
     """
     held_out = trials(features, labels, seed)
     if not held_out:
@@ -194,7 +237,7 @@ def calibrate(
         ).count
 
     best: CountCalibration | None = None
-    for scale in sorted(scales, key=lambda each: abs(math.log(each))):
+    for scale in sorted(PRIORS[prior].scales, key=lambda each: abs(math.log(each))):
         tried = _calibration(held_out, scale, count or by_split_merge)
         if best is None or tried.error < best.error:
             best = tried

@@ -7,14 +7,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from promptccd.clustering import (
-    SCALES,
-    CountCalibration,
-    CountEstimate,
-    Trial,
-    calibrate,
-    estimate_categories,
-)
+from promptccd.clustering import PRIORS, CountEstimate, Trial, calibrate, estimate_as_taught
 from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.data.stages import Stage
@@ -189,7 +182,7 @@ class AccuracyCount(KnownCount):
             restarts=KMEANS_RESTARTS,
             seed=seed,
         )
-        if self.arguments.count_prior == "paper":
+        if not PRIORS[self.arguments.count_prior].scales:
             return estimate
 
         def found(trial: Trial, scale: float) -> int:
@@ -197,7 +190,8 @@ class AccuracyCount(KnownCount):
                 trial.labelled, trial.labels, trial.unlabelled, restarts=KMEANS_RESTARTS, seed=seed
             ).count
 
-        off = calibrate(reference[0], torch.from_numpy(assigned[0]), seed, found, scales=(1.0,))
+        # One scale is tried: k-means knows none.
+        off = calibrate(reference[0], torch.from_numpy(assigned[0]), seed, found, prior="matched")
         return off.widened(estimate, len(np.unique(ids)))
 
 
@@ -226,25 +220,15 @@ class SplitMergeCount(KnownCount):
         chosen = _some_of_each(ids, max(1, arguments.replay_samples), arguments.seed, stage)
         kept = torch.cat(reference)[torch.from_numpy(chosen).to(unlabelled.device)]
         settled = np.concatenate([np.full(len(unlabelled), -1), ids[chosen]])
-        known, seed = len(np.unique(ids)), seed_of("count", arguments.seed, stage)
-        taught = self._taught(reference[0], torch.from_numpy(assigned[0]), seed)
-        estimate = estimate_categories(
+        return estimate_as_taught(
             torch.cat([unlabelled, kept]),
-            known + arguments.init_components,
+            len(np.unique(ids)) + arguments.init_components,
             settled=torch.from_numpy(settled),
-            seed=seed,
+            labelled=reference[0],
+            labels=torch.from_numpy(assigned[0]),
+            seed=seed_of("count", arguments.seed, stage),
             prior=arguments.count_prior,
-            scale=1.0 if taught is None else taught.scale,
         )
-        return estimate if taught is None else taught.widened(estimate, known)
-
-    def _taught(self, features: Tensor, labels: Tensor, seed: int) -> CountCalibration | None:
-        """What counting held-out labelled categories shows; nothing is asked of them by the paper's prior."""
-        prior = self.arguments.count_prior
-        if prior == "paper":
-            return None
-        scales = SCALES if prior == "calibrated" else (1.0,)
-        return calibrate(features, labels, seed, prior=prior, scales=scales)
 
 
 COUNTS: dict[str, type[KnownCount]] = {

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from promptccd.clustering import calibrate, estimate_categories, fit_gaussian_mixture
+from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gaussian_mixture
 from promptccd.data.randomness import seed_of
 from promptccd.models import PromptCCDModel
 from promptccd.training.devices import same_on_all
@@ -57,10 +57,13 @@ class MixtureObjective(ContrastiveObjective):
         """
         known, arguments = self._known_categories().tolist(), self.arguments
         self.model.config.component_categories[: len(known)] = known
-        counted = arguments.category_count == "split_merge" and arguments.count_prior == "calibrated"
+        prior = arguments.count_prior
+        counted = arguments.category_count == "split_merge" and len(PRIORS[prior].scales) > 1
         if counted and self.stage.labels is not None:
             features = self.plain_features("features to count by")
-            taught = calibrate(features, self.stage.labels, seed_of("count", arguments.seed, "scale"))
+            taught = calibrate(
+                features, self.stage.labels, seed_of("count", arguments.seed, "scale"), prior=prior
+            )
             self.model.config.count_scale = float(same_on_all(taught.scale))
 
     def _categories_of_rows(self) -> Tensor:
