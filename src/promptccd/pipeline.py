@@ -82,7 +82,9 @@ class CategoryDiscoveryPipeline(Pipeline):
 
     def _forward(self, inputs: dict[str, Any], **parameters: Any) -> ModelOutput:
         found = self.model.assign(self.model.features_of(**inputs))
-        return ModelOutput(category_ids=found.category_ids, confidences=found.confidences)
+        return ModelOutput(
+            category_ids=found.category_ids, confidences=found.confidences, strange=found.strange
+        )
 
     def postprocess(self, outputs: ModelOutput, **parameters: Any) -> dict[str, Any]:
         """One image's category."""
@@ -92,6 +94,7 @@ class CategoryDiscoveryPipeline(Pipeline):
             "category_id": category,
             "name": config.names_by_id[category],
             "known": category < config.num_known,
+            "strange": bool(outputs["strange"][0]),
             "confidence": float(outputs["confidences"][0]),
         }
 

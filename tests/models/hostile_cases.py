@@ -120,6 +120,7 @@ cases(
 cases(37, {"a backbone called a stage": (config(model_type="promptccd"), "key")}, "backbone")
 
 # Numbers, and what stands where one is expected
+SPREAD = {"typical": 1.0, "reach": 2.0, "border": 3.0, "slope": 4.0, "temperature": 0.1, "separation": 0.95}
 NUMBERS: list[tuple[str, list[Any]]] = [
     ("vision_config__hidden_size", [10**7, 0, -32, 32.0, "32", True, None, [32]]),
     ("vision_config__num_hidden_layers", [10**12, -1]),
@@ -139,6 +140,10 @@ NUMBERS: list[tuple[str, list[Any]]] = [
     ("prompts_per_image", [0]),
     ("covariance_type", ["evil"]),
     ("confidence_temperature", [0, -0.1, "hot"]),
+    (
+        "spread",
+        [None, {}, 3, [1.0], SPREAD | {"reach": 0}, SPREAD | {"slope": "steep"}, SPREAD | {"more": 1}],
+    ),
     ("initializer_range", [1e300]),
     ("stage", ["newest"]),
     ("num_known", [-1]),
@@ -360,6 +365,8 @@ cases(
         ),
         "by two names": (tensors(renamed_twice), None),
         "prototypes without measure": (filled("prototypes", 3e38), "prototypes"),
+        "spreads of zero": (filled("spreads", 0.0), "spreads"),
+        "a metric without measure": (filled("whitener", 3e38), None),
         "variances below zero": (filled("mixture.variances", -1.0), "variances"),
         "variances of zero": (filled("mixture.variances", 0.0), "variances"),
         "a normalisation of nothing": (filled("backbone.layernorm.weight", 0.0), None),

@@ -12,7 +12,7 @@ import torch
 from datasets import load_from_disk
 
 from promptccd.data.views import ViewOptions, build_image_processor
-from promptccd.models import VARIANTS
+from promptccd.models import VARIANTS, CategorySpread
 from promptccd.storage import CHECKSUMS
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.models.hostile import CANARY, CONFIG, EVIL_CODE, EVIL_MAP, Case, mutation, values
@@ -30,6 +30,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, imag
         own = {"num_components": 2} if name == "promptccd" else {}
         model = variant(variant.config_class(vision_config=vision, num_known=1, **own, **TINY_HEAD))
         model.set_categories(torch.randn(2, 32, generator=generator), [0, 1], ["zero", "one"])
+        model.set_spread(CategorySpread(torch.eye(32), torch.ones(2), 1.0, 2.0, 3.0, 4.0, 0.1, 0.95))
         model.save_pretrained(root / name)
     shutil.copytree(backbone_folder, root / "backbone")
     for folder in root.iterdir():

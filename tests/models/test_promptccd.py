@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
+from promptccd.models import CategorySpread
 from promptccd.models.backbones import blocks_of, class_token, embed
 from promptccd.models.projection_head import ProjectionHead
 from tests.conftest import TINY_HEAD
@@ -269,6 +270,35 @@ def test_confidence_is_a_soft_max_over_distances_divided_by_the_temperature(
     for feature, confidence in zip(F.normalize(features, dim=1), found.confidences, strict=True):
         weights = [math.exp(-float((feature - each).square().sum()) / temperature) for each in prototypes]
         assert float(confidence) == pytest.approx(max(weights) / sum(weights), rel=1e-4)
+
+
+def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tmp_path: Path) -> None:
+    prototypes = F.normalize(torch.randn(4, 32), dim=1) * 0.8
+    model.set_categories(prototypes[:2], [0, 5], ["a", "b"])
+    assert model.spread is None
+    turn = torch.randn(32, 32) / 4
+    model.set_spread(CategorySpread(turn, torch.tensor([0.5, 2.0]), 1.0, 2.0, 3.0, 4.0, 0.2, 0.95))
+    model.set_categories(prototypes, [5, 9, 0, 10], list("bcad"))
+    model.save_pretrained(tmp_path / "with spread")
+    again = PromptCCDModel.from_pretrained(tmp_path / "with spread")
+    assert again.spread.spreads.tolist() == pytest.approx([2.0, 1.4, 0.5, 1.4])
+    features = F.normalize(torch.randn(40, 32), dim=1)
+    distances = torch.cdist(features @ turn, prototypes @ turn).square() / again.spread.spreads
+    costs = distances + again.spread.spreads.log()
+    for each in (model, again):
+        found = each.assign(7 * features)
+        best = costs.argmin(1)
+        assert torch.equal(found.category_ids, torch.tensor([5, 9, 0, 10])[best])
+        torch.testing.assert_close(found.distances, distances.gather(1, best[:, None])[:, 0])
+        chances = 1 / (1 + (4 * (distances.amin(1) - 3)).exp())
+        shares = (-costs / 0.2).softmax(1).amax(1)
+        torch.testing.assert_close(found.confidences, shares * chances)
+        assert torch.equal(found.strange, distances.amin(1) > 3)
+        second = costs.scatter(1, best[:, None], torch.inf).argmin(1)
+        torch.testing.assert_close(found.second_distances, distances.gather(1, second[:, None])[:, 0])
+    with torch.no_grad():
+        half = PromptCCDModel.from_pretrained(tmp_path / "with spread", dtype=torch.bfloat16).assign(features)
+    assert (half.category_ids == found.category_ids).double().mean() > 0.9
 
 
 def test_assign_without_prototypes_says_what_to_do(model: PromptCCDModel) -> None:

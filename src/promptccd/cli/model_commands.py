@@ -9,7 +9,7 @@ from promptccd.cli.parsing import add_model_limit, command, show, whole_number
 from promptccd.cli.tables import explanation_table
 from promptccd.errors import MismatchError
 from promptccd.hub import push_run, verify
-from promptccd.runs import RunDirectory, explain_image, load_model, load_view, predict_folder
+from promptccd.runs import Prediction, RunDirectory, explain_image, load_model, load_view, predict_folder
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def predict_command(options: argparse.Namespace) -> None:
 
     def lines() -> str:
         rows = [
-            f"{item.file}\t{item.name}\t{'known' if item.known else 'new'}\t{item.confidence:.3f}"
+            f"{item.file}\t{item.name}\t{_standing(item)}\t{item.confidence:.3f}"
             for item in found.predictions
         ]
         rows += [f"{file}\tskipped: {reason}" for file, reason in found.skipped.items()]
@@ -60,6 +60,12 @@ def predict_command(options: argparse.Namespace) -> None:
     show(options, found.to_dict(), lines)
     counted = len(found.predictions), len(found.skipped)
     logger.info("%d files: %d assigned, %d skipped.", sum(counted), *counted)
+
+
+def _standing(item: Prediction) -> str:
+    if item.strange:
+        return "none of these?"
+    return "known" if item.known else "new"
 
 
 def _add_hub_commands(commands: Any) -> None:

@@ -1,7 +1,7 @@
 """What a registry says: of a model, its categories and corrections; of images, which category they are in now."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers.utils import cached_file
 
 from promptccd.errors import RegistryError
-from promptccd.models import Assignment, CategoryDiscoveryModel
+from promptccd.models import Assignment, CategoryDiscoveryModel, CategorySpread
 from promptccd.models.assignment import assign
 from promptccd.models.loading import find_model
 from promptccd.registry import (
@@ -76,10 +76,11 @@ def assignment_in(
     *,
     settled: Sequence[int],
     temperature: float,
+    spread_for: Callable[[Sequence[int]], CategorySpread | None] = lambda ids: None,
 ) -> Assignment:
     """Images in the categories that a registry has them in; images without a category are left out.
 
-    Distances are those to the prototypes of the registry, so that they are the same wherever it is loaded.
+    Distances are those to the prototypes of the registry.
 
     Args:
         registry: of these images.
@@ -87,6 +88,7 @@ def assignment_in(
         features: unit features ``(N, D)``.
         settled: ids of active categories that were there before these images came; they are the known ones.
         temperature: of the confidences, in squared distance.
+        spread_for: how far categories of these ids spread; by default nobody has measured it.
     """
     members, pinned = registry.members, registry.constraints().pinned
     placed = [row for row, key in enumerate(keys) if key in members]
@@ -99,6 +101,7 @@ def assignment_in(
         torch.from_numpy(found.matrix[order]).double(),
         ids,
         temperature=temperature,
+        spread=spread_for(ids),
         rows=torch.tensor([ids.index(members[key]) for key in kept], dtype=torch.int64),
         decided=torch.tensor([key in pinned for key in kept], dtype=torch.bool),
         num_known=len(first.intersection(ids)),

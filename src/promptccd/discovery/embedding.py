@@ -40,12 +40,12 @@ _DIGEST_BYTES = 32
 _SUFFIX = ".safetensors"
 _LONGEST_WRITE_S = 3600.0  # what lies under a temporary name for longer belongs to nobody any more
 # Of a model's values, what no feature depends on: naming a category must not cost a second forward.
-_NOT_IN_FEATURES = ("head.", "prototypes")
+_NOT_IN_FEATURES = ("head.", "prototypes", "whitener", "spreads")
 _NOT_IN_FEATURES_CONFIG = frozenset(
     {
         "_name_or_path", "architectures", "auto_map", "transformers_version", "stage", "num_known", "category_ids",
-        "category_names", "count_estimate", "confidence_temperature", "initializer_range", "projection_hidden_size",
-        "projection_bottleneck_size", "projection_output_size",
+        "category_names", "count_estimate", "confidence_temperature", "spread", "initializer_range",
+        "projection_hidden_size", "projection_bottleneck_size", "projection_output_size",
     }
 )  # fmt: skip
 

@@ -29,10 +29,12 @@ class AssignmentRow:
         name: that category's name.
         known: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
         confidence: in 0..1.
-        distance: squared distance of the unit feature to the category's prototype.
+        distance: squared distance of the unit feature to the category's prototype, in spreads of the category where the
+            checkpoint knows them.
         stage: the stage it was grouped at.
         status: ``used``, ``duplicate`` or ``skipped``.
-        note: the reason for a skipped file, the file that a duplicate equals, or how an image was read.
+        note: the reason for a skipped file, the file that a duplicate equals, how an image was read, or that it is more
+            like an image of none of the categories.
     """
 
     file: str
@@ -45,6 +47,9 @@ class AssignmentRow:
     stage: int
     status: str
     note: str
+
+
+STRANGE = "not sure: more like an image of none of these categories"
 
 
 def shown_name(file: IntakeFile, file_names: bool) -> str:
@@ -78,6 +83,8 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
         category = None
         if found is not None and not skipped:
             category = session.registry.category(int(assigned.category_ids[found]))
+            if assigned.strange[found]:
+                note = f"{STRANGE}; {note}" if note else STRANGE
         rows.append(
             AssignmentRow(
                 file=shown_name(file, file_names),

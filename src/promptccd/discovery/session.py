@@ -226,9 +226,8 @@ class DiscoverySession:
         rows = [row for row, identity in enumerate(active.ids) if identity in fixed]
         known = KnownCategories.none(self.features.shape[1])
         if rows:
-            known = KnownCategories(
-                tuple(active.ids[row] for row in rows), torch.from_numpy(active.matrix[rows])
-            )
+            ids = tuple(active.ids[row] for row in rows)
+            known = KnownCategories(ids, torch.from_numpy(active.matrix[rows]), self.model.spread_for(ids))
         first_free = self.registry.next_id
         found, count = group_images(
             self.features,
@@ -298,6 +297,7 @@ class DiscoverySession:
             self.features,
             settled=self.settled,
             temperature=self.model.config.confidence_temperature,
+            spread_for=self.model.spread_for,
         )
 
     def carry_prototypes(self, shifts: Mapping[int, np.ndarray]) -> None:

@@ -1,6 +1,6 @@
 """What is saved and loaded. These files import only each other and third parties."""
 
-from .assignment import Assignment
+from .assignment import Assignment, CategorySpread
 from .configuration_promptccd import (
     CategoryDiscoveryConfig,
     GCDConfig,
@@ -24,6 +24,7 @@ __all__ = [
     "CategoryDiscoveryConfig",
     "CategoryDiscoveryModel",
     "CategoryDiscoveryOutput",
+    "CategorySpread",
     "CheckpointError",
     "GCDConfig",
     "GCDModel",

@@ -1,11 +1,78 @@
 """Images and the categories they are in: which, how surely, and which category comes next."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
+NEWCOMERS = 1.4  # spreads of known categories: that of one which training has not drawn together (digits, Caltech-101)
+
+
+@dataclass(frozen=True, eq=False)
+class CategorySpread:
+    """How far images of known categories lie from their prototypes, in a metric in which all categories are round.
+
+    Attributes:
+        whitener: ``(D, D)``; features times it vary alike in all directions within known categories. Squared distances
+            there are per direction.
+        spreads: ``(C,)`` mean squared distance of an image to the prototype of its category, row by row; about 1.
+        typical: mean of the spreads over the images of the checkpoint.
+        reach: one in twenty images of known categories lies farther from its prototype than this many spreads.
+        border: so many spreads from all prototypes an image is as likely of none of the categories as of one.
+        slope: by how much the log odds of being of one of them fall there for each spread more.
+        temperature: of the soft-max over categories, in squared distance over spread.
+        separation: chance, 0.5 to 1, that an image of a known category lies nearer to its nearest prototype than one
+            whose own category was taken away.
+    """
+
+    whitener: Tensor
+    spreads: Tensor
+    typical: float
+    reach: float
+    border: float
+    slope: float
+    temperature: float
+    separation: float
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """All but the tensors."""
+        return {name: getattr(self, name) for name in SPREAD_SCALARS}
+
+    @property
+    def tells_new(self) -> bool:
+        """Whether images of categories that nobody knows stand out; features that nothing was trained on hide them."""
+        return self.separation >= SEPARATED
+
+    def of(self, rows: Sequence[int | None]) -> "CategorySpread":
+        """The same for other rows: those of these numbers, and of categories that nobody has measured for None."""
+        unmeasured = NEWCOMERS * self.typical
+        taken = [unmeasured if row is None else float(self.spreads[row]) for row in rows]
+        return replace(
+            self, spreads=torch.tensor(taken, dtype=self.spreads.dtype, device=self.spreads.device)
+        )
+
+    def relative(self, features: Tensor, prototypes: Tensor) -> Tensor:
+        """Squared distances ``(N, C)`` of features to prototypes ``(C, D)``, in spreads of each category."""
+        whitener = self.whitener.to(prototypes)
+        return squared_distances(features.to(prototypes) @ whitener, prototypes @ whitener) / self.spreads.to(
+            prototypes
+        )
+
+    def known_probability(self, nearest: Tensor) -> Tensor:
+        """How likely images are of one of the categories, given how many spreads ``(N,)`` the nearest is away."""
+        return torch.sigmoid(self.slope * (self.border - nearest))
+
+
+SPREAD_SCALARS = ("typical", "reach", "border", "slope", "temperature", "separation")
+
+
+def spread_of(whitener: Tensor, spreads: Tensor, scalars: Mapping[str, float]) -> CategorySpread:
+    """The inverse of `CategorySpread.scalars`, with the tensors."""
+    return CategorySpread(whitener.float(), spreads.float(), **scalars)
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,10 +85,14 @@ class Assignment:
         ids: ``(K,)`` the categories.
         num_known: the first so many of them were there before these images.
         category_ids: ``(N,)`` int64.
-        confidences: ``(N,)`` in 0..1, soft-max over negative squared distances; 1 where a person has decided.
-        distances: ``(N,)`` squared distance of the unit feature to the prototype of its category.
+        confidences: ``(N,)`` in 0..1, soft-max over negative squared distances, times how likely the image is of any of
+            the categories where their spread is known; 1 where a person has decided.
+        distances: ``(N,)`` squared distance of the unit feature to the prototype of its category; in spreads of the
+            category, where they are known.
         second_ids: ``(N,)`` the nearest other category, -1 if there is none.
         second_distances: ``(N,)`` squared distance to it, infinite if there is none.
+        strange: ``(N,)`` whether the image is likelier of none of the categories than of one; never where their spread
+            is not known or a person has decided.
         keys: names of the images; empty if they have none.
     """
 
@@ -34,6 +105,7 @@ class Assignment:
     distances: Tensor
     second_ids: Tensor
     second_distances: Tensor
+    strange: Tensor
     keys: tuple[str, ...] = ()
 
     @property
@@ -53,7 +125,9 @@ class Assignment:
 
     def select(self, rows: Tensor) -> "Assignment":
         """The images at these positions, in this order."""
-        of_images = ("features", "category_ids", "confidences", "distances", "second_ids", "second_distances")
+        of_images = (
+            "features", "category_ids", "confidences", "distances", "second_ids", "second_distances", "strange",
+        )  # fmt: skip
         keys = tuple(self.keys[row] for row in rows.tolist()) if self.keys else ()
         return replace(self, keys=keys, **{name: getattr(self, name)[rows] for name in of_images})
 
@@ -64,6 +138,7 @@ def assign(
     ids: Sequence[int],
     *,
     temperature: float,
+    spread: CategorySpread | None = None,
     rows: Tensor | None = None,
     decided: Tensor | None = None,
     num_known: int | None = None,
@@ -75,18 +150,29 @@ def assign(
         features: unit features ``(N, D)``.
         prototypes: ``(K, D)``; distances are computed in their precision.
         ids: ``(K,)`` categories of the prototypes.
-        temperature: of the confidences, in squared distance.
+        temperature: of the confidences, in squared distance; a known spread has its own.
+        spread: of the categories, row by row; none where nobody has measured it.
         rows: ``(N,)`` row of each image's category among the prototypes; `None` takes the nearest.
         decided: ``(N,)`` whether a person has decided; `None` for no image.
         num_known: see `Assignment`; `None` counts all categories.
         keys: names of the images.
     """
-    squared = squared_distances(features.to(prototypes.dtype), prototypes)
-    own = (squared.min(1).indices if rows is None else rows)[:, None]
-    confidences = torch.softmax(-squared / temperature, dim=1).gather(1, own)[:, 0].float()
+    if spread is None:
+        costs = squared = squared_distances(features.to(prototypes.dtype), prototypes)
+        explained = squared.new_ones(len(squared))
+    else:
+        squared = spread.relative(features, prototypes)
+        costs, temperature = squared + spread.spreads.to(squared).log(), spread.temperature
+        explained = spread.known_probability(squared.amin(1))
+    own = (costs.min(1).indices if rows is None else rows)[:, None]
+    sure = torch.zeros_like(explained, dtype=torch.bool) if decided is None else decided.to(explained.device)
+    confidences = (torch.softmax(-costs / temperature, dim=1).gather(1, own)[:, 0] * explained).float()
     # A last column that is no category: without it there is no least of the others of a single one.
-    others = F.pad(squared.scatter(1, own, torch.inf), (0, 1), value=torch.inf)
-    second_distances, second = others.min(1)
+    others = F.pad(costs.scatter(1, own, torch.inf), (0, 1), value=torch.inf)
+    second = others.argmin(1)
+    second_distances = F.pad(squared.scatter(1, own, torch.inf), (0, 1), value=torch.inf).gather(
+        1, second[:, None]
+    )[:, 0]
     numbers = torch.tensor([*ids, -1], device=squared.device)
     return Assignment(
         features=features,
@@ -94,10 +180,11 @@ def assign(
         ids=tuple(ids),
         num_known=len(ids) if num_known is None else num_known,
         category_ids=numbers[own[:, 0]],
-        confidences=confidences if decided is None else confidences.where(~decided, 1.0),
+        confidences=confidences.where(~sure, 1.0),
         distances=squared.gather(1, own)[:, 0].float(),
         second_ids=numbers[second].where(second_distances.isfinite(), -1),
         second_distances=second_distances.float(),
+        strange=(explained < 0.5) & ~sure,
         keys=tuple(keys),
     )
 
@@ -113,4 +200,12 @@ def squared_distances(points: Tensor, centres: Tensor, squares: Tensor | None = 
     return products.neg_().add_(squares[:, None]).add_(centres.square().sum(1)).clamp_(min=0)
 
 
-__all__ = ["Assignment", "assign", "squared_distances"]
+__all__ = [
+    "NEWCOMERS",
+    "SPREAD_SCALARS",
+    "Assignment",
+    "CategorySpread",
+    "assign",
+    "spread_of",
+    "squared_distances",
+]

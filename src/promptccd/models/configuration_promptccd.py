@@ -9,9 +9,10 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
+from .assignment import SPREAD_SCALARS
 from .loading import WHERE_TO_LOOK, find_model
 from .stored_files import BACKBONE_TYPES, own_values
-from .untrusted import REAL, WHOLE, CheckpointError, one_line, read_json, require_bounds
+from .untrusted import REAL, WHOLE, CheckpointError, one_line, read_json, require_bounds, shown
 
 
 @strict
@@ -29,7 +30,9 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         category_names: a name for every prototype, in row order.
         count_estimate: how the number of categories was estimated, with its range; none where it was known.
         confidence_temperature: scale, in squared distance between unit features, of the soft-max over
-            prototypes that `assign` reports as confidence.
+            prototypes that `assign` reports as confidence, where `spread` is not known.
+        spread: scalars of `CategorySpread`, measured when a stage ends; none where nobody has measured how far
+            categories spread. The buffers ``whitener`` and ``spreads`` go with it.
         precision: what its features are computed in, ``"float32"`` or ``"bfloat16"`` (mixed); that of its training.
     """
 
@@ -46,6 +49,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     category_names: list[str] = field(default_factory=list)
     count_estimate: dict[str, Any] | None = None
     confidence_temperature: float = 0.1
+    spread: dict[str, float] | None = None
     initializer_range: float = 0.02
     precision: Literal["float32", "bfloat16"] = "float32"
 
@@ -101,6 +105,17 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         for part in (self, self.vision_config):
             names = (name for name in (*WHOLE, *REAL) if hasattr(part, name))
             require_bounds({name: getattr(part, name) for name in names})
+
+    def validate_spread(self) -> None:
+        """Refuse scalars that no spread of categories has."""
+        if self.spread is None:
+            return
+        if set(self.spread) != set(SPREAD_SCALARS):
+            raise ValueError(
+                f"Expected the keys {', '.join(SPREAD_SCALARS)} of spread, got {shown(self.spread)}."
+            )
+        if not all(isinstance(value, int | float) and 1e-6 <= value <= 1e6 for value in self.spread.values()):
+            raise ValueError(f"Expected numbers from 1e-6 to 1e6 in spread, got {shown(self.spread)}.")
 
     def validate_categories(self) -> None:
         """Ids and names describe the same prototype rows, and no id occurs twice."""

@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput, is_accelerate_available
 
-from .assignment import Assignment, assign
+from .assignment import Assignment, CategorySpread, assign, spread_of
 from .backbones import (
     blocks_of,
     build_backbone,
@@ -106,6 +106,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
     roles: ClassVar[Mapping[str, str]] = {}
 
     prototypes: Tensor
+    whitener: Tensor
+    spreads: Tensor
     looked: dict[str, Any]
 
     def __init__(self, config: CategoryDiscoveryConfig):
@@ -122,12 +124,18 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.part_labeller: PartLabeller | None = None
         self.looked = {}  # how the checkpoint was looked for; its image processor lies there too
         self.register_buffer("prototypes", torch.zeros(len(config.category_ids), vision.hidden_size))
+        if config.spread is not None:
+            self.register_buffer("whitener", torch.zeros(vision.hidden_size, vision.hidden_size))
+            self.register_buffer("spreads", torch.ones(len(config.category_ids)))
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, CategoryDiscoveryModel):
             init.zeros_(module.prototypes)
+            if module.config.spread is not None:
+                init.zeros_(module.whitener)
+                init.ones_(module.spreads)
         elif callable(start := getattr(module, "initialise", None)):  # parts of ours know how they start
             start(self.config.initializer_range)
 
@@ -243,6 +251,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
         require_finite(self, place)
         if len(self.prototypes) and self.prototypes.float().norm(dim=1).max() > _FARTHEST:
             raise CheckpointError(f"prototypes of {place} are no means of unit features: download it again.")
+        if self.config.spread is not None and not (self.spreads > 0).all():
+            raise CheckpointError(f"spreads of {place} are not positive: download it again.")
         if self.mixture is not None and not self.mixture.is_valid():
             raise CheckpointError(f"mixture.variances of {place} are not positive: download it again.")
 
@@ -375,14 +385,37 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return {}
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
-        """Store one prototype per category, ``(C, D)`` means of unit features, with its id and name."""
+        """Store one prototype per category, ``(C, D)`` means of unit features, with its id and name.
+
+        Categories that were there keep their spread.
+        """
+        if (spread := self.spread_for(ids)) is not None:
+            self.spreads = spread.spreads.to(self.spreads)
         self.prototypes = prototypes.detach().to(self.prototypes).clone()
         self.config.category_ids, self.config.category_names = list(ids), list(names)
         self.config.validate_categories()
 
+    def set_spread(self, spread: CategorySpread) -> None:
+        """Store how far the images of the categories spread, row by row of the prototypes."""
+        self.config.spread = spread.scalars
+        self.register_buffer("whitener", spread.whitener.to(self.prototypes))
+        self.register_buffer("spreads", spread.spreads.to(self.prototypes))
+
+    @property
+    def spread(self) -> CategorySpread | None:
+        """How far images of the categories spread, row by row of the prototypes; none where nobody has measured it."""
+        if self.config.spread is None:
+            return None
+        return spread_of(self.whitener, self.spreads, self.config.spread)
+
+    def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
+        """The same for these categories; one that the model does not know spreads as newcomers do."""
+        rows = {category: row for row, category in enumerate(self.config.category_ids)}
+        return None if self.spread is None else self.spread.of([rows.get(each) for each in ids])
+
     @torch.no_grad()
     def assign(self, features: Tensor) -> Assignment:
-        """Assign features to the nearest prototypes: the rule that k-means ended training with.
+        """Assign features to the nearest prototypes, measured in the spread of each category where it is known.
 
         Args:
             features: ``(B, D)`` as `forward` returns them.
@@ -397,6 +430,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             self.prototypes.float(),
             self.config.category_ids,
             temperature=self.config.confidence_temperature,
+            spread=self.spread,
         )
 
 

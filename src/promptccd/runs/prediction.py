@@ -31,8 +31,11 @@ class Prediction:
         category: category id.
         name: its name.
         known: whether it was labelled at stage 0.
-        confidence: in 0..1.
-        distance: squared distance of the unit feature to the category's prototype.
+        strange: whether the image is likelier of none of the checkpoint's categories than of one; the category is then
+            the nearest.
+        confidence: that the image is of the category, in 0..1.
+        distance: squared distance of the unit feature to the category's prototype, in spreads of the category where the
+            checkpoint knows them (1 is usual).
         note: what a person should know about how the file was read; empty for most.
     """
 
@@ -40,6 +43,7 @@ class Prediction:
     category: int
     name: str
     known: bool
+    strange: bool
     confidence: float
     distance: float
     note: str
@@ -168,11 +172,19 @@ def _assigned(
     names = model.config.names_by_id
     return [
         Prediction(
-            file, category, names[category], category < model.config.num_known, confidence, distance, note
+            file,
+            category,
+            names[category],
+            category < model.config.num_known,
+            strange,
+            confidence,
+            distance,
+            note,
         )
-        for (file, note), category, confidence, distance in zip(
+        for (file, note), category, strange, confidence, distance in zip(
             files,
             found.category_ids.tolist(),
+            found.strange.tolist(),
             found.confidences.tolist(),
             found.distances.tolist(),
             strict=True,

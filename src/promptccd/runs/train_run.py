@@ -14,6 +14,7 @@ from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
+from promptccd.clustering.category_spread import measure_spread
 from promptccd.data.duplicates import SeenPictures
 from promptccd.data.loading import load_images
 from promptccd.data.randomness import torch_generator
@@ -269,6 +270,7 @@ class _Run:
             settled, found, self.images[stage.index].sample_ids, self.stages.labelled.category_names
         )
         model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
+        self._measure_spread(model, features, [*settled.assigned, found.category_ids])
         if not self.accelerator.is_main_process:
             return
         if score is not None:
@@ -290,6 +292,20 @@ class _Run:
             card=self._card(model, found, self._instruments(model, stage, found)),
             registry=registry,
         )
+
+    def _measure_spread(
+        self, model: CategoryDiscoveryModel, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
+    ) -> None:
+        """Tell the model how far the images so far lie from the prototypes of their categories."""
+        places = {category: row for row, category in enumerate(model.config.category_ids)}
+        rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
+        placed = (rows >= 0).to(features[0].device)
+        seed = self.recipe.training.seed
+        spread = measure_spread(
+            torch.cat(list(features))[placed], rows[rows >= 0], model.prototypes, seed=seed
+        )
+        if spread is not None:
+            model.set_spread(spread)
 
     def _instruments(self, model: CategoryDiscoveryModel, stage: Stage, found: Discovery) -> Instruments:
         """Whether the prompts did something: said, recorded and tracked."""

@@ -6,7 +6,7 @@ Letters: N images, D width, C known categories, K groups, M units.
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,9 @@ from promptccd.clustering.category_count import CountEstimate
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.semi_supervised_kmeans import Array, as_features
 from promptccd.discovery.grouping.growth import Growth, Units, grow, make_units, refusal
+from promptccd.discovery.grouping.unexplained import TIGHTER, WIDER, OpenSet
 from promptccd.errors import DataError
-from promptccd.models import Assignment
+from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign, squared_distances
 
 SAME = 0.98  # of the best silhouette: of counts about as good, the smallest is the estimate
@@ -86,6 +87,7 @@ class KnownCategories:
     Attributes:
         ids: category ids, distinct, >= 0.
         prototypes: ``(C, D)`` means of unit features.
+        spread: of these categories, row by row; none where nobody has measured it.
 
     Raises:
         DataError: the two do not fit together.
@@ -93,6 +95,7 @@ class KnownCategories:
 
     ids: tuple[int, ...]
     prototypes: Tensor
+    spread: CategorySpread | None = None
 
     def __post_init__(self) -> None:
         shape = tuple(self.prototypes.shape)
@@ -115,22 +118,24 @@ class GroupingProblem:
     """Checked input in the order of the keys, so that the order it came in cannot matter.
 
     Attributes:
-        points: ``(N, D)`` float64 unit features.
+        features: ``(N, D)`` float64 unit features.
         order: ``(N,)`` where each came from.
         keys: of the images, sorted.
-        units: images that move together.
+        units: images that move together; whitened where the spread of known categories was measured.
         known: the categories that exist.
-        held: ``(C, D)`` float64, their prototypes.
+        whitener: ``(D, D)`` float64, the metric; none is that of the features.
+        held: ``(C, D)`` float64, their prototypes in it.
         opened: ids that only pins know of.
         next_id: first id for new groups.
         temperature: of the confidences, in squared distance.
     """
 
-    points: Tensor
+    features: Tensor
     order: Tensor
     keys: Sequence[str]
     units: Units
     known: KnownCategories
+    whitener: Tensor | None
     held: Tensor
     opened: tuple[int, ...]
     next_id: int
@@ -170,9 +175,13 @@ class GroupingProblem:
                 return None
             return len(groups) + category - next_id - sum(next_id <= each < category for each in opened)
 
-        units = make_units(points, sorted_keys, constraints, group_of_category)
         held = as_features(known.prototypes, "prototypes").cpu().double()
-        return cls(points, order, sorted_keys, units, known, held, opened, next_id, temperature)
+        whitener = None if known.spread is None else known.spread.whitener.cpu().double()
+        if whitener is not None:
+            held = held @ whitener
+        in_metric = points if whitener is None else points @ whitener
+        units = make_units(in_metric, sorted_keys, constraints, group_of_category)
+        return cls(points, order, sorted_keys, units, known, whitener, held, opened, next_id, temperature)
 
     def steps(self, seed: int) -> Iterator[Growth]:
         """Groups for the least number of categories, then for one more each time."""
@@ -210,11 +219,17 @@ class GroupingProblem:
         """
         if step.stuck:
             raise refusal(self.units, step.stuck, len(step.centres))
+        prototypes, spread, num_new = step.centres, self.known.spread, len(step.centres) - len(self.held)
+        if self.whitener is not None and spread is not None:
+            new = torch.linalg.solve(self.whitener.T, prototypes[len(self.held) :].T).T
+            prototypes = torch.cat([self.known.prototypes.cpu().double(), new])
+            spread = spread.of([*range(len(self.held)), *[None] * num_new])
         found = assign(
-            self.points,
-            step.centres,
-            self.ids(len(step.centres)),
+            self.features,
+            prototypes,
+            self.ids(len(prototypes)),
             temperature=self.temperature,
+            spread=spread,
             rows=step.labels[self.units.unit_of_image],
             decided=torch.tensor([int(unit) in self.units.pinned for unit in self.units.unit_of_image]),
             num_known=len(self.held),
@@ -267,6 +282,9 @@ def group_images(
 ) -> tuple[Assignment, CountEstimate]:
     """Assign images to known categories and to new groups beside them.
 
+    Where the spread of known categories was measured, new categories stand out in it and the count is not given,
+    `OpenSet` says how: new groups open among images that nothing known explains. Otherwise:
+
     k-means on unit features in which known prototypes are fixed: an image that no constraint speaks of ends with
     the nearest prototype, as a checkpoint assigns it. Prototypes that move with the images, weighted by size, were
     no better on digits and let a large batch rename a small category. New groups open one by one, each where it
@@ -297,7 +315,11 @@ def group_images(
             known categories or above them and the images together, `next_id` not above every known id, or
             constraints that so many categories cannot satisfy; the message names the images.
     """
+    if known.spread is not None and not known.spread.tells_new:
+        known = replace(known, spread=None)
     problem = GroupingProblem.of(features, keys, known, next_id, constraints, temperature)
+    if num_categories is None and known.spread is not None and len(known.ids) > 1:
+        return _beside_known(problem, known.spread, seed)
     steps = problem.steps(seed)
     if num_categories is None:
         estimate, tried = _estimate(problem, steps)
@@ -315,11 +337,26 @@ def group_images(
     return problem.assignment(step), CountEstimate.known(len(step.centres))
 
 
+def _beside_known(
+    problem: GroupingProblem, spread: CategorySpread, seed: int
+) -> tuple[Assignment, CountEstimate]:
+    """Groups for what nothing known explains, and how many there are if categories lie closer, or farther apart."""
+    images = OpenSet(problem.units, problem.held, spread, len(problem.opened), seed)
+    found = images.grouped()
+    count = len(found.centres)
+    ends = [count, *(len(images.grouped(closer).centres) for closer in (WIDER, TIGHTER))]
+    high = max(*ends, count + images.may_hide_another(found))
+    estimate = CountEstimate(
+        count, min(ends), high, "open set", "half less or more distance between categories"
+    )
+    return problem.assignment(found), estimate
+
+
 def _estimate(problem: GroupingProblem, steps: Iterator[Growth]) -> tuple[CountEstimate, dict[int, Growth]]:
     """The count the silhouette speaks for among those that satisfy the constraints, and all steps tried."""
     tried: dict[int, Growth] = {}
     scores: dict[int, float] = {}
-    num_images = len(problem.points)
+    num_images = len(problem.features)
     room = max(2 * math.isqrt(num_images), min(MOST_NEW, num_images // FEWEST_IMAGES))
     most = len(problem.held) + len(problem.opened) + max(2, room)
     patience = max(
@@ -332,7 +369,7 @@ def _estimate(problem: GroupingProblem, steps: Iterator[Growth]) -> tuple[CountE
         if step.stuck:
             continue
         labels = step.labels[problem.units.unit_of_image]
-        scores[count] = silhouette(problem.points, labels, step.centres, len(problem.held))
+        scores[count] = silhouette(problem.features, labels, step.centres, len(problem.held))
         if scores[count] >= NEAR * max(scores.values()):
             last_near = count
         if count >= last_near + patience or count >= most:

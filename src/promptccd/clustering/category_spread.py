@@ -1,0 +1,123 @@
+"""How far images of known categories spread around their prototypes, measured when a stage ends.
+
+Letters: N images, D width, C categories.
+"""
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from promptccd.data.randomness import torch_generator
+from promptccd.models.assignment import CategorySpread, squared_distances
+
+FOLDS = 5  # each image is measured from prototypes and in a metric that were made without it
+ROUNDING = 1e-10  # of all variance: what float32 features that are equal may vary by
+LEAST_SHRINKAGE = 0.01  # of the covariance within categories, towards one variance in all directions
+BORROWED = 10  # images' worth of the typical spread in the spread of a category: few say little of their own
+REACHED = 0.94  # share of images of known categories that lie within reach
+NEARER = 0.5  # beyond 1 spread: where a new category lies, against one that training drove apart (digits: 0.42 to 0.49)
+STRANGERS = 0.25  # images of no known category for each one of them: when in doubt, an image is known
+TEMPERATURES = torch.logspace(-3, 1, 41, dtype=torch.float64)
+
+
+@torch.no_grad()
+def measure_spread(features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: int) -> CategorySpread | None:
+    """The metric in which known categories are round, and how far their images lie from prototypes there.
+
+    Distances are those of images that were left out, fold by fold; what an image of none of the categories looks like
+    is asked of the same images, with their own category taken away.
+
+    Args:
+        features: ``(N, D)`` unit features of images of known categories.
+        rows: ``(N,)`` row of each one's category among the prototypes.
+        prototypes: ``(C, D)``.
+        seed: of the folds.
+
+    Returns:
+        None where it cannot be told: of fewer than two categories, with fewer than two images for each, or of images
+        that are all like their prototypes.
+    """
+    points, means, rows = features.double().cpu(), prototypes.double().cpu(), rows.cpu()
+    num, categories = len(points), len(means)
+    if categories < 2 or num < 2 * categories:
+        return None
+    residuals = points - means[rows]
+    if residuals.square().sum() <= ROUNDING * points.square().sum():
+        return None
+    shrinkage = _shrinkage(residuals)
+    fold = torch.randperm(num, generator=torch_generator("spread", seed)) % FOLDS
+    relative = torch.empty(num, categories, dtype=torch.float64)
+    for left_out in range(FOLDS):
+        inside, outside = fold != left_out, fold == left_out
+        of_fold = _means(points[inside], rows[inside], means)
+        whitener = _whitener(points[inside] - of_fold[rows[inside]], shrinkage, categories)
+        relative[outside] = squared_distances(points[outside] @ whitener, of_fold @ whitener)
+    own = relative.gather(1, rows[:, None])[:, 0]
+    typical = own.mean()
+    sizes = rows.bincount(minlength=categories)
+    sums = torch.zeros(categories, dtype=torch.float64).index_add_(0, rows, own)
+    spreads = (sums + BORROWED * typical) / (sizes + BORROWED)
+    relative /= spreads
+    own = relative.gather(1, rows[:, None])[:, 0]
+    without_own = relative.scatter(1, rows[:, None], torch.inf).amin(1)
+    border, slope = _border(relative.amin(1), without_own)
+    return CategorySpread(
+        whitener=_whitener(residuals, shrinkage, categories).float(),
+        spreads=spreads.float(),
+        typical=float(typical),
+        reach=float(own.quantile(REACHED)),
+        border=border,
+        slope=slope,
+        temperature=_temperature(relative + spreads.log(), rows),
+        separation=_separation(relative.amin(1), without_own),
+    )
+
+
+def _means(points: Tensor, rows: Tensor, instead: Tensor) -> Tensor:
+    """Mean of every category; its prototype where none of its images is among the points."""
+    sizes = rows.bincount(minlength=len(instead))[:, None]
+    sums = torch.zeros_like(instead).index_add_(0, rows, points)
+    return torch.where(sizes > 0, sums / sizes.clamp(min=1), instead)
+
+
+def _shrinkage(residuals: Tensor) -> float:
+    """How far to shrink a covariance towards one variance in all directions (Ledoit and Wolf, 2004)."""
+    num, width = residuals.shape
+    covariance = residuals.T @ residuals / num
+    distance = (
+        (covariance - covariance.trace() / width * torch.eye(width, dtype=covariance.dtype)).square().sum()
+    )
+    noise = residuals.square().sum(1).square().sum() / num**2 - covariance.square().sum() / num
+    return float((noise / distance).clamp(LEAST_SHRINKAGE, 1)) if distance > 0 else 1.0
+
+
+def _whitener(residuals: Tensor, shrinkage: float, categories: int) -> Tensor:
+    """``(D, D)``: residuals times it have about unit variance in all directions, each of which counts 1 / D."""
+    width = residuals.shape[1]
+    covariance = residuals.T @ residuals / max(1, len(residuals) - categories)
+    values, vectors = torch.linalg.eigh(covariance)
+    values = (1 - shrinkage) * values.clamp(min=0) + shrinkage * values.mean()
+    return vectors / (values * width).sqrt()
+
+
+def _border(known: Tensor, unknown: Tensor) -> tuple[float, float]:
+    """How many spreads away an image is as likely of none of the categories as of one, and how fast odds fall there."""
+    distances = torch.cat([known, 1 + NEARER * (unknown - 1).clamp(min=0)]).numpy()
+    is_known = np.arange(len(distances)) < len(known)
+    fitted = LogisticRegression(C=np.inf).fit(distances[:, None], is_known, np.where(is_known, 1, STRANGERS))
+    slope = max(-float(fitted.coef_[0, 0]), 1e-3)
+    return max(float(fitted.intercept_[0]) / slope, 1e-3), min(slope, 1e3)
+
+
+def _separation(known: Tensor, unknown: Tensor) -> float:
+    """Chance that an image of a known category lies nearer than one whose category was taken away."""
+    is_unknown = np.arange(len(known) + len(unknown)) >= len(known)
+    return float(roc_auc_score(is_unknown, torch.cat([known, unknown]).numpy()))
+
+
+def _temperature(costs: Tensor, rows: Tensor) -> float:
+    """Of the temperatures the one under which the categories of left-out images are likeliest."""
+    losses = [torch.nn.functional.cross_entropy(-costs / each, rows) for each in TEMPERATURES]
+    return float(TEMPERATURES[int(torch.stack(losses).argmin())])

@@ -1,0 +1,134 @@
+"""The metric in which known categories are round, held to fresh images of worlds whose truth is known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.metrics import roc_auc_score
+
+from promptccd.clustering.category_spread import measure_spread
+from promptccd.models import CategorySpread
+from promptccd.models.assignment import assign
+from tests.spread_world import World
+
+
+def test_fresh_images_of_known_categories_lie_as_far_as_said() -> None:
+    world = World(known=12, new=6, width=32, seed=1)
+    features, rows = world.draw(range(12), 60)
+    spread = measure_spread(features, rows, world.prototypes, seed=0)
+    fresh, truth = world.draw(range(12), 400, seed=2)
+    distances = spread.relative(fresh, world.prototypes)
+    own = distances.gather(1, truth[:, None])[:, 0]
+    assert (own <= spread.reach).double().mean() == pytest.approx(0.94, abs=0.025)
+    assert own.mean() == pytest.approx(1, abs=0.05)
+    within, plain = (
+        torch.linalg.eigvalsh(each.T @ each)
+        for residual in [(fresh - world.prototypes[truth]).double()]
+        for each in (residual @ spread.whitener.double(), residual)
+    )
+    assert plain[-1] > 500 * plain[0]
+    assert within[-1] < 6 * within[0]
+
+
+def test_it_tells_known_from_new_and_one_from_another_where_distances_of_features_do_not() -> None:
+    world = World(known=12, new=6, width=32, seed=3, apart=0.6)
+    spread = measure_spread(*world.draw(range(12), 60), world.prototypes, seed=0)
+    fresh, truth = world.draw(range(18), 100, seed=4)
+    plain, measured = (
+        assign(fresh, world.prototypes, range(12), temperature=0.1, spread=each) for each in (None, spread)
+    )
+    is_new = (truth >= 12).numpy()
+    right = [(each.category_ids == truth)[truth < 12].double().mean() for each in (plain, measured)]
+    assert right[1] > right[0] + 0.1
+    assert roc_auc_score(is_new, measured.distances) > 0.95 > roc_auc_score(is_new, plain.distances) + 0.1
+    assert measured.strange[truth >= 12].double().mean() > 0.8
+    assert measured.strange[truth < 12].double().mean() < 0.05
+    assert not plain.strange.any()
+
+
+def test_confidences_mean_what_they_say_on_fresh_images() -> None:
+    """Of categories that overlap: of those that are called right at 70 %, about 70 % are."""
+    world = World(known=10, new=0, width=12, seed=5, apart=0.7)
+    spread = replace(measure_spread(*world.draw(range(10), 80), world.prototypes, seed=0), border=1e6)
+    fresh, truth = world.draw(range(10), 300, seed=6)
+    found = assign(fresh, world.prototypes, range(10), temperature=0.1, spread=spread)
+    right, bins = found.category_ids == truth, (found.confidences * 10).long().clamp(max=9)
+    assert 0.5 < right.double().mean() < 0.95
+    errors = [
+        (found.confidences[bins == each].mean() - right[bins == each].double().mean()).abs()
+        * (bins == each).double().mean()
+        for each in bins.unique()
+    ]
+    assert float(torch.stack(errors).sum()) < 0.03
+
+
+def test_where_it_is_as_likely_of_none_as_of_one() -> None:
+    """By Bayes' rule over the distances of images left out, a fifth of which are taken for strangers."""
+    world = World(known=8, new=0, width=16, seed=9, apart=0.6)
+    features, rows = world.draw(range(8), 400)
+    spread = measure_spread(features, rows, world.prototypes, seed=0)
+    distances = spread.relative(features, world.prototypes)
+    known = distances.amin(1)
+    others = 1 + 0.5 * (distances.scatter(1, rows[:, None], torch.inf).amin(1) - 1).clamp(min=0)
+    near = [(each - spread.border).abs() < 0.1 for each in (known, others)]
+    odds = near[0].sum() / (0.25 * near[1].sum())
+    assert near[0].sum() > 10
+    assert 0.6 < odds < 1.7
+
+
+def test_covariances_are_shrunk_as_ledoit_and_wolf_say() -> None:
+    world = World(known=3, new=0, width=40, seed=7)
+    features, rows = world.draw(range(3), 12)
+    spread = measure_spread(features, rows, world.prototypes, seed=0)
+    residuals = (features - world.prototypes[rows]).double().numpy()
+    shrinkage = ledoit_wolf_shrinkage(residuals, assume_centered=True)
+    assert shrinkage > 0.05
+    covariance = residuals.T @ residuals / (len(residuals) - 3)
+    shrunk = (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / 40 * np.eye(40)
+    whitener = spread.whitener.double().numpy()
+    np.testing.assert_allclose(whitener.T @ shrunk @ whitener, np.eye(40) / 40, atol=2e-5)
+
+
+def test_small_categories_borrow_their_spread() -> None:
+    world = World(known=8, new=0, width=16, seed=8)
+    features, rows = world.draw(range(8), 50)
+    wide = rows == 0
+    features[wide] = world.prototypes[0] + 2 * (features[wide] - world.prototypes[0])
+    few = torch.cat([(rows != 1).nonzero()[:, 0], (rows == 1).nonzero()[:2, 0]])
+    spread = measure_spread(features[few], rows[few], world.prototypes, seed=0)
+    assert spread.spreads[0] > 2 * spread.spreads[2:].mean()
+    assert spread.spreads[1] == pytest.approx(spread.typical, rel=0.25)
+
+
+def test_of_too_few_images_nothing_is_said() -> None:
+    features = F.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    assert measure_spread(features, torch.zeros(6).long(), features[:1], seed=0) is None
+    assert measure_spread(features, torch.arange(6), features, seed=0) is None
+    alike = features[:2].repeat_interleave(3, 0)
+    assert measure_spread(alike, torch.arange(2).repeat_interleave(3), features[:2], seed=0) is None
+
+
+def test_what_nobody_measured_spreads_wider_than_what_was_trained() -> None:
+    spread = CategorySpread(torch.eye(2), torch.tensor([0.5, 2.0]), 1.0, 1.5, 2.0, 4.0, 0.1, 1.0)
+    assert spread.of([1, None, 0]).spreads.tolist() == pytest.approx([2.0, 1.4, 0.5])
+    features = torch.tensor([[1.0, 0], [0, 1]])
+    distances = spread.relative(features, torch.tensor([[0.0, 0], [0, 0]]))
+    assert distances.tolist() == [[2.0, 0.5], [2.0, 0.5]]
+    chances = spread.known_probability(torch.tensor([2.0, 1.0, 3.0]))
+    assert chances.tolist() == pytest.approx([0.5, 1 / (1 + np.exp(-4)), 1 / (1 + np.exp(4))])
+
+
+def test_features_in_which_new_categories_do_not_stand_out_say_so() -> None:
+    separations = []
+    for apart in (0.1, 0.25, 1.0):
+        world = World(known=10, new=10, width=32, seed=13, apart=apart)
+        spread = measure_spread(*world.draw(range(10), 60), world.prototypes, seed=0)
+        fresh, truth = world.draw(range(20), 100, seed=14)
+        distances = spread.relative(fresh, world.prototypes).amin(1)
+        separations.append(spread.separation)
+        assert spread.separation == pytest.approx(roc_auc_score(truth >= 10, distances), abs=0.05)
+        assert spread.tells_new == (apart == 1.0)
+    assert separations == sorted(separations)

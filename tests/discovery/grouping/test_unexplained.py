@@ -1,0 +1,154 @@
+"""New groups beside known categories whose spread is known: nothing known is cut up, what is new is found."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from promptccd.clustering import GroupingConstraints
+from promptccd.clustering.category_spread import measure_spread
+from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.errors import DataError
+from tests.spread_world import World
+
+WORLD = World(known=8, new=4, width=32, seed=11)
+
+
+def known_of(world: World) -> KnownCategories:
+    """Prototypes and spread, of unit features as a checkpoint has them."""
+    features, rows = world.draw(range(8), 60)
+    features = F.normalize(features, dim=1)
+    prototypes = torch.stack([features[rows == each].mean(0) for each in range(8)])
+    return KnownCategories(tuple(range(8)), prototypes, measure_spread(features, rows, prototypes, seed=0))
+
+
+KNOWN = known_of(WORLD)
+
+
+def keys_of(number: int) -> list[str]:
+    return [f"{each:05d}" for each in range(number)]
+
+
+@pytest.mark.parametrize("images", [1, 3, 30])
+@pytest.mark.parametrize("categories", [range(8), range(1), range(2, 5)])
+def test_of_known_categories_alone_nothing_is_new(images: int, categories: range) -> None:
+    features, truth = WORLD.draw(categories, images, seed=images)
+    found, estimate = group_images(features, keys_of(len(features)), KNOWN, next_id=8)
+    assert found.category_ids.tolist() == truth.tolist()
+    assert estimate.count == 8
+    assert found.prototypes.shape == (8, 32)
+
+
+def test_one_style_of_a_category_is_not_a_category() -> None:
+    """Half of the spread in one direction: the images that lie to one side of the prototype."""
+    features, truth = WORLD.draw([0], 400, seed=2)
+    side = (features - WORLD.prototypes[0]) @ WORLD.turn[0]
+    features = features[side > 0.5 * side.std()]
+    assert len(features) > 100
+    found, _ = group_images(features, keys_of(len(features)), KNOWN, next_id=8)
+    assert found.category_ids.unique().tolist() == [0]
+
+
+@pytest.mark.parametrize("images", [8, 40, 150])
+def test_new_categories_are_found_whole(images: int) -> None:
+    features, truth = WORLD.draw(range(12), images, seed=3)
+    found, estimate = group_images(features, keys_of(len(features)), KNOWN, next_id=20)
+    assert found.ids == (*range(8), 20, 21, 22, 23)
+    assert (found.category_ids[truth < 8] == truth[truth < 8]).double().mean() > 0.98
+    named = [found.category_ids[truth == each].mode().values for each in range(8, 12)]
+    assert sorted(named) == [20, 21, 22, 23]
+    right = [
+        (found.category_ids[truth == each] == name).double().mean()
+        for each, name in zip(range(8, 12), named, strict=True)
+    ]
+    assert min(right) > 0.9
+    assert estimate.low <= 12 <= estimate.high
+    assert not found.strange.double().mean() > 0.05
+    # The prototype of a new category is the mean of its images' unit features, as everywhere.
+    group = 8 + [20, 21, 22, 23].index(int(named[0]))
+    mean = F.normalize(features, dim=1)[found.category_ids == named[0]].mean(0)
+    torch.testing.assert_close(found.prototypes[group], mean, rtol=0, atol=0.02)
+
+
+def test_the_largest_new_group_comes_first_and_a_few_strangers_are_no_group() -> None:
+    sizes = {8: 10, 9: 60, 10: 30, 11: 3}
+    parts = [WORLD.draw([each], size, seed=each) for each, size in {0: 20, **sizes}.items()]
+    features, truth = (torch.cat(each) for each in zip(*parts, strict=True))
+    found, estimate = group_images(features, keys_of(len(features)), KNOWN, next_id=8)
+    assert estimate.count == 11
+    assert [int(found.category_ids[truth == each].mode().values) for each in (9, 10, 8)] == [8, 9, 10]
+    lone = truth == 11
+    assert found.category_ids[lone].max() < 8
+    assert found.strange[lone].all()
+    assert found.confidences[lone].max() < 0.5
+
+
+def test_order_changes_nothing() -> None:
+    features, _ = WORLD.draw(range(12), 25, seed=5)
+    keys = keys_of(len(features))
+    one, first = group_images(features, keys, KNOWN, next_id=8)
+    order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(0))
+    two, second = group_images(features[order], [keys[row] for row in order], KNOWN, next_id=8)
+    assert first == second
+    assert torch.equal(one.category_ids[order], two.category_ids)
+    assert torch.equal(one.prototypes, two.prototypes)
+
+
+def test_what_people_said_holds() -> None:
+    features, truth = WORLD.draw(range(12), 20, seed=6)
+    keys = keys_of(len(features))
+    row = {category: (truth == category).nonzero()[:, 0].tolist() for category in range(12)}
+    constraints = GroupingConstraints(
+        must_link=((keys[row[0][0]], keys[row[9][0]]),),
+        cannot_link=((keys[row[1][0]], keys[row[1][1]]), (keys[row[10][0]], keys[row[10][1]])),
+        pinned={keys[row[2][0]]: 5, keys[row[3][0]]: 9, keys[row[11][0]]: 30},
+        forbidden={keys[row[4][0]]: frozenset({4})},
+    )
+    found, _ = group_images(features, keys, KNOWN, next_id=10, constraints=constraints)
+    ids = dict(zip(keys, found.category_ids.tolist(), strict=True))
+    assert ids[keys[row[0][0]]] == ids[keys[row[9][0]]]
+    assert ids[keys[row[1][0]]] != ids[keys[row[1][1]]]
+    assert ids[keys[row[10][0]]] != ids[keys[row[10][1]]]
+    assert ids[keys[row[2][0]]] == 5
+    assert ids[keys[row[3][0]]] == 9  # a pin opens a group, however alone it is there
+    assert ids[keys[row[4][0]]] != 4
+    right = found.category_ids == truth
+    assert right[truth < 8].double().mean() > 0.94
+
+
+def test_an_image_forbidden_everywhere_opens_a_group() -> None:
+    features, _ = WORLD.draw(range(8), 3, seed=7)
+    keys = keys_of(len(features))
+    nowhere = GroupingConstraints(forbidden={keys[0]: frozenset(range(8))})
+    found, estimate = group_images(features, keys, KNOWN, next_id=8, constraints=nowhere)
+    assert found.category_ids[0] == 8
+    assert estimate.count == 9
+    with pytest.raises(DataError, match="forbidden in each of the 8"):
+        group_images(features, keys, KNOWN, num_categories=8, next_id=8, constraints=nowhere)
+
+
+def test_a_given_number_is_kept_to() -> None:
+    features, truth = WORLD.draw(range(12), 30, seed=8)
+    for number in (8, 12):
+        found, count = group_images(features, keys_of(len(features)), KNOWN, num_categories=number, next_id=8)
+        assert count.count == len(found.ids) == number
+    assert (found.category_ids[truth < 8] == truth[truth < 8]).double().mean() > 0.97
+
+
+def test_far_more_unexplained_images_than_are_linked_at_a_time() -> None:
+    features, truth = WORLD.draw([0, 8, 9, 10], 900, seed=9)
+    found, estimate = group_images(features, keys_of(len(features)), KNOWN, next_id=8)
+    assert estimate.count == 11
+    assert (found.category_ids[truth == 0] == 0).double().mean() > 0.98
+
+
+def test_where_new_categories_do_not_stand_out_the_silhouette_decides_as_without_a_spread() -> None:
+    features, _ = WORLD.draw(range(12), 20, seed=10)
+    hidden = replace(KNOWN, spread=replace(KNOWN.spread, separation=0.8))
+    one, first = group_images(features, keys_of(len(features)), hidden, next_id=8)
+    two, second = group_images(features, keys_of(len(features)), replace(KNOWN, spread=None), next_id=8)
+    assert first == second
+    assert first.method == "silhouette"
+    assert torch.equal(one.category_ids, two.category_ids)
+    assert torch.equal(one.distances, two.distances)
