@@ -224,9 +224,12 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def _preload(modules: Sequence[str], package: str) -> None:
-    """Import what tests import, so that no process has to again; never what is mutated or tests it."""
-    own = (Path(package).name, "tests", "test_", "conftest", "__m")
+    """Import what tests import, so that no process has to again; never what is mutated, tests it or uses it."""
+    top = Path(package).name
+    own = (top, "tests", "test_", "conftest", "__m")
+    sys.modules[top] = None  # type: ignore[assignment]  # nobody can import it: what needs it stays out with it
     for name in modules:
         if name not in sys.modules and not name.startswith(own):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
+    del sys.modules[top]

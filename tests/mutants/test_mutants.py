@@ -31,8 +31,10 @@ def total(values: list[int] = [0]) -> int:
         raise ValueError(f"{result - 1} is below {-1000 + 1}" + "!")
     return result
 '''
+MAKER = "from toy.sums import larger\n"
 TESTS = """
-from toy.sums import larger, total
+from maker import larger
+from toy.sums import total
 
 def test_larger():
     assert larger(1, 2) == 2
@@ -58,7 +60,12 @@ print(json.dumps([[each.line, each.operator, verdicts[each]] for each in mutants
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("toy")
-    for name, text in (("src/toy/sums.py", TOY), ("tests/test_sums.py", TESTS), ("src/toy/__init__.py", "")):
+    for name, text in {
+        "src/toy/sums.py": TOY,
+        "src/toy/__init__.py": "",
+        "maker.py": MAKER,
+        "tests/test_sums.py": TESTS,
+    }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
@@ -66,8 +73,12 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def verdicts(toy: Path) -> dict[tuple[int, str], str]:
-    """What became of every mutant of the toy, by line and operator."""
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT.root)}
+    """What became of every mutant of the toy, by line and operator.
+
+    The toy can be imported from the start, as an installed package can, and by what its tests import.
+    """
+    paths = os.pathsep.join(map(str, [PROJECT.root, toy, toy / "src"]))
+    environment = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(toy)], env=environment, capture_output=True, text=True, check=False
     )
