@@ -90,6 +90,7 @@ def _fits(value: Any, option: Any) -> bool:
         (b"training: {epochs: 2024-02-31}", "is not YAML"),
         (b"training: {epochs: " + b"9" * 5000 + b"}", "is not YAML"),
         (b"training: {epochs: 0x" + b"f" * 5000 + b"}", "more than 64 bits"),
+        (b"? 0x" + b"f" * 5000 + b"\n: {epochs: 1}", "more than 64 bits"),
         (b"[" * 5000, "nested too deeply"),
         (b"training: " + b"{a: " * 3000 + b"1" + b"}" * 3000, "nested too deeply"),
         (b"a" * (2**20 + 1), "longer than 1,048,576 bytes"),

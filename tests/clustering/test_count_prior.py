@@ -78,6 +78,14 @@ def test_the_scale_is_the_one_that_finds_held_out_categories_again() -> None:
     assert taught.error == min(by_hand.values())
 
 
+def test_a_scale_to_choose_is_near_whatever_the_true_one_is() -> None:
+    """About the labelled variance itself, from a fourth of it to twice as much; none is off by a third."""
+    scales = PRIORS["calibrated"].scales
+    assert 1.0 in scales
+    for truth in np.geomspace(0.25, 2, 50):
+        assert min(max(scale / truth, truth / scale) for scale in scales) < 4 / 3
+
+
 def test_of_scales_that_find_all_again_the_nearest_to_one_is_taken() -> None:
     labels = torch.arange(6).repeat_interleave(8)
     asked = []

@@ -206,12 +206,12 @@ def test_direction_points_to_the_middle_whatever_the_sign_of_the_features():
         assert share_right(found, maps, matching(found, maps)) >= 0.95
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_without_inner_patches_the_object_is_the_smaller_side(sign):
+@pytest.mark.parametrize("factor", [1, -1, 0.01, -0.01])
+def test_without_inner_patches_the_object_is_the_smaller_side(factor):
     maps = torch.tensor([[[0, 0], [0, 1]], [[2, 0], [0, 0]], [[0, 1], [0, 0]], [[0, 0], [2, 0]]]).repeat(
         5, 1, 1
     )
-    features = sign * features_of(maps)
+    features = factor * features_of(maps)
     found = labeller_of(fit_part_labels(features, (2, 2), 3, seed=0))(features)
     assert torch.equal(matching(found, maps)[found], maps.flatten(1))
     assert ((found == 0) == (maps.flatten(1) == 0)).all()

@@ -1,8 +1,10 @@
 """What is published and what we save goes through the door that strangers are stopped at."""
 
 import json
+import mmap
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,8 @@ from promptccd.models import (
 )
 from promptccd.models.loading import find_model, refuse_pickles
 from promptccd.models.stored_files import CODE, own_values
-from promptccd.models.untrusted import one_line
+from promptccd.models.untrusted import one_line, require_side
+from promptccd.models.weights import memory_in_one_line
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model
 from promptccd.training.recipe import Recipe
@@ -202,6 +205,27 @@ def test_a_variant_of_the_weights_is_found_by_its_name(finished: Path) -> None:
     with pytest.raises(OSError, match=r"no model\.safetensors"):
         PromptCCDModel.from_pretrained(finished)
     assert PromptCCDModel.from_pretrained(finished, variant="fp16").config.category_ids == [0, 1]
+
+
+def test_an_image_has_1_to_16384_patches() -> None:
+    for side in (14, 14 * 128):
+        require_side(side, 14, "image_size")
+    for side in (13, 14 * 129):
+        with pytest.raises(ValueError, match=f"image_size.* {side}"):
+            require_side(side, 14, "image_size")
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [lambda: torch.empty(2**55), lambda: bytearray(2**62), lambda: mmap.mmap(-1, 2**62)],
+    ids=["by torch", "by Python", "by the system"],
+)
+def test_weights_that_memory_does_not_hold_are_one_line(allocate: Callable[[], object]) -> None:
+    with (
+        pytest.raises(CheckpointError, match="not enough memory for the weights of here"),
+        memory_in_one_line("here"),
+    ):
+        allocate()
 
 
 @pytest.mark.fault(38)

@@ -68,3 +68,22 @@ def test_options_out_of_range_are_named(digits: tuple[Tensor, Tensor]) -> None:
         PretrainingOptions(epochs=0)
     with pytest.raises(ConfigurationError, match="cell_size <= 16, got 20"):
         pretrain_backbone(digits[0], CONFIG, PretrainingOptions(cell_size=20), seed=1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((1, 3, 16, 16), torch.uint8),
+        ((4, 1, 16, 16), torch.uint8),
+        ((4, 16, 16), torch.uint8),
+        ((4, 3, 16, 16), torch.float32),
+    ],
+)
+def test_what_is_no_two_colour_images_of_bytes_is_refused(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match=r"Expected uint8 \(N >= 2, 3, S, S\)"):
+        pretrain_backbone(torch.zeros(shape, dtype=dtype), CONFIG, PretrainingOptions(epochs=1), seed=1)
+
+
+def test_two_images_are_enough(digits: tuple[Tensor, Tensor]) -> None:
+    backbone = pretrain_backbone(digits[0][:2], CONFIG, PretrainingOptions(epochs=1), seed=1)
+    assert all(value.isfinite().all() for value in backbone.state_dict().values())
