@@ -188,6 +188,12 @@ def test_the_matched_prior_expects_the_spread_of_settled_categories() -> None:
     assert estimate_categories(points, 3, settled=settled, seed=0, prior="matched") == direct
 
 
+def test_two_images_of_one_category_are_enough_to_expect_a_spread() -> None:
+    points = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 9.0], [5.0, 5.0]])
+    _, prior = PRIORS["matched"].expectation(points, torch.tensor([0, 0, 1, -1]), 1.0)
+    assert prior.psi / prior.nu == pytest.approx(1)  # variances of 2 and 0, in the mean
+
+
 def test_the_calibrated_space_makes_settled_categories_round() -> None:
     features = simulated(SETTINGS[2])
     together = torch.cat([features.labelled, features.unlabelled])

@@ -50,6 +50,10 @@ def test_class_token_equals_the_unmodified_forward(kind: str) -> None:
     torch.testing.assert_close(class_token(backbone, embed(backbone, pixels)), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_what_is_not_loaded_starts_as_widely_as_in_the_backbone() -> None:
+    assert PromptCCDConfig().initializer_range == Dinov2Config().initializer_range
+
+
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_attention_of_the_class_token_is_that_of_the_unmodified_forward(kind: str) -> None:
     vision = BACKBONES[kind]().config.to_dict()

@@ -207,6 +207,25 @@ def test_a_variant_of_the_weights_is_found_by_its_name(finished: Path) -> None:
     assert PromptCCDModel.from_pretrained(finished, variant="fp16").config.category_ids == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"vision_config": [1]}, "vision_config to be an object"),
+        ({"vision_config": {"hidden_size": 0}}, "hidden_size >= 1, got 0"),
+        ({"vision_config": {"model_type": "resnet"}}, "backbone of type dinov2"),
+        ({"num_known": -1}, "num_known >= 0, got -1"),
+        ({"category_ids": {"0": 1}}, "category_ids to be a list"),
+        ({"category_ids": [0, -1]}, "whole numbers >= 0, got -1"),
+        ({"category_ids": [True]}, "whole numbers >= 0, got True"),
+        ({"category_ids": [2**53]}, "whole numbers >= 0"),
+        ({"category_names": ["two\nlines"]}, "lines of at most 1000 characters"),
+    ],
+)
+def test_values_of_a_configuration_are_checked_before_anything_is_built(values: dict, said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        own_values(values, PromptCCDConfig)
+
+
 def test_an_image_has_1_to_16384_patches() -> None:
     for side in (14, 14 * 128):
         require_side(side, 14, "image_size")

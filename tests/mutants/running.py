@@ -70,12 +70,16 @@ class Lines:
             _preload(recorded["modules"], project.package)
 
     def concerned(self, mutant: Mutant) -> list[str]:
-        """Tests that run a mutant, cheapest first; all that use the file for what runs when it is imported."""
+        """Tests that run a mutant, cheapest first.
+
+        For what runs when the file is imported those that use the file, or all where it holds nothing else.
+        """
         names = []
         for name, test in self.tests.items():
             run = test["lines"].get(mutant.file, [])
             if run and (not mutant.lines or not set(mutant.lines).isdisjoint(run)):
                 names.append(name)
+        names = names or ([] if mutant.lines else list(self.tests))
         names = [name for name in names if self.tests[name]["seconds"] < LONGEST_TEST_S]
         return sorted(names, key=lambda name: self.tests[name]["seconds"])
 

@@ -63,6 +63,11 @@ def test_images_of_one_digit_move_together(digits: tuple[Tensor, Tensor]) -> Non
     assert found[1] > found[0] + 0.1
 
 
+def test_pictures_may_stay_as_they_are() -> None:
+    still = dict.fromkeys(("join", "rotation", "zoom", "shear", "shift", "bend", "weight_decay"), 0.0)
+    assert PretrainingOptions(**still, warmup_epochs=0).rotation == 0
+
+
 def test_options_out_of_range_are_named(digits: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ConfigurationError, match="epochs >= 1, got 0"):
         PretrainingOptions(epochs=0)

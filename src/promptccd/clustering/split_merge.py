@@ -312,7 +312,7 @@ def disjoint(pairs: Tensor, scores: Tensor) -> list[int]:
 def cluster_means(points: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
     """``(K, D)`` in the dtype of the points; zero for a cluster without points."""
     sizes = labels.bincount(minlength=num_clusters)
-    weights = (1 / sizes.clamp(min=1)).to(points)[labels]
+    weights = (1 / sizes).to(points)[labels]  # of clusters with points alone
     order = labels.argsort(stable=True)
     return sum_rows(points, order, weights[order], sizes)
 
