@@ -92,7 +92,7 @@ def is_taken(section: str, name: str, value: float) -> bool:
 
 
 def test_numbers_reach_to_their_borders() -> None:
-    """Rates and weights may be nothing, what is divided by may not, shares end at 1, and counts begin with one or two."""
+    """Rates and weights may be nothing, what is divided by may not; shares end at 1, counts begin with 1 or 2."""
     kinds = {(section, name): float if float in alternatives(hint) else int for section, name, hint in FIELDS}
     for section, names in MAY_BE_ZERO.items():
         for name in names:
