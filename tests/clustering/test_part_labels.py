@@ -295,6 +295,7 @@ def test_refuses_more_parts_than_distinct_patches():
 def test_narrow_features_and_single_images_will_do():
     maps = layouts(1, 3)
     assert fit_part_labels(features_of(maps), (GRID, GRID), 4, seed=0).num_parts == 4
+    assert fit_part_labels(features_of(maps), (GRID, GRID), "auto", candidates=[3], seed=0).num_parts == 3
     features = features_of(layouts(6, 3))[..., :2]
     found = fit_part_labels(features, (GRID, GRID), 3, seed=0)
     assert (found.projection[:, 2] == 0).all() and found.projection_scale[2] == 1

@@ -226,6 +226,22 @@ def test_values_of_a_configuration_are_checked_before_anything_is_built(values: 
         own_values(values, PromptCCDConfig)
 
 
+@pytest.mark.parametrize(
+    ("low", "count", "high", "is_taken"),
+    [
+        (1, 1, 1, True), (2, 5, 9, True), (99_999, 100_000, 100_000, True), (0, 1, 2, False), (3, 2, 4, False),
+        (1, 4, 3, False), (1, 1, 100_001, False), (1.0, 2, 3, False), (True, 2, 3, False),
+    ],
+)  # fmt: skip
+def test_a_count_lies_in_its_range(low: float, count: int, high: int, is_taken: bool) -> None:
+    estimate = {"low": low, "count": count, "high": high, "method": "m", "margin": "x"}
+    if is_taken:
+        assert own_values({"count_estimate": estimate}, PromptCCDConfig)["count_estimate"] == estimate
+    else:
+        with pytest.raises(CheckpointError, match="low <= count <= high"):
+            own_values({"count_estimate": estimate}, PromptCCDConfig)
+
+
 def test_an_image_has_1_to_16384_patches() -> None:
     for side in (14, 14 * 128):
         require_side(side, 14, "image_size")

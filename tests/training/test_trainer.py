@@ -63,6 +63,9 @@ def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(m
     for parameter in learning:
         assert torch.equal(fresh.state[parameter]["momentum_buffer"].isfinite(), parameter.isfinite())
         assert math.isfinite(float(fresh.state[parameter]["momentum_buffer"].sum()))
+    kept = {name: value.clone() for name, value in saved.items()}
+    fresh.step()
+    assert all(torch.equal(saved[name], kept[name]) for name in saved), "the snapshot is nobody's memory"
 
 
 @pytest.mark.slow
