@@ -11,7 +11,7 @@ from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.clustering.part_labels import ENOUGH_PATCHES, fit_part_labels, sample_for_part_labels
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.models.part_labeller import PartLabeller, PartLabelParameters
+from promptccd.models.part_labeller import PartLabeller, PartLabelParameters, objectness
 
 GRID = 10
 PATCH = 8
@@ -235,6 +235,12 @@ def test_labeller_is_saved_and_loaded():
 
 def test_labeller_without_a_fit_calls_everything_background():
     assert (PartLabeller(4, 6)(torch.randn(2, 9, 6)) == 0).all()
+
+
+def test_objectness_is_the_share_of_the_range_and_cut_off_beyond_it():
+    features = torch.tensor([[-9.0], [2.0], [3.0], [6.0], [9.0]])
+    found = objectness(features, torch.ones(1), torch.tensor([2.0, 6.0]))
+    assert found.tolist() == [0, 0, 0.25, 1, 1]
 
 
 @pytest.mark.parametrize("num_parts", [1, 0, -3, 2.5, True, "eight"])

@@ -35,8 +35,8 @@ from promptccd.models import (
 )
 from promptccd.models.loading import find_model, refuse_pickles
 from promptccd.models.stored_files import CODE, own_values
-from promptccd.models.untrusted import one_line, require_side
-from promptccd.models.weights import memory_in_one_line
+from promptccd.models.untrusted import WHOLE, one_line, require_bounds, require_side
+from promptccd.models.weights import memory_in_one_line, stored_weights
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model
 from promptccd.training.recipe import Recipe
@@ -240,6 +240,46 @@ def test_a_count_lies_in_its_range(low: float, count: int, high: int, is_taken: 
     else:
         with pytest.raises(CheckpointError, match="low <= count <= high"):
             own_values({"count_estimate": estimate}, PromptCCDConfig)
+
+
+@pytest.mark.parametrize(
+    ("placed", "said"),
+    [
+        (None, "has no weight_map"),
+        ({}, "has no weight_map"),
+        (["a"], "has no weight_map"),
+        ({"a": 3}, "names the file 3"),
+        ({"a": "../a.safetensors"}, "expected one beside it"),
+        ({"a": "a.bin"}, "expected one beside it"),
+        ({"a": "a.safetensors"}, "which is not there"),
+        (
+            {str(each): f"{each}.safetensors" for each in range(1001)},
+            "names 1001 files: expected at most 1000",
+        ),
+    ],
+    ids=["none", "empty", "list", "number", "outside", "pickle", "missing", "many"],
+)
+def test_an_index_of_shards_names_files_beside_it(placed: object, said: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+    with pytest.raises(CheckpointError, match=said), stored_weights(str(tmp_path)):
+        pass
+
+
+def test_sizes_begin_with_one_and_numbers_of_what_there_may_be_none_with_zero() -> None:
+    sizes = (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "mlp_ratio", "image_size",
+        "patch_size", "projection_hidden_size", "projection_bottleneck_size", "projection_output_size", "pool_size",
+        "prompt_length", "prompts_per_image", "prompts_per_patch", "router_hidden_size",
+    )  # fmt: skip
+    numbers = ("num_register_tokens", "stage", "num_known", "num_components")
+    leasts = {**dict.fromkeys(sizes, 1), **dict.fromkeys(numbers, 0), "num_channels": 3, "num_parts": 2}
+    assert set(leasts) == set(WHOLE)
+    for name, least in leasts.items():
+        require_bounds({name: least})
+        with pytest.raises(ValueError, match=f"{name} >= {least}, got {least - 1}"):
+            require_bounds({name: least - 1})
+    with pytest.raises(ValueError, match="num_channels <= 3, got 4"):
+        require_bounds({"num_channels": 4})
 
 
 def test_an_image_has_1_to_16384_patches() -> None:
