@@ -51,6 +51,64 @@ def test_a_number_that_cannot_be_is_refused(section: str, name: str) -> None:
         assert len(str(error.value)) < 300
 
 
+RATIOS = {"category_ratio": 0.5, "sample_ratio": 0.5}  # go together
+MAY_BE_ZERO = {
+    "data": ["held_out"],
+    "model": ["prompt_reach", "key_reach", "cos_weight", "route_weight", "distill_weight"],
+    "training": [
+        "seed", "learning_rate", "discovery_learning_rate", "prompt_learning_rate", "key_learning_rate",
+        "router_learning_rate", "final_learning_rate_factor", "momentum", "weight_decay", "supervised_weight",
+        "prompt_warmup_epochs", "replay_samples", "init_components", "max_categories", "num_workers",
+    ],
+}  # fmt: skip
+MUST_BE_ABOVE_ZERO = {
+    "data": ["category_ratio", "sample_ratio"],
+    "training": [
+        "prompt_clip", "key_clip", "router_clip", "temperature_unsupervised", "temperature_supervised",
+        "mixture_floor",
+    ],
+}  # fmt: skip
+LEAST = {
+    ("data", "num_classes"): 2, ("data", "images_per_class"): 1, ("data", "discovery_stages"): 1,
+    ("model", "max_model_bytes"): 1, ("training", "epochs"): 1, ("training", "batch_size"): 2,
+    ("training", "refit_every"): 1, ("training", "kmeans_restarts"): 1, ("training", "feature_batch_size"): 1,
+    ("training", "save_steps"): 1,
+}  # fmt: skip
+GREATEST = {
+    ("data", "held_out"): 1.0, ("data", "discovery_stages"): 2, ("training", "final_learning_rate_factor"): 1.0,
+    ("training", "momentum"): 1.0, ("training", "supervised_weight"): 1.0, ("training", "mixture_floor"): 1.0,
+    ("training", "epochs"): 999_999,  # states have six digits for it
+}  # fmt: skip
+
+
+def is_taken(section: str, name: str, value: float) -> bool:
+    more = RATIOS if section == "data" and name in (*RATIOS, "discovery_stages") else {}
+    try:
+        Recipe.from_dict({section: {**more, name: value}})
+    except ConfigurationError as error:
+        assert f"Expected {name}" in str(error)
+        return False
+    return True
+
+
+def test_numbers_reach_to_their_borders() -> None:
+    """Rates and weights may be nothing, what is divided by may not; shares end at 1, counts begin with 1 or 2."""
+    kinds = {(section, name): float if float in alternatives(hint) else int for section, name, hint in FIELDS}
+    for section, names in MAY_BE_ZERO.items():
+        for name in names:
+            assert is_taken(section, name, kinds[section, name](0)), name
+    for section, names in MUST_BE_ABOVE_ZERO.items():
+        for name in names:
+            assert not is_taken(section, name, 0.0), name
+            assert is_taken(section, name, 0.1), name
+    for (section, name), least in LEAST.items():
+        assert is_taken(section, name, least), name
+        assert not is_taken(section, name, least - 1), name
+    for (section, name), most in GREATEST.items():
+        assert is_taken(section, name, most), name
+        assert not is_taken(section, name, most + 1), name
+
+
 @pytest.mark.fault(55)
 @pytest.mark.parametrize(("section", "name", "hint"), FIELDS, ids=lambda value: str(value)[:30])
 def test_a_value_is_taken_or_refused_in_one_line(
@@ -90,6 +148,7 @@ def _fits(value: Any, option: Any) -> bool:
         (b"training: {epochs: 2024-02-31}", "is not YAML"),
         (b"training: {epochs: " + b"9" * 5000 + b"}", "is not YAML"),
         (b"training: {epochs: 0x" + b"f" * 5000 + b"}", "more than 64 bits"),
+        (b"? 0x" + b"f" * 5000 + b"\n: {epochs: 1}", "more than 64 bits"),
         (b"[" * 5000, "nested too deeply"),
         (b"training: " + b"{a: " * 3000 + b"1" + b"}" * 3000, "nested too deeply"),
         (b"a" * (2**20 + 1), "longer than 1,048,576 bytes"),

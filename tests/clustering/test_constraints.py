@@ -14,6 +14,18 @@ def test_the_same_said_in_another_order_is_equal():
     assert one.keys == {"a", "b", "c", "d"}
 
 
+def test_what_is_said_of_one_image_holds_for_those_it_must_be_with():
+    said = GroupingConstraints(
+        must_link=(("a", "b"), ("d", "e")),
+        cannot_link=(("b", "e"), ("c", "e")),
+        pinned={"b": 4},
+        forbidden={"a": {1}, "b": {2}, "c": {3}},
+    )
+    assert said.component_bans() == {"a": {1, 2}, "c": {3}}
+    assert said.component_pins() == {"a": 4}
+    assert said.component_rivals() == {("a", "d"), ("c", "d")}
+
+
 @pytest.mark.parametrize(
     ("said", "named"),
     [

@@ -78,6 +78,14 @@ def test_the_scale_is_the_one_that_finds_held_out_categories_again() -> None:
     assert taught.error == min(by_hand.values())
 
 
+def test_a_scale_to_choose_is_near_whatever_the_true_one_is() -> None:
+    """About the labelled variance itself, from a sixth of it to three times as much; none is off by a third."""
+    scales = PRIORS["calibrated"].scales
+    assert 1.0 in scales
+    for truth in np.geomspace(1 / 6, 3, 60):
+        assert min(max(scale / truth, truth / scale) for scale in scales) < 4 / 3
+
+
 def test_of_scales_that_find_all_again_the_nearest_to_one_is_taken() -> None:
     labels = torch.arange(6).repeat_interleave(8)
     asked = []
@@ -178,6 +186,12 @@ def test_the_matched_prior_expects_the_spread_of_settled_categories() -> None:
     assert prior.psi == pytest.approx(60 * variance)
     direct = estimate_by_split_merge(points, 3, settled=settled, seed=0, prior=prior)
     assert estimate_categories(points, 3, settled=settled, seed=0, prior="matched") == direct
+
+
+def test_two_images_of_one_category_are_enough_to_expect_a_spread() -> None:
+    points = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 9.0], [5.0, 5.0]])
+    _, prior = PRIORS["matched"].expectation(points, torch.tensor([0, 0, 1, -1]), 1.0)
+    assert prior.psi / prior.nu == pytest.approx(1)  # variances of 2 and 0, in the mean
 
 
 def test_the_calibrated_space_makes_settled_categories_round() -> None:

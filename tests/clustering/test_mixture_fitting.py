@@ -296,3 +296,9 @@ def test_a_component_of_one_point_has_no_variance_but_the_floor(covariance_type)
     torch.testing.assert_close(
         mixture.variances, expected[covariance_type].double().expand_as(mixture.variances)
     )
+
+
+def test_a_full_covariance_is_where_the_points_are():
+    """A device without numbers stands for one that is not the CPU."""
+    points = torch.empty(5, 3, device="meta")
+    assert module.COVARIANCES["full"](points).overall_variance(0.1).device == points.device

@@ -11,7 +11,7 @@ from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.clustering.part_labels import ENOUGH_PATCHES, fit_part_labels, sample_for_part_labels
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.models.part_labeller import PartLabeller, PartLabelParameters
+from promptccd.models.part_labeller import PartLabeller, PartLabelParameters, objectness
 
 GRID = 10
 PATCH = 8
@@ -206,12 +206,12 @@ def test_direction_points_to_the_middle_whatever_the_sign_of_the_features():
         assert share_right(found, maps, matching(found, maps)) >= 0.95
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_without_inner_patches_the_object_is_the_smaller_side(sign):
+@pytest.mark.parametrize("factor", [1, -1, 0.01, -0.01])
+def test_without_inner_patches_the_object_is_the_smaller_side(factor):
     maps = torch.tensor([[[0, 0], [0, 1]], [[2, 0], [0, 0]], [[0, 1], [0, 0]], [[0, 0], [2, 0]]]).repeat(
         5, 1, 1
     )
-    features = sign * features_of(maps)
+    features = factor * features_of(maps)
     found = labeller_of(fit_part_labels(features, (2, 2), 3, seed=0))(features)
     assert torch.equal(matching(found, maps)[found], maps.flatten(1))
     assert ((found == 0) == (maps.flatten(1) == 0)).all()
@@ -235,6 +235,12 @@ def test_labeller_is_saved_and_loaded():
 
 def test_labeller_without_a_fit_calls_everything_background():
     assert (PartLabeller(4, 6)(torch.randn(2, 9, 6)) == 0).all()
+
+
+def test_objectness_is_the_share_of_the_range_and_cut_off_beyond_it():
+    features = torch.tensor([[-9.0], [2.0], [3.0], [6.0], [9.0]])
+    found = objectness(features, torch.ones(1), torch.tensor([2.0, 6.0]))
+    assert found.tolist() == [0, 0, 0.25, 1, 1]
 
 
 @pytest.mark.parametrize("num_parts", [1, 0, -3, 2.5, True, "eight"])
@@ -295,6 +301,7 @@ def test_refuses_more_parts_than_distinct_patches():
 def test_narrow_features_and_single_images_will_do():
     maps = layouts(1, 3)
     assert fit_part_labels(features_of(maps), (GRID, GRID), 4, seed=0).num_parts == 4
+    assert fit_part_labels(features_of(maps), (GRID, GRID), "auto", candidates=[3], seed=0).num_parts == 3
     features = features_of(layouts(6, 3))[..., :2]
     found = fit_part_labels(features, (GRID, GRID), 3, seed=0)
     assert (found.projection[:, 2] == 0).all() and found.projection_scale[2] == 1

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -223,3 +224,80 @@ def test_bad_input_is_one_clear_line():
         NormalInverseWishart(kappa=0)
     with pytest.raises(ConfigurationError, match="nu > 7"):
         split_and_merge(points[:3], 2, prior=NormalInverseWishart(nu=7), seed=0)
+
+
+def test_clusters_without_points_have_the_mean_zero():
+    points = torch.tensor([[1.0, 2.0], [5.0, 5.0], [3.0, 4.0]])
+    means = module.cluster_means(points, torch.tensor([0, 2, 0]), 4)
+    assert means.tolist() == [[2, 3], [0, 0], [5, 5], [0, 0]]
+
+
+def test_halves_start_from_a_point_and_one_drawn_by_its_squared_distance(monkeypatch):
+    """Points at 0, 1 and 3 beside a larger cluster; after one step the halves tell which two were drawn."""
+    monkeypatch.setattr(module, "HALVING_RESTARTS", 1)
+    monkeypatch.setattr(module, "HALVING_ITERATIONS", 1)
+    points = torch.cat([torch.tensor([0.0, 1.0, 3.0]).repeat(6000), torch.arange(7.0)])[:, None]
+    labels = torch.cat([torch.arange(6000).repeat_interleave(3), torch.full((7,), 6000)])
+    halves = module.halve(points, labels, 6001, torch.Generator().manual_seed(0))
+    patterns, counts = halves[:-7].view(-1, 3).long().unique(dim=0, return_counts=True)
+    found = {
+        tuple(pattern): count / 6000
+        for pattern, count in zip(patterns.tolist(), counts.tolist(), strict=True)
+    }
+    expected = {
+        (0, 0, 1): (9 / 10 + 4 / 5) / 3,  # 0 and then 3, or 1 and then 3
+        (0, 1, 1): (1 / 10) / 3,  # 0 and then 1
+        (1, 0, 0): (1 / 5) / 3,  # 1 and then 0
+        (1, 1, 0): 1 / 3,  # 3 and then any
+    }
+    assert found == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("sizes", [[40, 7, 23, 12, 31], [4, 3] * 50])
+def test_every_point_lies_nearer_to_the_mean_of_its_own_half(sizes, monkeypatch):
+    monkeypatch.setattr(module, "MIN_HALF", 1)
+    points, groups = blobs(sizes, width=5, spread=2.0)
+    halves = module.halve(points, groups, len(sizes), torch.Generator().manual_seed(0))
+    for group in range(len(sizes)):
+        own, side = points[groups == group], halves[groups == group]
+        means = torch.stack([own[~side].mean(0), own[side].mean(0)])
+        assert torch.equal(torch.cdist(own, means).argmin(1).bool(), side)
+
+
+@pytest.mark.parametrize("least", [2, 6])
+def test_the_best_of_the_restarts_is_mostly_the_best_there_is(least, monkeypatch):
+    """Of eight points in a plane; where no half can have as many as it should, the best is taken nevertheless."""
+    monkeypatch.setattr(module, "MIN_HALF", least)
+    points = torch.randn(60, 8, 2, generator=torch.Generator().manual_seed(1))
+    labels = torch.arange(60).repeat_interleave(8)
+    halves = module.halve(points.flatten(0, 1), labels, 60, torch.Generator().manual_seed(1)).view(60, 8)
+    sides = torch.tensor([(0, *rest) for rest in itertools.product((0, 1), repeat=7)]).bool()
+    smaller = sides.sum(1).minimum((~sides).sum(1))
+    sides = sides[smaller >= (least if least <= 4 else 1)]
+
+    def inertias(own: torch.Tensor, sides: torch.Tensor) -> torch.Tensor:
+        parts = [side[:, :, None] * own for side in (sides, ~sides)]
+        counts = [side.sum(1)[:, None] for side in (sides, ~sides)]
+        means = [part.sum(1) / count for part, count in zip(parts, counts, strict=True)]
+        nearest = torch.where(sides[:, :, None], means[0][:, None], means[1][:, None])
+        return (own - nearest).square().sum((1, 2))
+
+    found = [
+        bool(inertias(own, side[None])[0] <= inertias(own, sides).min() + 1e-5)
+        for own, side in zip(points, halves, strict=True)
+    ]
+    assert sum(found) >= 50
+
+
+def test_a_split_that_leaves_a_half_too_few_points_loses_to_any_that_does_not():
+    """Three points far off would take most off the inertia; of twenty here and twenty there, two halves can be made."""
+    one = torch.tensor([[1.0, 0.0]] * 20 + [[-1.0, 0.0]] * 20 + [[0.0, 5.0]] * 3)
+    labels = torch.arange(40).repeat_interleave(43)
+    halves = module.halve(one.repeat(40, 1), labels, 40, torch.Generator().manual_seed(0)).view(40, 43)
+    smaller = halves.sum(1).minimum((~halves).sum(1))
+    assert (smaller >= 20).float().mean() > 0.9
+
+
+def test_points_that_are_all_alike_have_one_half():
+    halves = module.halve(torch.ones(9, 3), torch.zeros(9).long(), 1, torch.Generator().manual_seed(0))
+    assert not halves.any()

@@ -169,6 +169,8 @@ def test_declared_numbers_of_images() -> None:
     assert counts["inductive", "imagenet100"] == [(210, 350), (140, 550), (140, 600)]
     assert counts["inductive", "tinyimagenet"] == [(420, 700), (280, 1100), (280, 1200)]
     assert counts["class_split=4:2:2:2", "cifar100"] == [(1400, 7000), (600, 11000), (600, 12000)]
+    assert counts["class_split=4:3:2:1", "cifar100"] == [(1400, 10500), (600, 12000), (600, 7500)]
+    assert counts["class_split=1:2:3:4", "cifar100"] == [(350, 7000), (150, 15500), (150, 22500)]
 
 
 @pytest.mark.parametrize(

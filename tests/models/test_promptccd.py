@@ -51,6 +51,21 @@ def test_class_token_equals_the_unmodified_forward(kind: str) -> None:
     torch.testing.assert_close(class_token(backbone, embed(backbone, pixels)), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_what_is_not_loaded_starts_as_widely_as_in_the_backbone() -> None:
+    assert PromptCCDConfig().initializer_range == Dinov2Config().initializer_range
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_attention_of_the_class_token_is_that_of_the_unmodified_forward(kind: str) -> None:
+    vision = BACKBONES[kind]().config.to_dict()
+    model = GCDModel(GCDModel.config_class(vision_config=vision, **TINY_HEAD)).eval()
+    pixels = torch.randn(3, 3, 32, 32)
+    found = model.attention_row(pixels)
+    model.backbone.set_attn_implementation("eager")  # the others do not say what they attend to
+    expected = model.backbone(pixels, output_attentions=True).attentions[-1][:, :, 0, -16:]  # (B, H, L)
+    torch.testing.assert_close(found, expected.transpose(1, 2), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_gradients_equal_those_of_the_unmodified_forward(kind: str) -> None:
     torch.manual_seed(0)

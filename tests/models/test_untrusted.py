@@ -1,8 +1,10 @@
 """What is published and what we save goes through the door that strangers are stopped at."""
 
 import json
+import mmap
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,8 @@ from promptccd.models import (
 )
 from promptccd.models.loading import find_model, refuse_pickles
 from promptccd.models.stored_files import CODE, own_values
-from promptccd.models.untrusted import one_line
+from promptccd.models.untrusted import WHOLE, one_line, require_bounds, require_side
+from promptccd.models.weights import memory_in_one_line, stored_weights
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model
 from promptccd.training.recipe import Recipe
@@ -202,6 +205,102 @@ def test_a_variant_of_the_weights_is_found_by_its_name(finished: Path) -> None:
     with pytest.raises(OSError, match=r"no model\.safetensors"):
         PromptCCDModel.from_pretrained(finished)
     assert PromptCCDModel.from_pretrained(finished, variant="fp16").config.category_ids == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"vision_config": [1]}, "vision_config to be an object"),
+        ({"vision_config": {"hidden_size": 0}}, "hidden_size >= 1, got 0"),
+        ({"vision_config": {"model_type": "resnet"}}, "backbone of type dinov2"),
+        ({"num_known": -1}, "num_known >= 0, got -1"),
+        ({"category_ids": {"0": 1}}, "category_ids to be a list"),
+        ({"category_ids": [0, -1]}, "whole numbers >= 0, got -1"),
+        ({"category_ids": [True]}, "whole numbers >= 0, got True"),
+        ({"category_ids": [2**53]}, "whole numbers >= 0"),
+        ({"category_names": ["two\nlines"]}, "lines of at most 1000 characters"),
+    ],
+)
+def test_values_of_a_configuration_are_checked_before_anything_is_built(values: dict, said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        own_values(values, PromptCCDConfig)
+
+
+@pytest.mark.parametrize(
+    ("low", "count", "high", "is_taken"),
+    [
+        (1, 1, 1, True), (2, 5, 9, True), (99_999, 100_000, 100_000, True), (0, 1, 2, False), (3, 2, 4, False),
+        (1, 4, 3, False), (1, 1, 100_001, False), (1.0, 2, 3, False), (True, 2, 3, False),
+    ],
+)  # fmt: skip
+def test_a_count_lies_in_its_range(low: float, count: int, high: int, is_taken: bool) -> None:
+    estimate = {"low": low, "count": count, "high": high, "method": "m", "margin": "x"}
+    if is_taken:
+        assert own_values({"count_estimate": estimate}, PromptCCDConfig)["count_estimate"] == estimate
+    else:
+        with pytest.raises(CheckpointError, match="low <= count <= high"):
+            own_values({"count_estimate": estimate}, PromptCCDConfig)
+
+
+@pytest.mark.parametrize(
+    ("placed", "said"),
+    [
+        (None, "has no weight_map"),
+        ({}, "has no weight_map"),
+        (["a"], "has no weight_map"),
+        ({"a": 3}, "names the file 3"),
+        ({"a": "../a.safetensors"}, "expected one beside it"),
+        ({"a": "a.bin"}, "expected one beside it"),
+        ({"a": "a.safetensors"}, "which is not there"),
+        (
+            {str(each): f"{each}.safetensors" for each in range(1001)},
+            "names 1001 files: expected at most 1000",
+        ),
+    ],
+    ids=["none", "empty", "list", "number", "outside", "pickle", "missing", "many"],
+)
+def test_an_index_of_shards_names_files_beside_it(placed: object, said: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+    with pytest.raises(CheckpointError, match=said), stored_weights(str(tmp_path)):
+        pass
+
+
+def test_sizes_begin_with_one_and_numbers_of_what_there_may_be_none_with_zero() -> None:
+    sizes = (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "mlp_ratio", "image_size",
+        "patch_size", "projection_hidden_size", "projection_bottleneck_size", "projection_output_size", "pool_size",
+        "prompt_length", "prompts_per_image", "prompts_per_patch", "router_hidden_size",
+    )  # fmt: skip
+    numbers = ("num_register_tokens", "stage", "num_known", "num_components")
+    leasts = {**dict.fromkeys(sizes, 1), **dict.fromkeys(numbers, 0), "num_channels": 3, "num_parts": 2}
+    assert set(leasts) == set(WHOLE)
+    for name, least in leasts.items():
+        require_bounds({name: least})
+        with pytest.raises(ValueError, match=f"{name} >= {least}, got {least - 1}"):
+            require_bounds({name: least - 1})
+    with pytest.raises(ValueError, match="num_channels <= 3, got 4"):
+        require_bounds({"num_channels": 4})
+
+
+def test_an_image_has_1_to_16384_patches() -> None:
+    for side in (14, 14 * 128):
+        require_side(side, 14, "image_size")
+    for side in (13, 14 * 129):
+        with pytest.raises(ValueError, match=f"image_size.* {side}"):
+            require_side(side, 14, "image_size")
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [lambda: torch.empty(2**55), lambda: bytearray(2**62), lambda: mmap.mmap(-1, 2**62)],
+    ids=["by torch", "by Python", "by the system"],
+)
+def test_weights_that_memory_does_not_hold_are_one_line(allocate: Callable[[], object]) -> None:
+    with (
+        pytest.raises(CheckpointError, match="not enough memory for the weights of here"),
+        memory_in_one_line("here"),
+    ):
+        allocate()
 
 
 @pytest.mark.fault(38)

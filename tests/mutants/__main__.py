@@ -20,10 +20,9 @@ from tests.mutants.running import Lines, Project, Worker, run_mutant
 
 AREAS = {
     "models": ["tests/models"],
-    "training": ["tests/training"],
+    "training": ["tests/training", "tests/runs/test_devices.py", "tests/cli/test_values.py"],
     "clustering": ["tests/clustering"],
-    "evaluation": ["tests/evaluation"],
-    "evaluation/protocols.py": ["tests/runs/test_protocols.py"],
+    "evaluation": ["tests/evaluation", "tests/runs/test_protocols.py"],
     "registry": ["tests/registry"],
     "hub/push.py": ["tests/hub/test_push.py"],
 }

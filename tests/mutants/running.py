@@ -70,12 +70,16 @@ class Lines:
             _preload(recorded["modules"], project.package)
 
     def concerned(self, mutant: Mutant) -> list[str]:
-        """Tests that run a mutant, cheapest first; all that use the file for what runs when it is imported."""
+        """Tests that run a mutant, cheapest first.
+
+        For what runs when the file is imported those that use the file, or all where it holds nothing else.
+        """
         names = []
         for name, test in self.tests.items():
             run = test["lines"].get(mutant.file, [])
             if run and (not mutant.lines or not set(mutant.lines).isdisjoint(run)):
                 names.append(name)
+        names = names or ([] if mutant.lines else list(self.tests))
         names = [name for name in names if self.tests[name]["seconds"] < LONGEST_TEST_S]
         return sorted(names, key=lambda name: self.tests[name]["seconds"])
 
@@ -224,9 +228,12 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def _preload(modules: Sequence[str], package: str) -> None:
-    """Import what tests import, so that no process has to again; never what is mutated or tests it."""
-    own = (Path(package).name, "tests", "test_", "conftest", "__m")
+    """Import what tests import, so that no process has to again; never what is mutated, tests it or uses it."""
+    top = Path(package).name
+    own = (top, "tests", "test_", "conftest", "__m")
+    sys.modules[top] = None  # type: ignore[assignment]  # nobody can import it: what needs it stays out with it
     for name in modules:
         if name not in sys.modules and not name.startswith(own):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
+    del sys.modules[top]

@@ -31,8 +31,15 @@ def total(values: list[int] = [0]) -> int:
         raise ValueError(f"{result - 1} is below {-1000 + 1}" + "!")
     return result
 '''
+LIMITS = "MOST = 3\nLEAST = 1\n"
+MAKER = "from toy.sums import larger\n"
 TESTS = """
-from toy.sums import larger, total
+from maker import larger
+from toy.limits import MOST
+from toy.sums import total
+
+def test_most():
+    assert MOST == 3
 
 def test_larger():
     assert larger(1, 2) == 2
@@ -48,50 +55,62 @@ from tests.mutants.__main__ import judged
 from tests.mutants.mutations import mutants_of
 from tests.mutants.running import Lines, Project
 
-project = Project(Path(sys.argv[1]), "src/toy", {"sums.py": ["tests/test_sums.py"]})
-mutants = mutants_of(project.root, project.files()[0])
-verdicts = dict(judged(project, mutants, Lines(project, ["sums.py"]), 2, 5.0))
-print(json.dumps([[each.line, each.operator, verdicts[each]] for each in mutants]))
+project = Project(Path(sys.argv[1]), "src/toy", dict.fromkeys(["sums.py", "limits.py"], ["tests/test_sums.py"]))
+mutants = [mutant for file in project.files() for mutant in mutants_of(project.root, file)]
+verdicts = dict(judged(project, mutants, Lines(project, list(project.areas)), 2, 5.0))
+print(json.dumps([[Path(each.file).stem, each.line, each.operator, verdicts[each]] for each in mutants]))
 """
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("toy")
-    for name, text in (("src/toy/sums.py", TOY), ("tests/test_sums.py", TESTS), ("src/toy/__init__.py", "")):
+    for name, text in {
+        "src/toy/sums.py": TOY,
+        "src/toy/limits.py": LIMITS,
+        "src/toy/__init__.py": "",
+        "maker.py": MAKER,
+        "tests/test_sums.py": TESTS,
+    }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
 
 
 @pytest.fixture(scope="module")
-def verdicts(toy: Path) -> dict[tuple[int, str], str]:
-    """What became of every mutant of the toy, by line and operator."""
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT.root)}
+def verdicts(toy: Path) -> dict[tuple[str, int, str], str]:
+    """What became of every mutant of the toy, by module, line and operator.
+
+    The toy can be imported from the start, as an installed package can, and by what its tests import.
+    """
+    paths = os.pathsep.join(map(str, [PROJECT.root, toy, toy / "src"]))
+    environment = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(toy)], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return {(line, operator): verdict for line, operator, verdict in json.loads(done.stdout.splitlines()[-1])}
+    return {tuple(place): verdict for *place, verdict in json.loads(done.stdout.splitlines()[-1])}
 
 
-def test_mistakes_that_a_test_sees_are_killed(verdicts: dict[tuple[int, str], str]) -> None:
+def test_mistakes_that_a_test_sees_are_killed(verdicts: dict[tuple[str, int, str], str]) -> None:
     for mistake in [
         (3, "4 to 3"),
+        (3, "4 to 5"),
         (8, "> to <="),
         (9, "returns None"),
         (14, "0 to 1"),
         (16, "+= to -="),
         (16, "dropped"),
     ]:
-        assert verdicts[mistake] == "killed", mistake
+        assert verdicts["sums", *mistake] == "killed", mistake
+    assert verdicts["limits", 1, "3 to 4"] == "killed"  # no test runs a line of that module
 
 
-def test_mistakes_that_no_test_sees_survive(verdicts: dict[tuple[int, str], str]) -> None:
-    assert verdicts[8, "> to >="] == "survived"  # equal numbers: nothing could see it
-    assert verdicts[17, "1000 to 1001"] == "survived"  # a sum below the limit is never tried
-    assert verdicts[3, "4 to 5"] == "killed"
-    assert verdicts[18, "dropped"] == "unseen"
+def test_mistakes_that_no_test_sees_survive(verdicts: dict[tuple[str, int, str], str]) -> None:
+    assert verdicts["sums", 8, "> to >="] == "survived"  # equal numbers: nothing could see it
+    assert verdicts["sums", 17, "1000 to 1001"] == "survived"  # a sum below the limit is never tried
+    assert verdicts["limits", 2, "1 to 2"] == "survived"
+    assert verdicts["sums", 18, "dropped"] == "unseen"
 
 
 def test_nothing_is_changed_in_texts_and_annotations(toy: Path) -> None:

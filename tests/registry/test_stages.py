@@ -237,6 +237,30 @@ def test_answers_hold_in_the_next_grouping() -> None:
     assert change.unsatisfied == ((c, d),)  # the grouping has them together and nothing says which one leaves
 
 
+@pytest.mark.parametrize(("truths", "home"), [((3, 5, 5), 5), ((3, 5), 3)])
+def test_linked_images_go_where_most_of_them_are_and_of_equals_to_the_first(
+    truths: tuple[int, ...], home: int
+) -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    keys = [S1.of(truth)[index] for index, truth in enumerate(truths)]
+    for other in keys[1:]:
+        registry.edit(Answer(keys[0], other, True))
+    registry.observe(1, S1.groups(KNOWN))
+    assert {registry.members[key] for key in keys} == {home}
+
+
+def test_a_category_of_several_clusters_has_the_mean_of_all_their_images() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Merge([3, 4]))  # 12 images and 8
+    registry.observe(1, S1.groups(KNOWN))
+    survivor = registry.category(registry.members[S1.of(3)[0]])
+    assert registry.members[S1.of(4)[0]] == survivor.id
+    expected = mean_of(S1, S1.of(3, 4))
+    np.testing.assert_allclose(registry.prototypes[survivor.prototype_row], expected, atol=1e-6)
+
+
 def test_images_that_must_be_apart_go_back_to_where_they_were() -> None:
     registry = known_registry()
     registry.observe(1, S1.groups(KNOWN))
@@ -366,6 +390,8 @@ WRONG: dict[str, tuple[dict, str]] = {
     "another width": ({"prototypes": GROUPS.prototypes[:, :5]}, "another backbone"),
     "a confidence above 1": ({"confidences": np.full(33, 1.5)}, "confidences of 0 to 1"),
     "an empty key": ({"keys": ["", *S1.keys[1:]]}, "keys of 1 to 1000 characters, got ''"),
+    "a key that is no text": ({"keys": [7, *S1.keys[1:]]}, "keys of 1 to 1000 characters, got '7'"),
+    "a key without end": ({"keys": ["k" * 1001, *S1.keys[1:]]}, "keys of 1 to 1000 characters, got 'kkk"),
 }
 
 
@@ -376,6 +402,18 @@ def test_a_malformed_grouping_changes_nothing(values: tuple[dict, str]) -> None:
     with pytest.raises(RegistryError, match=values[1]):
         registry.observe(1, replace(GROUPS, **values[0]))
     assert (registry.state_hash(), registry.stage, len(registry.log)) == (before, 0, 0)
+
+
+def test_a_key_may_have_a_thousand_characters() -> None:
+    registry = known_registry()
+    registry.observe(1, replace(GROUPS, keys=["k" * 1000, *S1.keys[1:]]))
+    assert registry.members["k" * 1000] in registry.categories
+
+
+def test_confidences_are_kept_to_six_places() -> None:
+    registry = known_registry()
+    registry.observe(1, replace(GROUPS, confidences=np.full(33, 2 / 3)))
+    assert {registry.confidences[key] for key in GROUPS.keys} == {0.666667}
 
 
 def test_an_empty_stage_changes_nothing() -> None:

@@ -93,7 +93,9 @@ def test_effects_are_those_of_two_forwards(
 
 
 def test_a_method_without_prompts_has_none(backbone_folder: Path, images: StageImages) -> None:
-    assert measured(with_prompts(GCDModel, backbone_folder), images).to_dict() == {}
+    model = with_prompts(GCDModel, backbone_folder)
+    assert model.num_prompts == 0
+    assert measured(model, images).to_dict() == {}
 
 
 @torch.no_grad()

@@ -63,8 +63,32 @@ def test_images_of_one_digit_move_together(digits: tuple[Tensor, Tensor]) -> Non
     assert found[1] > found[0] + 0.1
 
 
+def test_pictures_may_stay_as_they_are() -> None:
+    still = dict.fromkeys(("join", "rotation", "zoom", "shear", "shift", "bend", "weight_decay"), 0.0)
+    assert PretrainingOptions(**still, warmup_epochs=0).rotation == 0
+
+
 def test_options_out_of_range_are_named(digits: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ConfigurationError, match="epochs >= 1, got 0"):
         PretrainingOptions(epochs=0)
     with pytest.raises(ConfigurationError, match="cell_size <= 16, got 20"):
         pretrain_backbone(digits[0], CONFIG, PretrainingOptions(cell_size=20), seed=1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((1, 3, 16, 16), torch.uint8),
+        ((4, 1, 16, 16), torch.uint8),
+        ((4, 16, 16), torch.uint8),
+        ((4, 3, 16, 16), torch.float32),
+    ],
+)
+def test_what_is_no_two_colour_images_of_bytes_is_refused(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match=r"Expected uint8 \(N >= 2, 3, S, S\)"):
+        pretrain_backbone(torch.zeros(shape, dtype=dtype), CONFIG, PretrainingOptions(epochs=1), seed=1)
+
+
+def test_two_images_are_enough(digits: tuple[Tensor, Tensor]) -> None:
+    backbone = pretrain_backbone(digits[0][:2], CONFIG, PretrainingOptions(epochs=1), seed=1)
+    assert all(value.isfinite().all() for value in backbone.state_dict().values())

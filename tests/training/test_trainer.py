@@ -11,6 +11,7 @@ from datasets import Dataset
 
 from promptccd import PromptCCDModel
 from promptccd.runs import train_run
+from promptccd.training import progress
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import cosine_rate, restore, snapshot
 from tests.conftest import coloured_images
@@ -22,6 +23,20 @@ def test_learning_rate_is_the_papers_cosine() -> None:
     assert rates[200] == pytest.approx(1e-4)
     assert rates[100] == pytest.approx((0.1 + 1e-4) / 2)
     assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(1000.0, [5]), (0.0, [3, 4, 5])])
+def test_off_a_terminal_the_last_epoch_is_always_said(
+    seconds: float, said: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", seconds)
+    caplog.set_level(logging.INFO, progress.__name__)
+    bars = progress.EpochProgress(stage=1, epochs=5, first_epoch=2, steps=1)
+    for epoch in (2, 3, 4):
+        bars.end_epoch(epoch, 0.5)
+    bars.close()
+    lines = [f"stage 1: epoch {epoch}/5, loss 0.500" for epoch in said]
+    assert [record.getMessage()[: len(lines[0])] for record in caplog.records] == lines
 
 
 def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(model: PromptCCDModel) -> None:
@@ -48,6 +63,9 @@ def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(m
     for parameter in learning:
         assert torch.equal(fresh.state[parameter]["momentum_buffer"].isfinite(), parameter.isfinite())
         assert math.isfinite(float(fresh.state[parameter]["momentum_buffer"].sum()))
+    kept = {name: value.clone() for name, value in saved.items()}
+    fresh.step()
+    assert all(torch.equal(saved[name], kept[name]) for name in saved), "the snapshot is nobody's memory"
 
 
 @pytest.mark.slow

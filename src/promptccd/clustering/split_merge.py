@@ -312,7 +312,7 @@ def disjoint(pairs: Tensor, scores: Tensor) -> list[int]:
 def cluster_means(points: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
     """``(K, D)`` in the dtype of the points; zero for a cluster without points."""
     sizes = labels.bincount(minlength=num_clusters)
-    weights = (1 / sizes.clamp(min=1)).to(points)[labels]
+    weights = (1 / sizes).to(points)[labels]  # of clusters with points alone
     order = labels.argsort(stable=True)
     return sum_rows(points, order, weights[order], sizes)
 
@@ -336,8 +336,7 @@ def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
     About the mean of a set the sums of its two halves are s and -s, so s alone says where the border lies.
     """
     sizes = present.sum(1)[:, None]
-    real = present[..., None].to(points)
-    points = (points - (points * real).sum(1, keepdim=True) / sizes[..., None]).mul_(real)
+    points = points - (points * present[..., None]).sum(1, keepdim=True) / sizes[..., None]
     squares = points.square().sum(2)
 
     def rows(indices: Tensor) -> Tensor:
@@ -346,7 +345,7 @@ def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
     first = rows((draws[..., 0] * sizes).long().clamp_(max=sizes - 1))  # (S, R, D)
     distances = squares[:, None] - 2 * first @ points.mT + first.square().sum(2, keepdim=True)
     mass = (distances.clamp_(min=0) * present[:, None]).cumsum(2)  # k-means++: far points are likely
-    drawn = (mass < draws[..., 1:].to(mass) * mass[..., -1:]).sum(2).clamp_(max=sizes - 1)
+    drawn = (mass < draws[..., 1:] * mass[..., -1:]).sum(2)
     direction = rows(drawn) - first
     border = 0.5 * (direction * (first + rows(drawn))).sum(2)
     side = torch.zeros_like(mass, dtype=torch.bool)

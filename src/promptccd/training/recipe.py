@@ -213,7 +213,7 @@ def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any])
     """
     for key in given:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
+            close = difflib.get_close_matches(str(key), known)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigurationError(f"Unknown {what} {key!r}.{hint} It takes: {', '.join(known)}.")
 

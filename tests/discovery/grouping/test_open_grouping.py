@@ -254,10 +254,11 @@ def test_known_categories_that_do_not_fit_are_refused(values):
         KnownCategories(ids, torch.ones(rows, 3))
 
 
-def test_silhouette_is_that_of_the_images_behind_the_centres():
-    points, groups = blobs([12, 9, 15], width=16, spread=0.8)
+@pytest.mark.parametrize("sizes", [[12, 9, 15], [12, 9], [2, 9, 1]])
+def test_silhouette_is_that_of_the_images_behind_the_centres(sizes):
+    points, groups = blobs(sizes, width=16, spread=0.8)
     points = points.double()
-    centres = torch.stack([points[groups == each].mean(0) for each in range(3)])
+    centres = torch.stack([points[groups == each].mean(0) for each in range(len(sizes))])
     expected = silhouette_score(torch.cdist(points, points).square().numpy(), groups, metric="precomputed")
     assert silhouette(points, groups, centres, 0) == pytest.approx(expected, abs=1e-6)
 

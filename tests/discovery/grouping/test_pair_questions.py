@@ -11,6 +11,7 @@ from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import KnownCategories, group_images, pair_questions
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
+from promptccd.models import Assignment
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,113 @@ def test_where_all_are_neighbours_the_image_in_most_doubt_is_asked_about_first()
     questions = pair_questions(grouping, count=3)
     assert [question.first for question in questions][:1] == ["c"]
     assert questions[0].doubt == max(question.doubt for question in questions)
+
+
+def doubtful(*places):
+    """Images in doubt at places far from each other, each among two typical ones of its groups and ten settled ones.
+
+    Settled ones are of the median margin: half of what their two distances add up to.
+
+    Args:
+        places: by key, an image's group, the next group, and the distances to both.
+    """
+    rows = [("typical", 0, 20.0, 8, 9, 0.0, 1.0)]
+    for place, images in enumerate(places):
+        rows += [(f"settled {place}-{each}", place, 0.5 + each, 8, 9, 0.25, 0.75) for each in range(10)]
+        for shift, (key, (own, other, near, far)) in enumerate(images.items()):
+            rows.append((key, place, 0.01 * shift, own, other, near, far))
+            rows += [(f"{each} {key}", place, 20.0, each, 9, 0.0, 1.0) for each in (own, other)]
+    keys, place, shift, own, other, near, far = zip(*rows, strict=True)
+    features = torch.nn.functional.one_hot(torch.tensor(place), len(places) + 1).double()
+    features[:, -1] = torch.tensor(shift)
+    return Assignment(
+        features=torch.nn.functional.normalize(features, dim=1),
+        prototypes=torch.zeros(len({*own, *other}), len(places) + 1),
+        ids=tuple(sorted({*own, *other})),
+        num_known=0,
+        category_ids=torch.tensor(own),
+        confidences=torch.ones(len(rows)),
+        distances=torch.tensor(near),
+        second_ids=torch.tensor(other),
+        second_distances=torch.tensor(far),
+        keys=keys,
+    )
+
+
+def test_two_groups_just_asked_about_wait_for_others():
+    found = doubtful(
+        {"a": (0, 1, 0.5, 0.5)},
+        {"b": (1, 0, 0.49, 0.51)},
+        {"c": (0, 1, 0.48, 0.52)},
+        {"d": (2, 3, 0.47, 0.53)},
+        {"e": (2, 3, 0.46, 0.54)},
+        {"f": (4, 5, 0.44, 0.56)},
+    )
+    # Of what b is worth, c is worth 0.9, d 0.8, e 0.7 and f 0.6; each question about the same groups takes 0.3 off.
+    assert [each.first for each in pair_questions(found, count=6)] == ["a", "d", "b", "f", "e", "c"]
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_of_two_questions_as_good_the_first_by_key_is_asked_whatever_the_order(order):
+    places = [{"a": (0, 1, 0.5, 0.5)}, {"b": (2, 3, 0.5, 0.5)}]
+    found = doubtful(*(places[each] for each in order))
+    assert [each.first for each in pair_questions(found, count=2)] == ["a", "b"]
+
+
+def test_the_images_of_many_places_are_asked_about_by_doubt():
+    places = [
+        {f"{each:02d}": (10 + 2 * each, 11 + 2 * each, 0.5 - each / 500, 0.5 + each / 500)}
+        for each in range(90)
+    ]
+    found = doubtful(*places)
+    assert len(found.keys) > 1024
+    assert [each.first for each in pair_questions(found, count=4)] == ["00", "01", "02", "03"]
+
+
+@pytest.mark.parametrize(
+    ("said", "order"),
+    [
+        ({}, "acb"),
+        ({"asked": [("a", "elsewhere")]}, "cb"),
+        ({"constraints": GroupingConstraints(pinned={"a": 0})}, "cb"),
+    ],
+)
+def test_neighbours_of_what_was_asked_about_wait_for_others(said, order):
+    found = doubtful({"a": (0, 1, 0.5, 0.5), "b": (2, 3, 0.49, 0.51)}, {"c": (4, 5, 0.45, 0.55)})
+    assert [each.first for each in pair_questions(found, **said, count=len(order))] == list(order)
+
+
+def test_an_image_is_shown_beside_the_most_typical_one_of_the_next_group_that_has_any():
+    found = doubtful({"a": (0, 1, 0.5, 0.5)}, {"b": (1, 0, 0.4, 0.6)})
+    question = pair_questions(found, count=1)[0]
+    assert (question.first, question.first_category) == ("a", 0)
+    assert (question.second, question.second_category) == ("1 a", 1)
+    nobody = replace(found, second_ids=torch.full_like(found.second_ids, 7))
+    question = pair_questions(nobody, count=1)[0]
+    assert (question.first, question.second, question.second_category) == ("a", "0 a", 0)
+
+
+def test_doubt_is_one_midway_and_falls_with_the_share_of_the_margin():
+    """To exp(-2) at the median margin."""
+    images = {
+        "midway": (0, 1, 0.5, 0.5),
+        "moved": (0, 1, 0.6, 0.4),
+        "on both": (0, 1, 0.0, 0.0),
+        "nearer": (0, 1, 0.4, 0.6),
+        "nearer, far out": (0, 1, 4.0, 6.0),
+        "as the median": (0, 1, 1.0, 3.0),
+    }
+    questions = pair_questions(doubtful(images), count=20)
+    doubts = {each.first: each.doubt for each in questions}
+    expected = [1, 1, 1, np.exp(-0.8), np.exp(-0.8), np.exp(-2)]
+    assert [doubts[key] for key in images] == pytest.approx(expected)
+
+
+def test_where_every_image_is_midway_all_doubts_are_one():
+    found = doubtful({"a": (0, 1, 0.5, 0.5), "b": (2, 3, 0.5, 0.5)})
+    half = torch.full_like(found.distances, 0.5)
+    questions = pair_questions(replace(found, distances=half, second_distances=half))
+    assert [each.doubt for each in questions] == [1.0] * 10
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -37,7 +37,7 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, num_held: int) -
 
     Args:
         points: ``(N, D)`` unit features.
-        labels: ``(N,)`` group of each.
+        labels: ``(N,)`` group of each; a group that is not held has members.
         centres: ``(K, D)`` means of unit features.
         num_held: the first so many are known prototypes, whose members are not among the points.
     """
@@ -46,14 +46,11 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, num_held: int) -
     squared = squared_distances(points, centres)
     spread = (1 - centres.square().sum(1)).clamp_(min=0)
     to_groups = squared + spread
-    sizes = labels.bincount(minlength=len(centres)).double()
+    sizes = labels.bincount()
     own = to_groups.gather(1, labels[:, None])[:, 0]
     is_new = labels >= num_held
-    others = (sizes[labels] - 1).clamp(min=1)
-    within = torch.where(is_new, own * sizes[labels] / others, own)
-    between = to_groups.scatter(1, labels[:, None], torch.inf)
-    between[:, num_held:][:, sizes[num_held:] == 0] = torch.inf
-    nearest = between.amin(1)
+    within = torch.where(is_new, own * sizes[labels] / (sizes[labels] - 1), own)
+    nearest = to_groups.scatter(1, labels[:, None], torch.inf).amin(1)
     values = (nearest - within) / torch.maximum(nearest, within).clamp(min=1e-12)
     values[is_new & (sizes[labels] == 1)] = 0
     return float(values.mean())

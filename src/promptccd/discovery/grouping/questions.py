@@ -59,7 +59,7 @@ def pair_questions(
     Asked about are images between two groups, with others as doubtful around them, each beside the most typical
     image of the group it might belong to as well. Doubt around an image that was asked about counts less, as do
     groups that were just asked about, so that ten questions are not about one border. No question's answer follows
-    from earlier answers, nor from those of the other questions.
+    from earlier answers, nor from those of the other questions: it is about an image that nothing was said of.
 
     Args:
         found: what is in question, with the keys of the images.
@@ -69,9 +69,7 @@ def pair_questions(
     """
     # Sorted, so that the order they came in cannot matter.
     order = sorted(range(len(found.keys)), key=lambda row: found.keys[row])
-    chooser = _Chooser(
-        found.select(torch.tensor(order, dtype=torch.int64)), asked, constraints or GroupingConstraints()
-    )
+    chooser = _Chooser(found.select(torch.tensor(order)), asked, constraints or GroupingConstraints())
     questions: list[PairQuestion] = []
     while len(questions) < count and (question := chooser.next()) is not None:
         questions.append(question)
@@ -90,20 +88,17 @@ class _Chooser:
         self.keys = found.keys
         self.category = found.category_ids.tolist()
         self.second = found.second_ids.tolist()
-        self.constraints = constraints
-        self.asked = {frozenset(pair) for pair in asked}
         self.typical = _most_typical(self.category, found.distances.tolist())
         self.doubt = _doubt(found)
         self.neighbours = _neighbours(F.normalize(found.features.double(), dim=1))
-        said = constraints.keys | {key for pair in self.asked for key in pair}
+        # Whatever is asked about an image that nothing was said of does not follow from what was said.
+        said = constraints.keys | {key for pair in asked for key in pair}
         self.open = torch.tensor([key not in said for key in self.keys])
         self.open[list(self.typical.values())] = False  # they are what others are compared with
         self.left = self.doubt * self.open
         for row in [row for row, key in enumerate(self.keys) if key in said]:
             self.left[self.neighbours[row]] *= LEFT_AFTER_A_QUESTION
         self.used: Counter[frozenset[int]] = Counter()
-        self.pins = constraints.component_pins()
-        self.rivals = constraints.component_rivals()
 
     def next(self) -> PairQuestion | None:
         """The best question that is left."""
@@ -111,31 +106,16 @@ class _Chooser:
         worth = self.left[self.neighbours].sum(1) * self.doubt
         worth = worth * REPEATED_GROUPS ** torch.tensor(repeats, dtype=torch.float64)
         worth[~self.open] = -1
-        for row in worth.argsort(descending=True, stable=True).tolist():
-            if worth[row] < 0:
-                return None
-            for category in (self.second[row], self.category[row]):
-                other = self.typical.get(category)
-                if other is not None and not self._is_answered(self.keys[row], self.keys[other]):
-                    return self._ask(row, other, category)
-        return None
-
-    def _ask(self, row: int, other: int, category: int) -> PairQuestion:
+        if not (worth >= 0).any():
+            return None
+        row = int(worth.argsort(descending=True, stable=True)[0])
         self.open[row] = False
         self.left[self.neighbours[row]] *= LEFT_AFTER_A_QUESTION
-        self.used[frozenset((self.category[row], self.second[row]))] += 1
+        own, second = self.category[row], self.second[row]
+        self.used[frozenset((own, second))] += 1
+        compared = second if second in self.typical else own  # a known category may have no image here
         return PairQuestion(
-            self.keys[row], self.keys[other], self.category[row], category, float(self.doubt[row])
-        )
-
-    def _is_answered(self, first: str, second: str) -> bool:
-        """Whether it was asked, or follows from links and pins."""
-        one, two = self.constraints.component_of(first), self.constraints.component_of(second)
-        return (
-            one == two
-            or frozenset((first, second)) in self.asked
-            or (min(one, two), max(one, two)) in self.rivals
-            or (one in self.pins and two in self.pins)
+            self.keys[row], self.keys[self.typical[compared]], own, compared, float(self.doubt[row])
         )
 
 
