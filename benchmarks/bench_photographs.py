@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import numpy as np
-import pyarrow.parquet
+import pyarrow.parquet  # type: ignore[import-untyped]
 import torch
 from PIL import Image
 

@@ -1,5 +1,6 @@
 import copy
 import os
+import time
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from promptccd.discovery.embedding import (
     seconds_per_image,
     view_fingerprint,
 )
+from promptccd.discovery.intake.archives import FolderSource
 from promptccd.discovery.intake.intake import read_intake
 from promptccd.errors import ConfigurationError, DataError, DivergedError, RunError
 
@@ -205,6 +207,32 @@ def test_batches_and_workers_change_no_view(model, view, folder, intake, monkeyp
         assert {len(pixels) for pixels in seen[:-1]} <= {batch_size}
         views.append(torch.cat(seen))
     assert all(torch.equal(each, views[0]) for each in views)
+
+
+def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):
+    """An archive is one file with one position."""
+    inside, most = [], []
+
+    class Source(FolderSource):
+        def read(self, *arguments):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.01)
+            inside.pop()
+            return super().read(*arguments)
+
+    with read_intake(Source(folder)) as intake:
+        embed_images(model, view, intake, batch_size=4, workers=4)
+    assert max(most) == 1
+
+
+def test_a_gpu_fetches_views_by_itself(view, folder, intake, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda pixels: pinned.append(pixels) or pixels)
+    batches = [pixels for _, pixels in embedding._made_ahead(intake, view, intake.used, 4, 2, pinned=True)]
+    assert all(one is other for one, other in zip(batches, pinned, strict=True))
+    assert [len(pixels) for pixels in batches] == [4, 4, 2]
+    assert len(list(embedding._made_ahead(intake, view, intake.used, 4, 2, pinned=False))) == len(pinned) == 3
 
 
 def test_a_device_is_given_more_before_features_are_fetched(
