@@ -6,6 +6,7 @@ from benchmarks import (
     bench_discovery,
     bench_head,
     bench_parts_step,
+    bench_photographs,
     bench_split_merge,
     bench_step,
     bench_views,
@@ -23,6 +24,7 @@ def main() -> None:
         (bench_views, []),
         (bench_accuracy, []),
         (bench_discovery, []),
+        (bench_photographs, []),
     ):
         print(f"\n== {benchmark.__name__.removeprefix('benchmarks.')} ==", flush=True)
         benchmark.main(argv)

@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -80,7 +81,9 @@ def write_directory(
         shutil.rmtree(staging, ignore_errors=True)
         if _speaks_of(error, (errno.ENOSPC,)):
             least = max(least, _free(path))  # it was not enough
-        raise _not_written(path, f"more than {_readable(least)}", "What was saved before", error) from error
+        raise _not_written(
+            path, f"more than {readable_size(least)}", "What was saved before", error
+        ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)  # gone, if it is in place
 
@@ -135,7 +138,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             staging.unlink()
-        raise _not_written(path, _readable(len(data)), "The old one", error) from error
+        raise _not_written(path, readable_size(len(data)), "The old one", error) from error
 
 
 def open_to_change(path: Path, flags: int = 0) -> int:
@@ -233,8 +236,8 @@ def require_space(folder: Path, needed: int, what: str) -> None:
     free = _free(folder)
     if free < needed:
         raise DiskError(
-            f"No room for {what}: about {_readable(needed)} needed, {_readable(free)} free in {folder}. Free some "
-            "space, or give another folder."
+            f"No room for {what}: about {readable_size(needed)} needed, {readable_size(free)} free in {folder}. Free "
+            "some space, or give another folder."
         )
 
 
@@ -327,6 +330,66 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8")
 
 
+class Overflow:
+    """Bytes by number: in memory up to a limit, then in a file without a name, which goes with the process.
+
+    One thread adds; any may get.
+
+    Args:
+        most_in_memory: bytes.
+        folder: where the file is made, and takes at most half of what is free then; none keeps no more than memory
+            may take. What is not kept is not an error: whoever asks for it makes it again.
+    """
+
+    def __init__(self, most_in_memory: int, folder: Path | None = None):
+        self._most, self._folder = most_in_memory, folder
+        self._near: dict[int, bytes] = {}
+        self._far: dict[int, tuple[int, int]] = {}  # where it begins, and how long it is
+        self._file: Any = None
+        self._end = self._room = 0
+        self.bytes_in_memory = 0
+
+    def add(self, number: int, content: bytes) -> None:
+        """Keep bytes that nobody will change, while there is room."""
+        if self.bytes_in_memory + len(content) <= self._most:
+            self._near[number] = content
+            self.bytes_in_memory += len(content)
+            return
+        if self._folder is None:
+            return
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - as long as we are
+                self._room = _free(self._folder) // 2
+            if self._end + len(content) > self._room:
+                raise OSError(errno.ENOSPC, "half of the free space is taken")
+            if os.pwrite(self._file.fileno(), content, self._end) == len(content):
+                self._far[number] = (self._end, len(content))
+                self._end += len(content)
+        except OSError as error:
+            logger.warning(
+                "%s takes no more (%s): what is missing is made again.", self._folder, error.strerror
+            )
+            self._folder = None
+
+    def get(self, number: int) -> bytearray | None:
+        """A copy of what was kept under a number; `None` if nothing was."""
+        if number in self._near:
+            return bytearray(self._near[number])
+        if number not in self._far:
+            return None
+        start, length = self._far[number]
+        content = bytearray(os.pread(self._file.fileno(), length, start))
+        return content if len(content) == length else None
+
+    def clear(self) -> None:
+        """Keep nothing of it any longer."""
+        self._near, self._far, self.bytes_in_memory = {}, {}, 0
+        if self._file is not None:
+            self._file.close()
+        self._file, self._end = None, 0
+
+
 def _temporary(path: Path) -> Path:
     """A name beside a path that nobody can have foreseen."""
     return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
@@ -393,7 +456,8 @@ def _free(path: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def _readable(size: int) -> str:
+def readable_size(size: int) -> str:
+    """Bytes as a person says them."""
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
@@ -408,7 +472,7 @@ def _not_written(path: Path, needed: str, kept: str, error: Exception) -> DiskEr
     reason = error.strerror if isinstance(error, OSError) else str(error)
     mended = "free some space" if _speaks_of(error, _NO_SPACE) else "make it writable"
     return DiskError(
-        f"Could not write {path}: {needed} needed, {_readable(_free(path))} free ({reason}). {kept} is untouched: "
+        f"Could not write {path}: {needed} needed, {readable_size(_free(path))} free ({reason}). {kept} is untouched: "
         f"{mended} and run the same command again."
     )
 

@@ -502,3 +502,83 @@ def test_lack_of_memory_is_said(monkeypatch):
     assert decode_image(encoded(picture(), "BMP")).verdict == Verdict(
         SKIPPED, "not enough memory to decode it"
     )
+
+
+def photograph(width=1030, height=773):
+    """A picture with edges and a fine grain, of no even size."""
+    rng = np.random.default_rng(0)
+    coarse = Image.fromarray(rng.integers(0, 256, (11, 14, 3), dtype=np.uint8))
+    grain = rng.normal(0, 6, (height, width, 3))
+    pixels = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)) + grain
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def part_shown(decoded, size=(103, 77)):
+    """What a decoded image shows of the picture, small, as integers."""
+    small = decoded.image.resize(size, Image.Resampling.BOX, decoded.box)
+    return np.asarray(small).astype(int)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(("enough", "scale"), [(100, 4), (96, 8), (386, 2), (387, 1), (774, 1), (None, 1)])
+def test_reduced_decode_shows_the_same_picture(orientation, enough, scale):
+    content = oriented("JPEG", orientation, photograph())
+    whole, reduced = decode_image(content), decode_image(content, enough=enough)
+    upright = (1030, 773) if orientation < 5 else (773, 1030)
+    assert reduced.verdict == whole.verdict
+    assert reduced.size == whole.size == upright
+    assert reduced.image.size == tuple(-(-side // scale) for side in upright)
+    size = tuple(side // 10 for side in upright)
+    assert (
+        np.abs(part_shown(reduced, size) - part_shown(whole, size)).mean() < 3
+    )  # of 255; 60 for another turn
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 40}], ids=str)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_every_kind_of_jpeg_is_reduced(mode, options):
+    content = encoded(photograph().convert(mode), "JPEG", **options)
+    whole, reduced = decode_image(content), decode_image(content, enough=190)
+    assert reduced.image.size == (258, 194)
+    assert np.abs(part_shown(reduced) - part_shown(whole)).mean() < 3
+
+
+def test_only_jpeg_files_are_reduced():
+    for codec in ("PNG", "WEBP", "TIFF", "BMP"):
+        content = encoded(photograph(), codec)
+        assert pixels_of(decode_image(content, enough=1)) == pixels_of(decode_image(content))
+    with Image.open(
+        io.BytesIO(encoded(photograph(), "JPEG"))
+    ) as opened:  # of the caller, who may still need it
+        assert decode_image(opened, enough=1).image.size == (1030, 773)
+    strip = encoded(photograph(3000, 148), "JPEG")  # loses its ends in whole pixels
+    assert decode_image(strip, enough=1).image.size == (3000, 148)
+
+
+def test_limits_hold_for_the_whole_and_not_for_what_is_decoded():
+    content = encoded(photograph(), "JPEG")
+    assert decode_image(content, max_pixels=1030 * 773, enough=8).verdict == Verdict(USED)
+    refused = decode_image(content, max_pixels=1030 * 773 - 1, enough=8)
+    assert refused == decode_image(content, max_pixels=1030 * 773 - 1)
+    assert "1030 x 773 exceeds the limit" in refused.verdict.note
+    at = content.index(b"\xff\xc0") + 5  # height and width in the header of the frame
+    for sides in ((65_000, 65_000), (65_500, 9_000), (0, 773)):
+        forged = content[:at] + b"".join(side.to_bytes(2, "big") for side in sides) + content[at + 4 :]
+        assert decode_image(forged, enough=8).verdict == decode_image(forged).verdict
+        assert decode_image(forged, enough=8).image is None
+
+
+@pytest.mark.filterwarnings("ignore:::PIL")
+def test_damage_is_found_in_a_reduced_decode_as_well():
+    content = encoded(photograph(300, 220), "JPEG")
+    for cut in range(1, len(content), len(content) // 40):
+        assert decode_image(content[:cut], enough=50).verdict == decode_image(content[:cut]).verdict
+    rng, verdicts = np.random.default_rng(0), Counter()
+    for _ in range(60):
+        damaged = bytearray(content)
+        for where in rng.integers(0, len(content), 3):
+            damaged[where] = rng.integers(0, 256)
+        found = [decode_image(bytes(damaged), enough=enough).verdict for enough in (None, 50)]
+        assert found[0] == found[1]
+        verdicts[found[0].status] += 1
+    assert verdicts[SKIPPED] > 0

@@ -22,6 +22,7 @@ from promptccd.data.views import (
     build_image_processor,
     normalise,
 )
+from tests.data.test_images import oriented, photograph
 
 SMALL = ViewOptions(image_size=28, resize_size=32)
 BICUBIC = Image.Resampling.BICUBIC
@@ -211,6 +212,36 @@ def test_evaluation_view_is_the_processors(size, options):
     top, left = ((side - options.image_size) // 2 for side in grid.shape[:2])
     crop = grid[top : top + options.image_size, left : left + options.image_size]
     assert np.array_equal(pixels.permute(1, 2, 0), crop)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(1030, 773), (773, 1031), (1024, 1024), (1399, 519)])
+def test_view_of_a_reduced_photograph_is_that_of_the_whole(size, orientation):
+    content = oriented("JPEG", orientation, photograph(*size))
+    view = EvaluationView(build_image_processor(ViewOptions(image_size=56, resize_size=64)))
+    assert view.enough == 128
+    reduced = decode_image(content, enough=view.enough)
+    assert min(reduced.image.size) < min(size) / 3
+    exact, close = (view(decoded).int() for decoded in (decode_image(content), reduced))
+    assert (exact - close).abs().float().mean() < 0.8
+    # it lies where the other lies, not a pixel beside it
+    beside = (exact[:, 1:, 1:] - close[:, :-1, :-1]).abs().float().mean()
+    assert (exact - close).abs().float().mean() < beside / 4
+
+
+def test_view_asks_for_enough_of_every_size():
+    for size in ({"shortest_edge": 30}, {"height": 30, "width": 20}, {"height": 20, "width": 30}):
+        processor = BitImageProcessorPil(size=size, crop_size={"height": 20, "width": 20})
+        view = EvaluationView(processor)
+        assert view.enough == 60
+        assert torch.equal(pickle.loads(pickle.dumps(view))(picture(90, 70)), view(picture(90, 70)))
+        expected = processor(picture(90, 70), do_rescale=False, do_normalize=False, return_tensors="pt")
+        assert torch.equal(view(picture(90, 70)), expected["pixel_values"][0])
+
+
+def test_view_of_a_skipped_image_is_refused():
+    with pytest.raises(ValueError, match="got one that was skipped"):
+        EvaluationView(build_image_processor(SMALL))(decode_image(b"nothing"))
 
 
 def test_strips_take_little_memory():

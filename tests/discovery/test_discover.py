@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
+from promptccd.data import duplicates
 from promptccd.discovery import discover
+from promptccd.discovery.intake import intake
 from promptccd.errors import ConfigurationError, DiskError, RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import load_registry
@@ -24,6 +28,7 @@ from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import REFUSED, SKIPPING
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
 
+discover_module = sys.modules["promptccd.discovery.discover"]  # whose name the function took
 WRITTEN = ("assignments.csv", "discovery.html", "discovery.json", "registry.json", "registry.safetensors")
 
 
@@ -261,6 +266,48 @@ def test_seconds_of_every_step_are_told(session, albums, tmp_path):
     result = discover(session, albums[0], tmp_path / "out")
     assert list(result.seconds) == ["reading", "features", "grouping", "writing"]
     assert sum(result.counts.values()) == result.report.found == len(result.rows)
+
+
+def test_workers_batches_and_room_change_no_byte(stage0, albums, tmp_path, monkeypatch):
+    options = ("--workers", "1"), ("--workers", "4"), ("--workers", "2", "--batch_size", "32")
+    for number, words in enumerate(options):
+        monkeypatch.setattr(intake, "VIEW_BYTES", [2**20, 1000, 0][number])
+        monkeypatch.setattr(intake, "THUMBNAIL_BYTES", [2**20, 1000, 0][number])
+        assert run(stage0, albums[0], tmp_path / str(number), *words) == 0
+    for name in WRITTEN:
+        assert len({(tmp_path / str(number) / name).read_bytes() for number in range(3)}) == 1, name
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypatch, caplog, many):
+    counts, decode = Counter(), duplicates.decode_image
+
+    def counting(content, **options):
+        counts[content] += 1
+        return decode(content, **options)
+
+    for module in (duplicates, intake):
+        monkeypatch.setattr(module, "decode_image", counting)
+    if many:  # for the memory; the rest lies on disk meanwhile
+        monkeypatch.setattr(intake, "VIEW_BYTES", 2000)
+        monkeypatch.setattr(intake, "THUMBNAIL_BYTES", 2000)
+        monkeypatch.setattr(intake, "TRIED", 3)
+        monkeypatch.setattr(discover_module, "MANY", 5)
+    with caplog.at_level("INFO", logger="promptccd"):
+        assert run(stage0, albums[0], tmp_path / "out", "--device", "cpu", "--workers", "3") == 0
+    assert set(counts.values()) == {1}
+    assert len(counts) == len(list(albums[0].iterdir())) == 32
+    said = (
+        r"32 files: about \d+ s to read them, 3 at once, and at most \d+ s for their features on cpu\. Up to "
+    )
+    said += r"\S+ [kM]B of memory besides the model, and up to \S+ [kM]B of disk in .*out until the end\."
+    assert bool(re.search(said, caplog.text)) == many
+
+
+def test_times_are_said_as_people_say_them():
+    assert [discover_module._time(each) for each in (3.4, 119, 600, 7199, 9000)] == [
+        "3 s", "119 s", "10 min", "120 min", "2.5 h",
+    ]  # fmt: skip
 
 
 def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, albums, tmp_path, capsys):

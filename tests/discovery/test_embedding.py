@@ -1,5 +1,6 @@
 import copy
 import os
+import time
 
 import numpy as np
 import pytest
@@ -7,20 +8,25 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+from promptccd.data.creatures import draw_creature
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.discovery import embedding
 from promptccd.discovery.embedding import (
     FeatureCache,
     cache_folder,
     can_use_bf16,
+    device_named,
     embed_images,
     feature_space,
     load_embedder,
     model_fingerprint,
     resolve_precision,
+    seconds_per_image,
     view_fingerprint,
 )
+from promptccd.discovery.intake.archives import FolderSource
 from promptccd.discovery.intake.intake import read_intake
-from promptccd.errors import DataError, DivergedError, RunError
+from promptccd.errors import ConfigurationError, DataError, DivergedError, RunError
 
 CPU = torch.device("cpu")
 
@@ -164,6 +170,108 @@ def test_cache_is_bounded(tmp_path):
     assert f"{9:064x}" in kept
     assert f"{0:064x}" not in kept
     assert cache.load("other", [f"{9:064x}"]) == {}
+
+
+def test_reduced_photographs_have_the_features_of_whole_ones(tmp_path):
+    """Of a backbone that knows photographs, at the fewest pixels that are enough, and at more."""
+    for number, side in enumerate((1024, 1031, 1100, 1280, 1777)):
+        pixels = draw_creature(number, 0, size=side).pixels.astype(np.int16)
+        pixels = pixels + np.random.default_rng(number).normal(0, 6, pixels.shape).astype(np.int16)
+        image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).crop((0, 0, side, side - 27 * number))
+        image.save(tmp_path / f"{number}.jpg", quality=90)
+        image.save(tmp_path / f"{number}.png", compress_level=1)
+    model, view = load_embedder("photographs")
+    with read_intake(tmp_path, view=view) as intake:
+        found = embed_images(model, view, intake, precision="fp32")
+        whole = torch.stack([view(intake.open(file)) for file in intake.used])
+    with torch.no_grad():
+        exact = F.normalize(model(normalise(whole, view.mean, view.std)).features, dim=-1)
+    cosines = (found * exact).sum(1)
+    assert cosines[1::2].min() > 0.99999  # PNG
+    assert cosines[::2].min() > 0.999
+    assert (exact[::2] @ exact[::2].T).fill_diagonal_(0).max() < 0.99
+
+
+def test_batches_and_workers_change_no_view(model, view, folder, intake, monkeypatch):
+    seen = []
+
+    def forward(model, view, pixels, precision):
+        seen.append(pixels)
+        return torch.ones(len(pixels), 4)
+
+    monkeypatch.setattr(embedding, "_forward", forward)
+    views = []
+    for batch_size, workers in ((1, 1), (3, 4), (10, 2), (64, 3)):
+        seen.clear()
+        embed_images(model, view, intake, batch_size=batch_size, workers=workers)
+        assert {len(pixels) for pixels in seen[:-1]} <= {batch_size}
+        views.append(torch.cat(seen))
+    assert all(torch.equal(each, views[0]) for each in views)
+
+
+def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):
+    """An archive is one file with one position."""
+    inside, most = [], []
+
+    class Source(FolderSource):
+        def read(self, *arguments):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.01)
+            inside.pop()
+            return super().read(*arguments)
+
+    with read_intake(Source(folder)) as intake:
+        embed_images(model, view, intake, batch_size=4, workers=4)
+    assert max(most) == 1
+
+
+def test_a_gpu_fetches_views_by_itself(view, folder, intake, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda pixels: pinned.append(pixels) or pixels)
+    batches = [pixels for _, pixels in embedding._made_ahead(intake, view, intake.used, 4, 2, pinned=True)]
+    assert all(one is other for one, other in zip(batches, pinned, strict=True))
+    assert [len(pixels) for pixels in batches] == [4, 4, 2]
+    assert len(list(embedding._made_ahead(intake, view, intake.used, 4, 2, pinned=False))) == len(pinned) == 3
+
+
+def test_a_device_is_given_more_before_features_are_fetched(
+    model, counted, view, intake, tmp_path, monkeypatch
+):
+    expected = embed_images(model, view, intake, batch_size=2)
+    fetched = []
+    monkeypatch.setattr(embedding, "_most_on_device", lambda device: 3)
+    monkeypatch.setattr(
+        embedding, "require_finite", lambda rows, names: fetched.append((counted.images - 10, names[0]))
+    )
+    assert torch.equal(embed_images(model, view, intake, batch_size=2), expected)
+    assert fetched == [(6, "0.png"), (6, "2.png"), (6, "4.png"), (10, "6.png"), (10, "8.png")]
+
+    def stop(batches, total, label):
+        for number, batch in enumerate(batches):
+            if number == 4:
+                raise KeyboardInterrupt
+            yield batch
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_images(model, view, intake, batch_size=2, cache=FeatureCache(tmp_path), progress=stop)
+    space = feature_space(model, view, resolve_precision("auto", CPU))
+    hashes = [file.content_hash for file in intake.used]
+    assert set(FeatureCache(tmp_path).load(space, hashes)) == set(hashes[:8])
+
+
+def test_a_device_that_is_not_there_is_said(backbone_folder):
+    assert device_named("cpu") == CPU
+    for name in ("cuda:99", "nonsense", "cpu:x"):
+        with pytest.raises(ConfigurationError, match=f"Cannot compute on '{name}': .* Give another --device"):
+            device_named(name)
+
+
+def test_time_is_tried_on_a_few_blank_images(model, counted, view):
+    assert 0 < seconds_per_image(model, view, 32, "auto") < 10
+    assert counted.images == 16
+    seconds_per_image(model, view, 1, "fp32")
+    assert counted.images == 18
 
 
 def test_what_an_interrupted_run_computed_is_kept(model, counted, view, intake, tmp_path):

@@ -11,9 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from promptccd.cli.parsing import MOST_DIGITS, MOST_SEED, add_model_limit, command, show, whole_number
+from promptccd.cli.parsing import (
+    MOST_DIGITS,
+    MOST_SEED,
+    MOST_WORKERS,
+    add_model_limit,
+    command,
+    show,
+    whole_number,
+)
 from promptccd.cli.tables import table
-from promptccd.data.limits import MIB
+from promptccd.data.limits import ANY, MIB, IntakeLimits
 from promptccd.discovery import (
     EXPORTS,
     AdaptationOptions,
@@ -22,6 +30,7 @@ from promptccd.discovery import (
     FeatureCache,
     discover,
 )
+from promptccd.discovery.embedding import BATCH_SIZE
 from promptccd.discovery.registry_edits import (
     correct,
     dissolve_in,
@@ -176,9 +185,20 @@ def add_commands(commands: Any) -> None:
     found.add_argument("--epochs", type=whole_number(), default=AdaptationOptions.epochs, help="of --adapt")
     found.add_argument(
         "--batch_size",
-        type=whole_number(),
-        default=AdaptationOptions.batch_size,
-        help="images per step of --adapt",
+        type=whole_number(1),
+        help=f"images per forward ({BATCH_SIZE}), and per step of --adapt ({AdaptationOptions.batch_size})",
+    )
+    found.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
+    found.add_argument(
+        "--workers",
+        type=whole_number(1, MOST_WORKERS),
+        help="images that are decoded at once; as many as cores",
+    )
+    found.add_argument(
+        "--limit",
+        type=whole_number(1),
+        metavar="FILES",
+        help="refuse more files than these; no limit if not given",
     )
     found.add_argument(
         "--export",
@@ -206,13 +226,18 @@ def add_commands(commands: Any) -> None:
 def discover_command(options: argparse.Namespace) -> None:
     """``promptccd discover``."""
     num_categories = _count(options.num_categories)
-    adaptation = (
-        AdaptationOptions(epochs=options.epochs, batch_size=options.batch_size) if options.adapt else None
-    )
+    adaptation = None
+    if options.adapt:
+        adaptation = AdaptationOptions(
+            epochs=options.epochs, batch_size=options.batch_size or AdaptationOptions.batch_size
+        )
     session = DiscoverySession.open(
         options.model,
         seed=options.seed,
+        limits=IntakeLimits(max_files=options.limit or ANY),
         cache=None if options.no_cache else FeatureCache(),
+        workers=options.workers,
+        device=options.device,
         max_model_bytes=options.max_model_bytes,
     )
     with StopRequest() as stop:
@@ -225,6 +250,7 @@ def discover_command(options: argparse.Namespace) -> None:
             exports=options.export,
             file_names=options.file_names,
             precision=options.precision,
+            batch_size=options.batch_size or BATCH_SIZE,
             stop=stop,
         )
     show(options, _plain(result), lambda: _summary(result))

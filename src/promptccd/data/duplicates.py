@@ -3,7 +3,7 @@
 import hashlib
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from promptccd.data.images import MAX_ASPECT, Verdict, decode_image
+from promptccd.data.views import EvaluationView
 
 MAX_BITS = 3  # of 64 that may differ
 MAX_DIFFERENCE = 4.0  # mean absolute difference of miniatures, in grey levels of 255
@@ -103,37 +104,44 @@ class SeenImage:
     Attributes:
         size: width and height in pixels, upright.
         fingerprint: finds near duplicates.
-        thumbnail: see `thumbnail_of`; empty if it was not kept.
-        view: ``(3, S, S)`` uint8, or `None` if it was not kept.
+        thumbnail: see `thumbnail_of`.
+        view: ``(3, S, S)`` uint8, or `None` if none was asked for.
     """
 
     size: tuple[int, int]
     fingerprint: Fingerprint
-    thumbnail: bytes = b""
+    thumbnail: bytes
     view: Tensor | None = None
 
 
-def look_at(
-    content: bytes, max_pixels: int, view: Callable[[Image.Image], Tensor] | None
-) -> tuple[Verdict, SeenImage | None]:
-    """Decode the bytes of a file once.
+def view_of(content: bytes, max_pixels: int, view: EvaluationView) -> Tensor | None:
+    """The view of an image file, whatever else is made of it; `None` if it is skipped."""
+    decoded = decode_image(content, max_pixels=max_pixels, enough=_enough(view))
+    return None if decoded.image is None else view(decoded)
+
+
+def _enough(view: EvaluationView) -> int:
+    return max(view.enough, 2 * THUMBNAIL_SIDE)
+
+
+def look_at(content: bytes, max_pixels: int, view: EvaluationView | None) -> tuple[Verdict, SeenImage | None]:
+    """Decode the bytes of a file once; a JPEG no larger than the view needs.
 
     Args:
         content: all bytes of the file.
         max_pixels: largest width times height.
-        view: makes the view to keep, if any.
+        view: makes the view to keep, if any; without one everything is decoded whole.
 
     Returns:
         The verdict, and what is kept of the image, `None` exactly when it is skipped.
     """
-    decoded = decode_image(content, max_pixels=max_pixels)
+    decoded = decode_image(content, max_pixels=max_pixels, enough=None if view is None else _enough(view))
     image = decoded.image
     if image is None:
         return decoded.verdict, None
     small = _shrunk(image)
-    kept = None if view is None else view(image)
-    seen = SeenImage(image.size, fingerprint_of(small), _encoded(small), kept)
-    return decoded.verdict, seen
+    kept = None if view is None else view(decoded)
+    return decoded.verdict, SeenImage(decoded.size, fingerprint_of(small), _encoded(small), kept)
 
 
 def thumbnail_of(image: Image.Image) -> bytes:

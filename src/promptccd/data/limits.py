@@ -1,11 +1,13 @@
 """How much is taken in from people, and the two ways of saying no: to one file, or to all of them."""
 
+import sys
 from dataclasses import dataclass
 
 from promptccd.data.images import MAX_PIXELS
 from promptccd.errors import DataError
 
 MIB = 2**20
+ANY = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,9 @@ class IntakeLimits:
             over it is skipped, an archive over it refused. Content below `SMALL` is never held against it.
     """
 
-    max_files: int = 100_000
+    max_files: int = ANY
     max_file_bytes: int = 256 * MIB
-    max_total_bytes: int = 256 * 1024 * MIB
+    max_total_bytes: int = ANY
     max_pixels: int = MAX_PIXELS
     max_ratio: int = 200
 
@@ -46,7 +48,7 @@ class IntakeLimits:
     @property
     def max_entries(self) -> int:
         """Entries of any kind: macOS adds a shadow to every file it packs, and folders are entries too."""
-        return 4 * self.max_files + 1000
+        return 4 * min(self.max_files, _MOST_LISTED) + 1000
 
     def require_files(self, found: int, where: str) -> None:
         """Refuse a source with too many files.
@@ -61,6 +63,7 @@ class IntakeLimits:
             )
 
 
+_MOST_LISTED = 1_000_000  # of an archive, whose list is read in one piece and takes a gigabyte of memory
 SMALL = MIB  # a blank drawing packs a thousandfold and harms nobody
 
 

@@ -1,11 +1,14 @@
 """From a folder of images to groups, in one call: read, embed, group, write down."""
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.adapt import (
@@ -25,18 +28,32 @@ from promptccd.discovery.checkpoint import (
     load_progress,
     save_progress,
 )
-from promptccd.discovery.embedding import Precision
+from promptccd.discovery.embedding import BATCH_SIZE, Precision, seconds_per_image
 from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows
-from promptccd.discovery.intake.intake import IntakeReport
+from promptccd.discovery.intake.intake import THUMBNAIL_BYTES, VIEW_BYTES, IntakeReport
 from promptccd.discovery.page import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.registry import PROTOTYPES, REGISTRY, StageChange, load_registry
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.storage import CHECKSUMS, make_folder, refuse_links, remove_leftovers, require_space
+from promptccd.storage import (
+    CHECKSUMS,
+    make_folder,
+    readable_size,
+    refuse_links,
+    remove_leftovers,
+    require_space,
+)
 from promptccd.training.progress import StopRequest, progress_bar
 
+logger = logging.getLogger(__name__)
+
+MANY = 1_000  # files, from which on it is said what they will cost
+_THUMBNAIL_BYTES = 6_000  # of 128 pixels
+_FILE_BYTES = (
+    3_000  # name, verdict, hash, fingerprint and what else is remembered of one; besides its features
+)
 _PAGE = "discovery.html"
 _WRITTEN = (
     REGISTRY,
@@ -90,6 +107,7 @@ def discover(
     exports: Sequence[str] = (),
     file_names: bool = False,
     precision: Precision = "auto",
+    batch_size: int = BATCH_SIZE,
     stop: StopRequest | None = None,
 ) -> DiscoveryResult:
     """Group the images of a source and write everything down.
@@ -108,6 +126,7 @@ def discover(
         exports: names of `EXPORTS` besides ``csv``.
         file_names: let the exported images tell what their files were called; ``assignments.csv`` does in any case.
         precision: of the model's forward.
+        batch_size: images per forward.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:
@@ -118,7 +137,7 @@ def discover(
         require_head(session)
     target = _target(source, out)
     return _Discovery(
-        session, source, target, num_categories, adaptation, exports, file_names, precision, stop
+        session, source, target, num_categories, adaptation, exports, file_names, precision, batch_size, stop
     ).run()
 
 
@@ -151,6 +170,7 @@ class _Discovery:
     exports: Sequence[str]
     file_names: bool
     precision: Precision
+    batch_size: int
     stop: StopRequest | None
 
     def run(self) -> DiscoveryResult:
@@ -165,7 +185,7 @@ class _Discovery:
             with self._timed(seconds, "reading"):
                 self._read(start)
             with self._timed(seconds, "features"):
-                session.embed(self._progress, self.precision)
+                session.embed(self._progress, self.precision, self.batch_size)
             with self._timed(seconds, "grouping"):
                 self._group(start)
             if self.adaptation is not None and start.trained is None:
@@ -195,7 +215,7 @@ class _Discovery:
         session, earlier = self.session, start.earlier
         if earlier is not None:
             session.registry = earlier.registry
-        session.read(self.source, self._progress)
+        session.read(self.source, self._progress, self.out, self._announce)
         if (
             earlier is not None
             and earlier.before is not None
@@ -208,6 +228,20 @@ class _Discovery:
             require_enough_images(session)
             _require_absent(self._stage_folder)
         self._require_space()
+
+    def _announce(self, count: int, seconds_each: float) -> None:
+        """Say what many images will cost before they are grouped."""
+        if count < MANY:
+            return
+        session = self.session
+        features = seconds_per_image(session.model, session.view, self.batch_size, self.precision)
+        memory, disk = _bytes_of(count, session)
+        logger.info(
+            "%d files: about %s to read them, %d at once, and at most %s for their features on %s. Up to %s of memory "
+            "besides the model, and up to %s of disk in %s until the end.",
+            count, _time(count * seconds_each), session.workers, _time(count * features), session.model.device,
+            readable_size(memory), readable_size(disk), self.out,
+        )  # fmt: skip
 
     def _require_space(self) -> None:
         """Refuse what the disk has no room for, before anything is computed."""
@@ -258,6 +292,21 @@ class _Discovery:
         started = time.perf_counter()
         yield
         seconds[step] = round(time.perf_counter() - started, 2)
+
+
+def _bytes_of(count: int, session: DiscoverySession) -> tuple[int, int]:
+    """Memory and disk that images take while they are read and embedded."""
+    kept = count * (session.view(Image.new("RGB", (64, 64))).nbytes + _THUMBNAIL_BYTES)
+    in_memory = min(kept, VIEW_BYTES + THUMBNAIL_BYTES)
+    return in_memory + count * (
+        _FILE_BYTES + 8 * session.model.config.vision_config.hidden_size
+    ), kept - in_memory
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _target(source: str | Path, out: str | Path) -> Path:

@@ -1,21 +1,21 @@
-"""Features of the images of an intake: decoded ahead of the model, and never computed twice.
-
-The model's forward takes a hundred times as long as decoding, so one thread that decodes the next batch keeps it busy.
-"""
+"""Features of the images of an intake: views are made ahead of the model, and nothing is computed twice."""
 
 import contextlib
 import hashlib
 import json
 import logging
 import os
+import time
+from collections import deque
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch import Tensor
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.discovery.intake.intake import Intake, IntakeFile
-from promptccd.errors import PromptCCDError, RunError
+from promptccd.errors import ConfigurationError, DivergedError, PromptCCDError, RunError
 from promptccd.models import CategoryDiscoveryModel, GCDModel
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES, stored_processor
@@ -155,7 +155,7 @@ class FeatureCache:
 
 def feature_space(model: CategoryDiscoveryModel, view: EvaluationView, precision: str) -> str:
     """Name of what features are computed with: two equal names mean comparable features."""
-    parts = f"1 {model_fingerprint(model)} {view_fingerprint(view)} {precision}"
+    parts = f"2 {model_fingerprint(model)} {view_fingerprint(view)} {precision}"
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
 
@@ -189,7 +189,9 @@ def _remove(path: Path) -> None:
 Precision = Literal["auto", "fp32", "bf16"]
 
 _BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, x86 vectors, Arm
-_KEEP_EVERY = 16  # batches; an interrupted run loses no more
+BATCH_SIZE = 32  # images per forward
+_KEEP_EVERY = 16  # batches; a run that is killed loses no more
+_TRIED = 8  # images
 _UNUSED_HEAD: dict[str, Any] = {
     "projection_hidden_size": 1, "projection_bottleneck_size": 1, "projection_output_size": 1,
 }  # fmt: skip
@@ -222,6 +224,22 @@ def load_embedder(
     return load_model(path, max_model_bytes), load_view(path)
 
 
+def device_named(name: str) -> torch.device:
+    """A device of this machine.
+
+    Raises:
+        ConfigurationError: there is none of that name.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # as the build of torch has it
+        raise ConfigurationError(
+            f"Cannot compute on {name!r}: {one_line(error)[:200]} Give another --device, such as cpu or cuda:0."
+        ) from error
+    return device
+
+
 def can_use_bf16(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 in hardware; without that it is slower than float32."""
     if device.type == "cuda":
@@ -251,8 +269,9 @@ def embed_images(
     view: EvaluationView,
     intake: Intake,
     *,
-    batch_size: int = 32,
+    batch_size: int = BATCH_SIZE,
     precision: Precision = "auto",
+    workers: int = 2,
     cache: FeatureCache | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
@@ -264,6 +283,7 @@ def embed_images(
         intake: the images, still open.
         batch_size: images per forward.
         precision: of the model's forward; ``"auto"`` is bfloat16 where the device has instructions for it.
+        workers: images that are decoded at once, of those whose views were not kept.
         cache: where features are looked up and kept; `None` for neither.
         progress: wraps the batches, their number and a label in a progress bar; may raise to leave early, and what
             is computed by then is kept.
@@ -282,18 +302,23 @@ def embed_images(
     if cache is not None:
         logger.info("%d of %d features were cached.", len(intake.used) - len(missing), len(intake.used))
     fresh: list[tuple[str, Tensor]] = []
-    batches = _decoded_ahead(intake, view, missing, batch_size)
+    on_device: list[tuple[Sequence[IntakeFile], Tensor]] = []
+    batches = _made_ahead(intake, view, missing, batch_size, workers, pinned=model.device.type == "cuda")
     total = -(-len(missing) // batch_size)
     was_training = model.training
     model.eval()
     try:
         for files, pixels in batches if progress is None else progress(batches, total, "computing features"):
             features = in_smaller_batches(partial(_forward, model, view, precision=resolved), pixels)
-            require_finite(features, [file.name for file in files])
-            fresh += zip([file.content_hash for file in files], features, strict=True)
+            on_device.append((files, features))
+            if len(on_device) >= _most_on_device(model.device):
+                fresh += _fetched(on_device)
             if len(fresh) >= _KEEP_EVERY * batch_size:
                 fresh = _keep(cache, space, fresh, known)
+        fresh += _fetched(on_device)
     finally:
+        with contextlib.suppress(DivergedError):  # is on its way already, or of what follows an interruption
+            fresh += _fetched(on_device)
         _keep(cache, space, fresh, known)
         batches.close()
         model.train(was_training)
@@ -303,31 +328,73 @@ def embed_images(
 
 
 def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor, precision: str) -> Tensor:
-    values = normalise(pixels.to(model.device), view.mean, view.std)
+    values = normalise(pixels.to(model.device, non_blocking=True), view.mean, view.std)
     lowered = (
         torch.autocast(model.device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
     )
     with lowered:
         features = model(values).features
-    return F.normalize(features.float(), dim=-1).cpu()
+    return F.normalize(features.float(), dim=-1)
 
 
-def _decoded_ahead(
-    intake: Intake, view: EvaluationView, files: Sequence[IntakeFile], batch_size: int
+def _most_on_device(device: torch.device) -> int:
+    """Batches whose features are fetched together: that waits for a GPU, which has nothing to do meanwhile."""
+    return 1 if device.type == "cpu" else _KEEP_EVERY
+
+
+def _fetched(
+    on_device: list[tuple[Sequence[IntakeFile], Tensor]],
+) -> Generator[tuple[str, Tensor], None, None]:
+    """Content hashes and features of batches, which are taken from the list and from their device."""
+    while on_device:
+        files, features = on_device.pop(0)
+        rows = features.cpu()
+        require_finite(rows, [file.name for file in files])
+        yield from zip([file.content_hash for file in files], rows, strict=True)
+
+
+def seconds_per_image(
+    model: CategoryDiscoveryModel, view: EvaluationView, batch_size: int, precision: Precision
+) -> float:
+    """What the features of one image take, tried on a few blank ones."""
+    pixels = view(Image.new("RGB", (view.enough, view.enough))).repeat(min(batch_size, _TRIED), 1, 1, 1)
+    resolved = resolve_precision(precision, model.device)
+    for _ in range(2):  # the first forward prepares things
+        started = time.perf_counter()
+        in_smaller_batches(partial(_forward, model, view, precision=resolved), pixels).cpu()
+    return (time.perf_counter() - started) / len(pixels)
+
+
+def _made_ahead(
+    intake: Intake,
+    view: EvaluationView,
+    files: Sequence[IntakeFile],
+    batch_size: int,
+    workers: int,
+    *,
+    pinned: bool,
 ) -> Generator[tuple[Sequence[IntakeFile], Tensor], None, None]:
-    """Batches of views ``(B, 3, S, S)``; the next one is made while the caller works on the last."""
+    """Batches of views ``(B, 3, S, S)``; the next one is made while the caller works on the last.
 
-    def decode(batch: Sequence[IntakeFile]) -> Tensor:
-        return torch.stack([intake.view_of(file, view) for file in batch])
-
+    Args:
+        intake: of the images.
+        view: the view.
+        files: whose views.
+        batch_size: B.
+        workers: threads that make them.
+        pinned: in memory that a GPU fetches by itself, while it computes.
+    """
     batches = [files[start : start + batch_size] for start in range(0, len(files), batch_size)]
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(decode, batches[0]) if batches else None
-        for position, batch in enumerate(batches):
-            assert waiting is not None
-            pixels = waiting.result()
-            waiting = pool.submit(decode, batches[position + 1]) if position + 1 < len(batches) else None
-            yield batch, pixels
+    ahead: deque[list[Future[Tensor]]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for position, batch in enumerate(batches):
+                for following in batches[position + len(ahead) : position + 2]:
+                    ahead.append([pool.submit(intake.view_of, file, view) for file in following])
+                pixels = torch.stack([each.result() for each in ahead.popleft()])
+                yield batch, pixels.pin_memory() if pinned else pixels
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _keep(

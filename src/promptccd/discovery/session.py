@@ -1,7 +1,7 @@
 """A person's images, their groups and all corrections: the one object behind the command line and the Space."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,9 +17,22 @@ from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
-from promptccd.discovery.embedding import FeatureCache, Precision, embed_images, load_embedder
+from promptccd.discovery.embedding import (
+    BATCH_SIZE,
+    FeatureCache,
+    Precision,
+    device_named,
+    embed_images,
+    load_embedder,
+)
 from promptccd.discovery.grouping import KnownCategories, group_images
-from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
+from promptccd.discovery.intake.intake import (
+    Intake,
+    IntakeFile,
+    IntakeLimits,
+    available_cores,
+    read_intake,
+)
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
@@ -69,6 +82,7 @@ class DiscoverySession:
         seed: of everything that is drawn.
         limits: on what is read; by default those for a person's own files.
         cache: of features; none keeps nothing on disk.
+        workers: images that are decoded at once; by default as many as this process may use cores.
 
     Attributes:
         stages: what was read so far, oldest first.
@@ -83,9 +97,11 @@ class DiscoverySession:
         seed: int = 1,
         limits: IntakeLimits | None = None,
         cache: FeatureCache | None = None,
+        workers: int | None = None,
     ):
         self.model, self.view, self.registry = model, view, registry
         self.seed, self.limits, self.cache = seed, limits or IntakeLimits(), cache
+        self.workers = workers or available_cores()
         self.stages: list[SessionStage] = []
         self._estimate: CountEstimate | None = None
 
@@ -98,6 +114,7 @@ class DiscoverySession:
         seed: int = 1,
         limits: IntakeLimits | None = None,
         cache: FeatureCache | None = None,
+        workers: int | None = None,
         device: str | None = None,
         max_model_bytes: int | None = None,
     ) -> "DiscoverySession":
@@ -109,18 +126,21 @@ class DiscoverySession:
             seed: see the class.
             limits: likewise.
             cache: likewise.
+            workers: likewise.
             device: where to embed; by default a GPU if there is one.
             max_model_bytes: the most that its weights may take in memory; by default twice the largest DINO's.
 
         Raises:
             RunError: there is no such model, or it is damaged.
+            ConfigurationError: there is no such device.
             RegistryError: the registry is damaged, or belongs to features of another width.
         """
+        chosen = device_named(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         model, view = load_embedder(place, max_model_bytes)
-        model.to(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))).eval()
+        model.to(chosen).eval()
         if registry is None:
             registry = registry_of(model, place)
-        return cls(model, view, registry, seed=seed, limits=limits, cache=cache)
+        return cls(model, view, registry, seed=seed, limits=limits, cache=cache, workers=workers)
 
     # Images in
 
@@ -136,14 +156,32 @@ class DiscoverySession:
         return self.stages[-1]
 
     def read(
-        self, source: ImageSource | str | Path | Sequence[str | Path], progress: Progress | None = None
+        self,
+        source: ImageSource | str | Path | Sequence[str | Path],
+        progress: Progress | None = None,
+        overflow: Path | None = None,
+        announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
         """Look at every file of a source; nothing is embedded yet.
+
+        Args:
+            source: a folder, a zip archive, a data set, or a list of files.
+            progress: as `read_intake` takes it.
+            overflow: likewise; without one, images beyond the first thousands are decoded again when they are embedded.
+            announce: likewise.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
         """
-        intake = read_intake(source, limits=self.limits, progress=progress, view=self.view)
+        intake = read_intake(
+            source,
+            limits=self.limits,
+            progress=progress,
+            view=self.view,
+            workers=self.workers,
+            overflow=overflow,
+            announce=announce,
+        )
         try:
             intake.require_images()
         except DataError:
@@ -159,7 +197,7 @@ class DiscoverySession:
         return self.current
 
     def embed(
-        self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int = 32
+        self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int = BATCH_SIZE
     ) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images."""
         stage = self.current
@@ -169,6 +207,7 @@ class DiscoverySession:
             stage.intake,
             batch_size=batch_size,
             precision=precision,
+            workers=self.workers,
             cache=self.cache,
             progress=progress,
         )

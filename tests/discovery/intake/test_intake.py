@@ -1,10 +1,13 @@
+import hashlib
 import io
 import os
 import socket
 import subprocess
 import sys
 import textwrap
+import time
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +15,13 @@ import pytest
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as PilImage
 
+from promptccd.data import duplicates
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Status
-from promptccd.discovery.intake.intake import IntakeLimits, find_source, read_intake
+from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
+from promptccd.discovery.intake import intake as intake_module
+from promptccd.discovery.intake.archives import FolderSource
+from promptccd.discovery.intake.intake import IntakeLimits, available_cores, find_source, read_intake
 from promptccd.errors import DataError
 from tests.conftest import coloured_images
 from tests.data.test_images import (
@@ -389,20 +396,147 @@ def test_handwritten_digits_are_no_duplicates_of_each_other():
         assert len(intake.near_duplicates) <= 1
 
 
-def test_views_are_kept_for_whoever_asks_with_the_same_view(tmp_path):
-    import torch
+VIEW = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
 
-    (tmp_path / "a.png").write_bytes(PNG)
-    calls = []
 
-    def view(image):
-        calls.append(image.size)
-        return torch.zeros(3, 2, 2, dtype=torch.uint8)
+@pytest.fixture
+def photos(tmp_path):
+    """Photographs, some larger than a view needs, drawings, copies of both, and what is none."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(6):
+        size = (900 + number, 700) if number % 2 else (120, 90)
+        (folder / f"{number} photo.jpg").write_bytes(oriented("JPEG", number + 1, distinct(number, *size)))
+        (folder / f"{number} drawing.png").write_bytes(encoded(distinct(50 + number), "PNG"))
+    (folder / "0 copy.jpg").write_bytes((folder / "5 photo.jpg").read_bytes())
+    (folder / "7 copy.png").write_bytes((folder / "2 drawing.png").read_bytes())
+    (folder / "8 cut.jpg").write_bytes((folder / "5 photo.jpg").read_bytes()[:900])
+    (folder / "9 cut.jpg").write_bytes((folder / "5 photo.jpg").read_bytes()[:900])
+    return folder
 
-    with read_intake(tmp_path, view=view) as intake:
-        assert intake.view_of(intake.files[0], view).shape == (3, 2, 2)
-        assert len(calls) == 1
-        assert intake.view_of(intake.files[0], lambda image: torch.ones(1)).tolist() == [1]
+
+def left_behind(intake):
+    """All that an intake makes of its files."""
+    return (
+        intake.files,
+        intake.near_duplicates,
+        [intake.thumbnail(file) for file in intake.used],
+        [intake.view_of(file, VIEW).numpy().tobytes() for file in intake.used],
+    )
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """How often every content was decoded."""
+    counts, decode = Counter(), duplicates.decode_image
+
+    def counting(content, **options):
+        counts[hashlib.sha256(content).hexdigest()] += 1
+        return decode(content, **options)
+
+    for module in (duplicates, intake_module):
+        monkeypatch.setattr(module, "decode_image", counting)
+    return counts
+
+
+@pytest.mark.parametrize("room", ["memory", "disk"])
+def test_every_image_is_decoded_once(photos, tmp_path, decoded, monkeypatch, room):
+    if room == "disk":
+        monkeypatch.setattr(intake_module, "THUMBNAIL_BYTES", 0)
+        monkeypatch.setattr(intake_module, "VIEW_BYTES", 2000)  # two views
+    with read_intake(photos, view=VIEW, workers=4, overflow=tmp_path) as intake:
+        once = left_behind(intake)
+        assert left_behind(intake) == once
+        assert [path.name for path in tmp_path.iterdir()] == ["photos"]  # the file on disk has no name
+    assert len(decoded) == 13
+    assert set(decoded.values()) == {1}
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch, workers):
+    with read_intake(photos, view=VIEW, workers=2) as intake:
+        expected = left_behind(intake)
+    by_name = {file.name: file for file in expected[0]}
+    assert by_name["0 copy.jpg"].duplicate_of is None
+    assert by_name["5 photo.jpg"].duplicate_of == by_name["0 copy.jpg"].index
+    assert by_name["5 photo.jpg"].image_size == (700, 905)
+    assert by_name["9 cut.jpg"].verdict == by_name["8 cut.jpg"].verdict
+    assert by_name["9 cut.jpg"].verdict.status is SKIPPED
+    look_at, waits = intake_module.look_at, iter(np.random.default_rng(workers).uniform(0, 0.05, 100))
+
+    def slow(*arguments):  # the last are ready first
+        time.sleep(next(waits))
+        return look_at(*arguments)
+
+    monkeypatch.setattr(intake_module, "look_at", slow)
+    monkeypatch.setattr(intake_module, "WAITING_BYTES", 40_000)
+    with read_intake(photos, view=VIEW, workers=workers) as intake:
+        assert left_behind(intake) == expected
+    monkeypatch.setattr(intake_module, "VIEW_BYTES", 0)
+    with read_intake(photos, view=VIEW, workers=workers) as intake:  # no room for any, in memory or on disk
+        assert intake.bytes_in_memory == sum(len(intake.thumbnail(file)) for file in intake.used)
+        assert left_behind(intake) == expected
+
+
+def test_another_view_is_made_anew(photos, decoded):
+    larger = EvaluationView(build_image_processor(ViewOptions(image_size=20, resize_size=22)))
+    with read_intake(photos, view=VIEW) as intake:
+        assert intake.view_of(intake.used[0], larger).shape == (3, 20, 20)
+        assert max(decoded.values()) == 2
+        intake.drop_views()
+        assert intake.view_of(intake.used[0], VIEW).shape == (3, 16, 16)
+        assert max(decoded.values()) == 3
+
+
+def test_files_wait_for_decoding_within_bounds(tmp_path, monkeypatch):
+    for number in range(12):
+        (tmp_path / f"{number}.png").write_bytes(encoded(distinct(number), "PNG"))
+    alive, most = Counter(), []
+    look_at = intake_module.look_at
+
+    class Source(FolderSource):
+        def read(self, *arguments):
+            content = super().read(*arguments)
+            alive["bytes"] += len(content)
+            most.append(alive["bytes"])
+            return content
+
+    def done(content, *arguments):
+        time.sleep(0.01)
+        alive["bytes"] -= len(content)
+        return look_at(content, *arguments)
+
+    monkeypatch.setattr(intake_module, "look_at", done)
+    largest = max(path.stat().st_size for path in tmp_path.iterdir())
+    monkeypatch.setattr(intake_module, "WAITING_BYTES", 2 * largest)
+    assert read_intake(Source(tmp_path), workers=8).report().used == 12
+    assert max(most) <= 3 * largest
+
+
+def test_an_error_in_a_worker_ends_the_intake(photos, monkeypatch):
+    def broken(*arguments):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(intake_module, "look_at", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        read_intake(photos, workers=3)
+
+
+def test_what_many_files_will_cost_is_told_once(photos, monkeypatch):
+    told = []
+    monkeypatch.setattr(intake_module, "TRIED", 5)
+    read_intake(photos, announce=lambda *what: told.append(what)).close()
+    assert [count for count, _ in told] == [16]
+    assert 0 < told[0][1] < 60
+    monkeypatch.setattr(intake_module, "TRIED", 17)
+    read_intake(photos, announce=lambda *what: told.append(what)).close()
+    assert len(told) == 1
+
+
+def test_there_is_a_core_to_work_on(monkeypatch):
+    assert 1 <= available_cores() <= os.cpu_count()
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
+    assert available_cores() == os.cpu_count()
 
 
 def test_progress_may_leave_early(tmp_path):

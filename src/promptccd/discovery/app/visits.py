@@ -24,6 +24,8 @@ from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 
+_WORKERS = 2  # images of one visitor that are decoded at once; others wait for the same cores
+
 
 @dataclass(frozen=True)
 class SharedModel:
@@ -63,7 +65,7 @@ class SharedModel:
         """
         tensors = [*self.model.parameters(), *self.model.buffers()]
         own = copy.deepcopy(self.model, {id(tensor): tensor for tensor in tensors})
-        return DiscoverySession(own, self.view, self.registry.copy(), limits=limits)
+        return DiscoverySession(own, self.view, self.registry.copy(), limits=limits, workers=_WORKERS)
 
 
 class VisitOverError(PromptCCDError):

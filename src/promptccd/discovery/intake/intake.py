@@ -3,6 +3,8 @@
 import hashlib
 import logging
 import os
+import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,10 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 
-from promptccd.data.duplicates import SeenImage, look_at, near_duplicates, thumbnail_of
+from promptccd.data.duplicates import (
+    Fingerprint,
+    SeenImage,
+    look_at,
+    near_duplicates,
+    thumbnail_of,
+    view_of,
+)
 from promptccd.data.file_names import display_name
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Status, Verdict, decode_image
@@ -21,6 +31,7 @@ from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.sources import CombinedSource, Entry, ImageSource
 from promptccd.data.stage_images import Progress
+from promptccd.data.views import EvaluationView
 from promptccd.discovery.intake.archives import (
     IMAGE_SUFFIXES,
     ArchiveSource,
@@ -29,8 +40,7 @@ from promptccd.discovery.intake.archives import (
     is_archive,
 )
 from promptccd.errors import DataError
-
-View = Callable[[Image.Image], Tensor]
+from promptccd.storage import Overflow
 
 
 @dataclass(frozen=True)
@@ -86,15 +96,43 @@ class IntakeReport:
     notes: dict[str, int]
 
 
+class Kept:
+    """What decoding left behind, by index of the file.
+
+    Args:
+        folder: for what memory has no room for; none makes it again when it is asked for.
+    """
+
+    def __init__(self, folder: Path | None):
+        self.fingerprints: dict[int, Fingerprint] = {}
+        self.thumbnails, self.views = Overflow(THUMBNAIL_BYTES, folder), Overflow(VIEW_BYTES, folder)
+        self._shape: tuple[int, ...] = ()
+
+    def add(self, index: int, seen: SeenImage) -> None:
+        """Keep what is small, and the rest while there is room."""
+        self.fingerprints[index] = seen.fingerprint
+        self.thumbnails.add(index, seen.thumbnail)
+        if seen.view is not None:
+            self._shape = tuple(seen.view.shape)
+            self.views.add(index, seen.view.numpy().tobytes())
+
+    def view(self, index: int) -> Tensor | None:
+        """The view of a file, if it was kept."""
+        content = self.views.get(index)
+        return None if content is None else torch.frombuffer(content, dtype=torch.uint8).view(self._shape)
+
+
 class Intake:
     """Files of a source with their verdicts. Close it, or use it in a ``with``, to let go of the source.
+
+    Several threads may read at once.
 
     Args:
         source: where the files are.
         limits: what holds for reading them again.
         entries: how the source finds each file.
         files: what became of each.
-        seen: what decoding left behind, by index of used files.
+        kept: what decoding left behind.
         view: what made the views among it.
 
     Attributes:
@@ -110,15 +148,16 @@ class Intake:
         limits: IntakeLimits,
         entries: Sequence[Entry],
         files: Sequence[IntakeFile],
-        seen: dict[int, SeenImage],
-        view: View | None = None,
+        kept: Kept,
+        view: EvaluationView | None = None,
     ):
         self._source, self._limits, self._entries = source, limits, entries
-        self._seen, self._view = seen, view
+        self._kept, self._view = kept, view
+        self._reading = threading.Lock()  # a source gives one file at a time
         self.name = source.name
         self.files = tuple(files)
         self.used = tuple(file for file in files if file.is_used)
-        near = near_duplicates([seen[file.index].fingerprint for file in self.used])
+        near = near_duplicates([kept.fingerprints[file.index] for file in self.used])
         self.near_duplicates = {
             self.used[late].index: self.used[early].index for late, early in sorted(near.items())
         }
@@ -139,12 +178,11 @@ class Intake:
     @property
     def bytes_in_memory(self) -> int:
         """What is kept of the images: thumbnails and views."""
-        views = (each.view for each in self._seen.values() if each.view is not None)
-        return sum(len(each.thumbnail) for each in self._seen.values()) + sum(view.nbytes for view in views)
+        return self._kept.thumbnails.bytes_in_memory + self._kept.views.bytes_in_memory
 
     def drop_views(self) -> None:
         """Let go of the views; one that is asked for again is decoded again."""
-        self._seen = {index: replace(each, view=None) for index, each in self._seen.items()}
+        self._kept.views.clear()
 
     def original(self, file: IntakeFile) -> IntakeFile:
         """The used file that a duplicate equals; any other file itself."""
@@ -161,9 +199,10 @@ class Intake:
         if file.verdict.status is Status.SKIPPED:
             raise DataError(f"{file.name!r} was skipped: {file.verdict.note}.")
         try:
-            content = self._source.read(
-                self._entries[file.index], self._limits, ByteBudget(self._limits, self.name)
-            )
+            with self._reading:
+                content = self._source.read(
+                    self._entries[file.index], self._limits, ByteBudget(self._limits, self.name)
+                )
         except SkippedFileError as skipped:
             raise DataError(f"{file.name!r} could be read before and cannot be now: {skipped}.") from skipped
         if hashlib.sha256(content).hexdigest() != file.content_hash:
@@ -178,18 +217,20 @@ class Intake:
         """
         image = decode_image(self.read_bytes(file), max_pixels=self._limits.max_pixels).image
         if image is None:
-            raise DataError(f"{file.name!r} could be decoded before and cannot be now.")
+            raise _undecodable(file)
         return image
 
-    def view_of(self, file: IntakeFile, view: View) -> Tensor:
-        """The view of an image: from the store if the intake was made with this very view, made anew otherwise.
+    def view_of(self, file: IntakeFile, view: EvaluationView) -> Tensor:
+        """The view of an image: as it was kept if the intake was made with this very view, made anew otherwise.
 
         Raises:
             DataError: as `read_bytes`.
         """
-        seen = self._seen.get(self.original(file).index)
-        kept = seen.view if seen is not None and view is self._view else None
-        return view(self.open(file)) if kept is None else kept
+        kept = self._kept.view(self.original(file).index) if view is self._view else None
+        made = view_of(self.read_bytes(file), self._limits.max_pixels, view) if kept is None else kept
+        if made is None:
+            raise _undecodable(file)
+        return made
 
     def thumbnail(self, file: IntakeFile) -> bytes:
         """A JPEG (PNG if it is small) of at most `THUMBNAIL_SIDE` pixels a side, without metadata.
@@ -197,8 +238,8 @@ class Intake:
         Raises:
             DataError: as `read_bytes`.
         """
-        seen = self._seen.get(self.original(file).index)
-        return seen.thumbnail if seen is not None and seen.thumbnail else thumbnail_of(self.open(file))
+        kept = self._kept.thumbnails.get(self.original(file).index)
+        return thumbnail_of(self.open(file)) if kept is None else bytes(kept)
 
     def report(self) -> IntakeReport:
         """Counts and reasons."""
@@ -229,11 +270,17 @@ class Intake:
             )
 
 
+def _undecodable(file: IntakeFile) -> DataError:
+    return DataError(f"{file.name!r} could be decoded before and cannot be now.")
+
+
 logger = logging.getLogger(__name__)
 
-THUMBNAIL_BYTES = 64 * 2**20  # kept per intake; the others are made again when asked for
-VIEW_BYTES = 256 * 2**20  # 1,780 views of 224 pixels
-_WORKERS = 2  # no more than this many images are decoded at once
+THUMBNAIL_BYTES = 64 * 2**20  # kept in memory per intake; the others go to disk, or are made again
+VIEW_BYTES = 256 * 2**20  # likewise; 1,780 views of 224 pixels
+WAITING_BYTES = 256 * 2**20  # of files that are read and not yet decoded, besides the last one
+_LOOKED: Future[Any] = Future()
+TRIED = 100  # files, after which one knows what the others will cost
 
 _DATASET_FILES = ("dataset_dict.json", "dataset_info.json")
 
@@ -272,12 +319,20 @@ def find_source(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
     )
 
 
+def available_cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def read_intake(
     source: ImageSource | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     limits: IntakeLimits | None = None,
     progress: Progress | None = None,
-    view: View | None = None,
+    view: EvaluationView | None = None,
+    workers: int = 2,
+    overflow: Path | None = None,
+    announce: Callable[[int, float], None] | None = None,
 ) -> Intake:
     """Read every file of a source once and say what became of it. No file stops it, whatever it holds.
 
@@ -287,6 +342,9 @@ def read_intake(
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: also make this view of every image and keep it while there is room, so that `Intake.view_of` need
             not decode again.
+        workers: images that are decoded at once; what comes out is the same for any number.
+        overflow: folder for thumbnails and views that memory has no room for, in files that vanish with the intake.
+        announce: is told the number of files, and the seconds that each of the first `TRIED` took.
 
     Raises:
         DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
@@ -295,15 +353,17 @@ def read_intake(
     opened = source if isinstance(source, ImageSource) else find_source(source)
     try:
         entries = opened.entries(limits)
-        reader = _Reader(opened, limits, view)
-        with ThreadPoolExecutor(_WORKERS) as pool:
+        reader = _Reader(opened, limits, view, workers, Kept(overflow))
+        started = time.monotonic()
+        with ThreadPoolExecutor(workers) as pool:
             for entry in entries if progress is None else progress(entries, len(entries), "reading images"):
-                reader.take(entry, pool)
-        files = reader.finish()
+                if reader.take(entry, pool) == TRIED and announce is not None:
+                    announce(len(entries), (time.monotonic() - started) / TRIED)
+            files = reader.finish()
     except BaseException:
         opened.close()
         raise
-    intake = Intake(opened, limits, entries, files, reader.seen, view)
+    intake = Intake(opened, limits, entries, files, reader.kept, view)
     report = intake.report()
     logger.info(
         "%s: %d files, %d images used, %d duplicates, %d skipped.",
@@ -313,25 +373,30 @@ def read_intake(
 
 
 class _Reader:
-    """Reads one file after the other and lets others decode them, a few at a time.
+    """Reads one file after the other and lets others hash and decode them, a few at a time.
 
     Args:
         source: gives the bytes.
         limits: what may be read.
         view: makes the views to keep.
+        workers: how many others there are.
+        kept: takes what they leave behind.
     """
 
-    def __init__(self, source: ImageSource, limits: IntakeLimits, view: View | None):
-        self._source, self._limits, self._view = source, limits, view
+    def __init__(
+        self, source: ImageSource, limits: IntakeLimits, view: EvaluationView | None, workers: int, kept: Kept
+    ):
+        self._source, self._limits, self._view, self.kept = source, limits, view, kept
         self._budget = ByteBudget(limits, source.name)
         self._files: list[IntakeFile] = []
         self._first: dict[str, int] = {}  # index of the first file by hash
-        self._waiting: deque[tuple[int, Future[tuple[Verdict, SeenImage | None]]]] = deque()
-        self._thumbnail_bytes, self._view_bytes = THUMBNAIL_BYTES, VIEW_BYTES
-        self.seen: dict[int, SeenImage] = {}
+        self._waiting: deque[tuple[int, Future[str]]] = deque()
+        self._most_waiting, self._waiting_bytes = 2 * workers, 0
+        self._looks: dict[str, Future[tuple[Verdict, SeenImage | None]]] = {}
+        self._claiming = threading.Lock()
 
-    def take(self, entry: Entry, pool: ThreadPoolExecutor) -> None:
-        """Read the next file and hand it to the pool, unless its bytes are known already."""
+    def take(self, entry: Entry, pool: ThreadPoolExecutor) -> int:
+        """Read the next file and hand it to the pool; how many were taken by now."""
         index = len(self._files)
         try:
             if entry.reason:
@@ -339,16 +404,14 @@ class _Reader:
             content = self._source.read(entry, self._limits, self._budget)
         except SkippedFileError as skipped:
             self._files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
-            return
-        digest = hashlib.sha256(content).hexdigest()
-        first = self._first.setdefault(digest, index)
+            return len(self._files)
         note = Verdict(Status.NOTED if entry.note else Status.USED, entry.note)
-        self._files.append(IntakeFile(index, entry.name, note, digest, len(content)))
-        if first == index:
-            future = pool.submit(look_at, content, self._limits.max_pixels, self._view)
-            self._waiting.append((index, future))
-            if len(self._waiting) > _WORKERS:
-                self._settle()
+        self._files.append(IntakeFile(index, entry.name, note, num_bytes=len(content)))
+        self._waiting.append((index, pool.submit(self._look, content)))
+        self._waiting_bytes += len(content)
+        while len(self._waiting) > self._most_waiting or self._waiting_bytes > WAITING_BYTES:
+            self._settle()
+        return len(self._files)
 
     def finish(self) -> list[IntakeFile]:
         """All files, once everything is decoded; copies get what their originals got."""
@@ -356,14 +419,32 @@ class _Reader:
             self._settle()
         return [self._like_first(file) for file in self._files]
 
+    def _look(self, content: bytes) -> str:
+        """In a worker: the hash of a file, which is decoded unless its like was, or is at this moment."""
+        digest = hashlib.sha256(content).hexdigest()
+        with self._claiming:
+            if digest in self._looks:
+                return digest
+            look = self._looks[digest] = Future()
+        try:
+            look.set_result(look_at(content, self._limits.max_pixels, self._view))
+        except BaseException as error:
+            look.set_exception(error)
+        return digest
+
     def _settle(self) -> None:
         index, future = self._waiting.popleft()
-        verdict, seen = future.result()
-        size = None
-        if seen is not None:
-            self.seen[index], size = self._within_stores(seen), seen.size
-        file = self._files[index]
-        self._files[index] = replace(file, verdict=_joined(verdict, file.verdict), image_size=size)
+        digest = future.result()
+        file = replace(self._files[index], content_hash=digest)
+        self._waiting_bytes -= file.num_bytes
+        if self._first.setdefault(digest, index) == index:
+            verdict, seen = self._looks[digest].result()
+            self._looks[digest] = _LOOKED  # what was seen need not stay
+            if seen is not None:
+                self.kept.add(index, seen)
+            size = None if seen is None else seen.size
+            file = replace(file, verdict=_joined(verdict, file.verdict), image_size=size)
+        self._files[index] = file
 
     def _like_first(self, file: IntakeFile) -> IntakeFile:
         first = self._files[self._first.get(file.content_hash, file.index)]
@@ -375,16 +456,6 @@ class _Reader:
             verdict=_joined(first.verdict, file.verdict),
             image_size=first.image_size,
             duplicate_of=first.index if is_image else None,
-        )
-
-    def _within_stores(self, seen: SeenImage) -> SeenImage:
-        """The same without what there is no more room for."""
-        self._thumbnail_bytes -= len(seen.thumbnail)
-        self._view_bytes -= 0 if seen.view is None else seen.view.nbytes
-        return replace(
-            seen,
-            thumbnail=seen.thumbnail if self._thumbnail_bytes >= 0 else b"",
-            view=seen.view if self._view_bytes >= 0 else None,
         )
 
 
