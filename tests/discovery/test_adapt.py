@@ -91,6 +91,13 @@ def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path,
 
 
 @pytest.mark.slow
+def test_what_training_moved_is_measured_by_nobody(session, albums):
+    grouped(session, albums[0])
+    assert session.model.spread is not None
+    adapt(session, QUICK)
+    assert session.model.spread is None
+
+
 def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache, tmp_path):
     for name in ("a", "b"):
         session = DiscoverySession.open(stage0, cache=cache)

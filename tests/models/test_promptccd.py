@@ -311,6 +311,12 @@ def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tm
         assert torch.equal(found.strange, distances.amin(1) > 3)
         second = costs.scatter(1, best[:, None], torch.inf).argmin(1)
         torch.testing.assert_close(found.second_distances, distances.gather(1, second[:, None])[:, 0])
+    model.set_spread(None)
+    model.save_pretrained(tmp_path / "without")
+    without = PromptCCDModel.from_pretrained(tmp_path / "without")
+    assert without.spread is None
+    nearest = torch.cdist(features, prototypes).argmin(1)
+    assert torch.equal(without.assign(features).category_ids, torch.tensor([5, 9, 0, 10])[nearest])
     with torch.no_grad():
         half = PromptCCDModel.from_pretrained(tmp_path / "with spread", dtype=torch.bfloat16).assign(features)
     assert (half.category_ids == found.category_ids).double().mean() > 0.9

@@ -395,8 +395,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.config.category_ids, self.config.category_names = list(ids), list(names)
         self.config.validate_categories()
 
-    def set_spread(self, spread: CategorySpread) -> None:
-        """Store how far the images of the categories spread, row by row of the prototypes."""
+    def set_spread(self, spread: CategorySpread | None) -> None:
+        """Store how far the images of the categories spread, row by row of the prototypes; none forgets it."""
+        if spread is None:
+            self.config.spread = None
+            for name in ("whitener", "spreads"):
+                self._buffers.pop(name, None)
+            return
         self.config.spread = spread.scalars
         self.register_buffer("whitener", spread.whitener.to(self.prototypes))
         self.register_buffer("spreads", spread.spreads.to(self.prototypes))

@@ -304,8 +304,7 @@ class _Run:
         spread = measure_spread(
             torch.cat(list(features))[placed], rows[rows >= 0], model.prototypes, seed=seed
         )
-        if spread is not None:
-            model.set_spread(spread)
+        model.set_spread(spread)
 
     def _instruments(self, model: CategoryDiscoveryModel, stage: Stage, found: Discovery) -> Instruments:
         """Whether the prompts did something: said, recorded and tracked."""
