@@ -1,6 +1,7 @@
 """``discovery.html`` in a real browser: names are text, nothing leaves the machine, and the counts are there."""
 
 import shutil
+from collections import Counter
 
 import pytest
 from PIL import Image
@@ -30,8 +31,9 @@ def page(session, albums, tmp_path):
     (album / "<svg onload=alert(4)>.jpg").write_bytes(b"<html>")
     Image.new("RGB", (900, 20)).save(album / "strip.png")
     grouped(session, album, num_categories=len(session.fixed) + 3)
-    new = [each for each in session.registry.active if each.born == 2]
-    for each, name in zip([*new, *session.registry.active], NAMES, strict=False):
+    sizes = Counter(session.registry.members.get(key) for key in session.current.keys)
+    largest = sorted(session.registry.active, key=lambda each: -sizes[each.id])
+    for each, name in zip(largest, NAMES, strict=False):
         session.edit(Rename(each.id, name))
     session.edit(Merge([session.registry.active[-2].id, session.registry.active[-3].id]))
     rows = assignment_rows(session)
@@ -69,8 +71,9 @@ def test_names_are_text_and_nothing_is_asked_of_the_network(page, visit: Visit) 
 
 def test_an_override_turns_only_its_own_name(page, visit: Visit) -> None:
     """What follows a name that switches the direction of writing still stands to its right."""
-    session, _, path = page
-    turned = [each for each in session.registry.active if each.name.startswith("\u202e") and each.size]
+    session, rows, path = page
+    here = {row.category for row in rows}
+    turned = [each for each in session.registry.active if each.name.startswith("\u202e") and each.id in here]
     visit.page.goto(path.as_uri())
     assert turned, "the fixture names a category with images so"
     heading = visit.page.locator(f"#category-{turned[0].id} h3 bdi")

@@ -50,7 +50,9 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
     assert new[1] not in model.config.category_ids
     assert torch.equal(model.prototypes, torch.from_numpy(after.active_prototypes().matrix))
     for name, value in load_file(stage / "model.safetensors").items():
-        assert name == "prototypes" or torch.equal(value, before[name])
+        assert name in ("prototypes", "spreads") or torch.equal(value, before[name])
+    rows = [registry.active_prototypes().ids.index(each) for each in model.config.category_ids]
+    assert torch.equal(model.spreads, before["spreads"][rows])
     edit_registry(stage, lambda each: each.undo())
     edit_registry(stage, lambda each: each.undo())
     assert registry_in(stage).state_hash() == registry.state_hash()

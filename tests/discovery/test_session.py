@@ -14,7 +14,7 @@ from promptccd.discovery import (
     save_checkpoint,
     split_category,
 )
-from promptccd.discovery.exports import assignment_rows
+from promptccd.discovery.exports import STRANGE, assignment_rows
 from promptccd.discovery.groups import group_views
 from promptccd.discovery.page import write_page
 from promptccd.errors import DataError, DivergedError, RegistryError
@@ -207,7 +207,8 @@ def test_a_saved_session_predicts_like_the_session(session, albums, tmp_path):
     agreeing = np.mean(np.array(nearest) == placed.category_ids.numpy())
     assert agreeing > 0.9  # k-means may stop one image short
     same = torch.tensor(nearest) == placed.category_ids
-    torch.testing.assert_close(found.distances[same], placed.distances[same], rtol=0, atol=1e-5)
+    # In spreads of a category, by the model in single and by the session in double precision.
+    torch.testing.assert_close(found.distances[same], placed.distances[same], rtol=1e-4, atol=1e-5)
     assert load_registry(folder).state_hash() == session.registry.state_hash()
 
 
@@ -243,7 +244,7 @@ def test_copies_of_one_image_are_one(session, tmp_path):
     rows = assignment_rows(session)
     assert [row.status for row in rows] == ["used", "duplicate", "duplicate", "duplicate"]
     assert len({row.category for row in rows}) == 1
-    assert rows[1].note == "same bytes as a.png"
+    assert [row.note for row in rows[:2]] == [STRANGE, f"same bytes as a.png; {STRANGE}"]
 
 
 def test_nothing_usable_leaves_the_session_as_it_was(session, albums, tmp_path):

@@ -84,7 +84,7 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
         if found is not None and not skipped:
             category = session.registry.category(int(assigned.category_ids[found]))
             if assigned.strange[found]:
-                note = f"{STRANGE}; {note}" if note else STRANGE
+                note = f"{note}; {STRANGE}" if note else STRANGE
         rows.append(
             AssignmentRow(
                 file=shown_name(file, file_names),

@@ -57,10 +57,12 @@ class CategorySpread:
 
     def relative(self, features: Tensor, prototypes: Tensor) -> Tensor:
         """Squared distances ``(N, C)`` of features to prototypes ``(C, D)``, in spreads of each category."""
-        whitener = self.whitener.to(prototypes)
-        return squared_distances(features.to(prototypes) @ whitener, prototypes @ whitener) / self.spreads.to(
-            prototypes
-        )
+        whitener, origin = (
+            self.whitener.to(prototypes),
+            prototypes.mean(0),
+        )  # what lies far out rounds coarsely
+        points, centres = (features.to(prototypes) - origin) @ whitener, (prototypes - origin) @ whitener
+        return squared_distances(points, centres) / self.spreads.to(prototypes)
 
     def known_probability(self, nearest: Tensor) -> Tensor:
         """How likely images are of one of the categories, given how many spreads ``(N,)`` the nearest is away."""

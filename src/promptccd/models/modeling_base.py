@@ -387,7 +387,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
         """Store one prototype per category, ``(C, D)`` means of unit features, with its id and name.
 
-        Categories that were there keep their spread.
+        Categories that were there keep their spread; one that comes back, as after an undone merge, spreads as
+        newcomers do until a stage measures it again.
         """
         if (spread := self.spread_for(ids)) is not None:
             self.spreads = spread.spreads.to(self.spreads)
