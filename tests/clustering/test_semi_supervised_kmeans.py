@@ -191,7 +191,25 @@ def test_batching_of_restarts_changes_nothing(monkeypatch):
 def test_the_defaults_are_the_papers():
     assert SemiSupervisedKMeans(3).get_params() == {
         "n_clusters": 3, "n_init": 100, "max_iter": 200, "tol": 1e-4, "random_state": None,
+        "hold_labelled": False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("gram", [True, False])
+def test_held_centres_stay_and_the_others_settle_beside_them(gram, monkeypatch):
+    if not gram:
+        monkeypatch.setattr(module, "MAX_GRAM_POINTS", 0)
+    unlabelled, labelled, labels = mixed(spread=0.7)
+    model = SemiSupervisedKMeans(10, 20, random_state=0, hold_labelled=True).fit(unlabelled, labelled, labels)
+    for row in range(6):
+        np.testing.assert_allclose(model.cluster_centers_[row], labelled[labels == row].mean(0), atol=1e-6)
+    nearest = squared_distances(unlabelled, model.cluster_centers_).argmin(1)
+    assert (model.cluster_ids_[nearest] == model.labels_).all()
+    for row in range(6, 10):
+        mine = unlabelled[model.labels_ == model.cluster_ids_[row]]
+        np.testing.assert_allclose(model.cluster_centers_[row], mine.mean(0), atol=1e-5)
+    free = SemiSupervisedKMeans(10, 20, random_state=0).fit(unlabelled, labelled, labels)
+    assert np.abs(free.cluster_centers_[:6] - model.cluster_centers_[:6]).max() > 1e-3
 
 
 @pytest.mark.parametrize("kept", [[0, 1], [2, 5], [5], [0, 3, 4, 5], [1, 2, 3, 4, 5], []])

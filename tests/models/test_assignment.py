@@ -1,11 +1,13 @@
 """Images and their categories, by hand: distances, confidences, second choices."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
-from promptccd.models.assignment import assign, squared_distances
+from promptccd.models import assignment
+from promptccd.models.assignment import CategorySpread, assign, squared_distances
 
 FEATURES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
 PROTOTYPES = torch.tensor([[1.0, 0.0], [0.0, 0.5]])
@@ -69,3 +71,27 @@ def test_squared_distances_are_those_of_differences(dtype: torch.dtype) -> None:
     known = points.square().sum(1)
     assert torch.equal(squared_distances(points, centres, known), squared_distances(points, centres))
     assert (squared_distances(points, points) >= 0).all()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_images_are_assigned_block_by_block_as_all_at_once(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    features, prototypes = torch.randn(23, 4, generator=generator), torch.randn(5, 4, generator=generator)
+    options: dict[str, Any] = {
+        "temperature": 0.3,
+        "spread": CategorySpread(torch.eye(4), torch.rand(5) + 0.5, 1, 2, 1.5, 2, 0.7, 0.95)
+        if known
+        else None,
+        "rows": torch.arange(23) % 5,
+        "decided": torch.arange(23) % 3 == 0,
+        "keys": [str(each) for each in range(23)],
+    }
+    whole = assign(features, prototypes, range(5), **options)
+    monkeypatch.setattr(assignment, "TABLE_ELEMENTS", 20)
+    blocks = assign(features, prototypes, range(5), **options)
+    assert (blocks.keys, blocks.ids, blocks.num_known) == (whole.keys, whole.ids, whole.num_known)
+    assert torch.equal(blocks.strange, whole.strange)
+    for name in ("features", "category_ids", "confidences", "distances", "second_ids", "second_distances"):
+        torch.testing.assert_close(getattr(blocks, name), getattr(whole, name))

@@ -31,6 +31,7 @@ class Problem:
     class_squares: Tensor  # () float64, sum of ||x||^2 over the labelled points
     origin: Tensor  # (D,) float64, the mean that was taken off
     num_classes: int
+    num_held: int  # the first so many centres stay
 
     def labelled_inertia(self, centres: Tensor) -> Tensor:
         """Squared distances of the labelled points to their own centre: ``(..., K, D)`` to ``(...,)``."""
@@ -101,7 +102,13 @@ class Solution:
 
 
 def prepare(
-    points: Tensor, labelled: Tensor, classes: Tensor, num_classes: int, num_clusters: int, use_gram: bool
+    points: Tensor,
+    labelled: Tensor,
+    classes: Tensor,
+    num_classes: int,
+    num_clusters: int,
+    use_gram: bool,
+    num_held: int = 0,
 ) -> Problem:
     """One pass over the labelled points; afterwards their sums are all that is needed."""
     sums = points.new_zeros(num_clusters, points.shape[1], dtype=torch.float64)
@@ -126,6 +133,7 @@ def prepare(
         class_squares=squares,
         origin=origin,
         num_classes=num_classes,
+        num_held=num_held,
     )
 
 
@@ -226,7 +234,7 @@ def update(problem: Problem, restarts: Restarts, moves: Moves) -> Tensor:
     counts[moves.rows] += moves.sum_of(torch.ones_like(problem.points[:, :1]))[:, 0]
     sums[moves.rows] += moves.sum_of(problem.points)
 
-    live = counts[moves.rows] > 0
+    live = (counts[moves.rows] > 0) & (moves.rows % restarts.counts.shape[1] >= problem.num_held)
     moves, before = moves.of_rows(live), before[live]
     old, new = centres[moves.rows], sums[moves.rows] / counts[moves.rows, None]
     centres[moves.rows] = new

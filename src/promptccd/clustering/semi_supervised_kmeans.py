@@ -45,6 +45,7 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
         tol: a restart stops once (sum over clusters of the centre's movement)^2 is below this.
         random_state: seed; restart r draws from a generator keyed by (random_state, r), so that batching
             changes nothing. None draws a fresh seed.
+        hold_labelled: leave the centres of labelled categories at the class means.
 
     Attributes:
         labels_: ``(N,)`` int64, category of every unlabelled point in the caller's ids.
@@ -68,12 +69,14 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
         max_iter: int = 200,
         tol: float = 1e-4,
         random_state: int | None = None,
+        hold_labelled: bool = False,
     ):
         self.n_clusters = n_clusters
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
+        self.hold_labelled = hold_labelled
 
     @torch.no_grad()
     def fit(
@@ -95,7 +98,8 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
         num_clusters = self._check_parameters(len(points), len(class_ids))
 
         use_gram = len(points) <= min(MAX_GRAM_POINTS, POINTS_PER_ROW * self.n_init * num_clusters)
-        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram)
+        held = len(class_ids) if self.hold_labelled else 0
+        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram, held)
         best = min(self._solutions(problem), key=lambda solution: (solution.inertia, solution.restart))
 
         # Once more from scratch in float64, so that labels, centres and inertia belong together.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from torch import Tensor
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
 # Spread of a category that no training has drawn together, in those of known ones; chosen on digits.
 NEWCOMERS = 1.4
+TABLE_ELEMENTS = 2**22  # of distances between images and categories held at once: 32 MB in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,11 +130,13 @@ class Assignment:
 
     def select(self, rows: Tensor) -> "Assignment":
         """The images at these positions, in this order."""
-        of_images = (
-            "features", "category_ids", "confidences", "distances", "second_ids", "second_distances", "strange",
-        )  # fmt: skip
         keys = tuple(self.keys[row] for row in rows.tolist()) if self.keys else ()
-        return replace(self, keys=keys, **{name: getattr(self, name)[rows] for name in of_images})
+        return replace(
+            self, keys=keys, **{name: getattr(self, name)[rows] for name in ("features", *_OF_IMAGES)}
+        )
+
+
+_OF_IMAGES = ("category_ids", "confidences", "distances", "second_ids", "second_distances", "strange")
 
 
 def assign(
@@ -160,6 +164,25 @@ def assign(
         num_known: see `Assignment`; `None` counts all categories.
         keys: names of the images.
     """
+    most = max(1, TABLE_ELEMENTS // max(1, len(prototypes)))
+    if len(features) > most:
+        parts = [
+            assign(
+                features[block],
+                prototypes,
+                ids,
+                temperature=temperature,
+                spread=spread,
+                rows=None if rows is None else rows[block],
+                decided=None if decided is None else decided[block],
+                num_known=num_known,
+            )
+            for block in (slice(start, start + most) for start in range(0, len(features), most))
+        ]
+        joined: dict[str, Any] = {
+            name: torch.cat([getattr(part, name) for part in parts]) for name in _OF_IMAGES
+        }
+        return replace(parts[0], features=features, keys=tuple(keys), **joined)
     if spread is None:
         costs = squared = squared_distances(features.to(prototypes.dtype), prototypes)
         explained = squared.new_ones(len(squared))

@@ -14,7 +14,6 @@ from promptccd.discovery.grouping import (
     group_images,
     suggest_split,
 )
-from promptccd.discovery.grouping.growth import _half
 from promptccd.discovery.grouping.open_grouping import silhouette
 from promptccd.discovery.groups import views_of
 from promptccd.errors import DataError
@@ -260,7 +259,27 @@ def test_silhouette_is_that_of_the_images_behind_the_centres(sizes):
     points = points.double()
     centres = torch.stack([points[groups == each].mean(0) for each in range(len(sizes))])
     expected = silhouette_score(torch.cdist(points, points).square().numpy(), groups, metric="precomputed")
-    assert silhouette(points, groups, centres, 0) == pytest.approx(expected, abs=1e-6)
+    assert silhouette(points, groups, centres, points.new_empty(0)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_silhouette_counts_the_images_behind_known_prototypes():
+    """Those of one known category are not here: an image's distances to them follow from their mean and variance."""
+    points, groups = blobs([60, 30, 30], width=16, spread=0.8)
+    points = points.double()
+    behind = points[groups == 0]
+    centres = torch.stack([points[groups == each].mean(0) for each in range(3)])
+    here = torch.cat([behind[:20], points[groups > 0]])
+    labels = torch.cat([torch.zeros(20, dtype=torch.int64), groups[groups > 0]])
+    spread = (behind - behind.mean(0)).square().sum(1).mean()
+    values = []
+    for point, label in zip(here, labels.tolist(), strict=True):
+        to = [(point - points[groups == each]).square().sum(1) for each in range(3)]
+        sizes = [len(behind), *(int((groups == each).sum()) - (label == each) for each in (1, 2))]
+        means = [float(each.sum() / size) for each, size in zip(to, sizes, strict=True)]
+        others = min(mean for each, mean in enumerate(means) if each != label)
+        values.append((others - means[label]) / max(others, means[label]))
+    expected = sum(values) / len(values)
+    assert silhouette(here, labels, centres, spread[None]) == pytest.approx(expected, abs=1e-6)
 
 
 def registry_of(found):
@@ -299,19 +318,3 @@ def test_a_split_separates_what_is_two(ten):
     assert [part.tolist() for part in suggest_split(few_first, [4, 3, 2, 1, 0])] == [[2, 3, 4], [0, 1]]
     with pytest.raises(DataError, match="at least two different images"):
         suggest_split(torch.ones(3, 4), [0, 1, 2])
-
-
-def test_halves_of_groups_are_the_cut_along_the_longest_direction():
-    """Means and gains by hand: of one far unit among five, of two clumps, and of a group that lies the other way."""
-    lines = (
-        [[5.0, 0], [-1, 0], [-1, 0], [-1, 0], [-2, 0]],
-        [[1.0, 3], [1, 3], [1, -3]],
-        [[0.0, -4], [0, 2], [0, 2]],
-    )
-    points = torch.tensor([row for rows in lines for row in rows]).double()
-    labels = torch.tensor([0] * 5 + [1] * 3 + [2] * 3)
-    weights = torch.ones(11).double()
-    centres = torch.stack([points[labels == group].mean(0) for group in range(3)])
-    means, gains = _half(points, weights, labels, centres)
-    assert means.tolist() == [[5, 0], [1, -3], [0, -4]]
-    assert gains.tolist() == pytest.approx([25, 16, 16])

@@ -4,8 +4,7 @@ Letters: N images, D width, C known categories, K groups, M units.
 """
 
 import logging
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,42 +14,44 @@ from torch import Tensor
 from promptccd.clustering.category_count import CountEstimate
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.semi_supervised_kmeans import Array, as_features
-from promptccd.discovery.grouping.growth import Growth, Units, grow, make_units, refusal
+from promptccd.discovery.grouping.held_kmeans import GroupTree, UnitGroups, lloyd
 from promptccd.discovery.grouping.unexplained import TIGHTER, WIDER, OpenSet
+from promptccd.discovery.grouping.units import Units, make_units, refusal
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign, squared_distances
 
-SAME = 0.98  # of the best silhouette: of counts about as good, the smallest is the estimate
+SAME = 0.99  # of the best silhouette: of counts about as good, the smallest is the estimate
 NEAR = 0.9  # of the best: what could as well have been
 NO_STRUCTURE = 0.05  # a best silhouette below this is that of one cloud of points
 METHOD, MARGIN = "silhouette", "10 % of the best silhouette"
 
 
-def silhouette(points: Tensor, labels: Tensor, centres: Tensor, num_held: int) -> float:
+def silhouette(points: Tensor, labels: Tensor, centres: Tensor, held_spreads: Tensor) -> float:
     """Mean over the images of (b - a) / max(a, b) in squared distances; 0 for an image alone and for one group.
 
     a is the mean squared distance to the other members of an image's group, b that to the members of the nearest
     other group. Both follow from the centre of a group: the mean squared distance to its members is that to their
-    mean plus their variance, and unit vectors around a mean m have variance 1 - ||m||^2. So the images behind a
-    known prototype count although they are not here, and a known category without an image here counts too.
+    mean plus their variance. So the images behind a known prototype count although they are not here, and a known
+    category without an image here counts too.
 
     Args:
-        points: ``(N, D)`` unit features.
+        points: ``(N, D)``.
         labels: ``(N,)`` group of each; a group that is not held has members.
-        centres: ``(K, D)`` means of unit features.
-        num_held: the first so many are known prototypes, whose members are not among the points.
+        centres: ``(K, D)`` means.
+        held_spreads: ``(H,)`` variances of the first groups, known prototypes whose members are not among the points.
     """
     if len(centres) < 2:
         return 0.0
-    squared = squared_distances(points, centres)
-    spread = (1 - centres.square().sum(1)).clamp_(min=0)
-    to_groups = squared + spread
-    sizes = labels.bincount()
-    own = to_groups.gather(1, labels[:, None])[:, 0]
-    is_new = labels >= num_held
-    within = torch.where(is_new, own * sizes[labels] / (sizes[labels] - 1), own)
-    nearest = to_groups.scatter(1, labels[:, None], torch.inf).amin(1)
+    squared, sizes = squared_distances(points, centres), labels.bincount(minlength=len(centres))
+    own = squared.gather(1, labels[:, None])[:, 0]
+    spreads = torch.zeros_like(squared[0]).index_add_(0, labels, own) / sizes.clamp(min=1)
+    spreads[: len(held_spreads)] = held_spreads
+    squared += spreads
+    is_new = labels >= len(held_spreads)
+    within = squared.gather(1, labels[:, None])[:, 0]
+    within = torch.where(is_new, within * sizes[labels] / (sizes[labels] - 1), within)
+    nearest = squared.scatter_(1, labels[:, None], torch.inf).amin(1)
     values = (nearest - within) / torch.maximum(nearest, within).clamp(min=1e-12)
     values[is_new & (sizes[labels] == 1)] = 0
     return float(values.mean())
@@ -59,7 +60,7 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, num_held: int) -
 def estimate_by_silhouette(scores: Mapping[int, float], least: int) -> CountEstimate:
     """The count that silhouettes speak for.
 
-    The smallest count within 2 % of the best is the estimate, because the curve rises slowly beyond the truth where
+    The smallest count within 1 % of the best is the estimate, because the curve rises slowly beyond the truth where
     categories have parts; the range is that of all counts within 10 %. Where even the best is below 0.05, nothing
     stands apart, and the estimate is the smallest count tried.
 
@@ -115,13 +116,13 @@ class GroupingProblem:
     """Checked input in the order of the keys, so that the order it came in cannot matter.
 
     Attributes:
-        features: ``(N, D)`` float64 unit features.
+        features: ``(N, D)`` unit features.
         order: ``(N,)`` where each came from.
         keys: of the images, sorted.
         units: images that move together; whitened where the spread of known categories was measured.
         known: the categories that exist.
-        whitener: ``(D, D)`` float64, the metric; none is that of the features.
-        held: ``(C, D)`` float64, their prototypes in it.
+        whitener: ``(D, D)``, the metric; none is that of the features.
+        held: ``(C, D)``, their prototypes in it.
         opened: ids that only pins know of.
         next_id: first id for new groups.
         temperature: of the confidences, in squared distance.
@@ -153,11 +154,11 @@ class GroupingProblem:
         Raises:
             DataError: it does not fit together, or constraints contradict each other.
         """
-        points = as_features(features, "features").cpu()
+        points = as_features(features, "features").float()
         _check(points, keys, known, next_id, temperature)
         constraints = constraints or GroupingConstraints()
         order = torch.tensor(sorted(range(len(keys)), key=lambda row: keys[row]))
-        points = F.normalize(points.double(), dim=1)[order]
+        points = F.normalize(points, dim=1)[order.to(points.device)]
         sorted_keys = [keys[row] for row in order.tolist()]
 
         present = {constraints.component_of(key) for key in keys}
@@ -172,17 +173,47 @@ class GroupingProblem:
                 return None
             return len(groups) + category - next_id - sum(next_id <= each < category for each in opened)
 
-        held = as_features(known.prototypes, "prototypes").cpu().double()
-        whitener = None if known.spread is None else known.spread.whitener.cpu().double()
+        held = as_features(known.prototypes, "prototypes").to(points)
+        whitener = None if known.spread is None else known.spread.whitener.to(points)
         if whitener is not None:
             held = held @ whitener
         in_metric = points if whitener is None else points @ whitener
         units = make_units(in_metric, sorted_keys, constraints, group_of_category)
         return cls(points, order, sorted_keys, units, known, whitener, held, opened, next_id, temperature)
 
-    def steps(self, seed: int) -> Iterator[Growth]:
-        """Groups for the least number of categories, then for one more each time."""
-        return grow(self.units, self.held, len(self.opened), seed=seed)
+    @property
+    def fewest(self) -> int:
+        """Categories that there are at least."""
+        return max(1, len(self.held) + len(self.opened))
+
+    @property
+    def held_spreads(self) -> Tensor:
+        """Variance of the images of each known category ``(C,)``: unit vectors around a mean m have 1 - ||m||^2."""
+        if self.known.spread is not None:
+            return self.known.spread.spreads.to(self.held)
+        return (1 - self.held.square().sum(1)).clamp(min=0)
+
+    def tree(self, num_seeds: int, seed: int) -> GroupTree:
+        """Groups of the images for any number of them."""
+        return GroupTree(self.units, self.held, len(self.opened), num_seeds, seed)
+
+    def grouped(self, tree: GroupTree, num_groups: int, most: int | None = None) -> UnitGroups:
+        """k-means over all images from a cut of the tree, with groups more where people's answers need them.
+
+        Args:
+            tree: of these images.
+            num_groups: where to cut it.
+            most: to make so many groups if images differ enough; `None` leaves it at what the answers need.
+        """
+        free, before = tree.centres_of(tree.best(min(num_groups, tree.most_groups))), -1
+        while True:
+            found = lloyd(self.units, torch.cat([self.held, free]), len(self.held))
+            if not found.stuck:
+                found = _without_empty(found, len(self.held) + len(self.opened))
+            more = _next_centre(self.units, found, most)
+            if more is None or len(found.centres) <= before:
+                return found
+            free, before = torch.cat([found.centres[len(self.held) :], more[None]]), len(found.centres)
 
     def check_count(self, num_categories: int) -> None:
         """Refuse a number of categories that these images and categories cannot have.
@@ -190,7 +221,7 @@ class GroupingProblem:
         Raises:
             DataError: it is out of bounds; they are named.
         """
-        least, most = max(1, len(self.held) + len(self.opened)), len(self.held) + len(self.units.points)
+        least, most = self.fewest, len(self.held) + len(self.units.points)
         if not least <= num_categories <= most:
             opened = f" and {len(self.opened)} that images are pinned to" if self.opened else ""
             raise DataError(
@@ -208,31 +239,53 @@ class GroupingProblem:
             fresh += 1
         return tuple(ids)
 
-    def assignment(self, step: Growth) -> Assignment:
-        """The groups of one step, in the order the images came in.
+    def assignment(self, found: UnitGroups) -> Assignment:
+        """The groups, in the order the images came in.
 
         Raises:
             DataError: constraints cannot hold with so few groups; the images are named.
         """
-        if step.stuck:
-            raise refusal(self.units, step.stuck, len(step.centres))
-        prototypes, spread, num_new = step.centres, self.known.spread, len(step.centres) - len(self.held)
+        if found.stuck:
+            raise refusal(self.units, found.stuck, len(found.centres))
+        prototypes, spread, num_new = found.centres, self.known.spread, len(found.centres) - len(self.held)
         if self.whitener is not None and spread is not None:
-            new = torch.linalg.solve(self.whitener.T, prototypes[len(self.held) :].T).T
-            prototypes = torch.cat([self.known.prototypes.cpu().double(), new])
+            new = torch.linalg.solve(self.whitener.double().T, prototypes[len(self.held) :].double().T).T
+            prototypes = torch.cat([self.known.prototypes.to(new), new])
             spread = spread.of([*range(len(self.held)), *[None] * num_new])
-        found = assign(
+        settled = torch.zeros(len(self.units.points), dtype=torch.bool)
+        settled[self.units.settled[0]] = True
+        images = self.units.unit_of_image
+        assigned = assign(
             self.features,
-            prototypes,
+            prototypes.double(),
             self.ids(len(prototypes)),
             temperature=self.temperature,
             spread=spread,
-            rows=step.labels[self.units.unit_of_image],
-            decided=torch.tensor([int(unit) in self.units.pinned for unit in self.units.unit_of_image]),
+            rows=found.labels[images],
+            decided=settled.to(images.device)[images],
             num_known=len(self.held),
             keys=self.keys,
         )
-        return found.select(self.order.argsort())
+        return assigned.select(self.order.argsort())
+
+
+def _without_empty(found: UnitGroups, num_fixed: int) -> UnitGroups:
+    """Without groups that no unit is in, but for the first so many."""
+    used = found.labels.bincount(minlength=len(found.centres)) > 0
+    used[:num_fixed] = True
+    return replace(found, centres=found.centres[used], labels=(used.cumsum(0) - 1)[found.labels])
+
+
+def _next_centre(units: Units, found: UnitGroups, most: int | None) -> Tensor | None:
+    """Where another group starts ``(D,)``; `None` where none is needed, allowed or of any use."""
+    if most is not None and len(found.centres) >= most:
+        return None
+    if found.stuck:
+        return units.points[found.stuck[0]]
+    gains = found.costs * units.weights
+    gains[units.settled[0]] = 0
+    worth_it = gains.max() > LEAST_GAIN * units.weights.sum()
+    return units.points[gains.argmax()] if most is not None and worth_it else None
 
 
 def _check(
@@ -261,9 +314,15 @@ def _check(
 
 logger = logging.getLogger(__name__)
 
-MOST_NEW = 100  # new groups tried in an estimate; more if there are many images
-FEWEST_IMAGES = 4  # in each of them, on average
-PATIENCE = 10  # counts tried beyond the last one that was near the best, at least
+FIRST_SEEDS = (
+    400  # of the tree in which the number of groups is looked for; four times as many if it is large
+)
+UNITS_PER_SEED = 3
+SEEDS_PER_GROUP, FEWEST_SEEDS = 3, 60  # of the tree for a number that is given
+DEEPEST = 0.75  # of the number of seeds: cuts nearer to the seeds are little better than these
+STEP = 1.15  # from one number of groups that is tried to the next
+MOST_REPAIRS = 20  # groups that are kept free for answers that need them
+LEAST_GAIN = 1e-7  # per image: what another group must take off the squared distances to be worth opening
 
 
 def group_images(
@@ -282,11 +341,11 @@ def group_images(
     Where the spread of known categories was measured, new categories stand out in it and the count is not given,
     `OpenSet` says how: new groups open among images that nothing known explains. Otherwise:
 
-    k-means on unit features in which known prototypes are fixed: an image that no constraint speaks of ends with
-    the nearest prototype, as a checkpoint assigns it. Prototypes that move with the images, weighted by size, were
-    no better on digits and let a large batch rename a small category. New groups open one by one, each where it
-    takes most off the inertia, so a grouping for K + 1 continues that for K: a new group keeps its id while others
-    open. The images' order changes nothing.
+    semi-supervised k-means on unit features in which known prototypes stay: an image that no constraint speaks of
+    ends with the nearest prototype, as a checkpoint assigns it. Prototypes that move with the images, weighted by
+    size, were no better on digits and let a large batch rename a small category. Groups come from a tree of merges
+    (`held_kmeans`), in the 48 directions in which the images differ most; the number is the one that the silhouette
+    there speaks for.
 
     Constraints hold without exception. Images that must be together move as one, by their mean. An image that a
     constraint speaks of counts 5 times in the prototype of a new group and in the inertia, so that few answers move
@@ -300,12 +359,12 @@ def group_images(
             where the images have fewer distinct features.
         next_id: first id for new groups; ids that a pin opened are left out.
         constraints: what people said.
-        seed: of the candidates for new groups, drawn where there are more than 2,000 images.
+        seed: of the small groups that are seeded.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
 
     Returns:
-        Every image in one group, on the CPU: ids are the known ones as given, those opened by a pin, then new ones. And
-        the number of categories, estimated or given, known ones included.
+        Every image in one group, on the features' device: ids are the known ones as given, those opened by a pin,
+        then new ones. And the number of categories, estimated or given, known ones included.
 
     Raises:
         DataError: no image, NaN or infinite features, keys or prototypes that do not fit, `num_categories` below the
@@ -317,21 +376,32 @@ def group_images(
     problem = GroupingProblem.of(features, keys, known, next_id, constraints, temperature)
     if num_categories is None and known.spread is not None and len(known.ids) > 1:
         return _beside_known(problem, known.spread, seed)
-    steps = problem.steps(seed)
     if num_categories is None:
-        estimate, tried = _estimate(problem, steps)
-        return problem.assignment(tried[estimate.count]), estimate
+        estimate, tree = _estimate(problem, seed)
+        found = problem.grouped(tree, estimate.count)
+        count = len(found.centres)
+        low, high = min(estimate.low, count), max(estimate.high, count)
+        return problem.assignment(found), replace(estimate, count=count, low=low, high=high)
     problem.check_count(num_categories)
-    for step in steps:
-        if len(step.centres) == num_categories:
-            break
-    if len(step.centres) < num_categories:
+    found = _of_given_number(problem, num_categories, seed)
+    if len(found.centres) < num_categories:
         logger.warning(
             "%d categories were asked for, but the images speak for no more than %d: some are too much alike.",
             num_categories,
-            len(step.centres),
+            len(found.centres),
         )
-    return problem.assignment(step), CountEstimate.known(len(step.centres))
+    return problem.assignment(found), CountEstimate.known(len(found.centres))
+
+
+def _of_given_number(problem: GroupingProblem, num_categories: int, seed: int) -> UnitGroups:
+    """So many groups; those that answers need take the place of others where there is no other way."""
+    seeds = max(FEWEST_SEEDS, SEEDS_PER_GROUP * (num_categories - len(problem.held)))
+    tree = problem.tree(seeds, seed)
+    for repairs in range(min(MOST_REPAIRS, num_categories - problem.fewest) + 1):
+        found = problem.grouped(tree, num_categories - repairs, num_categories)
+        if not found.stuck:
+            break
+    return found
 
 
 def _beside_known(
@@ -349,28 +419,56 @@ def _beside_known(
     return problem.assignment(found), estimate
 
 
-def _estimate(problem: GroupingProblem, steps: Iterator[Growth]) -> tuple[CountEstimate, dict[int, Growth]]:
-    """The count the silhouette speaks for among those that satisfy the constraints, and all steps tried."""
-    tried: dict[int, Growth] = {}
-    scores: dict[int, float] = {}
-    num_images = len(problem.features)
-    room = max(2 * math.isqrt(num_images), min(MOST_NEW, num_images // FEWEST_IMAGES))
-    most = len(problem.held) + len(problem.opened) + max(2, room)
-    patience = max(
-        PATIENCE, math.isqrt(num_images) // 2
-    )  # many small groups show only once there are enough of them
-    last_near = 0
-    for step in steps:
-        count = len(step.centres)
-        tried[count] = step
-        if step.stuck:
-            continue
-        labels = step.labels[problem.units.unit_of_image]
-        scores[count] = silhouette(problem.features, labels, step.centres, len(problem.held))
-        if scores[count] >= NEAR * max(scores.values()):
-            last_near = count
-        if count >= last_near + patience or count >= most:
-            break
-    if not scores:
-        raise refusal(problem.units, step.stuck, len(step.centres))
-    return estimate_by_silhouette(scores, min(scores)), tried
+def _estimate(problem: GroupingProblem, seed: int) -> tuple[CountEstimate, GroupTree]:
+    """The count the silhouette speaks for, and the tree it was found in."""
+    num_seeds, room = FIRST_SEEDS, max(2, len(problem.units.points) // UNITS_PER_SEED)
+    while True:
+        tree = problem.tree(min(num_seeds, room), seed)
+        scores = _Scores(tree, problem.held_spreads)
+        estimate = scores.estimate()
+        deep = estimate.count - len(problem.held) > 0.75 * DEEPEST * len(tree.seeds)
+        if not deep or num_seeds >= room:
+            return estimate, tree
+        num_seeds *= 4
+
+
+class _Scores:
+    """Silhouettes of the cuts of a tree.
+
+    Args:
+        tree: of images.
+        held_spreads: ``(H,)`` variances of known categories, of which the principal components hold a share.
+    """
+
+    def __init__(self, tree: GroupTree, held_spreads: Tensor):
+        self.tree, self.held_spreads = tree, held_spreads * tree.share
+        self.values: dict[int, float] = {}
+
+    def estimate(self) -> CountEstimate:
+        """The count they speak for, looked for in growing steps, and in single ones where the best is."""
+        least = self.tree.fewest_groups
+        most = max(least + 1, self.tree.num_held + int(DEEPEST * len(self.tree.seeds)))
+        for count in _growing_steps(least, min(most, self.tree.most_groups)):
+            self._try(count)
+        tried, count = sorted(self.values), estimate_by_silhouette(self.values, least).count
+        place = tried.index(count)
+        between = range(tried[max(0, place - 1)], tried[min(place + 1, len(tried) - 1)])
+        for each in between[:: 1 + len(between) // 20]:
+            self._try(each)
+        return estimate_by_silhouette(self.values, least)
+
+    def _try(self, count: int) -> None:
+        if count not in self.values:
+            found = self.tree.cut(count)
+            self.values[count] = silhouette(
+                self.tree.units.points, found.labels, found.centres, self.held_spreads
+            )
+
+
+def _growing_steps(least: int, most: int) -> list[int]:
+    """Numbers from the least to the most, each by 15 % farther from it than the one before."""
+    counts, beyond = [], 0
+    while least + beyond <= most:
+        counts.append(least + beyond)
+        beyond = max(beyond + 1, round(STEP * beyond))
+    return counts

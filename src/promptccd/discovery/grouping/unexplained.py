@@ -11,7 +11,8 @@ from scipy.spatial.distance import pdist
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.grouping.growth import Growth, Units, refusal
+from promptccd.discovery.grouping.held_kmeans import UnitGroups, means, pinned_means
+from promptccd.discovery.grouping.units import Units, refusal
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import NEWCOMERS, squared_distances
 
@@ -31,7 +32,7 @@ class OpenSet:
 
     Attributes:
         units: images that move together; their points are whitened.
-        held: ``(C, D)`` float64, whitened prototypes.
+        held: ``(C, D)`` whitened prototypes.
         spread: of the known categories, row by row.
         num_opened: groups C, C + 1, ... that pins open, whatever is in them.
         seed: of the unexplained images from which groups are proposed, where there are very many.
@@ -54,7 +55,7 @@ class OpenSet:
         between = squared_distances(self.held, self.held).fill_diagonal_(torch.inf)
         return float(between.amin(1).median())
 
-    def grouped(self, closer: float = CLOSER) -> Growth:
+    def grouped(self, closer: float = CLOSER) -> UnitGroups:
         """Known categories, groups that people opened, and as many new ones as the unexplained images speak for.
 
         A new group needs four images, and its centre must lie at least `closer` times as far from every other as
@@ -64,7 +65,7 @@ class OpenSet:
             DataError: constraints cannot hold; the images are named.
         """
         apart = closer * self.usual_distance
-        free = self._opened()
+        free = pinned_means(self.units, len(self.held), self.num_opened)
         proposed = -1
         while (
             len(free) > proposed
@@ -80,28 +81,25 @@ class OpenSet:
                 break
         return self._state(self._apart_from_rivals(free))
 
-    def may_hide_another(self, found: Growth) -> bool:
+    def may_hide_another(self, found: UnitGroups) -> bool:
         """Whether enough images for a group are still explained by nothing."""
         left = self._unexplained(found.centres[len(self.held) :])
-        return bool(self._sizes[left].sum() >= FEWEST_IMAGES)
+        return bool(self.units.sizes[left].sum() >= FEWEST_IMAGES)
 
-    def _opened(self) -> Tensor:
-        """Means of what is pinned to each group that pins open."""
-        rows = []
-        for group in range(len(self.held), len(self.held) + self.num_opened):
-            members = [unit for unit, pinned in self.units.pinned.items() if pinned == group]
-            weights = self.units.weights[members]
-            rows.append(weights @ self.units.points[members] / weights.sum())
-        return torch.stack(rows) if rows else self.held[:0]
-
-    def _spreads(self, num_free: int) -> Tensor:
-        return torch.cat([self.spread.spreads.double(), torch.full((num_free,), self.newcomers).double()])
+    def _spreads(self, num_groups: int) -> Tensor:
+        known = self.spread.spreads.to(self.held)
+        return torch.cat([known, self.held.new_full((num_groups - len(known),), self.newcomers)])
 
     def _unexplained(self, free: Tensor) -> Tensor:
         """Units out of reach of every category, those that people have settled left out."""
-        relative = self.units.distances(torch.cat([self.held, free])) / self._spreads(len(free))
-        outside = relative.amin(1) > self.spread.reach
-        outside[list(self.units.pinned)] = False
+        centres = torch.cat([self.held, free])
+        spreads = self._spreads(len(centres))
+        nearest = [
+            (squared_distances(self.units.points[block], centres) / spreads).amin(1)
+            for block in self.units.blocks(len(centres))
+        ]
+        outside = torch.cat(nearest) > self.spread.reach
+        outside[self.units.settled[0]] = False
         return outside.nonzero()[:, 0]
 
     def _proposals(self, free: Tensor, apart: float) -> Tensor:
@@ -114,51 +112,56 @@ class OpenSet:
             candidates = candidates[torch.from_numpy(drawn).sort().values]
         if len(candidates) < 2:
             return self.held[:0]
-        points, sizes = self.units.points[candidates], self._sizes[candidates]
-        tree = linkage(pdist(points.numpy(), "sqeuclidean"), "average")
-        groups = torch.from_numpy(fcluster(tree, apart + 2 * self.newcomers, "distance")).long() - 1
-        images = torch.zeros(int(groups.max()) + 1).double().index_add_(0, groups, sizes)
+        points, sizes = self.units.points[candidates], self.units.sizes[candidates]
+        tree = linkage(pdist(points.cpu().numpy(), "sqeuclidean"), "average")
+        groups = torch.from_numpy(fcluster(tree, apart + 2 * self.newcomers, "distance")).to(candidates) - 1
+        images = sizes.new_zeros(int(groups.max()) + 1).index_add_(0, groups, sizes)
         sums = points.new_zeros(len(images), points.shape[1]).index_add_(0, groups, points * sizes[:, None])
         return (sums / images[:, None])[images >= FEWEST_IMAGES]
 
-    @property
-    def _sizes(self) -> Tensor:
-        """Images in each unit, float64."""
-        return self.units.unit_of_image.bincount(minlength=len(self.units.points)).double()
-
-    def _labels(self, free: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-        """Group of every unit, its squared distance there, and units that found no group.
+    def _labels(self, free: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """Group of every unit, and units that found no group.
 
         A unit of a new group is measured without itself in the group's centre: else it would always be near.
         """
-        squared, spreads = self.units.distances(torch.cat([self.held, free])), self._spreads(len(free))
+        centres, weights = torch.cat([self.held, free]), self.units.weights
+        members, _ = self._placed(centres)
+        totals = weights.new_zeros(len(centres)).index_add_(0, members, weights)[members]
+        return self._placed(centres, (members, totals / (totals - weights).clamp(min=1e-3 * weights)))
+
+    def _placed(
+        self, centres: Tensor, own: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[int, ...]]:
+        """Units in the categories that explain them best, as far as people allow."""
+        units = self.units
+        labels = [self._costs(block, centres, own).argmin(1) for block in units.blocks(len(centres))]
+        return units.place(torch.cat(labels), self._costs(units.constrained, centres, own))
+
+    def _costs(self, rows: slice | Tensor, centres: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Of units in each category ``(m, K)``: squared distance in spreads, plus the logarithm of the spread.
+
+        Args:
+            rows: the units.
+            centres: ``(K, D)`` of the categories.
+            own: group of each unit ``(M,)``, and by how much farther it is from the centre of the others there.
+        """
+        squared, spreads = squared_distances(self.units.points[rows], centres), self._spreads(len(centres))
         costs = squared / spreads + spreads.log()
-        labels, stuck = self.units.assign(costs)
-        is_new = labels >= len(self.held) + self.num_opened
-        weights = self.units.weights
-        sums = torch.zeros(len(spreads), dtype=torch.float64).index_add_(0, labels, weights)
-        factor = (sums[labels] / (sums[labels] - weights).clamp(min=1e-3 * weights))[is_new]
-        places = labels[is_new][:, None]
-        spread = self.newcomers * factor
-        costs[is_new] = costs[is_new].scatter(
-            1,
-            places,
-            squared[is_new].gather(1, places) * (factor**2 / spread)[:, None] + spread.log()[:, None],
-        )
-        labels, stuck = self.units.assign(costs)
-        return labels, squared.gather(1, labels[:, None])[:, 0], stuck
+        if own is None:
+            return costs
+        groups, farther = own[0][rows, None], own[1][rows, None]
+        spread = self.newcomers * farther
+        alone = squared.gather(1, groups) * farther.square() / spread + spread.log()
+        is_new = groups >= len(self.held) + self.num_opened
+        return costs.scatter(1, groups, torch.where(is_new, alone, costs.gather(1, groups)))
 
     def _centres(self, labels: Tensor, num_free: int) -> tuple[Tensor, Tensor]:
         """Centres of the free groups that have units, those that pins open first, and the images in each."""
-        groups, units = labels - len(self.held), self.units
-        mine = groups >= 0
-        weights = units.weights[mine]
-        sums = units.points.new_zeros(num_free, self.held.shape[1])
-        sums.index_add_(0, groups[mine], units.points[mine] * weights[:, None])
-        totals = torch.zeros(num_free, dtype=torch.float64).index_add_(0, groups[mine], weights)
-        images = torch.zeros(num_free, dtype=torch.float64).index_add_(0, groups[mine], self._sizes[mine])
-        used = totals > 0
-        return sums[used] / totals[used, None], images[used]
+        num_held, num_groups = len(self.held), len(self.held) + num_free
+        centres, weights = means(self.units, labels, num_groups)
+        images = weights.new_zeros(num_groups).index_add_(0, labels, self.units.sizes)
+        used = weights[num_held:] > 0
+        return centres[num_held:][used], images[num_held:][used]
 
     def _settled(self, free: Tensor) -> Tensor:
         """Centres after k-means, in which known prototypes stay."""
@@ -189,31 +192,28 @@ class OpenSet:
                 both = images[[first, gone]]
                 centres[first] = both @ centres[[first, gone]] / both.sum()
                 images[first] = both.sum()
-            left = torch.arange(len(centres)) != gone
+            left = torch.arange(len(centres), device=centres.device) != gone
             centres, images = centres[left], images[left]
         return centres
 
     def _apart_from_rivals(self, free: Tensor) -> Tensor:
         """With a group more for every image that people keep out of all of them."""
         for _ in range(len(self.units.points)):
-            stuck = self._labels(free)[2]
+            stuck = self._labels(free)[1]
             if not stuck:
                 return free
             free = torch.cat([free, self.units.points[list(stuck[:1])]])
         raise refusal(self.units, stuck, len(self.held) + len(free))
 
-    def _state(self, free: Tensor) -> Growth:
+    def _state(self, free: Tensor) -> UnitGroups:
         """The grouping; of new groups the largest comes first."""
-        labels, _, _ = self._labels(free)
-        centres, images = self._centres(labels, len(free))
-        opened = torch.arange(len(centres)) < self.num_opened
+        centres, images = self._centres(self._labels(free)[0], len(free))
+        opened = torch.arange(len(centres), device=images.device) < self.num_opened
         order = torch.where(opened, torch.inf, images).argsort(descending=True, stable=True)
-        order = torch.cat([torch.arange(self.num_opened), order[self.num_opened :]])
-        labels, squared, stuck = self._labels(centres[order])
-        return Growth(
-            torch.cat([self.held, centres[order]]),
-            labels,
-            squared,
-            float(self.units.weights @ squared),
-            stuck,
-        )
+        centres = torch.cat([self.held, centres[order]])
+        labels, stuck = self._labels(centres[len(self.held) :])
+        costs = torch.cat([
+            (self.units.points[block] - centres[labels[block]]).square().sum(1)
+            for block in self.units.blocks(centres.shape[1])
+        ])  # fmt: skip
+        return UnitGroups(centres, labels, costs, stuck)

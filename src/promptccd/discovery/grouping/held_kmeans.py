@@ -1,0 +1,274 @@
+"""Semi-supervised k-means beside prototypes that stay where they are, for every number of groups.
+
+Many small groups are seeded at once. Then, again and again, the two whose union costs least become one, or the one
+that costs least is given up to the prototype it lies next to (Ward's rule). The tree is cut where a number of groups
+is asked for, and k-means goes on from there. One tree serves all numbers, and being merged from many seeds, groups
+depend less on how the seeds fell than those of a few restarts do.
+
+Letters: M units, D width, P principal components, K groups, H held prototypes, S seeds.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from promptccd.clustering import SemiSupervisedKMeans
+from promptccd.clustering.kmeans_restarts import sum_rows
+from promptccd.data.randomness import numpy_generator
+from promptccd.discovery.grouping.units import Units
+from promptccd.models.assignment import squared_distances
+
+Array = npt.NDArray[np.float64]
+
+COMPONENTS = 48  # directions in which groups are looked for; the rest of a wide feature is mostly noise
+MOST_SAMPLED = 16_384  # units from which a tree is made
+SEED_ITERATIONS, CUT_ITERATIONS, MOST_ITERATIONS = 5, 10, 100
+MOST_RESTARTS = 20
+RESTART_ELEMENTS = 2**25  # units times new groups times restarts: what random starts may cost
+GIVEN_UP = -1  # in place of the group that a group is merged into
+
+
+@dataclass(frozen=True)
+class UnitGroups:
+    """Units in groups.
+
+    Attributes:
+        centres: ``(K, D)``, held ones first, then those that pins open.
+        labels: ``(M,)`` group of each unit.
+        costs: ``(M,)`` squared distance of each unit to its centre.
+        stuck: one or two units that no assignment to so many groups satisfies; then they are in their nearest.
+    """
+
+    centres: Tensor
+    labels: Tensor
+    costs: Tensor
+    stuck: tuple[int, ...]
+
+
+def in_nearest(units: Units, centres: Tensor) -> UnitGroups:
+    """Every unit in the nearest of the groups it may be in."""
+    parts = [squared_distances(units.points[block], centres).min(1) for block in units.blocks(len(centres))]
+    labels, costs = torch.cat([part.indices for part in parts]), torch.cat([part.values for part in parts])
+    limited = units.constrained
+    labels, stuck = units.place(labels, squared_distances(units.points[limited], centres))
+    moved = torch.cat([limited, units.settled[0]])
+    costs[moved] = (units.points[moved] - centres[labels[moved]]).square().sum(1)
+    return UnitGroups(centres, labels, costs, stuck)
+
+
+def means(units: Units, labels: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
+    """Weighted mean of each group ``(K, D)``, zero where it has no unit, and its weight ``(K,)``."""
+    order = labels.argsort(stable=True)
+    sums = sum_rows(units.points, order, units.weights[order], labels.bincount(minlength=num_groups))
+    weights = units.weights.new_zeros(num_groups).index_add_(0, labels, units.weights)
+    return sums / weights.clamp(min=1)[:, None], weights
+
+
+def lloyd(units: Units, centres: Tensor, num_held: int, most: int = MOST_ITERATIONS) -> UnitGroups:
+    """k-means from these centres, of which the first stay, until no unit moves; an empty group keeps its centre."""
+    found = in_nearest(units, centres)
+    for _ in range(most):
+        moved, weights = means(units, found.labels, len(centres))
+        moved = torch.where(weights[:, None] > 0, moved, found.centres)
+        after = in_nearest(units, torch.cat([centres[:num_held], moved[num_held:]]))
+        if torch.equal(after.labels, found.labels):
+            return after
+        found = after
+    return found
+
+
+def pinned_means(units: Units, num_held: int, num_opened: int) -> Tensor:
+    """Means ``(O, D)`` of what is pinned to each of the groups that pins open."""
+    pinned, groups = units.settled
+    opens = groups >= num_held
+    chosen = replace(units, points=units.points[pinned[opens]], weights=units.weights[pinned[opens]])
+    return means(chosen, (groups[opens] - num_held).to(units.points.device), num_opened)[0]
+
+
+class GroupTree:
+    """Groups beside held prototypes, for every number of them.
+
+    Args:
+        units: what is grouped, M >= 1.
+        held: ``(H, D)`` prototypes that stay.
+        num_opened: groups H, H + 1, ... that pinned units open.
+        num_seeds: small groups to begin with, at most.
+        seed: of what is drawn.
+
+    Attributes:
+        units: the sampled ones, in principal components.
+        share: of the variance of features that the components hold.
+    """
+
+    def __init__(self, units: Units, held: Tensor, num_opened: int, num_seeds: int, seed: int):
+        self.all_units, self.num_held, self.num_opened, self.seed = units, len(held), num_opened, seed
+        self.rows = _sampled(units, seed)
+        sampled = units.points[self.rows]
+        origin, axes = _components(torch.cat([sampled, held]))
+        self.units = _without_answers(units, self.rows, (sampled - origin) @ axes)
+        whole = (sampled - origin).square().sum()
+        self.share = float(self.units.points.square().sum() / whole) if whole > 0 else 1.0
+        self.held = (held - origin) @ axes
+        self.opened = (pinned_means(units, len(held), num_opened) - origin) @ axes
+        self.seeds, self.masses = self._seeds(num_seeds)
+
+    @property
+    def most_groups(self) -> int:
+        """In which the tree can be cut."""
+        return self.num_held + len(self.seeds)
+
+    @property
+    def fewest_groups(self) -> int:
+        """In which it can be cut."""
+        return max(1, self.num_held + self.num_opened)
+
+    def cut(self, num_groups: int) -> UnitGroups:
+        """So many groups of the sampled units, in principal components, after a few steps of k-means."""
+        group_of_seed = np.arange(len(self.seeds))
+        for kept, gone in self._merges[: self.most_groups - num_groups]:
+            group_of_seed[group_of_seed == gone] = kept
+        groups = [each for each in np.unique(group_of_seed) if each != GIVEN_UP]
+        members = group_of_seed[:, None] == groups
+        centres = (members * self.masses[:, None]).T @ self.seeds / (self.masses @ members)[:, None]
+        free = torch.from_numpy(centres).to(self.held)
+        return lloyd(self.units, torch.cat([self.held, free]), self.num_held, CUT_ITERATIONS)
+
+    def centres_of(self, found: UnitGroups) -> Tensor:
+        """Means of the sampled features in the free groups of a cut that are not empty, ``(K - H, D)``."""
+        sampled = replace(self.units, points=self.all_units.points[self.rows])
+        moved, weights = means(sampled, found.labels, len(found.centres))
+        return moved[self.num_held :][weights[self.num_held :] > 0]
+
+    def best(self, num_groups: int) -> UnitGroups:
+        """So many groups: a cut, or the best of a few random starts beside what stays, whichever fits better."""
+        tried = [self.cut(num_groups)]
+        most = len(self._free_points)
+        if (num_new := min(num_groups - self.num_held - self.num_opened, most)) > 0:
+            restarts = max(1, min(MOST_RESTARTS, RESTART_ELEMENTS // (num_new * most)))
+            started = self._started(num_new, restarts, MOST_ITERATIONS)
+            centres = torch.cat(
+                [self.held, self.opened, torch.as_tensor(started.cluster_centers_)[-num_new:]]
+            )
+            tried.append(lloyd(self.units, centres, self.num_held, CUT_ITERATIONS))
+        return min(tried, key=lambda found: float(found.costs @ self.units.weights))
+
+    @cached_property
+    def _free_points(self) -> Tensor:
+        """Sampled units that nobody has settled, as often as they weigh."""
+        free = torch.ones(len(self.units.points), dtype=torch.bool)
+        free[self.units.settled[0]] = False
+        return self.units.points[free].repeat_interleave(self.units.weights[free].long(), 0)
+
+    def _started(self, num_new: int, restarts: int, iterations: int) -> SemiSupervisedKMeans:
+        """New groups from random starts, beside what stays and what pins open."""
+        beside = torch.cat([self.held, self.opened])
+        kmeans = SemiSupervisedKMeans(
+            len(beside) + num_new, restarts, iterations, random_state=self.seed, hold_labelled=True
+        )
+        return kmeans.fit(self._free_points, beside, torch.arange(len(beside)))
+
+    def _seeds(self, most: int) -> tuple[Array, Array]:
+        """Centres ``(S, P)`` of the groups that pins open and of many small ones, and their weights ``(S,)``."""
+        pinned, groups = self.units.settled
+        opens = groups >= self.num_held
+        masses = torch.zeros(self.num_opened, dtype=torch.float64)
+        masses.index_add_(0, groups[opens] - self.num_held, self.units.weights[pinned[opens]].double().cpu())
+        most = min(most, len(self._free_points))
+        if not most:
+            return self.opened.double().cpu().numpy(), masses.numpy()
+        started = self._started(most, 1, SEED_ITERATIONS)
+        counts = (
+            torch.as_tensor(started.labels_).cpu().bincount(minlength=self.num_held + self.num_opened + most)
+        )
+        small = torch.as_tensor(started.cluster_centers_).cpu()[-most:][counts[-most:] > 0]
+        seeds = torch.cat([self.opened.cpu(), small]).double().numpy()
+        return seeds, torch.cat([masses, counts[-most:][counts[-most:] > 0].double()]).numpy()
+
+    @cached_property
+    def _merges(self) -> list[tuple[int, int]]:
+        """Which seed's group takes in which, or `GIVEN_UP` and which; the cheapest first."""
+        return _cheapest_merges(
+            self.seeds, self.masses, self.held.double().cpu().numpy(), self.num_opened, self.fewest_groups
+        )
+
+
+def _sampled(units: Units, seed: int) -> Tensor:
+    """All units, or so many that a tree can be made of them, with those that people have settled; ascending."""
+    if len(units.points) <= MOST_SAMPLED:
+        return torch.arange(len(units.points))
+    drawn = numpy_generator("sampled units", seed).permutation(len(units.points))[:MOST_SAMPLED]
+    return torch.from_numpy(np.union1d(drawn, np.array(list(units.pinned), dtype=np.int64)))
+
+
+def _without_answers(units: Units, rows: Tensor, points: Tensor) -> Units:
+    """Some units at other points; of what people said, only what is settled."""
+    place = {unit: row for row, unit in enumerate(rows.tolist())}
+    pinned = {place[unit]: group for unit, group in units.pinned.items()}
+    return replace(
+        units, points=points, weights=units.weights[rows], sizes=units.sizes[rows], pinned=pinned, banned={}, rivals={}
+    )  # fmt: skip
+
+
+def _components(points: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean ``(D,)`` and directions of greatest spread ``(D, P)``."""
+    origin = points.mean(0)
+    centred = points - origin
+    if points.shape[1] <= COMPONENTS:
+        return origin, torch.eye(points.shape[1]).to(points)
+    if len(points) <= points.shape[1]:
+        axes = torch.linalg.svd(centred.double(), full_matrices=False).Vh.T
+    else:
+        axes = torch.linalg.eigh((centred.T @ centred).double()).eigenvectors.flip(1)
+    return origin, axes[:, :COMPONENTS].to(points)
+
+
+def _cheapest_merges(
+    seeds: Array, masses: Array, held: Array, num_opened: int, fewest: int
+) -> list[tuple[int, int]]:
+    """Ward's merges of groups ``(S, P)`` with masses ``(S,)`` beside prototypes ``(H, P)``, cheapest first.
+
+    A merge costs what the inertia rises by. The first `num_opened` groups take others in and never go.
+    """
+    centres, masses = seeds.copy(), masses.copy()
+    costs = (
+        masses[:, None] * masses / np.maximum(masses[:, None] + masses, 1e-12) * _squared(centres, centres)
+    )
+    np.fill_diagonal(costs, np.inf)
+    costs[:num_opened, :num_opened] = np.inf
+    nearest, cheapest = costs.argmin(1), costs.min(1)
+    nearest_held = _squared(centres, held).min(1, initial=np.inf)
+    giving_up = masses * nearest_held
+    giving_up[:num_opened] = np.inf
+    merges = []
+    for _ in range(len(held) + len(seeds) - fewest):
+        one, lost = int(cheapest.argmin()), int(giving_up.argmin())
+        if giving_up[lost] <= cheapest[one]:
+            kept, gone = GIVEN_UP, lost
+        else:
+            kept, gone = sorted((one, int(nearest[one])))
+        merges.append((kept, gone))
+        costs[gone], costs[:, gone], cheapest[gone], giving_up[gone] = np.inf, np.inf, np.inf, np.inf
+        stale = np.flatnonzero((nearest == gone) & (cheapest < np.inf))
+        if kept != GIVEN_UP:
+            mass = masses[kept] + masses[gone]
+            centres[kept] = (masses[kept] * centres[kept] + masses[gone] * centres[gone]) / mass
+            masses[kept] = mass
+            row = mass * masses / (mass + masses) * _squared(centres[kept : kept + 1], centres)[0]
+            row[np.isinf(costs[kept])] = np.inf
+            costs[kept], costs[:, kept] = row, row
+            if np.isfinite(giving_up[kept]):
+                giving_up[kept] = mass * _squared(centres[kept : kept + 1], held).min(initial=np.inf)
+            stale = np.union1d(stale, np.flatnonzero((nearest == kept) | (row < cheapest)))
+            stale = np.union1d(stale, [kept])
+        nearest[stale], cheapest[stale] = costs[stale].argmin(1), costs[stale].min(1)
+    return merges
+
+
+def _squared(points: Array, centres: Array) -> Array:
+    """Squared distances ``(M, K)``."""
+    products = points @ centres.T
+    return np.maximum((points**2).sum(1)[:, None] - 2 * products + (centres**2).sum(1), 0)
