@@ -2,6 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
@@ -14,7 +15,7 @@ from promptccd.discovery.grouping import (
     group_images,
     suggest_split,
 )
-from promptccd.discovery.grouping.open_grouping import silhouette
+from promptccd.discovery.grouping.open_grouping import estimate_by_silhouette, log_likelihood, silhouette
 from promptccd.discovery.groups import views_of
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
@@ -280,6 +281,33 @@ def test_silhouette_counts_the_images_behind_known_prototypes():
         values.append((others - means[label]) / max(others, means[label]))
     expected = sum(values) / len(values)
     assert silhouette(here, labels, centres, spread[None]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_likelihood_is_that_of_round_groups_of_one_variance():
+    """Written out point by point, with the variance that fits best."""
+    points, groups = blobs([30, 20, 10], width=4, spread=0.5)
+    points = points.double()
+    centres = torch.stack([points[groups == each].mean(0) for each in range(3)])
+    costs = (points - centres[groups]).square().sum(1)
+    variance = float(costs.sum() / (4 * 57))
+    expected = -3 * 5 / 2 * np.log(60)
+    for point, group in zip(points, groups.tolist(), strict=True):
+        expected += np.log(float((groups == group).double().mean()))
+        expected += scipy.stats.norm.logpdf(point.numpy(), centres[group].numpy(), np.sqrt(variance)).sum()
+    # The variance is unbiased, so that images and dimensions do not quite cancel to N D / 2.
+    expected += 4 * 57 / 2 - 4 * 60 / 2
+    assert log_likelihood(costs, groups, 3, 4) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize(
+    ("likeliest", "count"),
+    [(5, 5), (7, 3), (9, 3)],  # 7 is within 10 % of the best, 9 far from it
+)
+def test_the_likeliest_number_counts_where_the_silhouette_is_as_good(likeliest, count):
+    scores = {2: 0.3, 3: 0.5, 4: 0.501, 5: 0.48, 7: 0.46, 9: 0.2}
+    likelihoods = {each: -abs(each - likeliest) for each in scores}
+    found = estimate_by_silhouette(scores, 2, likelihoods)
+    assert (found.count, found.low, found.high) == (count, 3, 7)
 
 
 def registry_of(found):

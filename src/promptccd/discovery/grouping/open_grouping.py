@@ -4,9 +4,11 @@ Letters: N images, D width, C known categories, K groups, M units.
 """
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch import Tensor
 from promptccd.clustering.category_count import CountEstimate
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.semi_supervised_kmeans import Array, as_features
-from promptccd.discovery.grouping.held_kmeans import GroupTree, UnitGroups, lloyd
+from promptccd.discovery.grouping.held_kmeans import MOST_SAMPLED, GroupTree, UnitGroups, lloyd
 from promptccd.discovery.grouping.unexplained import TIGHTER, WIDER, OpenSet
 from promptccd.discovery.grouping.units import Units, make_units, refusal
 from promptccd.errors import DataError
@@ -22,6 +24,7 @@ from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign, squared_distances
 
 SAME = 0.99  # of the best silhouette: of counts about as good, the smallest is the estimate
+AGREED = 0.95  # of the best: so good a count is the estimate if the likelihood prefers it to all others
 NEAR = 0.9  # of the best: what could as well have been
 NO_STRUCTURE = 0.05  # a best silhouette below this is that of one cloud of points
 METHOD, MARGIN = "silhouette", "10 % of the best silhouette"
@@ -57,16 +60,37 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, held_spreads: Te
     return float(values.mean())
 
 
-def estimate_by_silhouette(scores: Mapping[int, float], least: int) -> CountEstimate:
+def log_likelihood(costs: Tensor, labels: Tensor, num_new: int, width: int) -> float:
+    """Of the images, less what the means of new groups cost (BIC): all groups round and of one variance.
+
+    Args:
+        costs: ``(N,)`` squared distance of each image to its centre.
+        labels: ``(N,)`` group of each.
+        num_new: groups whose centres were fitted.
+        width: of the features.
+    """
+    images, sizes = len(labels), labels.bincount().double()
+    variance = float(costs.sum(dtype=torch.float64)) / (width * max(1, images - num_new))
+    shares = float(torch.special.xlogy(sizes, sizes / images).sum())
+    fit = images * width / 2 * (math.log(2 * math.pi * max(variance, 1e-12)) + 1)
+    return shares - fit - num_new * (width + 1) / 2 * math.log(images)
+
+
+def estimate_by_silhouette(
+    scores: Mapping[int, float], least: int, likelihoods: Mapping[int, float] | None = None
+) -> CountEstimate:
     """The count that silhouettes speak for.
 
-    The smallest count within 1 % of the best is the estimate, because the curve rises slowly beyond the truth where
-    categories have parts; the range is that of all counts within 10 %. Where even the best is below 0.05, nothing
-    stands apart, and the estimate is the smallest count tried.
+    The likeliest count is the estimate where its silhouette is within 5 % of the best: where categories overlap, the
+    curve is flat, and its highest point is chance. Where they do not, round groups fit badly, and the likelihood asks
+    for far too many. Then it is the smallest count within 1 % of the best, because the curve rises slowly beyond the
+    truth where categories have parts. The range is that of all counts within 10 %. Where even the best is below 0.05,
+    nothing stands apart, and the estimate is the smallest count tried.
 
     Args:
         scores: silhouette of every count tried; at least one.
         least: the number below which nothing was to be tried.
+        likelihoods: `log_likelihood` of the same counts.
     """
     best = max(scores.values())
     if best < NO_STRUCTURE:
@@ -74,6 +98,9 @@ def estimate_by_silhouette(scores: Mapping[int, float], least: int) -> CountEsti
         near = [each for each, score in scores.items() if score >= best - NO_STRUCTURE and each <= 2 * count]
         return CountEstimate(count, max(least, count), max([count, *near]), METHOD, MARGIN)
     count = min(each for each, score in scores.items() if score >= SAME * best)
+    if likelihoods:
+        likeliest = max(likelihoods, key=likelihoods.__getitem__)
+        count = likeliest if scores[likeliest] >= AGREED * best else count
     near = [each for each, score in scores.items() if score >= NEAR * best]
     return CountEstimate(count, min(near), max(near), METHOD, MARGIN)
 
@@ -320,6 +347,8 @@ FIRST_SEEDS = (
 UNITS_PER_SEED = 3
 SEEDS_PER_GROUP, FEWEST_SEEDS = 3, 60  # of the tree for a number that is given
 DEEPEST = 0.75  # of the number of seeds: cuts nearer to the seeds are little better than these
+MOST_TREES = 4  # over which scores are averaged: where images are few, chance decides much in a single one
+TREES_ELEMENTS = 2**22  # units times seeds times trees, at most
 STEP = 1.15  # from one number of groups that is tried to the next
 MOST_REPAIRS = 20  # groups that are kept free for answers that need them
 LEAST_GAIN = 1e-7  # per image: what another group must take off the squared distances to be worth opening
@@ -344,8 +373,8 @@ def group_images(
     semi-supervised k-means on unit features in which known prototypes stay: an image that no constraint speaks of
     ends with the nearest prototype, as a checkpoint assigns it. Prototypes that move with the images, weighted by
     size, were no better on digits and let a large batch rename a small category. Groups come from a tree of merges
-    (`held_kmeans`), in the 48 directions in which the images differ most; the number is the one that the silhouette
-    there speaks for.
+    (`held_kmeans`), in the 48 directions in which the images differ most; the number is the one that silhouette and
+    likelihood there speak for.
 
     Constraints hold without exception. Images that must be together move as one, by their mean. An image that a
     constraint speaks of counts 5 times in the prototype of a new group and in the inertia, so that few answers move
@@ -420,49 +449,65 @@ def _beside_known(
 
 
 def _estimate(problem: GroupingProblem, seed: int) -> tuple[CountEstimate, GroupTree]:
-    """The count the silhouette speaks for, and the tree it was found in."""
-    num_seeds, room = FIRST_SEEDS, max(2, len(problem.units.points) // UNITS_PER_SEED)
+    """The count that silhouettes speak for, and a tree it was found in."""
+    images = min(len(problem.units.points), MOST_SAMPLED)
+    num_seeds, room = FIRST_SEEDS, max(2, images // UNITS_PER_SEED)
     while True:
-        tree = problem.tree(min(num_seeds, room), seed)
-        scores = _Scores(tree, problem.held_spreads)
-        estimate = scores.estimate()
-        deep = estimate.count - len(problem.held) > 0.75 * DEEPEST * len(tree.seeds)
+        seeds = min(num_seeds, room)
+        num_trees = min(MOST_TREES, max(1, TREES_ELEMENTS // (images * seeds)))
+        scores = _Scores(
+            [problem.tree(seeds, seed + each) for each in range(num_trees)], problem.held_spreads
+        )
+        estimate, tree = scores.estimate(), scores.trees[0]
+        deep = estimate.count - len(problem.held) > 0.9 * DEEPEST * len(tree.seeds)
         if not deep or num_seeds >= room:
             return estimate, tree
         num_seeds *= 4
 
 
 class _Scores:
-    """Silhouettes of the cuts of a tree.
+    """Silhouettes and likelihoods of cuts, in the mean of some trees.
 
     Args:
-        tree: of images.
+        trees: of the same images.
         held_spreads: ``(H,)`` variances of known categories, of which the principal components hold a share.
     """
 
-    def __init__(self, tree: GroupTree, held_spreads: Tensor):
-        self.tree, self.held_spreads = tree, held_spreads * tree.share
-        self.values: dict[int, float] = {}
+    def __init__(self, trees: Sequence[GroupTree], held_spreads: Tensor):
+        self.trees, self.held_spreads = trees, held_spreads * trees[0].share
+        self.silhouettes: dict[int, float] = {}
+        self.likelihoods: dict[int, float] = {}
 
     def estimate(self) -> CountEstimate:
         """The count they speak for, looked for in growing steps, and in single ones where the best is."""
-        least = self.tree.fewest_groups
-        most = max(least + 1, self.tree.num_held + int(DEEPEST * len(self.tree.seeds)))
-        for count in _growing_steps(least, min(most, self.tree.most_groups)):
+        tree = min(self.trees, key=lambda each: each.most_groups)
+        most = max(tree.fewest_groups + 1, tree.num_held + int(DEEPEST * len(tree.seeds)))
+        for count in _growing_steps(tree.fewest_groups, min(most, tree.most_groups)):
             self._try(count)
-        tried, count = sorted(self.values), estimate_by_silhouette(self.values, least).count
+        tried, count = sorted(self.silhouettes), self._best(tree.fewest_groups).count
         place = tried.index(count)
         between = range(tried[max(0, place - 1)], tried[min(place + 1, len(tried) - 1)])
         for each in between[:: 1 + len(between) // 20]:
             self._try(each)
-        return estimate_by_silhouette(self.values, least)
+        return self._best(tree.fewest_groups)
+
+    def _best(self, least: int) -> CountEstimate:
+        return estimate_by_silhouette(self.silhouettes, least, self.likelihoods)
 
     def _try(self, count: int) -> None:
-        if count not in self.values:
-            found = self.tree.cut(count)
-            self.values[count] = silhouette(
-                self.tree.units.points, found.labels, found.centres, self.held_spreads
+        if count in self.silhouettes:
+            return
+        values = []
+        for tree in self.trees:
+            found, points = tree.cut(count), tree.units.points
+            num_new = count - tree.num_held
+            values.append(
+                (
+                    silhouette(points, found.labels, found.centres, self.held_spreads),
+                    log_likelihood(found.costs, found.labels, num_new, points.shape[1]),
+                )
             )
+        self.silhouettes[count], self.likelihoods[count] = np.mean(values, axis=0).tolist()
 
 
 def _growing_steps(least: int, most: int) -> list[int]:
