@@ -299,15 +299,21 @@ def test_the_likelihood_is_that_of_round_groups_of_one_variance():
     assert log_likelihood(costs, groups, 3, 4) == pytest.approx(float(expected))
 
 
-@pytest.mark.parametrize(
-    ("likeliest", "count"),
-    [(5, 5), (7, 3), (9, 3)],  # 7 is within 10 % of the best, 9 far from it
-)
-def test_the_likeliest_number_counts_where_the_silhouette_is_as_good(likeliest, count):
-    scores = {2: 0.3, 3: 0.5, 4: 0.501, 5: 0.48, 7: 0.46, 9: 0.2}
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("likeliest", [3, 5, 7, 9])
+def test_where_groups_overlap_the_likeliest_number_within_the_range_counts(likeliest, overlap):
+    scores = {2: 0.3, 3: 0.45, 4: 0.499, 5: 0.5, 7: 0.46, 9: 0.2}  # 5 is not enough better than 4
+    scores = {each: score / 2 if overlap else score for each, score in scores.items()}
     likelihoods = {each: -abs(each - likeliest) for each in scores}
-    found = estimate_by_silhouette(scores, 2, likelihoods)
-    assert (found.count, found.low, found.high) == (count, 3, 7)
+    found = estimate_by_silhouette(scores, likelihoods, 2)
+    assert (found.low, found.high) == (3, 7)
+    assert found.count == (min(likeliest, 7) if overlap else 4)
+
+
+def test_without_structure_the_smallest_number_counts():
+    scores = {1: 0.0, 2: 0.049, 3: 0.01, 4: -0.02}
+    found = estimate_by_silhouette(scores, dict.fromkeys(scores, 0.0), 1)
+    assert (found.count, found.low, found.high) == (1, 1, 2)
 
 
 def registry_of(found):

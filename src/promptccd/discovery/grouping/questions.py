@@ -15,7 +15,9 @@ from promptccd.clustering.constraints import GroupingConstraints, Pair
 from promptccd.clustering.semi_supervised_kmeans import Array, SemiSupervisedKMeans, as_features
 from promptccd.errors import DataError
 from promptccd.models import Assignment
+from promptccd.models.assignment import squared_distances
 
+MOST_DOUBTED = 2_000  # images in doubt that are looked at: with all of them, a question would cost N x N
 NEIGHBOURS = 10  # images that a question is about besides the one that is shown
 LEFT_AFTER_A_QUESTION = 0.3  # of the doubt about an image, once a neighbour is asked about
 REPEATED_GROUPS = 0.7  # worth of another question about two groups that were just asked about
@@ -90,29 +92,35 @@ class _Chooser:
         self.second = found.second_ids.tolist()
         self.typical = _most_typical(self.category, found.distances.tolist())
         self.doubt = _doubt(found)
-        self.neighbours = _neighbours(F.normalize(found.features.double(), dim=1))
         # Whatever is asked about an image that nothing was said of does not follow from what was said.
         said = constraints.keys | {key for pair in asked for key in pair}
-        self.open = torch.tensor([key not in said for key in self.keys])
+        is_said = torch.tensor([key in said for key in self.keys])
+        self.open = ~is_said
         self.open[list(self.typical.values())] = False  # they are what others are compared with
+        self.rows = (
+            (self.doubt * self.open).argsort(descending=True, stable=True)[:MOST_DOUBTED].sort().values
+        )
+        points = F.normalize(found.features.float(), dim=1)
+        self.neighbours = _neighbours(points, self.rows)
         self.left = self.doubt * self.open
-        for row in [row for row, key in enumerate(self.keys) if key in said]:
-            self.left[self.neighbours[row]] *= LEFT_AFTER_A_QUESTION
+        for neighbours in _neighbours(points, is_said.nonzero()[:, 0]):
+            self.left[neighbours] *= LEFT_AFTER_A_QUESTION
         self.used: Counter[frozenset[int]] = Counter()
 
     def next(self) -> PairQuestion | None:
         """The best question that is left."""
-        repeats = [self.used[frozenset(pair)] for pair in zip(self.category, self.second, strict=True)]
-        worth = self.left[self.neighbours].sum(1) * self.doubt
-        worth = worth * REPEATED_GROUPS ** torch.tensor(repeats, dtype=torch.float64)
-        worth[~self.open] = -1
+        groups = [frozenset((self.category[row], self.second[row])) for row in self.rows.tolist()]
+        repeats = torch.tensor([self.used[pair] for pair in groups], dtype=torch.float64)
+        worth = self.left[self.neighbours].sum(1) * self.doubt[self.rows] * REPEATED_GROUPS**repeats
+        worth[~self.open[self.rows]] = -1
         if not (worth >= 0).any():
             return None
-        row = int(worth.argsort(descending=True, stable=True)[0])
+        place = int(worth.argsort(descending=True, stable=True)[0])
+        row = int(self.rows[place])
         self.open[row] = False
-        self.left[self.neighbours[row]] *= LEFT_AFTER_A_QUESTION
+        self.left[self.neighbours[place]] *= LEFT_AFTER_A_QUESTION
         own, second = self.category[row], self.second[row]
-        self.used[frozenset((own, second))] += 1
+        self.used[groups[place]] += 1
         compared = second if second in self.typical else own  # a known category may have no image here
         return PairQuestion(
             self.keys[row], self.keys[self.typical[compared]], own, compared, float(self.doubt[row])
@@ -136,13 +144,15 @@ def _doubt(found: Assignment) -> Tensor:
     return torch.exp(-SHARPNESS * margins / margins.median().clamp(min=1e-12))
 
 
-def _neighbours(points: Tensor) -> Tensor:
-    """Rows of the nearest images of each, itself included: ``(N, Q)``."""
+def _neighbours(points: Tensor, rows: Tensor) -> Tensor:
+    """Rows of the nearest images of some, themselves included: ``(n, Q)``."""
     num_neighbours = min(NEIGHBOURS, len(points))
+    size = max(1, 2**22 // len(points))
     found = [
-        torch.cdist(block, points).topk(num_neighbours, largest=False).indices for block in points.split(1024)
+        squared_distances(points[block], points).topk(num_neighbours, largest=False).indices
+        for block in rows.split(size)
     ]
-    return torch.cat(found)
+    return torch.cat(found) if found else rows.new_empty(0, num_neighbours)
 
 
 SPLIT_RESTARTS = 10
