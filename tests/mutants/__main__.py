@@ -20,7 +20,15 @@ from tests.mutants.running import Lines, Project, Worker, run_mutant
 
 AREAS = {
     "models": ["tests/models"],
-    "training": ["tests/training", "tests/runs/test_devices.py", "tests/cli/test_values.py"],
+    "training": [
+        "tests/training",
+        "tests/runs/test_devices.py",
+        "tests/runs/test_recipes.py",
+        "tests/cli/test_values.py",
+        "tests/data/test_benchmarks.py",
+        "tests/data/test_spectrum.py",
+        "tests/experiments/test_history.py",
+    ],
     "clustering": ["tests/clustering"],
     "evaluation": ["tests/evaluation", "tests/runs/test_protocols.py"],
     "registry": ["tests/registry"],
