@@ -455,7 +455,7 @@ def test_an_index_and_its_shards_hold_the_same_tensors(finished: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize(("length", "size"), [(2**23 + 1, 2**23 + 100), (101, 100)])
+@pytest.mark.parametrize(("length", "size"), [(2**23 + 1, 2**23 + 100), (101, 100), (2**56 + 9, 100)])
 def test_a_header_is_parsed_if_it_is_small_and_there(length: int, size: int, finished: Path) -> None:
     with (finished / "model.safetensors").open("wb") as file:
         file.write(length.to_bytes(8, "little"))
