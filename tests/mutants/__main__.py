@@ -81,9 +81,13 @@ def judged(
     """What became of each mutant, as it is known; those for which there is no time are left out."""
     due, waiting = time.monotonic() + 60 * minutes, list(reversed(mutants))
     running: dict[Mutant, Worker] = {}
+    listed = equivalents()
     while running or (waiting and time.monotonic() < due):
         while waiting and len(running) < workers and time.monotonic() < due:
             mutant = waiting.pop()
+            if mutant.key in listed:  # what nothing can tell takes the longest
+                yield mutant, "equal"
+                continue
             worker = run_mutant(project, mutant, lines)
             if worker is None:
                 yield mutant, "unseen"
@@ -98,14 +102,15 @@ def judged(
 
 def report(project: Project, verdicts: Iterable[tuple[Mutant, str]], num_drawn: int) -> int:
     """Print verdicts as they come, and the diff of what lives; 1 if something lives that no list explains."""
-    known, counts, started = equivalents(), Counter[str](), time.monotonic()
+    counts, started = Counter[str](), time.monotonic()
     for mutant, verdict in verdicts:
-        lives = verdict in ("survived", "unseen")
-        said = "equal" if lives and mutant.key in known else verdict
-        counts[said] += 1
-        if said != "killed":
-            print(f"{said.upper():9} {mutant.file}:{mutant.line} {mutant.function}: {mutant.operator}")
-        if said == verdict and lives:
+        counts[verdict] += 1
+        if verdict != "killed":
+            print(
+                f"{verdict.upper():9} {mutant.file}:{mutant.line} {mutant.function}: {mutant.operator}",
+                flush=True,
+            )
+        if verdict in ("survived", "unseen"):
             print(mutant.diff((project.root / mutant.file).read_text(encoding="utf-8")), flush=True)
     print(
         f"{counts.total()} mutants in {time.monotonic() - started:.0f} s: {counts['killed']} killed, "
