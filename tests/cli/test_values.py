@@ -78,6 +78,10 @@ GREATEST = {
     ("data", "held_out"): 1.0, ("data", "discovery_stages"): 2, ("training", "final_learning_rate_factor"): 1.0,
     ("training", "momentum"): 1.0, ("training", "supervised_weight"): 1.0, ("training", "mixture_floor"): 1.0,
     ("training", "epochs"): 999_999,  # states have six digits for it
+    ("data", "category_ratio"): 1.0, ("data", "sample_ratio"): 1.0, ("training", "seed"): 10**18 - 1,
+    ("training", "batch_size"): 2**20, ("training", "feature_batch_size"): 2**20, ("training", "num_workers"): 512,
+    ("training", "kmeans_restarts"): 10**6, ("training", "replay_samples"): 10**6,
+    ("training", "init_components"): 10**6, ("training", "max_categories"): 10**6,
 }  # fmt: skip
 
 
@@ -105,8 +109,32 @@ def test_numbers_reach_to_their_borders() -> None:
         assert is_taken(section, name, least), name
         assert not is_taken(section, name, least - 1), name
     for (section, name), most in GREATEST.items():
-        assert is_taken(section, name, most), name
+        if name not in RATIOS:  # a stage of all categories or images leaves none to discover
+            assert is_taken(section, name, most), name
         assert not is_taken(section, name, most + 1), name
+
+
+# What a recipe that says nothing trains with: the paper's numbers, and ours where it has none.
+DEFAULTS = {
+    "model": {
+        "projection_hidden_size": 2048, "projection_bottleneck_size": 256, "projection_output_size": 65_536,
+    },
+    "training": {
+        "seed": 1, "epochs": 200, "batch_size": 128, "learning_rate": 0.1, "final_learning_rate_factor": 1e-3,
+        "momentum": 0.9, "weight_decay": 5e-5, "temperature_unsupervised": 1.0, "temperature_supervised": 0.07,
+        "supervised_weight": 0.35, "refit_every": 30, "prompt_warmup_epochs": 30, "replay_samples": 100,
+        "mixture_floor": 0.01, "kmeans_restarts": 100, "init_components": 0, "num_workers": 0,
+        "feature_batch_size": 256, "save_steps": 200,
+    },
+}  # fmt: skip
+
+
+def test_numbers_that_nobody_gives_are_the_papers() -> None:
+    recipe = Recipe.from_dict({})
+    for section in ("data", "model", "training"):
+        given = vars(getattr(recipe, section))
+        named = {name: given[name] for other, name in NUMBERS if other == section and given[name] is not None}
+        assert named == DEFAULTS.get(section, {})
 
 
 @pytest.mark.fault(55)

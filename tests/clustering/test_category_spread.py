@@ -10,6 +10,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.metrics import roc_auc_score
 
 from promptccd.clustering.category_spread import measure_spread
+from promptccd.data.randomness import torch_generator
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
 from tests.spread_world import World
@@ -90,6 +91,50 @@ def test_covariances_are_shrunk_as_ledoit_and_wolf_say() -> None:
     shrunk = (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / 40 * np.eye(40)
     whitener = spread.whitener.double().numpy()
     np.testing.assert_allclose(whitener.T @ shrunk @ whitener, np.eye(40) / 40, atol=2e-5)
+
+
+def test_everything_measured_is_as_plain_sums_over_images_left_out_say() -> None:
+    """Three images of one category, which folds may leave without any, and far more of the others."""
+    world = World(known=4, new=0, width=6, seed=11, apart=0.7)
+    features, rows = world.draw(range(4), 40)
+    kept = torch.cat([torch.arange(120), torch.arange(120, 123)])
+    features, rows = features[kept], rows[kept]
+    spread = measure_spread(features, rows, world.prototypes, seed=3)
+    points, prototypes = features.double().numpy(), world.prototypes.double().numpy()
+    fold = (torch.randperm(123, generator=torch_generator("spread", 3)) % 5).numpy()
+    of = rows.numpy()
+    shrinkage = max(0.01, ledoit_wolf_shrinkage(points - prototypes[of], assume_centered=True))
+    distances = np.zeros((123, 4))
+    for image in range(123):
+        others = [each for each in range(123) if fold[each] != fold[image]]
+        means = []
+        for category in range(4):
+            members = [points[each] for each in others if of[each] == category]
+            means.append(sum(members) / len(members) if members else prototypes[category])
+        residuals = np.array([points[each] - means[of[each]] for each in others])
+        covariance = residuals.T @ residuals / (len(others) - 4)
+        covariance = (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / 6 * np.eye(6)
+        for category in range(4):
+            away = points[image] - means[category]
+            distances[image, category] = away @ np.linalg.inv(covariance) @ away / 6
+    own = distances[np.arange(123), of]
+    assert spread.typical == pytest.approx(own.mean())
+    spreads = [(own[of == each].sum() + 10 * own.mean()) / ((of == each).sum() + 10) for each in range(4)]
+    np.testing.assert_allclose(spread.spreads.numpy(), spreads, rtol=1e-5)
+    relative = distances / spreads
+    own = relative[np.arange(123), of]
+    assert spread.reach == pytest.approx(np.quantile(own, 0.94))
+    without = np.where(np.arange(4) == of[:, None], np.inf, relative).min(1)
+    nearest = relative.min(1)
+    pairs = [(0.5 * (far == near) + (far > near)) for far in without for near in nearest]
+    assert spread.separation == pytest.approx(np.mean(pairs))
+    costs = relative + np.log(spreads)
+    losses = {}
+    for temperature in 10 ** np.linspace(-3, 1, 41):
+        logits = -costs / temperature
+        losses[temperature] = np.mean(np.logaddexp.reduce(logits, axis=1) - logits[np.arange(123), of])
+    assert spread.temperature == pytest.approx(min(losses, key=losses.get))
+    assert 0.01 < spread.temperature < 5
 
 
 def test_small_categories_borrow_their_spread() -> None:

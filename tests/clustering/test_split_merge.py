@@ -298,6 +298,15 @@ def test_a_split_that_leaves_a_half_too_few_points_loses_to_any_that_does_not():
     assert (smaller >= 20).float().mean() > 0.9
 
 
+def test_of_three_points_the_one_far_off_is_a_half_by_itself() -> None:
+    """A start from two near ones ends with the middle one on the wrong side; one of six restarts does better."""
+    points = torch.tensor([0.0, 0.8, 1.9]).repeat(3000)[:, None]
+    labels = torch.arange(3000).repeat_interleave(3)
+    halves = module.halve(points, labels, 3000, torch.Generator().manual_seed(0)).view(3000, 3)
+    right = (halves[:, 0] == halves[:, 1]) & (halves[:, 1] != halves[:, 2])
+    assert int((~right).sum()) <= 3
+
+
 def test_points_that_are_all_alike_have_one_half():
     halves = module.halve(torch.ones(9, 3), torch.zeros(9).long(), 1, torch.Generator().manual_seed(0))
     assert not halves.any()

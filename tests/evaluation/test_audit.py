@@ -25,6 +25,7 @@ from promptccd.evaluation import (
     published_rows,
 )
 from promptccd.evaluation.audit import DECLARED_SPLITS
+from promptccd.evaluation.published import published_results
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
 EVERYTHING = published_rows(protocol=None, backbone=None, setting=None)
@@ -287,6 +288,14 @@ def test_an_inductive_row_that_is_none() -> None:
 
 
 # --- the table and the command --------------------------------------------------------------------------------
+
+
+def test_a_method_is_held_against_the_main_table_with_dinov2() -> None:
+    """Not against averages over seeds, single stages or ablations."""
+    assert published_results("cifar100", "promptccd") == {"all": 69.73, "old": 78.01, "new": 66.16}
+    assert published_results("cub", "promptccd") == {"all": 67.81, "old": 81.55, "new": 62.81}
+    assert published_results("cub", "nobody's") is None
+    assert published_results(None, "promptccd") is None
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's tables are not here")

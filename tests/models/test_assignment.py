@@ -44,6 +44,54 @@ def test_categories_that_are_given_are_kept_and_a_person_is_sure() -> None:
     assert found.known_ids == (7,)
 
 
+def test_a_known_spread_by_hand() -> None:
+    """Squared distances in a metric twice as fine across as up, over spreads of 0.5 and 2.
+
+    The nearest prototype in spreads need not be that of the likeliest category: a wide category is thin everywhere.
+    """
+    spread = CategorySpread(
+        torch.diag(torch.tensor([2.0, 1.0])), torch.tensor([0.5, 2.0]), 1.0, 1.5, border=1.0, slope=4.0,
+        temperature=0.5, separation=0.95,
+    )  # fmt: skip
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.0], [0.6, 0.8]])
+    prototypes = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    found = assign(features, prototypes, [7, 3], temperature=9.0, spread=spread)
+    relative = [[0, 2], [10, 0.5], [2, 0.5], [(4 * 0.16 + 0.64) / 0.5, (4 * 0.36 + 0.64) / 2]]
+    costs = [[one + math.log(0.5), other + math.log(2)] for one, other in relative]
+    nearest = [min(each) for each in relative]
+    own = [0 if one < other else 1 for one, other in costs]
+    assert own == [0, 1, 1, 1]
+    explained = [1 / (1 + math.exp(4 * (each - 1))) for each in nearest]
+    shares = [1 / (1 + math.exp(-abs(one - other) / 0.5)) for one, other in costs]
+    assert found.category_ids.tolist() == [(7, 3)[each] for each in own]
+    assert found.second_ids.tolist() == [(3, 7)[each] for each in own]
+    assert found.distances.tolist() == pytest.approx([relative[row][own[row]] for row in range(4)], abs=1e-6)
+    assert found.second_distances.tolist() == pytest.approx([relative[row][1 - own[row]] for row in range(4)])
+    assert found.confidences.tolist() == pytest.approx(
+        [a * b for a, b in zip(shares, explained, strict=True)]
+    )
+    assert found.strange.tolist() == [False, False, False, True]
+    sure = assign(
+        features,
+        prototypes,
+        [7, 3],
+        temperature=9.0,
+        spread=spread,
+        decided=torch.tensor([False, False, False, True]),
+    )
+    assert not sure.strange.any()
+    assert sure.confidences[3] == 1
+
+
+def test_as_likely_of_none_as_of_one_is_not_strange() -> None:
+    spread = CategorySpread(
+        torch.eye(2), torch.ones(1), 1.0, 1.5, border=2.0, slope=4.0, temperature=1.0, separation=1.0
+    )
+    features = torch.tensor([[0.0, 1.0], [0.0, 1.0001]])
+    found = assign(features, torch.tensor([[1.0, 0.0]]), [0], temperature=1.0, spread=spread)
+    assert found.strange.tolist() == [False, True]
+
+
 def test_one_category_has_no_second_and_none_has_no_images() -> None:
     alone = assign(FEATURES, PROTOTYPES[:1], [4], temperature=1)
     assert alone.second_ids.tolist() == [-1] * 3

@@ -146,6 +146,21 @@ def test_part_labels_are_masked_projected_scaled_and_go_to_the_nearest_centre() 
         assert not torch.equal(changed, expected)
 
 
+def test_a_score_at_the_threshold_is_background() -> None:
+    """0.6 itself is not above 0.6; the centres tell whether a patch was masked."""
+    labeller = PartLabeller(2, 3)
+    labeller.load(
+        PartLabelParameters(
+            object_direction=torch.tensor([1.0, 0, 0]), object_range=torch.tensor([0.0, 1.0]),
+            projection=torch.eye(3), projection_mean=torch.zeros(3), projection_scale=torch.ones(3),
+            centres=torch.tensor([[0.0, 0, 0], [0.6, 0, 0]]),
+        )
+    )  # fmt: skip
+    above = torch.nextafter(torch.tensor(0.6), torch.tensor(1.0))
+    patches = torch.stack([torch.tensor(0.6), above])[None, :, None] * torch.tensor([1.0, 0, 0])
+    assert labeller(patches).tolist() == [[0, 1]]
+
+
 @pytest.fixture
 def parts(backbone_folder: Path) -> PromptCCDPlusPlusModel:
     model = PromptCCDPlusPlusModel.from_pretrained(

@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
-from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.models import VARIANTS, CategoryDiscoveryModel, PromptCCDModel
 from promptccd.models.loading import NAMESPACE_VARIABLE, find_model
+from promptccd.models.variants import _name_after_its_file, register_variant
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 WITHOUT_PACKAGE = """
@@ -81,3 +83,35 @@ def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
     monkeypatch.setenv(NAMESPACE_VARIABLE, "team")
     with pytest.raises(OSError, match="tried team/promptccd-pp-cub-stage3"):
         find_model("promptccd-pp-cub-stage3")
+
+
+@pytest.mark.parametrize("base", [CategoryDiscoveryModel, PromptCCDModel])
+def test_a_variant_has_a_configuration_of_its_own(base: type[CategoryDiscoveryModel]) -> None:
+    names = dict(VARIANTS)
+    with pytest.raises(ValueError, match="Bare has no configuration of its own"):
+        register_variant(type("Bare", (base,), {}))
+    assert names == VARIANTS
+
+
+@pytest.mark.parametrize(
+    ("module", "file", "named"),
+    [
+        ("__main__", "/somewhere/my_prompt.py", "my_prompt"),
+        ("another", "/somewhere/my_prompt.py", "another"),
+        ("__main__", None, "__main__"),  # typed in
+        ("__main__", "/somewhere/json.py", "__main__"),  # the name is taken
+    ],
+)
+def test_classes_of_a_script_are_called_as_who_imports_it_calls_them(
+    module: str, file: str | None, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = ModuleType("__main__")
+    if file is not None:
+        script.__file__ = file
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    monkeypatch.delitem(sys.modules, "my_prompt", raising=False)
+    part = type("Own", (), {"__module__": module})
+    _name_after_its_file(part)
+    assert part.__module__ == named
+    assert (sys.modules.get("my_prompt") is script) == (named == "my_prompt")
+    assert "" not in sys.modules

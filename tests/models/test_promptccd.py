@@ -22,10 +22,10 @@ from transformers import (
 )
 
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
-from promptccd.models import CategorySpread
+from promptccd.models import VARIANTS, CategorySpread
 from promptccd.models.backbones import blocks_of, class_token, embed
 from promptccd.models.projection_head import ProjectionHead
-from tests.conftest import TINY_HEAD
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 SMALL = {
     "hidden_size": 32,
@@ -231,7 +231,12 @@ def rewrite(folder: Path, change: str) -> None:
         ("size", "mixture.means"),
     ],
 )
-def test_a_checkpoint_that_is_not_whole_is_refused_by_name(finished: Path, change: str, named: str) -> None:
+@pytest.mark.parametrize("has_accelerate", [True, False])
+def test_a_checkpoint_that_is_not_whole_is_refused_by_name(
+    finished: Path, change: str, named: str, has_accelerate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing can be built without memory first."""
+    monkeypatch.setattr("promptccd.models.modeling_base.is_accelerate_available", lambda: has_accelerate)
     rewrite(finished, change)
     with pytest.raises(ValueError, match=named):
         PromptCCDModel.from_pretrained(finished)
@@ -346,3 +351,42 @@ def test_features_are_of_the_precision_of_the_training(model: PromptCCDModel) ->
         assert torch.equal(model.features_of(pixels), exact)
         model.config.precision = "bfloat16"
         assert torch.equal(model.features_of(pixels), coarse)
+
+
+def test_a_configuration_that_says_nothing_is_the_papers() -> None:
+    head = {
+        "projection_hidden_size": 2048, "projection_bottleneck_size": 256, "projection_output_size": 65_536,
+        "num_known": 0, "confidence_temperature": 0.1, "initializer_range": 0.02,
+    }  # fmt: skip
+    own = {
+        "promptccd": {"num_components": 0, "count_scale": 1.0, "prompts_per_image": 5},
+        "promptccd-gcd": {},
+        "promptccd-b": {
+            "pool_size": 10, "prompt_length": 5, "prompts_per_image": 5, "prompt_reach": 1.0, "key_reach": 1.0,
+            "cos_weight": 0.1,
+        },
+        "promptccd-pp": {
+            "num_parts": 8, "pool_size": 20, "prompt_length": 10, "prompts_per_patch": 2, "prompt_reach": 1.0,
+            "key_reach": 1.0, "cos_weight": 1.0, "route_weight": 0.1, "distill_weight": 0.2,
+        },
+    }  # fmt: skip
+    switches = {
+        "promptccd": {"random_prompts": False, "prompts_at_test": False},
+        "promptccd-b": {"random_prompts": False},
+        "promptccd-pp": {
+            "random_prompts": False, "router_fusion": True, "router_queries": True, "route_reaches_backbone": False,
+        },
+    }  # fmt: skip
+    for name, variant in VARIANTS.items():
+        kind = variant.config_class
+        config = kind(vision_config={"model_type": "dinov2", **TINY_BACKBONE})
+        fields = {
+            each
+            for base in kind.__mro__
+            if base.__module__ == kind.__module__
+            for each in base.__annotations__
+        }
+        said = {each: getattr(config, each) for each in fields}
+        numbers = {each: value for each, value in said.items() if type(value) in (int, float)}
+        assert numbers == {**head, **own[name]}
+        assert {each: value for each, value in said.items() if type(value) is bool} == switches.get(name, {})

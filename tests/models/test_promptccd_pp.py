@@ -146,6 +146,22 @@ def test_a_part_that_no_patch_goes_to_has_a_finite_anchor() -> None:
     assert logits.grad.isfinite().all()
 
 
+def test_a_router_is_drawn_from_its_generator_alone() -> None:
+    """Weights of the standard deviation that is asked for, biases of zero, norms that do nothing."""
+    routers = [PartRouter(32, 4, 3) for _ in range(2)]
+    for number, router in enumerate(routers):
+        torch.manual_seed(number)
+        router.reset_parameters(torch_generator("router"), std=0.1)
+    for (name, value), (_, other) in zip(*(each.named_parameters() for each in routers), strict=True):
+        assert torch.equal(value, other), name
+        if "norm" in name or name == "attention_projection.0.weight":
+            assert (value == (1 if name.endswith("weight") else 0)).all(), name
+        elif name.endswith("bias"):
+            assert (value == 0).all(), name
+        else:
+            assert 0.07 < float(value.std()) < 0.13, name
+
+
 def test_training_on_without_a_teacher_says_what_to_do(first: PromptCCDPlusPlusModel) -> None:
     first.config.stage = 0
     with pytest.raises(ValueError, match="begin_discovery"):
@@ -189,10 +205,14 @@ def test_losses_of_later_stages(later: PromptCCDPlusPlusModel) -> None:
     ours = later.head.outputs(output.bottleneck)
     theirs = later._teacher.head.outputs(output.teacher_bottleneck)
     torch.testing.assert_close(losses["distill"], 0.2 * (ours - theirs).square().sum(1))
+    assert (losses["anchor"] > 0).all()
+    output.teacher_log_shares = (
+        torch.tensor([[0.7, 0.2, 0.1]]).log().expand(3, 3)
+    )  # so far off that sides count
     shares = output.part_logits.softmax(-1).mean(1)
     divergence = F.kl_div(output.teacher_log_shares, shares, reduction="none").sum(1)
-    torch.testing.assert_close(losses["anchor"], 0.2 * divergence)
-    assert (losses["anchor"] > 0).all()
+    torch.testing.assert_close(later.auxiliary_losses(output)["anchor"], 0.2 * divergence)
+    assert float(divergence.min()) > 0.01
     assert (losses["distill"] > 0).all()
 
 

@@ -1,6 +1,7 @@
 """What is published and what we save goes through the door that strangers are stopped at."""
 
 import json
+import math
 import mmap
 import os
 import shutil
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
     Dinov2Config,
@@ -34,8 +37,8 @@ from promptccd.models import (
     stored_model,
 )
 from promptccd.models.loading import find_model, refuse_pickles
-from promptccd.models.stored_files import CODE, own_values
-from promptccd.models.untrusted import WHOLE, one_line, require_bounds, require_side
+from promptccd.models.stored_files import CODE, PREPROCESSOR, own_values, patch_size_of, stored_processor
+from promptccd.models.untrusted import REAL, WHOLE, one_line, read_json, require_bounds, require_side, shown
 from promptccd.models.weights import memory_in_one_line, stored_weights
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model
@@ -256,12 +259,239 @@ def test_a_count_lies_in_its_range(low: float, count: int, high: int, is_taken: 
             {str(each): f"{each}.safetensors" for each in range(1001)},
             "names 1001 files: expected at most 1000",
         ),
+        ({str(each): f"{each}.safetensors" for each in range(1000)}, "which is not there"),
     ],
-    ids=["none", "empty", "list", "number", "outside", "pickle", "missing", "many"],
+    ids=["none", "empty", "list", "number", "outside", "pickle", "missing", "too many", "many"],
 )
 def test_an_index_of_shards_names_files_beside_it(placed: object, said: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
     with pytest.raises(CheckpointError, match=said), stored_weights(str(tmp_path)):
+        pass
+
+
+def nested(levels: int) -> str:
+    return '{"a":' * levels + "1" + "}" * levels
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"a": 1, "b": {"a": 2}, "a": 3}', "the key 'a' stands twice"),
+        (b'{"a": NaN}', "NaN is no number"), (b'{"a": -Infinity}', "-Infinity is no number"),
+        (b'{"a": 1e999}', "'1e999' is too large"), (b'{"a": "\xff"}', "no plain JSON"), (b"{", "no plain JSON"),
+        (b'["a"]', "holds a list, expected a JSON object"), (b'{"\\ud800": 1}', "is no text"),
+        (b'{"a": ["\\udfff"]}', "is no text"), (nested(8).encode(), "deeper than 8 levels"),
+        (b'{"a": ' + b"[" * 8 + b"]" * 8 + b"}", "deeper than 8 levels"),
+        (b"[" * 10**6, "nested too deeply"), (b'{"a": "' + b"b" * 2**23 + b'"}', "larger than 8388608 bytes"),
+    ],
+    ids=[str(number) for number in range(13)],
+)  # fmt: skip
+def test_what_is_no_plain_json_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"^It .*{said}|^It is {said}"):
+        read_json(str(tmp_path / "config.json"), "It")
+
+
+def test_plain_json_is_read_as_it_stands(tmp_path: Path) -> None:
+    for text in (nested(7), '{"a": "é", "b": [1, 2.5, true, null, {"a": "1e999"}], "c": 1e300}', "{}"):
+        padded = text + " " * (2**23 - len(text.encode()))
+        (tmp_path / "config.json").write_text(padded, encoding="utf-8")
+        assert read_json(str(tmp_path / "config.json"), "It") == json.loads(text)
+
+
+def test_a_message_is_one_line_of_bounded_length() -> None:
+    assert one_line("two\n lines \t here") == "two lines here"
+    assert one_line(KeyError()) == "KeyError"
+    assert one_line("a\x1bb") == "a?b"
+    assert one_line("a" * 400) == "a" * 400
+    assert one_line("a" * 401) == "a" * 400 + "..."
+    assert len(shown("a" * 1000)) == len(shown(Path("a" * 1000))) == 80
+    assert shown("a\nb") == r"'a\nb'"
+
+
+PROCESSOR = {
+    "image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 18}, "do_center_crop": True,
+    "crop_size": {"height": 16, "width": 16},
+}  # fmt: skip
+
+
+def processor_of(folder: Path, patch_size: int, **values: Any) -> Any:
+    (folder / PREPROCESSOR).write_text(json.dumps({**PROCESSOR, **values}))
+    return stored_processor(str(folder), patch_size)
+
+
+def test_a_model_without_a_processor_has_none(tmp_path: Path) -> None:
+    assert stored_processor(str(tmp_path), 8) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "taken", "refused", "said"),
+    [
+        ("size", [18, 1, 2048, {"height": 1, "width": 2048}, None], [0, 2049, True, 18.0], "1 to 2048 pixels"),
+        ("size", [], [{"longest_edge": 18}, {"height": 18}, {}], "shortest_edge, or height and width"),
+        ("crop_size", [{"height": 2048, "width": 16}], [{"height": 2049, "width": 16}], "1 to 2048 pixels"),
+        ("image_mean", [[-1000, 0.5, 1e3]], [[0, 0, -1000.5], [1e3 + 1, 0, 0], [True, 0, 0], ["0"] * 3], "-1000 to"),
+        ("image_std", [[1e-3, 0.5, 1000]], [[0.0009, 1, 1], [1, 1, 1000.5]], "numbers of 0.001 to 1000"),
+        ("image_mean", [], [[0.5, 0.5], [0.5] * 4, 0.5, "0.5"], "three numbers"),
+        ("resample", [0, 2, 5, None], [-1, 6, True, 2.0, "2"], "has 'resample'"),
+        ("rescale_factor", [1 / 255, 0.0039200, 0.0039230], [1, 0.0039176, 0.0039257, "1/255"], "has 'rescale_factor'"),
+        ("do_resize", [True, None], [False, 1], "has 'do_resize'"),
+        ("do_normalize", [True], [False], "has 'do_normalize'"),
+        ("do_pad", [False], [True, 0], "has 'do_pad'"),
+        ("default_to_square", [True, False], [1, "yes"], "has 'default_to_square'"),
+        ("do_center_crop", [True], ["no", 0], "has 'do_center_crop'"),
+        ("do_evil", [None], [True, False], "has 'do_evil'"),
+        ("processor_class", ["Any", None], [], ""),
+        (
+            "image_processor_type", ["ViTImageProcessorFast", "BitFeatureExtractor"],
+            ["Evil", 3, ["BitImageProcessor"], None], "image_processor_type",
+        ),
+        ("feature_extractor_type", ["ViTFeatureExtractor", None], ["Evil"], "image_processor_type"),
+    ],
+)  # fmt: skip
+def test_values_of_a_processor_are_taken_to_their_borders(
+    key: str, taken: list, refused: list, said: str, tmp_path: Path
+) -> None:
+    for value in taken:
+        processor = processor_of(tmp_path, 16, **{key: value})
+        if value is not None and key in (
+            "image_mean",
+            "image_std",
+            "resample",
+            "default_to_square",
+            "do_center_crop",
+        ):
+            found = getattr(processor, key)
+            assert (list(found) if isinstance(value, list) else found) == value
+        if key in ("size", "crop_size") and isinstance(value, dict):
+            assert {side: getattr(processor, key)[side] for side in value} == value
+        assert processor.rescale_factor == 1 / 255
+    for value in refused:
+        with pytest.raises(CheckpointError, match=said):
+            processor_of(tmp_path, 16, **{key: value})
+
+
+def test_every_view_of_a_processor_has_the_same_sides_and_holds_a_patch(tmp_path: Path) -> None:
+    assert type(processor_of(tmp_path, 16)).__name__ == "BitImageProcessorPil"
+    assert (
+        type(processor_of(tmp_path, 16, image_processor_type="ViTImageProcessor")).__name__
+        == "ViTImageProcessorPil"
+    )
+    whole = {"height": 24, "width": 16}
+    assert processor_of(tmp_path, 16, size=whole, do_center_crop=False).size["height"] == 24
+    for crop in ({"height": 15, "width": 16}, {"height": 16, "width": 15}):
+        with pytest.raises(CheckpointError, match=r"side of a view.*15"):
+            processor_of(tmp_path, 16, crop_size=crop)
+        with pytest.raises(CheckpointError, match=r"side of a view.*15"):
+            processor_of(tmp_path, 16, size=crop, do_center_crop=False)
+    with pytest.raises(CheckpointError, match="Expected a crop, or a size of height and width"):
+        processor_of(tmp_path, 16, do_center_crop=False)
+    assert patch_size_of({"model_type": "dinov2", "patch_size": 14}) == 14
+    assert (
+        patch_size_of({"model_type": "promptccd", "vision_config": {"model_type": "vit", "patch_size": 8}})
+        == 8
+    )
+    assert patch_size_of({"model_type": "promptccd"}) == Dinov2Config().patch_size
+    with pytest.raises(CheckpointError, match="vision_config to be an object"):
+        patch_size_of({"model_type": "promptccd", "vision_config": [1]})
+
+
+@pytest.mark.parametrize(
+    ("key", "taken", "refused", "said"),
+    [
+        ("category_ids", [[], [0, 2**53 - 1], list(range(100_000))], [list(range(100_001)), (0, 1)], "at most 100000"),
+        ("category_ids", [], [[1.0], ["1"], [-1], [2**53]], "whole numbers >= 0"),
+        ("category_names", [["a" * 1000, "é", "a b"]], [["a" * 1001], [1], ["a\u2028b"], ["a\0"]], "at most 1000"),
+        ("auto_map", [None, CODE["promptccd"]], [{}, CODE["promptccd-gcd"], "evil"], "auto_map"),
+        ("vision_config", [None, {}, {"model_type": "vit"}], [{"model_type": "a"}, {"model_type": 3}], "of type"),
+        ("prompts_per_image", [1, 65_536], [0, 65_537, 1.0, True, "1"], "cannot be true"),
+        ("layer", [], [3], "has the key 'layer'"),
+        ("return_dict", [True], [], ""),
+        ("torch_dtype", ["float32", "bfloat16", None], ["float64"], "cannot be true"),
+    ],
+)  # fmt: skip
+def test_values_of_a_configuration_are_taken_to_their_borders(
+    key: str, taken: list, refused: list, said: str
+) -> None:
+    for value in taken:
+        kept = own_values({key: value, "num_known": 2}, PromptCCDConfig)
+        assert kept["num_known"] == 2
+        if key in ("category_ids", "category_names", "prompts_per_image"):
+            assert kept[key] == value
+        assert key != "return_dict" or key not in kept
+        assert key != "torch_dtype" or kept["dtype"] == value
+    for value in refused:
+        with pytest.raises(CheckpointError, match=said):
+            own_values({key: value}, PromptCCDConfig)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("method", 3, "to be text"), ("margin", "a" * 1001, "to be text"), ("method", "two\nlines", "to be text"),
+        ("more", 1, "to hold"), ("count", "1", "low <= count <= high"),
+    ],
+)  # fmt: skip
+def test_words_of_an_estimated_count_are_text(key: str, value: object, said: str) -> None:
+    estimate = {"low": 1, "count": 1, "high": 1, "method": "a" * 1000, "margin": "x"}
+    assert own_values({"count_estimate": estimate}, PromptCCDConfig)["count_estimate"] == estimate
+    for bad in ({**estimate, key: value}, [1]):
+        with pytest.raises(CheckpointError, match=said if isinstance(bad, dict) else "to hold"):
+            own_values({"count_estimate": bad}, PromptCCDConfig)
+
+
+def test_an_index_and_its_shards_hold_the_same_tensors(finished: Path) -> None:
+    sharded()(finished)
+    index = json.loads((finished / "model.safetensors.index.json").read_text())
+    name, file = next(iter(index["weight_map"].items()))
+    for change in (lambda placed: placed.pop(name), lambda placed: placed.update({"stranger": file})):
+        placed = dict(index["weight_map"])
+        change(placed)
+        (finished / "model.safetensors.index.json").write_text(json.dumps({**index, "weight_map": placed}))
+        with (
+            pytest.raises(CheckpointError, match="does not hold what the index says"),
+            stored_weights(str(finished)),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(("length", "size"), [(2**23 + 1, 2**23 + 100), (101, 100), (2**56 + 9, 100)])
+def test_a_header_is_parsed_if_it_is_small_and_there(length: int, size: int, finished: Path) -> None:
+    with (finished / "model.safetensors").open("wb") as file:
+        file.write(length.to_bytes(8, "little"))
+        file.truncate(size)
+    with (
+        pytest.raises(CheckpointError, match=f"its header would be {length} bytes"),
+        stored_weights(str(finished)),
+    ):
+        pass
+    with (finished / "model.safetensors").open("wb") as file:
+        file.write(min(size, 2**23).to_bytes(8, "little"))
+        file.truncate(size)
+    with pytest.raises(CheckpointError, match="is no safetensors file: [^i]"), stored_weights(str(finished)):
+        pass
+
+
+def test_prototypes_lie_where_means_of_unit_features_can(finished: Path) -> None:
+    path = finished / "model.safetensors"
+    tensors = load_file(path)
+    direction = F.normalize(tensors["prototypes"], dim=1)
+    for length, is_taken in ((999.0, True), (1001.0, False)):
+        save_file({**tensors, "prototypes": length * direction}, path, metadata={"format": "pt"})
+        if is_taken:
+            assert len(PromptCCDModel.from_pretrained(finished).prototypes) == 2
+            continue
+        with pytest.raises(CheckpointError, match="no means of unit features"):
+            PromptCCDModel.from_pretrained(finished)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool])
+def test_weights_of_other_types_are_refused(dtype: torch.dtype, finished: Path) -> None:
+    path = finished / "model.safetensors"
+    tensors = load_file(path)
+    key = sorted(tensors)[-1]
+    save_file({**tensors, key: tensors[key].to(dtype)}, path)
+    with pytest.raises(CheckpointError, match=f"'{key}' in .* is of type"), stored_weights(str(finished)):
         pass
 
 
@@ -276,10 +506,56 @@ def test_sizes_begin_with_one_and_numbers_of_what_there_may_be_none_with_zero() 
     assert set(leasts) == set(WHOLE)
     for name, least in leasts.items():
         require_bounds({name: least})
-        with pytest.raises(ValueError, match=f"{name} >= {least}, got {least - 1}"):
-            require_bounds({name: least - 1})
-    with pytest.raises(ValueError, match="num_channels <= 3, got 4"):
-        require_bounds({"num_channels": 4})
+        for other in (least - 1, float(least), str(least), True, [least]):
+            with pytest.raises(
+                ValueError, match=f"{name} (>= {least}, got {least - 1}|to be a whole number)"
+            ):
+                require_bounds({name: other})
+
+
+def test_the_greatest_number_of_each_kind_is_taken_and_one_more_is_not() -> None:
+    greatest = {
+        "hidden_size": 8_192, "num_hidden_layers": 128, "num_attention_heads": 256, "intermediate_size": 65_536,
+        "mlp_ratio": 64, "num_channels": 3, "image_size": 4_096, "patch_size": 256, "num_register_tokens": 1_024,
+        "projection_hidden_size": 65_536, "projection_bottleneck_size": 16_384, "projection_output_size": 2**20,
+        "stage": 10**6, "num_known": 10**6, "num_components": 10**6, "num_parts": 1_024, "pool_size": 65_536,
+        "prompt_length": 4_096, "prompts_per_image": 65_536, "prompts_per_patch": 65_536, "router_hidden_size": 65_536,
+    }  # fmt: skip
+    assert set(greatest) == set(WHOLE)
+    for name, most in greatest.items():
+        require_bounds({name: most})
+        with pytest.raises(ValueError, match=f"{name} <= {most}, got {most + 1}"):
+            require_bounds({name: most + 1})
+
+
+def test_real_numbers_have_ranges_too() -> None:
+    ranges = {
+        "hidden_dropout_prob": (0, 1), "attention_probs_dropout_prob": (0, 1), "drop_path_rate": (0, 1),
+        "layer_norm_eps": (1e-15, 1), "layerscale_value": (-1e3, 1e3), "initializer_range": (0, 10),
+        "confidence_temperature": (1e-6, 1e6), "count_scale": (1e-6, 1e6), "prompt_reach": (0, 1e3),
+        "key_reach": (0, 1e3), "cos_weight": (0, 1e6), "route_weight": (0, 1e6), "distill_weight": (0, 1e6),
+    }  # fmt: skip
+    assert set(ranges) == set(REAL)
+    for name, (low, high) in ranges.items():
+        for value in (low, 0.5 * (low + high), high):
+            require_bounds({name: value})
+        for value, said in ((low - 1e-7, ">="), (1.0001 * high, "<="), (math.nan, "number"), ("1", "number")):
+            with pytest.raises(ValueError, match=f"{name}.*{said}"):
+                require_bounds({name: value})
+
+
+def test_what_may_be_none_and_what_there_is_to_choose() -> None:
+    for name in ("stage", "router_hidden_size", "dtype"):
+        require_bounds({name: None})
+    for name in ("num_known", "cos_weight", "hidden_act"):
+        with pytest.raises(ValueError, match=name):
+            require_bounds({name: None})
+    require_bounds({"hidden_act": "gelu", "dtype": "bfloat16", "anything": "else"})
+    with pytest.raises(ValueError, match="hidden_act to be one of gelu"):
+        require_bounds({"hidden_act": "evil"})
+    require_bounds({"hidden_size": 12, "num_attention_heads": 3})
+    with pytest.raises(ValueError, match="num_attention_heads divides, got 12 and 5"):
+        require_bounds({"hidden_size": 12, "num_attention_heads": 5})
 
 
 def test_an_image_has_1_to_16384_patches() -> None:

@@ -16,7 +16,7 @@ SWAPS: dict[type, tuple[type, ...]] = {
 }  # fmt: skip
 SAID = ("logger", "logging", "warnings", "print", "tqdm")  # what is only said to a person
 UNTOLD = ("device", "strict")  # keywords that make no difference on a CPU, or watch over ourselves
-SYMMETRIC = ("min", "max", "torch.minimum", "torch.maximum")
+SYMMETRIC = ("min", "max", "minimum", "maximum", "transpose", "equal")
 UNTOUCHED = (
     "annotation",
     "returns",
@@ -173,7 +173,7 @@ def _of_call(node: ast.Call) -> Iterator[tuple[ast.AST, str, str]]:
             kept = ", ".join([*words[:number], *words[number + 1 :]])
             yield node, f"without {keyword.arg}=", f"{function}({kept})"
     plain = node.args[:2] if not any(isinstance(each, ast.Starred) for each in node.args[:2]) else []
-    if len(plain) == 2 and words[0] != words[1] and function not in SYMMETRIC:
+    if len(plain) == 2 and words[0] != words[1] and function.rpartition(".")[2] not in SYMMETRIC:
         yield node, "arguments swapped", f"{function}({', '.join([words[1], words[0], *words[2:]])})"
     if isinstance(node.func, ast.Attribute) and isinstance(
         node.func.value, ast.Call | ast.BinOp | ast.Subscript

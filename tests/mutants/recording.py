@@ -42,10 +42,14 @@ class Recorder:
         self._at = Part()
 
     def to_dict(self, root: Path) -> dict[str, Any]:
-        """As JSON types: tests with what their shared fixtures did, files from the root."""
+        """As JSON types: tests with what their shared fixtures did, files from the root.
+
+        The time of a shared fixture is told apart from the test's own: of many tests only the first waits for it.
+        """
         whole = {}
         for name, test in self.tests.items():
-            parts = [test, *(self.fixtures[each] for each in test.fixtures if each in self.fixtures)]
+            shared = [each for each in test.fixtures if each in self.fixtures]
+            parts = [test, *(self.fixtures[each] for each in shared)]
             files = {file for part in parts for file in part.lines}
             lines = {
                 str(Path(file).relative_to(root)): sorted(
@@ -53,7 +57,8 @@ class Recorder:
                 )
                 for file in files
             }
-            whole[name] = {"seconds": round(sum(part.seconds for part in parts), 4), "lines": lines}
+            waits = {each: round(self.fixtures[each].seconds, 4) for each in shared}
+            whole[name] = {"seconds": round(test.seconds, 4), "shared": waits, "lines": lines}
         return {"tests": whole, "modules": self.modules}
 
     def pytest_collection_finish(self) -> None:

@@ -1,6 +1,7 @@
 """Run the tests that a mutant concerns, in a process forked from one that has imported everything but the package."""
 
 import contextlib
+import gc
 import hashlib
 import importlib
 import importlib.machinery
@@ -12,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,11 @@ from tests.mutants.recording import Recorder
 
 LONGEST_RUN_S = 90.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
 LONGEST_TEST_S = 10.0  # longer ones are left out; with a mutant a test may take as much and a half more
-FLAGS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-W", "ignore")
+LONGEST_FIXTURES_S = 30.0  # of a test; those of several tests are made once
+FLAGS = (
+    "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "-o", "addopts=",
+    "-o", "timeout_func_only=true",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Lines:
             recorded = self._recorded(area)
             self.tests.update(recorded["tests"])
             _preload(recorded["modules"], project.package)
+        gc.freeze()  # pytest collects garbage over and over as it ends: not through all that was imported
 
     def concerned(self, mutant: Mutant) -> list[str]:
         """Tests that run a mutant, cheapest first.
@@ -80,8 +87,19 @@ class Lines:
             if run and (not mutant.lines or not set(mutant.lines).isdisjoint(run)):
                 names.append(name)
         names = names or ([] if mutant.lines else list(self.tests))
-        names = [name for name in names if self.tests[name]["seconds"] < LONGEST_TEST_S]
-        return sorted(names, key=lambda name: self.tests[name]["seconds"])
+        alone = {name: self.seconds([name]) for name in names if self._is_short(self.tests[name])}
+        return sorted(alone, key=lambda name: alone[name])
+
+    def seconds(self, names: Sequence[str]) -> float:
+        """How long tests take together: a fixture that several share is made once."""
+        tests = [self.tests[name] for name in names]
+        shared: dict[str, float] = {}
+        for test in tests:
+            shared |= test["shared"]
+        return sum(test["seconds"] for test in tests) + sum(shared.values())
+
+    def _is_short(self, test: Mapping[str, Any]) -> bool:
+        return test["seconds"] < LONGEST_TEST_S and sum(test["shared"].values()) < LONGEST_FIXTURES_S
 
     def _recorded(self, area: str) -> dict[str, Any]:
         tests = self.project.areas[area]
@@ -165,7 +183,7 @@ def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object
 
 def _record(project: Project, tests: Sequence[str], place: Path, folder: Path) -> int:
     recorder = Recorder(project.root / project.package)
-    code = _pytest(project, ["--maxfail=1000", *tests], folder, recorder)
+    code = _pytest(project, ["--maxfail=1000", f"--timeout={2 * LONGEST_TEST_S}", *tests], folder, recorder)
     (folder / "recorded").write_text(json.dumps(recorder.to_dict(project.root)))
     shutil.move(folder / "recorded", place)
     return code
@@ -173,19 +191,16 @@ def _record(project: Project, tests: Sequence[str], place: Path, folder: Path) -
 
 def run_mutant(project: Project, mutant: Mutant, lines: Lines) -> Worker | None:
     """Start the tests that a mutant concerns; `None` if there are none. Exit code 0: it survives."""
-    chosen, seconds = [], 0.0
-    for name in lines.concerned(mutant):
-        seconds += lines.tests[name]["seconds"]
-        if chosen and seconds > LONGEST_RUN_S:
-            break
-        chosen.append(name)
+    names = lines.concerned(mutant)
+    fitting = bisect(range(1, len(names) + 1), LONGEST_RUN_S, key=lambda count: lines.seconds(names[:count]))
+    chosen = names[: max(1, fitting)]
 
     def work(folder: Path) -> int:
         sys.meta_path.insert(0, _Finder(project, mutant))
         files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
         return _pytest(project, [f"--timeout={1.5 * LONGEST_TEST_S}", *files], folder, _Chosen(chosen))
 
-    return Worker(work, 30 + 3 * min(seconds, LONGEST_RUN_S)) if chosen else None
+    return Worker(work, 30 + 3 * min(lines.seconds(chosen), LONGEST_RUN_S)) if chosen else None
 
 
 class _Chosen:

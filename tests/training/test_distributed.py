@@ -1,15 +1,27 @@
 """Two processes see the global batch: same losses as one, to the last odd image."""
 
 import json
+import multiprocessing
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
-from promptccd.training.devices import shard_bounds
+from promptccd import PromptCCDModel
+from promptccd.data import StageStream
+from promptccd.data.stage_images import StageImages
+from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
+from promptccd.training.devices import gather_rows, same_on_all, shard_bounds
+from promptccd.training.features import extract_features
+from promptccd.training.progress import progress_bar
 from promptccd.training.step import PositionSampler, steps_per_epoch
+from tests.conftest import coloured_images
 
 SCRIPT = Path(__file__).with_name("record_losses.py")
 
@@ -44,6 +56,64 @@ def test_shards_cover_everything() -> None:
             assert bounds[0][0] == 0
             assert bounds[-1][1] == rows
             assert all(low < high for low, high in bounds)
+
+
+def on_two_processes(work: Callable[[int], Any], folder: Path) -> list[Any]:
+    """What this process and a fork of it return, which are number 0 and 1 of a group."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+
+    def member(rank: int) -> Any:
+        meeting = f"file://{folder / 'meeting'}"
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+        try:
+            return work(rank)
+        finally:
+            dist.destroy_process_group()
+
+    other = context.Process(target=lambda: theirs.send(member(1)), daemon=True)
+    other.start()
+    try:
+        return [member(0), ours.recv() if ours.poll(30) else None]
+    finally:
+        other.kill()
+        other.join()
+
+
+def test_rows_come_together_in_order_and_gradients_go_back_to_their_owner(tmp_path: Path) -> None:
+    """Of five images the first process has two. Both compute one loss: the gradient is twice that of one process."""
+    whole = torch.arange(2 * 5 * 3.0).reshape(2, 5, 3)
+    weights = torch.randn(2, 5, 3)
+
+    def work(rank: int) -> tuple[list, list, int]:
+        own = (whole[:, :2], whole[:, 2:])[rank].clone().requires_grad_()
+        rows = gather_rows(own, 5)
+        (rows * weights).sum().backward()
+        return rows.tolist(), own.grad.tolist(), same_on_all(10 + rank)
+
+    for rank, (rows, gradient, said) in enumerate(on_two_processes(work, tmp_path)):
+        assert rows == whole.tolist()
+        assert gradient == (2 * (weights[:, :2], weights[:, 2:])[rank]).tolist()
+        assert said == 10
+
+
+def test_features_of_two_processes_are_those_of_one_in_its_order(
+    model: PromptCCDModel, tmp_path: Path
+) -> None:
+    stream = StageStream.from_dataset(coloured_images(3, 7), class_blocks=[2, 1], cuts=[[0.5, 1.0], [1.0]])
+    images = StageImages.read(stream[1], 0, progress_bar)
+    view = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=16)))
+
+    def features() -> torch.Tensor:
+        return extract_features(
+            model, images, view, device=torch.device("cpu"), batch_size=2, num_workers=0,
+            progress=progress_bar, label="",
+        )  # fmt: skip
+
+    alone = features()
+    assert len(alone) % 2 == 1
+    for together in on_two_processes(lambda rank: features().tolist(), tmp_path):
+        torch.testing.assert_close(torch.tensor(together), alone, rtol=1e-5, atol=1e-6)
 
 
 def run(command: list[str], recipe: dict, folder: Path, name: str) -> list[dict]:

@@ -7,13 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from datasets import Dataset
 
 from promptccd import PromptCCDModel
+from promptccd.data import StageStream
+from promptccd.data.stage_images import StageImages
+from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
 from promptccd.runs import train_run
 from promptccd.training import progress
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.history import EpochRecord
+from promptccd.training.objectives import ContrastiveObjective, Rows, StageContext
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import cosine_rate, restore, snapshot
+from promptccd.training.trainer import StageTrainer, TrainingState, cosine_rate, restore, snapshot
 from tests.conftest import coloured_images
 
 
@@ -91,3 +98,35 @@ def test_a_stage_that_cannot_tell_images_apart_says_so(
         train_run(Recipe.from_dict(values))
     told = [record for record in caplog.records if "has collapsed" in record.getMessage()]
     assert len(told) == (2 if pictures == "one" else 0)  # once for every stage
+
+
+def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_were_left(
+    model: PromptCCDModel, stages: StageStream
+) -> None:
+    losses: list[float] = []
+
+    class Noted(ContrastiveObjective):
+        def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
+            found = super().losses(rows)
+            losses.append(float(found["loss"]))
+            return found
+
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    views = ViewOptions(image_size=16, resize_size=18)
+    states: list[TrainingState] = []
+    records: list[EpochRecord] = []
+    trainer = StageTrainer(
+        model, StageContext(images), Noted,
+        arguments=TrainingArguments(epochs=2, batch_size=len(images) // 4, save_steps=3, learning_rate=0.01),
+        views=TrainingViews(views), evaluation_view=EvaluationView(build_image_processor(views)),
+        accelerator=Accelerator(cpu=True), stop=progress.StopRequest(), save=states.append, record=records.append,
+    )  # fmt: skip
+    assert trainer.steps >= 4
+    trainer.train()
+    trainer.train(states[0])
+    n = trainer.steps
+    assert (states[0].epoch, states[0].step) == (0, 3)
+    assert [(each.epoch, each.steps) for each in records] == [(0, n), (1, n), (0, n - 3), (1, n)]
+    for record, own in zip(records, np.split(np.array(losses), [n, 2 * n, 3 * n - 3]), strict=True):
+        assert record.losses == pytest.approx({"loss": own.mean(), "info_nce": own.mean()}, rel=1e-5)
+    assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was

@@ -215,7 +215,7 @@ class PartRouter(nn.Module):
         if self.part_queries is not None:
             init.trunc_normal_(self.part_queries, std=std)
 
-    def reset_parameters(self, generator: torch.Generator, std: float = 0.02) -> None:
+    def reset_parameters(self, generator: torch.Generator, std: float) -> None:
         """Truncated normal weights, zero biases, unit norms, drawn from a CPU generator."""
         norms = [module for module in self.modules() if isinstance(module, nn.LayerNorm)]
         for norm in norms:

@@ -106,8 +106,8 @@ def pretrain_backbone(
     """
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or len(images) < 2:
         raise ValueError(f"Expected uint8 (N >= 2, 3, S, S), got {images.dtype} {tuple(images.shape)}.")
-    if options.cell_size > min(images.shape[-2:]):
-        raise ConfigurationError(f"Expected cell_size <= {min(images.shape[-2:])}, got {options.cell_size}.")
+    if options.cell_size > images.shape[-1]:
+        raise ConfigurationError(f"Expected cell_size <= {images.shape[-1]}, got {options.cell_size}.")
     pixels = images.float() / 255
     drawn = torch_generator("pretraining-targets", seed)
     targets = _KernelComponents(pixels, config.hidden_size, options, drawn)
