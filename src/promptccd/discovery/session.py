@@ -357,11 +357,13 @@ class DiscoverySession:
             RegistryError: it is not possible; nothing changed.
             DataError: the images cannot be grouped so; nothing changed.
         """
+        if not regroup:
+            self.registry.edit(edit, time=now())
+            return
         before = self.registry.copy()
         try:
             self.registry.edit(edit, time=now())
-            if regroup:
-                self._group_again()
+            self._group_again()
         except BaseException:  # with what could be redone, which a new edit forgets
             self.registry = before
             raise
