@@ -21,20 +21,18 @@ from promptccd.discovery.adapt import (
     save_adapted,
 )
 from promptccd.discovery.checkpoint import (
-    BEFORE,
-    FEATURES,
-    MODEL_RECORD,
     EarlierDiscovery,
     load_progress,
     save_progress,
 )
-from promptccd.discovery.embedding import BATCH_SIZE, Precision, seconds_per_image
+from promptccd.discovery.embedding import BATCH_SIZE, FeatureCache, Precision, seconds_per_image
 from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows
 from promptccd.discovery.intake.intake import THUMBNAIL_BYTES, VIEW_BYTES, IntakeReport
 from promptccd.discovery.page import write_page
+from promptccd.discovery.project import FEATURES, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
-from promptccd.registry import PROTOTYPES, REGISTRY, StageChange, load_registry
+from promptccd.registry import StageChange, load_registry
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import (
@@ -55,17 +53,7 @@ _FILE_BYTES = (
     3_000  # name, verdict, hash, fingerprint and what else is remembered of one; besides its features
 )
 _PAGE = "discovery.html"
-_WRITTEN = (
-    REGISTRY,
-    PROTOTYPES,
-    MODEL_RECORD,
-    FEATURES,
-    BEFORE,
-    _PAGE,
-    "assignments.csv",
-    "images",
-    "dataset",
-)
+_WRITTEN = (_PAGE, "assignments.csv", "images", "dataset")
 
 
 @dataclass(frozen=True)
@@ -114,13 +102,14 @@ def discover(
 
     Where an earlier discovery with the same model wrote to the folder, its categories, names and corrections are kept.
     The same images stay in their categories, other images become the next stage. If it ends early, the folder is as it
-    was, and features that were computed are in the session's cache. If it is killed while it writes, or called again
+    was, and features that were computed are kept. If it is killed while it writes, or called again
     when all is written, the same call uses what is there, above all a trained stage.
 
     Args:
         session: fresh, with its model.
         source: a folder, a zip archive, or a data set.
-        out: gets ``assignments.csv``, ``discovery.html``, the registry and the exports.
+        out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run goes on
+            from.
         num_categories: of all categories; none estimates it.
         adaptation: trains a stage on the images before they are grouped for good, and leaves it in ``stage<t+1>``.
         exports: names of `EXPORTS` besides ``csv``.
@@ -175,12 +164,14 @@ class _Discovery:
 
     def run(self) -> DiscoveryResult:
         session, seconds = self.session, dict[str, float]()
-        folder = RunDirectory(self.out)
+        refuse_links(self.out, _WRITTEN)
+        project = open_project(self.out)
+        folder = RunDirectory(project)
         folder.lock()
         try:
-            refuse_links(self.out, _WRITTEN)
-            for place in (self.out, self.out / BEFORE):
-                remove_leftovers(place)
+            remove_leftovers(self.out)
+            clear_leftovers(project)
+            session.cache = FeatureCache(project / FEATURES)  # whatever it had
             start = self._start()
             with self._timed(seconds, "reading"):
                 self._read(start)
@@ -215,7 +206,7 @@ class _Discovery:
         session, earlier = self.session, start.earlier
         if earlier is not None:
             session.registry = earlier.registry
-        session.read(self.source, self._progress, self.out, self._announce)
+        session.read(self.source, self._progress, open_project(self.out), self._announce)
         if (
             earlier is not None
             and earlier.before is not None
@@ -270,7 +261,7 @@ class _Discovery:
             if start.trained is None:
                 save_adapted(session, stage, start.command)
             came_with = load_registry(stage).state_hash()
-        save_progress(session, self.out, came_with)
+        save_progress(session, self.out, came_with, self.source)
         rows = assignment_rows(session)
         taken = [
             EXPORTS[name](session, rows, self.out, self.file_names)

@@ -23,7 +23,9 @@ from promptccd.discovery.embedding import (
     Precision,
     device_named,
     embed_images,
+    feature_space,
     load_embedder,
+    resolve_precision,
 )
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.intake.intake import (
@@ -51,12 +53,14 @@ class SessionStage:
         intake: every file and what became of it.
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
+        space: what they were computed with, see `feature_space`.
     """
 
     stage: int
     intake: Intake
     before: CategoryRegistry
     features: Tensor | None = None
+    space: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -201,12 +205,14 @@ class DiscoverySession:
     ) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images."""
         stage = self.current
+        resolved = resolve_precision(precision, self.model.device)
+        stage.space = feature_space(self.model, self.view, resolved)
         stage.features = embed_images(
             self.model,
             self.view,
             stage.intake,
             batch_size=batch_size,
-            precision=precision,
+            precision=resolved,
             workers=self.workers,
             cache=self.cache,
             progress=progress,
