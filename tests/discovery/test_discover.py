@@ -316,7 +316,7 @@ def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypa
     said = (
         r"32 files: about \d+ s to read them, 3 at once, and at most \d+ s for their features on cpu\. Up to "
     )
-    said += r"\S+ [kM]B of memory besides the model, and up to \S+ [kM]B of disk in .*out until the end\."
+    said += r"\S+ [kM]B of memory besides the model; of disk in .*out up to \S+ [kM]B until the end, and \S+ [kM]B"
     assert bool(re.search(said, caplog.text)) == many
 
 

@@ -1,5 +1,6 @@
 """From a folder of images to groups, in one call: read, embed, group, write down."""
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from PIL import Image
 
+from promptccd import __version__
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.adapt import (
     AdaptationCommand,
@@ -27,9 +29,9 @@ from promptccd.discovery.checkpoint import (
 )
 from promptccd.discovery.embedding import BATCH_SIZE, FeatureCache, Precision, seconds_per_image
 from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows
-from promptccd.discovery.intake.intake import THUMBNAIL_BYTES, VIEW_BYTES, IntakeReport
+from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
 from promptccd.discovery.page import write_page
-from promptccd.discovery.project import FEATURES, clear_leftovers, open_project
+from promptccd.discovery.project import FEATURES, PROJECT, RECORD, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.registry import StageChange, load_registry
@@ -38,6 +40,7 @@ from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import (
     CHECKSUMS,
     make_folder,
+    read_file,
     readable_size,
     refuse_links,
     remove_leftovers,
@@ -50,8 +53,9 @@ logger = logging.getLogger(__name__)
 MANY = 1_000  # files, from which on it is said what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = (
-    3_000  # name, verdict, hash, fingerprint and what else is remembered of one; besides its features
+    5_000  # name, verdict, hash, fingerprint and what else is remembered of one; besides its features
 )
+_LINE_BYTES = 1_500  # of the same on disk
 _PAGE = "discovery.html"
 _WRITTEN = (_PAGE, "assignments.csv", "images", "dataset")
 
@@ -171,7 +175,7 @@ class _Discovery:
         try:
             remove_leftovers(self.out)
             clear_leftovers(project)
-            session.cache = FeatureCache(project / FEATURES)  # whatever it had
+            session.cache = FeatureCache(project / FEATURES)
             start = self._start()
             with self._timed(seconds, "reading"):
                 self._read(start)
@@ -226,12 +230,12 @@ class _Discovery:
             return
         session = self.session
         features = seconds_per_image(session.model, session.view, self.batch_size, self.precision)
-        memory, disk = _bytes_of(count, session)
+        size = _SizeOf.images(count, session)
         logger.info(
             "%d files: about %s to read them, %d at once, and at most %s for their features on %s. Up to %s of memory "
-            "besides the model, and up to %s of disk in %s until the end.",
+            "besides the model; of disk in %s up to %s until the end, and %s that stay and save it the next time.",
             count, _time(count * seconds_each), session.workers, _time(count * features), session.model.device,
-            readable_size(memory), readable_size(disk), self.out,
+            readable_size(size.memory), self.out, readable_size(size.meanwhile), readable_size(size.kept),
         )  # fmt: skip
 
     def _require_space(self) -> None:
@@ -267,7 +271,19 @@ class _Discovery:
             EXPORTS[name](session, rows, self.out, self.file_names)
             for name in dict.fromkeys(["csv", *self.exports])
         ]
-        return rows, [write_page(session, rows, self.out / _PAGE), *taken]
+        page, made_of = self.out / _PAGE, self._made_of(taken[0])
+        if not page.is_file() or not read_file(page).endswith(made_of):
+            write_page(session, rows, page, end=made_of.decode())
+        return rows, [page, *taken]
+
+    def _made_of(self, table: Path) -> bytes:
+        """The last line of a page that need not be drawn again as long as nothing of this is different."""
+        session = self.session
+        states = [each.state_hash() for each in (session.registry, session.current.before)]
+        digest = hashlib.sha256(f"{__version__} {session.seed} {states}".encode())
+        for path in (table, self.out / PROJECT / RECORD):
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return f"<!-- {digest.hexdigest()} -->\n".encode()
 
     @property
     def _stage_folder(self) -> Path:
@@ -285,13 +301,22 @@ class _Discovery:
         seconds[step] = round(time.perf_counter() - started, 2)
 
 
-def _bytes_of(count: int, session: DiscoverySession) -> tuple[int, int]:
-    """Memory and disk that images take while they are read and embedded."""
-    kept = count * (session.view(Image.new("RGB", (64, 64))).nbytes + _THUMBNAIL_BYTES)
-    in_memory = min(kept, VIEW_BYTES + THUMBNAIL_BYTES)
-    return in_memory + count * (
-        _FILE_BYTES + 8 * session.model.config.vision_config.hidden_size
-    ), kept - in_memory
+@dataclass(frozen=True)
+class _SizeOf:
+    """Bytes that images take: in memory, on disk while they are read and embedded, and on disk for good."""
+
+    memory: int
+    meanwhile: int
+    kept: int
+
+    @classmethod
+    def images(cls, count: int, session: DiscoverySession) -> "_SizeOf":
+        """Those of so many."""
+        views = count * session.view(Image.new("RGB", (64, 64))).nbytes
+        in_memory = min(views, VIEW_BYTES)
+        feature = 4 * session.model.config.vision_config.hidden_size
+        kept = count * (_THUMBNAIL_BYTES + _LINE_BYTES + feature)
+        return cls(in_memory + count * (_FILE_BYTES + 2 * feature), views - in_memory, kept)
 
 
 def _time(seconds: float) -> str:

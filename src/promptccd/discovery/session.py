@@ -35,6 +35,7 @@ from promptccd.discovery.intake.intake import (
     available_cores,
     read_intake,
 )
+from promptccd.discovery.project import SeenFiles
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
@@ -163,7 +164,7 @@ class DiscoverySession:
         self,
         source: ImageSource | str | Path | Sequence[str | Path],
         progress: Progress | None = None,
-        overflow: Path | None = None,
+        project: Path | None = None,
         announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
         """Look at every file of a source; nothing is embedded yet.
@@ -171,8 +172,9 @@ class DiscoverySession:
         Args:
             source: a folder, a zip archive, a data set, or a list of files.
             progress: as `read_intake` takes it.
-            overflow: likewise; without one, images beyond the first thousands are decoded again when they are embedded.
-            announce: likewise.
+            project: keeps what was seen of files, which are not opened again while they stay as they are; and for the
+                time being views that memory has no room for, which are made again otherwise.
+            announce: as `read_intake` takes it.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
@@ -183,7 +185,8 @@ class DiscoverySession:
             progress=progress,
             view=self.view,
             workers=self.workers,
-            overflow=overflow,
+            overflow=project,
+            seen=None if project is None else SeenFiles(project, self._looked_at_with),
             announce=announce,
         )
         try:
@@ -199,6 +202,10 @@ class DiscoverySession:
         self.stages.append(SessionStage(number, intake, same[0] if same else self.registry.copy()))
         self._estimate = None
         return self.current
+
+    @property
+    def _looked_at_with(self) -> dict[str, int]:
+        return {"max_pixels": self.limits.max_pixels, "enough": self.view.enough}
 
     def embed(
         self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int = BATCH_SIZE
@@ -220,6 +227,12 @@ class DiscoverySession:
         return stage.features
 
     # Groups
+
+    @property
+    def fresh(self) -> list[int]:
+        """Rows of the newest images that no earlier stage has brought: the others stay in their categories."""
+        stage, seen = self.current.stage, self.registry.images
+        return [row for row, key in enumerate(self.current.keys) if seen.get(key, stage) == stage]
 
     @property
     def features(self) -> Tensor:
@@ -260,12 +273,17 @@ class DiscoverySession:
     def group(self, num_categories: int | None = None) -> StageChange:
         """Group the newest stage's images beside the categories that stay; corrections hold.
 
+        Images that an earlier stage brought stay in their categories, and are not grouped again.
+
         Args:
             num_categories: all of them, those in `fixed` included; none estimates the number.
 
         Raises:
             DataError: there cannot be so many, or corrections contradict it; the images are named.
         """
+        rows_here = self.fresh
+        if not rows_here:
+            return self._leave(num_categories)
         fixed = set(self.fixed)
         active = self.registry.active_prototypes()
         rows = [row for row, identity in enumerate(active.ids) if identity in fixed]
@@ -275,8 +293,8 @@ class DiscoverySession:
             known = KnownCategories(ids, torch.from_numpy(active.matrix[rows]), self.model.spread_for(ids))
         first_free = self.registry.next_id
         found, count = group_images(
-            self.features,
-            self.current.keys,
+            self.features[rows_here],
+            [self.current.keys[row] for row in rows_here],
             known,
             num_categories=num_categories,
             next_id=first_free,
@@ -291,12 +309,22 @@ class DiscoverySession:
             found.prototypes.numpy(),
             settled=range(first_free),
             confidences=found.confidences.clamp(0, 1).numpy(),
-            features=self.features.numpy(),
+            features=self.features[rows_here].numpy(),
         )
         change = self.registry.observe(self.current.stage, groups)
         if num_categories is None or self._estimate is None:
             self._estimate = count
         return change
+
+    def _leave(self, num_categories: int | None) -> StageChange:
+        """Where all images came with earlier stages there is nothing to group."""
+        if num_categories not in (None, self.num_categories):
+            raise DataError(
+                f"All {len(self.current.keys)} images were grouped at earlier stages, into categories that stay; they "
+                f"cannot be made {num_categories} (now {self.num_categories}): merge or split categories instead."
+            )
+        self._estimate = CountEstimate.known(self.num_categories)
+        return self.change
 
     def keep(self, estimate: CountEstimate) -> None:
         """Leave images that were grouped before in their categories, corrections included.
@@ -321,7 +349,7 @@ class DiscoverySession:
     @property
     def num_categories(self) -> int:
         """Active categories that the newest images are grouped into: fixed ones, and others with images here."""
-        here = {self.registry.members.get(key) for key in self.current.keys} - {None}
+        here = {self.registry.members.get(self.current.keys[row]) for row in self.fresh} - {None}
         return len(here.union(self.fixed))
 
     @property
@@ -409,7 +437,11 @@ class DiscoverySession:
     def thumbnail(self, key: str) -> bytes:
         """A small JPEG or PNG of an image."""
         intake, file = self.file_of(key)
-        return intake.thumbnail(file)
+        return intake.thumbnails([file])[key]
+
+    def thumbnails(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """Those of several of the newest images, by key."""
+        return self.current.intake.thumbnails([self.current.files[key] for key in keys])
 
     def why(self, key: str) -> Explanation:
         """What the model looked at in an image, the parts it saw, and the prompts that acted.
