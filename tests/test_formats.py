@@ -9,7 +9,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.data.splits import CategorySplit
-from promptccd.discovery import DiscoverySession
+from promptccd.discovery import DiscoverySession, registry_in
 from promptccd.discovery.checkpoint import load_features, load_progress
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.registry import load_registry
@@ -18,6 +18,7 @@ from promptccd.storage import problems_of
 from promptccd.training.history import read_history
 
 STATE = "run/resume/stage1-epoch000003-step00000007"
+FOUND = "found/.promptccd"
 
 
 @pytest.fixture
@@ -46,10 +47,10 @@ def test_a_run_of_format_1_is_read(golden: Path) -> None:
 
 @pytest.mark.fault(10)
 def test_a_discovery_of_format_1_is_read(golden: Path, backbone_folder: Path) -> None:
-    assert load_registry(golden / "found").category(0).name == "$(touch pwned)"
-    found = load_features(golden / "found")
-    assert found is not None
-    assert found[1].shape == (12, 32)
+    registry = registry_in(golden / "found")
+    assert (registry.category(0).name, registry.category(1).name) == ("$(touch pwned)", "egret")
+    keys, features = load_features(golden / "found", list(registry.images))
+    assert (len(keys), features.shape) == (12, (12, 32))
     with pytest.raises(RunError, match="found with another model"):  # what it was made with was read, then
         load_progress(DiscoverySession.open(backbone_folder, cache=None), golden / "found")
 
@@ -65,8 +66,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "run/manifest.json": lambda folder: RunDirectory(folder / "run").manifest,
     "run/split.json": lambda folder: split_in(folder / "run"),
     f"{STATE}/checksums.json": lambda folder: RunDirectory(folder / "run").load_state(1),
-    "found/registry.json": lambda folder: load_registry(folder / "found"),
-    "found/discovery.json": lambda folder: load_progress(None, folder / "found"),  # type: ignore[arg-type]
+    f"{FOUND}/registry.json": lambda folder: load_registry(folder / FOUND),
+    f"{FOUND}/project.json": lambda folder: load_progress(None, folder / "found"),  # type: ignore[arg-type]
 }
 
 

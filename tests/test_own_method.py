@@ -157,7 +157,7 @@ def test_what_is_pushed_is_what_is_loaded(run: Trained, hub: Hub) -> None:  # no
 def test_a_persons_images_are_grouped_and_trained_on(run: Trained, tmp_path: Path) -> None:
     album = write_pictures(tmp_path / "album", [1, 2, 5])
     stage, out = str(run.path / "stage3"), str(tmp_path / "found")
-    small = ["--epochs", "1", "--batch_size", "8", "--no-cache"]
+    small = ["--epochs", "1", "--batch_size", "8"]
     assert main(["discover", stage, str(album), "--out", out, "--adapt", *small]) == 0
     assert type(load_model(tmp_path / "found" / "stage4")) is run.method.model
 

@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -170,18 +171,70 @@ def open_to_change(path: Path, flags: int = 0) -> int:
     )
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path, most: int = sys.maxsize) -> bytes:
     """What a file of ours holds, where it will be written again.
+
+    Args:
+        path: the file.
+        most: bytes that it may have.
 
     Raises:
         FileNotFoundError: there is none.
-        RunError: what is there is a link, or no file.
+        RunError: what is there is a link, or no file, or larger.
     """
     refuse_links(path.parent, [path.name])
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise RunError(f"{path} is no file: remove it and run the same command again.")
+        if (size := os.fstat(stream.fileno()).st_size) > most:
+            raise RunError(f"{path} has {size} bytes, more than the {most} that we would have written.")
         return stream.read()
+
+
+def read_lines(path: Path, most: int) -> tuple[list[bytes], int]:
+    """Whole lines of a file that grows at its end, without their line ends; and where the last of them ends.
+
+    What follows that, a process that was killed has left; `append_to` overwrites it.
+
+    Args:
+        path: the file; none has no lines.
+        most: bytes that it may have.
+
+    Raises:
+        RunError: what is there is a link, or no file, or larger.
+    """
+    try:
+        content = read_file(path, most)
+    except FileNotFoundError:
+        return [], 0
+    *lines, torn = content.split(b"\n")
+    if torn:
+        logger.warning("%s ends within a line, which is left out: its writer did not come to its end.", path)
+    return lines, len(content) - len(torn)
+
+
+def append_to(path: Path, end: int, content: bytes) -> None:
+    """Let a file go on from a position with other bytes, on the disk when this returns; made if it is not there.
+
+    Raises:
+        DiskError: it cannot be written; up to the position all is as it was.
+        RunError: a link stands under that name.
+    """
+    is_new = not os.path.lexists(path)
+    descriptor = open_to_change(path)
+    try:
+        os.ftruncate(descriptor, end)
+        if os.pwrite(descriptor, content, end) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(descriptor)
+        if is_new:
+            _fsync(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, end)
+        raise _not_written(path, readable_size(len(content)), "What it held", error) from error
+    finally:
+        os.close(descriptor)
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:

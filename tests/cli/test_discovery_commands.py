@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.registry import load_registry
+from promptccd.discovery import registry_in
+from promptccd.discovery.project import PROJECT
 from tests.conftest import coloured_images
 
 
@@ -24,7 +25,7 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found_once(trained_run: Path, album: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("found") / "out"
-    options = ["--num_categories", "6", "--no-cache"]
+    options = ["--num_categories", "6"]
     assert main(["discover", str(trained_run / "stage0"), str(album), "--out", str(out), *options]) == 0
     return out
 
@@ -43,7 +44,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, st
 
 def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> None:
     model = trained_run / "stage0"
-    arguments = ("discover", model, album, "--out", tmp_path / "out", "--no-cache")
+    arguments = ("discover", model, album, "--out", tmp_path / "out")
     code, text, _ = run(capsys, *arguments)
     assert code == 0
     assert text.startswith("32 files: 30 images, 1 copy, 1 skipped\n")
@@ -80,7 +81,7 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
 )
 def test_numbers_that_cannot_be_are_one_line(trained_run, album, tmp_path, capsys, options, said) -> None:
     code, out, err = run(
-        capsys, "discover", trained_run / "stage0", album, "--out", tmp_path / "out", "--no-cache", *options
+        capsys, "discover", trained_run / "stage0", album, "--out", tmp_path / "out", *options
     )
     assert code == 2
     assert out == ""
@@ -103,7 +104,7 @@ def test_a_model_that_is_not_there_is_one_line(album, tmp_path, capsys) -> None:
 
 
 def test_a_day_of_corrections(found, capsys) -> None:
-    registry = load_registry(found)
+    registry = registry_in(found)
     new = [each.id for each in registry.active if not each.known and each.size > 2]
     code, listed, _ = run(capsys, "categories", found, "list")
     assert code == 0
@@ -119,7 +120,7 @@ def test_a_day_of_corrections(found, capsys) -> None:
     ):
         code, _, err = run(capsys, "categories", found, *action)
         assert code == 0, err
-    final = load_registry(found)
+    final = registry_in(found)
     assert [entry.kind for entry in final.log if entry.time] == [
         "rename",
         "move",
@@ -130,13 +131,13 @@ def test_a_day_of_corrections(found, capsys) -> None:
     assert final.members[key] == 0
     for _ in range(5):
         assert run(capsys, "categories", found, "undo")[0] == 0
-    assert load_registry(found).state_hash() == registry.state_hash()
+    assert registry_in(found).state_hash() == registry.state_hash()
     code, _, err = run(capsys, "categories", found, "undo")
     assert code == 2
     assert "nothing to undo" in err
     for _ in range(5):
         assert run(capsys, "categories", found, "redo")[0] == 0
-    assert load_registry(found).state_hash() == final.state_hash()
+    assert registry_in(found).state_hash() == final.state_hash()
     code, printed, _ = run(capsys, "categories", found, "list", "--json")
     retired = {each["id"] for each in json.loads(printed) if each["state"] == "retired"}
     assert retired == {new[0], new[1]}
@@ -163,12 +164,12 @@ def test_a_day_of_corrections(found, capsys) -> None:
     ],
 )
 def test_corrections_that_cannot_be_are_one_line_and_change_nothing(found, capsys, action, said) -> None:
-    before = (found / "registry.json").read_bytes()
+    before = {path.name: path.read_bytes() for path in (found / PROJECT).iterdir() if path.is_file()}
     code, _, err = run(capsys, "categories", found, *action)
     assert code == 2
     assert said in err
     assert "Traceback" not in err
-    assert (found / "registry.json").read_bytes() == before
+    assert before == {path.name: path.read_bytes() for path in (found / PROJECT).iterdir() if path.is_file()}
 
 
 def test_a_folder_without_categories_is_named(tmp_path, capsys) -> None:
@@ -184,5 +185,5 @@ def test_predictions_bear_the_names_people_gave(trained_run, album, tmp_path, ca
     code, printed, _ = run(capsys, "predict", stage, album, "--json")
     assert code == 0
     names = {item["category"]: item["name"] for item in json.loads(printed)["predictions"]}
-    assert names.items() <= {each.id: each.name for each in load_registry(stage).active}.items()
+    assert names.items() <= {each.id: each.name for each in registry_in(stage).active}.items()
     assert {"heron", "=cmd()|' /C calc'!A0"} & set(names.values())

@@ -332,9 +332,7 @@ def test_a_hostile_environment_changes_no_result(trained_run: Path, pictures: Pa
     assert "Traceback" not in err
     assert "Features could not be cached" in err
     found = json.loads(done.stdout.decode("ascii"))
-    usual = run_forked(
-        ["discover", trained_run / "stage3", pictures, "--out", tmp_path / "usual", "--json", "--no-cache"]
-    )
+    usual = run_forked(["discover", trained_run / "stage3", pictures, "--out", tmp_path / "usual", "--json"])
     assert found["counts"] == json.loads(usual.out)["counts"]
 
 

@@ -133,7 +133,7 @@ def test_there_are_at_least_thirty() -> None:
 def test_two_exports_named_one_by_one_are_both_made(
     places: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--export", "imagefolder", "--export", "dataset", "--no-cache"]
+    options = ["--export", "imagefolder", "--export", "dataset"]
     assert (
         main(["discover", str(places["stage"]), str(places["pictures"]), "--out", str(tmp_path), *options])
         == 0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptccd.registry import load_registry
+from promptccd.discovery import registry_in
 from tests.crash.workshop import Workshop
 
 
@@ -75,7 +75,7 @@ def start_of(shop: Workshop, name: str) -> Path:
 
 def _new(folder: Path) -> list[int]:
     """Categories with several images, largest first, those that were not known before the others."""
-    each = [each for each in load_registry(folder).active if each.size > 1]
+    each = [each for each in registry_in(folder).active if each.size > 1]
     return [one.id for one in sorted(each, key=lambda one: (one.known, -one.size, one.id))]
 
 
@@ -92,7 +92,7 @@ def _words(*words: str) -> Callable[[Path], list[str]]:
 def _edit(folder: str, action: str) -> Command:
     def words(start: Path) -> list[str]:
         first, second = _new(start / folder)[:2]
-        members = load_registry(start / folder).members_of(first)
+        members = registry_in(start / folder).members_of(first)
         given = {
             "rename": [str(first), "heron"],
             "merge": [str(first), str(second)],

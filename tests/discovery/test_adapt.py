@@ -20,11 +20,13 @@ from promptccd.discovery import (
     discover,
     edit_registry,
     move_images,
+    registry_in,
 )
+from promptccd.discovery.project import PROJECT
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.registry import Rename, load_registry
+from promptccd.registry import Rename
 from promptccd.runs import load_model, train_run
 from promptccd.storage import problems_of
 from promptccd.training.progress import StopRequest
@@ -33,6 +35,7 @@ from tests.conftest import quick_recipe, sum_again
 from tests.discovery.conftest import grouped, write_pictures
 
 QUICK = AdaptationOptions(epochs=2, batch_size=16)
+REGISTRY = f"{PROJECT}/registry.json"
 
 
 def hash_of(folder: Path) -> str:
@@ -80,7 +83,7 @@ def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path,
         if name in after and name != "prototypes" and not torch.equal(before[name], after[name])
     ]
     assert any(name.startswith("backbone") for name in trained)
-    assert load_registry(folder).state_hash() == load_registry(tmp_path / "out").state_hash()
+    assert registry_in(folder).state_hash() == registry_in(tmp_path / "out").state_hash()
     assert [row.category for row in result.rows] == session.assignment().category_ids.tolist()
 
     again = DiscoverySession.open(folder, cache=cache)  # the stage is the next run's model
@@ -105,7 +108,7 @@ def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache,
             session, albums[0], tmp_path / name, adaptation=AdaptationOptions(epochs=4), num_categories=4
         )
     assert hash_of(tmp_path / "a/stage1") == hash_of(tmp_path / "b/stage1")
-    for name in ("assignments.csv", "registry.json", "discovery.html"):
+    for name in ("assignments.csv", f"{PROJECT}/registry.json", "discovery.html"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     truth = np.array([int(row.file[0]) for row in result.rows])
     found = np.array([row.category for row in result.rows])
@@ -149,7 +152,7 @@ def test_what_was_trained_is_not_trained_over(stage0, albums, cache, tmp_path):
         discover(DiscoverySession.open(stage0, cache=cache), albums[1], out, adaptation=QUICK)
     assert hash_of(out / "stage1") == before
     discover(DiscoverySession.open(out / "stage1", cache=cache), albums[1], out, adaptation=QUICK)
-    assert load_registry(out / "stage2").stage == 2
+    assert registry_in(out / "stage2").stage == 2
     assert hash_of(out / "stage1") == before
     with pytest.raises(RunError, match=r"Go on with the one that was trained there, .*stage2"):
         discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
@@ -167,12 +170,12 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, alb
     assert contents(out) == before
     edit_registry(out, lambda registry: registry.edit(Rename(2, "heron")))
     result = again()
-    assert load_registry(out).category(2).name == "heron"
+    assert registry_in(out).category(2).name == "heron"
     assert "heron" in {row.name for row in result.rows}
     assert result.change.renamed == {} and 2 in result.change.new
     edit_registry(out, lambda registry: registry.undo())
     again()
-    assert {**contents(out), "registry.json": b""} == {**before, "registry.json": b""}
+    assert {**contents(out), REGISTRY: b""} == {**before, REGISTRY: b""}
 
 
 def test_a_signal_while_the_stage_is_written_comes_too_late(stage0, albums, cache, tmp_path, monkeypatch):
@@ -187,15 +190,16 @@ def test_a_signal_while_the_stage_is_written_comes_too_late(stage0, albums, cach
         session = DiscoverySession.open(stage0, cache=cache)
         discover(session, albums[0], tmp_path / "out", adaptation=QUICK, stop=stop)
         assert stop.received == signal.SIGINT
-    assert load_registry(tmp_path / "out").state_hash() == load_registry(tmp_path / "out/stage1").state_hash()
+    assert registry_in(tmp_path / "out").state_hash() == registry_in(tmp_path / "out/stage1").state_hash()
 
 
 def test_results_that_cannot_be_written_cost_no_training(stage0, albums, cache, tmp_path):
     out, whole = tmp_path / "out", tmp_path / "whole"
-    (out / "features.safetensors").mkdir(parents=True)  # in the way
+    (out / PROJECT / "before").mkdir(parents=True)
+    (out / PROJECT / "before" / "registry.json").mkdir()  # in the way
     with pytest.raises(DiskError):
         discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
-    (out / "features.safetensors").rmdir()
+    (out / PROJECT / "before" / "registry.json").rmdir()
     result = discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
     assert "training" not in result.seconds
     discover(DiscoverySession.open(stage0, cache=cache), albums[0], whole, adaptation=QUICK)
@@ -221,7 +225,7 @@ def test_a_stage_that_outlived_its_writer_is_gone_on_with(
         assert contents(spare) == contents(out)
     else:
         result = discover(DiscoverySession.open(spare / newest.name, cache=cache), albums[1], spare)
-    assert load_registry(spare).members == load_registry(out).members
+    assert registry_in(spare).members == registry_in(out).members
     assert result.change == whole.change
 
 
@@ -237,7 +241,7 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
     edit_registry(spare, lambda registry: registry.edit(Rename(0, "heron")))
     with pytest.raises(RunError, match="trained before the categories in .* were changed"):
         discover(DiscoverySession.open(stage0, cache=cache), albums[0], spare, adaptation=QUICK)
-    assert load_registry(spare).category(0).name == "heron"
+    assert registry_in(spare).category(0).name == "heron"
 
 
 def test_the_newest_of_many_stages_is_named(stage0, backbone_folder, albums, cache, tmp_path):
@@ -300,4 +304,4 @@ def test_a_folder_without_registry_can_be_adapted(stage0, albums, cache, tmp_pat
         (old / name).unlink()
     sum_again(old)
     discover(DiscoverySession.open(old, cache=cache), albums[0], tmp_path / "out", adaptation=QUICK)
-    assert load_registry(tmp_path / "out/stage1").num_known == 2
+    assert registry_in(tmp_path / "out/stage1").num_known == 2

@@ -18,18 +18,19 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.data import duplicates
-from promptccd.discovery import discover
+from promptccd.discovery import discover, registry_in
 from promptccd.discovery.intake import intake
+from promptccd.discovery.project import PROJECT
 from promptccd.errors import ConfigurationError, DiskError, RunError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.registry import load_registry
 from promptccd.runs import RunDirectory
 from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import REFUSED, SKIPPING
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
 
 discover_module = sys.modules["promptccd.discovery.discover"]  # whose name the function took
-WRITTEN = ("assignments.csv", "discovery.html", "discovery.json", "registry.json", "registry.safetensors")
+KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "registry.json", "registry.safetensors"))
+WRITTEN = ("assignments.csv", "discovery.html", *KEPT)
 
 
 def rows_of(out: Path) -> list[dict[str, str]]:
@@ -38,7 +39,7 @@ def rows_of(out: Path) -> list[dict[str, str]]:
 
 
 def run(model: Path, images: Path, out: Path, *options: str) -> int:
-    return main(["discover", str(model), str(images), "--out", str(out), "--no-cache", *options])
+    return main(["discover", str(model), str(images), "--out", str(out), *options])
 
 
 @pytest.mark.slow
@@ -46,14 +47,13 @@ def run(model: Path, images: Path, out: Path, *options: str) -> int:
 def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
     """Assignments and confidences, from features that are computed anew."""
     command = [sys.executable, "-m", "promptccd.cli.main", "discover", str(stage0), str(albums[0])]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     assert run(stage0, albums[0], tmp_path / "out") == 0
-    written = [tmp_path / "out" / name for name in ("assignments.csv", "discovery.html", "registry.json")]
+    written = [tmp_path / "out" / name for name in WRITTEN]
     first = [path.read_bytes() for path in written]
-    result = subprocess.run(
-        [*command, "--out", str(tmp_path / "out")], env=environment, capture_output=True, check=False
-    )
+    shutil.rmtree(tmp_path / "out" / PROJECT / "features")
+    (tmp_path / "out" / "discovery.html").unlink()
+    result = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, check=False)
     assert result.returncode == 0, result.stderr
     assert b"Traceback" not in result.stderr
     assert [path.read_bytes() for path in written] == first
@@ -64,7 +64,7 @@ def test_three_stages_of_one_folder_keep_what_people_said(stage0, albums, tmp_pa
     out, ids, count = tmp_path / "out", set(), 6
     for stage, album in enumerate(albums, start=1):
         assert run(stage0, album, out, "--num_categories", str(count)) == 0
-        registry = load_registry(out)
+        registry = registry_in(out)
         assert registry.stage == stage
         new = [each.id for each in registry.active if each.born == stage and each.size > 1]
         assert not ids.intersection(new)
@@ -72,15 +72,15 @@ def test_three_stages_of_one_folder_keep_what_people_said(stage0, albums, tmp_pa
         named, merged = new[0], new[1]
         for action in (("rename", named, f"kind {stage}"), ("split", named), ("merge", merged, 1)):
             assert main(["categories", str(out), *map(str, action)]) == 0
-        ids |= set(load_registry(out).categories)
-        count = len(load_registry(out).active) + 4
-    before = load_registry(out)
+        ids |= set(registry_in(out).categories)
+        count = len(registry_in(out).active) + 4
+    before = registry_in(out)
     kinds = {each.name for each in before.active}
     assert {"kind 1", "kind 2", "kind 3"} <= kinds
     assert run(stage0, albums[-1], out) == 0
-    assert load_registry(out).state_hash() == before.state_hash()
+    assert registry_in(out).state_hash() == before.state_hash()
     assert run(stage0, albums[-1], out, "--num_categories", str(len(before.active) + 1)) == 0
-    after = load_registry(out)
+    after = registry_in(out)
     assert {"kind 1", "kind 2", "kind 3"} <= {each.name for each in after.active}
     assert [entry.what for entry in after.log if entry.time] == [
         entry.what for entry in before.log if entry.time
@@ -90,7 +90,7 @@ def test_three_stages_of_one_folder_keep_what_people_said(stage0, albums, tmp_pa
         assert after.categories[each.id].merged_into == each.merged_into
     assert {row["name"] for row in rows_of(out)} >= {"kind 3"}
     assert main(["categories", str(out), "undo"]) == 0  # the forced regrouping
-    assert load_registry(out).state_hash() == before.state_hash()
+    assert registry_in(out).state_hash() == before.state_hash()
     capsys.readouterr()
 
 
@@ -155,7 +155,8 @@ def test_refused_archives_leave_no_results(stage0, tmp_path, case, capsys):
     err = capsys.readouterr().err
     assert "Traceback" not in err
     assert "album.zip" in err
-    assert not [name for name in os.listdir(tmp_path / "out") if name != ".lock"]
+    assert os.listdir(tmp_path / "out") == [PROJECT]
+    assert os.listdir(tmp_path / "out" / PROJECT) == [".lock"]
 
 
 def test_nothing_usable_is_one_line(stage0, tmp_path, capsys):
@@ -182,27 +183,28 @@ def test_an_out_of_another_model_is_refused(stage0, backbone_folder, albums, tmp
     before = {name: (out / name).read_bytes() for name in WRITTEN}
     assert run(backbone_folder, albums[0], out) == 2
     assert "found with another model" in capsys.readouterr().err
-    (out / "discovery.json").write_text("{")
+    (out / PROJECT / "project.json").write_text("{")
     assert run(stage0, albums[0], out) == 2
     assert "no telling which model" in capsys.readouterr().err
-    assert (out / "registry.json").read_bytes() == before["registry.json"]
+    assert {name: (out / name).read_bytes() for name in WRITTEN} == before | {KEPT[0]: b"{"}
 
 
 def test_a_damaged_registry_is_refused_and_left_alone(stage0, albums, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(stage0, albums[0], out) == 0
-    text = (out / "registry.json").read_text()
-    (out / "registry.json").write_text(text[:-20])
+    place = out / PROJECT / "registry.json"
+    text = place.read_text()
+    place.write_text(text[:-20])
     assert run(stage0, albums[0], out) == 2
     assert "registry.json is refused" in capsys.readouterr().err
-    assert (out / "registry.json").read_text() == text[:-20]
+    assert place.read_text() == text[:-20]
 
 
 def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, tmp_path, caplog):
     out = tmp_path / "out"
     assert run(stage0, albums[0], out) == 0
     before = (out / "assignments.csv").read_bytes()
-    shutil.rmtree(out / "before")
+    shutil.rmtree(out / PROJECT / "before")
     assert run(stage0, albums[0], out) == 0
     assert "What changed since the last stage cannot be said" in caplog.text
     assert (out / "assignments.csv").read_bytes() == before
@@ -210,7 +212,7 @@ def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, t
 
 @pytest.mark.fault(8)
 def test_one_process_at_a_time(session, albums, tmp_path):
-    folder = RunDirectory(tmp_path / "out")
+    folder = RunDirectory(tmp_path / "out" / PROJECT)
     folder.lock()
     try:
         with pytest.raises(RunError, match=rf"Process {os.getpid()} is writing"):
@@ -224,19 +226,32 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DiskError, match="Cannot write to .*file"):
         discover(session, albums[0], tmp_path / "file")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/.lock").mkdir()  # as good as a folder without write permission, and so for root too
+    (tmp_path / "out" / PROJECT / ".lock").mkdir(
+        parents=True
+    )  # as good as a folder without write permission, and so for root too
     with pytest.raises(DiskError, match="Cannot write to .*out"):
         discover(session, albums[0], tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["discovery.html", "registry.safetensors", "before", "images"])
-def test_a_link_is_refused_before_anything_is_looked_at(session, albums, tmp_path, name):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / name).symlink_to(tmp_path / "absent")
-    with pytest.raises(RunError, match=f"remove {name}"):
+@pytest.mark.parametrize(
+    "place",
+    [
+        "discovery.html",
+        "images",
+        PROJECT,
+        *(
+            f"{PROJECT}/{name}"
+            for name in ("registry.safetensors", "journal.jsonl", "before", "features", "project.json")
+        ),
+    ],
+)
+def test_a_link_is_refused_before_anything_is_looked_at(session, albums, tmp_path, place):
+    link = tmp_path / "out" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "absent")
+    with pytest.raises(RunError, match=f"remove {link.name}"):
         discover(session, albums[0], tmp_path / "out")
-    assert sorted(os.listdir(tmp_path / "out")) == sorted([".lock", name])
+    assert os.listdir(link.parent) == [link.name]
     assert not session.stages
 
 
@@ -259,7 +274,7 @@ def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, tmp_path, capsys, 
     assert "Interrupted" in capsys.readouterr().err
     assert {name: (out / name).read_bytes() for name in WRITTEN} == before
     assert run(stage0, albums[1], out) == 0
-    assert load_registry(out).stage == 2
+    assert registry_in(out).stage == 2
 
 
 def test_seconds_of_every_step_are_told(session, albums, tmp_path):
@@ -300,7 +315,7 @@ def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypa
     said = (
         r"32 files: about \d+ s to read them, 3 at once, and at most \d+ s for their features on cpu\. Up to "
     )
-    said += r"\S+ [kM]B of memory besides the model, and up to \S+ [kM]B of disk in .*out until the end\."
+    said += r"\S+ [kM]B of memory besides the model; of disk in .*out up to \S+ [kM]B until the end, and \S+ [kM]B"
     assert bool(re.search(said, caplog.text)) == many
 
 

@@ -1,5 +1,6 @@
 import copy
 import os
+import shutil
 import time
 
 import numpy as np
@@ -10,10 +11,9 @@ from PIL import Image
 
 from promptccd.data.creatures import draw_creature
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
-from promptccd.discovery import embedding
+from promptccd.discovery import embedding, project
 from promptccd.discovery.embedding import (
     FeatureCache,
-    cache_folder,
     can_use_bf16,
     device_named,
     embed_images,
@@ -88,17 +88,21 @@ def test_views_that_were_kept_give_the_same(model, view, folder, intake):
 
 
 def test_cached_features_are_not_computed_again(model, counted, view, intake, tmp_path):
-    first = embed_images(model, view, intake, batch_size=4, cache=FeatureCache(tmp_path))
+    first = embed_images(model, view, intake, batch_size=4, cache=FeatureCache(tmp_path / "cache"))
     assert counted.images == 10
-    second = embed_images(model, view, intake, batch_size=4, cache=FeatureCache(tmp_path))
+    second = embed_images(model, view, intake, batch_size=4, cache=FeatureCache(tmp_path / "cache"))
     assert counted.images == 10
     assert torch.equal(first, second)
     embed_images(
-        model, view, intake, precision="fp32" if can_use_bf16(CPU) else "bf16", cache=FeatureCache(tmp_path)
+        model,
+        view,
+        intake,
+        precision="fp32" if can_use_bf16(CPU) else "bf16",
+        cache=FeatureCache(tmp_path / "cache"),
     )
     assert counted.images == 20
-    FeatureCache(tmp_path).clear()
-    embed_images(model, view, intake, cache=FeatureCache(tmp_path))
+    shutil.rmtree(tmp_path / "cache")
+    embed_images(model, view, intake, cache=FeatureCache(tmp_path / "cache"))
     assert counted.images == 30
 
 
@@ -121,7 +125,7 @@ def test_damaged_cache_is_computed_anew_and_said(model, counted, view, intake, t
         path.write_bytes(damage(path.read_bytes()))
     with caplog.at_level("WARNING", logger="promptccd"):
         second = embed_images(model, view, intake, cache=FeatureCache(tmp_path))
-    assert "damaged and computed anew" in caplog.text
+    assert "damaged and made again" in caplog.text
     assert torch.equal(first, second)
     embed_images(model, view, intake, cache=FeatureCache(tmp_path))
     assert counted.images == 20  # the damaged one was replaced
@@ -131,45 +135,58 @@ def test_cache_that_cannot_be_written_is_done_without(model, view, intake, tmp_p
     (tmp_path / "file").write_text("in the way")
     found = embed_images(model, view, intake, cache=FeatureCache(tmp_path / "file"))
     assert len(found) == 10
-    assert "could not be cached" in caplog.text
+    assert "could not be kept" in caplog.text
 
 
 def test_cache_writes_through_no_link_and_waits_for_no_pipe(tmp_path, caplog):
-    """It lies in the home, or where $XDG_CACHE_HOME says, which others may write to as well."""
     cache, hashes = FeatureCache(tmp_path / "cache"), [f"{1:064x}"]
     (tmp_path / "elsewhere").mkdir()
     cache.folder.mkdir()
     (cache.folder / "linked").symlink_to(tmp_path / "elsewhere")
     cache.store("linked", hashes, torch.ones(1, 4))
-    assert "could not be cached" in caplog.text
+    assert "could not be kept" in caplog.text
     assert not list((tmp_path / "elsewhere").iterdir())
     (cache.folder / "space").mkdir()
-    os.mkfifo(cache.folder / "space" / "pipe.safetensors")
+    os.mkfifo(cache.folder / "space" / "000007.safetensors")
     cache.store("space", hashes, torch.ones(1, 4))
     assert list(cache.load("space", hashes)) == hashes
 
 
-def test_cache_forgets_what_killed_processes_left(tmp_path):
-    cache, hashes = FeatureCache(tmp_path), [f"{1:064x}"]
-    left = [tmp_path / "space" / f".tmp-x.safetensors-{number:08x}" for number in range(2)]
-    left[0].parent.mkdir()
-    for path in left:
-        path.write_bytes(b"half")
-    os.utime(left[0], (0, 0))  # of long ago; somebody may be writing the other one now
-    cache.store("space", hashes, torch.ones(1, 4))
-    assert [path.exists() for path in left] == [False, True]
+def test_cache_grows_by_what_is_new_and_is_the_same_however_it_was_filled(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, "ROWS", 8)
+    hashes = [f"{number:064x}" for number in range(30)]
+    features = torch.randn(30, 5)
+    whole, bit_by_bit = FeatureCache(tmp_path / "whole"), FeatureCache(tmp_path / "bit by bit")
+    whole.store("space", hashes, features)
+    start = 0
+    for count in (1, 6, 3, 8, 11, 1):
+        before = {path: path.stat().st_mtime_ns for path in bit_by_bit.folder.rglob("*.safetensors")}
+        bit_by_bit.store(
+            "space", hashes[max(start - 2, 0) : start + count], features[max(start - 2, 0) : start + count]
+        )
+        start += count
+        kept = sum(path.stat().st_mtime_ns == time for path, time in before.items())
+        assert kept >= len(before) - 1
+    files = [
+        {path.name: path.read_bytes() for path in each.folder.rglob("*") if path.is_file()}
+        for each in (whole, bit_by_bit)
+    ]
+    assert files[0] == files[1]
+    assert sorted(files[0]) == [f"{number:06d}.safetensors" for number in range(4)]
+    found = bit_by_bit.load("space", hashes[3:20])
+    assert all(torch.equal(found[hashes[row]], features[row]) for row in range(3, 20))
+    assert len(found) == 17
+    assert bit_by_bit.load("other", hashes) == {}
 
 
-def test_cache_is_bounded(tmp_path):
-    cache = FeatureCache(tmp_path, max_bytes=20_000)
-    for number in range(10):
-        cache.store("space", [f"{number:064x}"], torch.full((1, 1000), float(number)))
-    sizes = [path.stat().st_size for path in tmp_path.rglob("*.safetensors")]
-    assert 8_000 < sum(sizes) <= 20_000
-    kept = cache.load("space", [f"{number:064x}" for number in range(10)])
-    assert f"{9:064x}" in kept
-    assert f"{0:064x}" not in kept
-    assert cache.load("other", [f"{9:064x}"]) == {}
+def test_features_that_cannot_be_are_computed_anew(model, counted, view, intake, tmp_path):
+    """A stranger may have written them; the sum only says that they are as they were written."""
+    cache, hashes = FeatureCache(tmp_path), [file.content_hash for file in intake.used]
+    space = feature_space(model, view, resolve_precision("auto", CPU))
+    cache.store(space, hashes[:3], torch.full((3, 32), torch.nan))
+    cache.store(space, hashes[3:5], torch.ones(2, 31))
+    assert embed_images(model, view, intake, cache=cache).isfinite().all()
+    assert counted.images == 10
 
 
 def test_reduced_photographs_have_the_features_of_whole_ones(tmp_path):
@@ -387,8 +404,3 @@ def test_no_model_is_said(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "dinov2", "hidden_size": 32}')
     with pytest.raises(RunError, match="Cannot load a backbone from"):
         load_embedder(tmp_path)
-
-
-def test_cache_lies_where_caches_lie(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == FeatureCache().folder == tmp_path / "promptccd" / "features"

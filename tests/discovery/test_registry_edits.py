@@ -13,9 +13,19 @@ from torch.nn.functional import cosine_similarity
 from promptccd.cli.main import main
 from promptccd.discovery import discover, edit_registry, registry_in, split_in
 from promptccd.discovery.checkpoint import load_features
+from promptccd.discovery.project import PROJECT
 from promptccd.discovery.registry_edits import dissolve_in, move_in
 from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
-from promptccd.registry import REGISTRY, Merge, Rename, files, has_registry, load_registry, save_registry
+from promptccd.registry import (
+    LONGEST_JOURNAL,
+    REGISTRY,
+    Journal,
+    Merge,
+    Rename,
+    files,
+    has_registry,
+    save_registry,
+)
 from promptccd.runs import RunDirectory, load_model
 from promptccd.storage import REPLACED, problems_of, remove_leftovers, write_file
 from tests.conftest import sum_again
@@ -84,7 +94,7 @@ def test_a_process_killed_between_two_renames_loses_nothing(run):
     stage.rename(run / f"{REPLACED}stage3")  # where such a kill leaves it
     (run / f"{REPLACED}stage1").mkdir()  # and where a kill after both renames does
     edit_registry(run / "stage2", lambda each: each.edit(Rename(0, "egret")))
-    assert load_registry(stage).category(0).name == "heron"
+    assert registry_in(stage).category(0).name == "heron"
     assert not (run / f"{REPLACED}stage1").exists()
     assert problems_of(stage) == []
 
@@ -121,7 +131,7 @@ def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request
 def test_an_edit_that_died_before_it_was_done_is_done(found, monkeypatch):
     count = registry_in(found).next_number
     with pytest.raises(Killed), monkeypatch.context() as patch:
-        patch.setattr("promptccd.discovery.registry_edits.save_registry", die)
+        patch.setattr("promptccd.registry.files.append_to", die)
         edit_registry(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
     assert registry_in(found).next_number == count
     edit_registry(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
@@ -142,7 +152,7 @@ def test_another_command_is_not_taken_for_the_one_that_died(found):
 def test_the_stage_that_a_killed_edit_moved_aside_is_edited_by_the_same_command(run):
     (run / "stage3").rename(run / f"{REPLACED}stage3")
     edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
-    assert load_registry(run / "stage3").category(0).name == "heron"
+    assert registry_in(run / "stage3").category(0).name == "heron"
     assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [".lock"]
 
 
@@ -199,8 +209,9 @@ def test_images_of_earlier_stages_go_where_their_dissolved_category_is_nearest(
     category = max(new_of(found), key=lambda each: registry_in(found).category(each).size)
     discover(session, albums[2], found, num_categories=7)
     registry = registry_in(found)
-    earlier = sorted(set(registry.members_of(category)) - set(load_features(found)[0]))
+    earlier = [key for key in registry.members_of(category) if registry.images[key] == 1]
     assert earlier
+    shutil.rmtree(found / PROJECT / "features")
     ids, _, matrix = registry.active_prototypes()
     similarity = cosine_similarity(
         *(torch.from_numpy(matrix[rows]) for rows in ([ids.index(category)], slice(None)))
@@ -230,12 +241,59 @@ def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(r
     assert len(registry_in(run / "stage3").unassigned) == size
 
 
-def test_damaged_features_are_said(found):
-    content = (found / "features.safetensors").read_bytes()
-    for damaged in (content[:50], content[:-7], b""):
-        (found / "features.safetensors").write_bytes(damaged)
-        with pytest.raises(RunError, match="is damaged"):
-            edit_registry(found, lambda each: split_in(found, each, new_of(found)[0], []))
+def test_an_image_of_an_earlier_stage_goes_where_its_own_features_are_nearest(found, session, albums):
+    category = max(new_of(found), key=lambda each: registry_in(found).category(each).size)
+    discover(session, albums[2], found, num_categories=7)
+    registry = registry_in(found)
+    earlier = [key for key in registry.members_of(category) if registry.images[key] == 1]
+    features = dict(zip(*load_features(found, earlier), strict=True))
+    ids, _, matrix = registry.active_prototypes()
+    matrix[ids.index(category)] = np.inf
+    edit_registry(found, lambda each: dissolve_in(found, each, category))
+    for key in earlier:
+        distances = np.square(features[key].double().numpy() - matrix.astype(np.float64)).sum(1)
+        assert registry_in(found).members[key] == ids[int(distances.argmin())]
+
+
+def test_lost_and_damaged_features_are_said_where_nothing_can_be_done_without(found, session, albums, caplog):
+    first, second, *_ = new_of(found)
+    (pack,) = (found / PROJECT / "features").rglob("*.safetensors")
+    content = pack.read_bytes()
+    for damaged in (content[:50], content[:-7], content[:-40] + bytes(40), b""):
+        pack.write_bytes(damaged)
+        with pytest.raises(
+            RegistryError, match="holds no features of .* run promptccd discover on these images"
+        ):
+            edit_registry(found, lambda each: split_in(found, each, first, []))
+        assert "is damaged and made again" in caplog.text
+        assert not pack.exists()
+        caplog.clear()
+    row = registry_in(found).category(second).prototype_row
+    key = registry_in(found).members_of(first)[0]
+    edit_registry(found, lambda each: move_in(found, each, [key], second))
+    assert registry_in(found).category(second).prototype_row == row, (
+        "it stays where nobody can say where it should be"
+    )
+    discover(session, albums[0], found)
+    assert pack.read_bytes() == content
+    edit_registry(found, lambda each: split_in(found, each, first, []))
+
+
+def test_after_many_corrections_the_registry_is_written_whole(found):
+    whole = (found / PROJECT / REGISTRY).read_bytes()
+    for number in range(LONGEST_JOURNAL):
+        edit_registry(found, lambda each, number=number: each.edit(Rename(0, f"heron {number}")))
+    assert (found / PROJECT / REGISTRY).read_bytes() == whole
+    journal = Journal(found / PROJECT)
+    assert journal.lines == LONGEST_JOURNAL
+    edit_registry(found, lambda each: each.undo(), command=["undo"])
+    again = Journal(found / PROJECT)
+    assert again.lines == 1
+    assert (found / PROJECT / REGISTRY).read_bytes() != whole
+    journal.registry.undo()
+    assert again.registry.state_hash() == journal.registry.state_hash()
+    assert again.registry.log == journal.registry.log
+    assert again.registry.redo_stack == journal.registry.redo_stack
 
 
 def test_images_of_another_category_cannot_be_split_off(found):
@@ -298,23 +356,23 @@ def test_a_save_cut_off_between_its_two_files_loses_nothing(found, session, albu
             raise DiskError("the second file cannot be written")
         write_file(path, content)
 
-    before = load_registry(found)
+    place, before = found / PROJECT, registry_in(found)
     grouped(session, albums[1])
     for _ in range(2):
         with monkeypatch.context() as patch, pytest.raises(DiskError):
             patch.setattr(files, "write_file", cut_off)
-            save_registry(session.registry, found)
-        assert load_registry(found).state_hash() == before.state_hash()
-    remove_leftovers(found)
-    assert load_registry(found).state_hash() == before.state_hash()
-    save_registry(session.registry, found)
-    names = sorted(path.name for path in found.iterdir())
-    assert load_registry(found).state_hash() == session.registry.state_hash()
+            save_registry(session.registry, place)
+        assert registry_in(found).state_hash() == before.state_hash()
+    remove_leftovers(place)
+    assert registry_in(found).state_hash() == before.state_hash()
+    save_registry(session.registry, place)
+    names = sorted(path.name for path in place.iterdir())
+    assert registry_in(found).state_hash() == session.registry.state_hash()
     assert [name for name in names if "registry" in name] == ["registry.json", "registry.safetensors"]
     # Killed once the JSON was in place, and once more in the middle of the next save.
-    (found / ".previous-registry.safetensors").write_bytes(b"of long ago")
+    (place / ".previous-registry.safetensors").write_bytes(b"of long ago")
     session.carry_prototypes({0: np.ones(32)})
     with monkeypatch.context() as patch, pytest.raises(DiskError):
         patch.setattr(files, "write_file", cut_off)
-        save_registry(session.registry, found)
-    assert load_registry(found).stage == 2
+        save_registry(session.registry, place)
+    assert registry_in(found).stage == 2

@@ -113,7 +113,6 @@ def test_nothing_outside_is_read_or_sent(
             str(places.data),
             "--out",
             str(places.data.parent / "found"),
-            "--no-cache",
             "--json",
         ],
     ):
@@ -186,7 +185,7 @@ def test_a_repository_names_nothing_but_its_own(
         assert main(command) == 2
         assert "names" in refused(capsys)
     out = str(tmp_path / "found")
-    assert main(["discover", str(trained_run / "stage1"), "user/foreign", "--out", out, "--no-cache"]) in (
+    assert main(["discover", str(trained_run / "stage1"), "user/foreign", "--out", out]) in (
         0,
         2,
     )

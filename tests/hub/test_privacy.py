@@ -135,7 +135,7 @@ def test_models_cards_and_pages_tell_nothing(
 def test_exports_tell_nothing_unless_asked(
     photographs: Path, trained_run: Path, tmp_path: Path, hub: Hub
 ) -> None:
-    command = ["discover", str(trained_run / "stage1"), str(photographs), "--no-cache"]
+    command = ["discover", str(trained_run / "stage1"), str(photographs)]
     found = tmp_path / "found"
     assert main([*command, "--out", str(found), "--export", "imagefolder", "dataset"]) == 0
     made = [path for name in ("images", "dataset") for path in (found / name).rglob("*")]

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from promptccd.cli.main import main
-from promptccd.discovery import DiscoverySession, edit_registry
+from promptccd.discovery import DiscoverySession, edit_registry, registry_in
 from promptccd.hub import push_run, verify
-from promptccd.registry import Merge, Rename, load_registry
+from promptccd.registry import Merge, Rename
 from promptccd.runs import RunDirectory, load_model
 from tests.conftest import coloured_images
 from tests.hub.server import Hub
@@ -19,7 +19,7 @@ from tests.hub.server import Hub
 def edited(trained_run: Path, tmp_path: Path) -> Path:
     """A run whose last stage people have corrected."""
     run = Path(shutil.copytree(trained_run, tmp_path / "run"))
-    new = [each.id for each in load_registry(run / "stage3").active if not each.known]
+    new = [each.id for each in registry_in(run / "stage3").active if not each.known]
     edit_registry(run / "stage3", lambda registry: registry.edit(Rename(new[0], "heron")))
     edit_registry(run / "stage3", lambda registry: registry.edit(Merge(new[:2])))
     return run
@@ -39,7 +39,7 @@ def test_a_registry_comes_back_as_it_was_pushed(
     edited: Path, hub: Hub, album: Path, tmp_path: Path, capsys
 ) -> None:
     push_run(RunDirectory(edited), stages=[3])
-    local = load_registry(edited / "stage3")
+    local = registry_in(edited / "stage3")
     session = DiscoverySession.open("user/run-stage3")
     assert session.registry.state_hash() == local.state_hash()
     assert [entry.what for entry in session.registry.log] == [entry.what for entry in local.log]
@@ -51,10 +51,10 @@ def test_a_registry_comes_back_as_it_was_pushed(
     outs = []
     for number, place in enumerate(("user/run-stage3", str(edited / "stage3"))):
         outs.append(tmp_path / str(number))
-        assert main(["discover", place, str(album), "--out", str(outs[-1]), "--no-cache"]) == 0
+        assert main(["discover", place, str(album), "--out", str(outs[-1])]) == 0
     for name in ("assignments.csv", "registry.json", "registry.safetensors"):
         assert (outs[0] / name).read_bytes() == (outs[1] / name).read_bytes()
-    assert load_registry(outs[0]).stage == 4
+    assert registry_in(outs[0]).stage == 4
     assert "heron" in capsys.readouterr().out
 
 

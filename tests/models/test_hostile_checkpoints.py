@@ -63,7 +63,7 @@ def hostile(given: Case, honest: Path, folder: Path) -> Path:
 def command(given: Case, model: Path, images: Path, out: Path) -> list[str]:
     """What is done with it: a stage predicts, a backbone groups."""
     if given.base == "backbone":
-        return ["discover", str(model), str(images), "--out", str(out), "--no-cache", "--json"]
+        return ["discover", str(model), str(images), "--out", str(out), "--json"]
     return ["predict", str(model), str(images), "--json"]
 
 
@@ -145,7 +145,7 @@ def test_every_command_that_loads_a_model_refuses_it(
 ) -> None:
     model, images, out = str(hostile(given, honest, tmp_path)), honest / "images", tmp_path / "out"
     for argv in (
-        ["discover", model, str(images), "--out", str(out), "--no-cache"],
+        ["discover", model, str(images), "--out", str(out)],
         ["explain", model, str(images / "0.png"), "--out", str(out)],
         ["categories", model, "rename", "0", "heron"],
         ["verify", model],

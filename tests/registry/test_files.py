@@ -133,6 +133,11 @@ def test_a_file_is_on_the_disk_before_it_replaces_the_old_one(
 ) -> None:
     with disk_calls() as calls:
         save_registry(registry, folder)
+    assert not calls, "it is there already"
+    later = registry.copy()
+    later.undo()
+    with disk_calls() as calls:
+        save_registry(later, folder)
     kept = in_order(PREVIOUS)  # with it a cut between the next two leaves the older state
     assert calls == [*kept, *in_order(PROTOTYPES), *in_order(REGISTRY)]
 

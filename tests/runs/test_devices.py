@@ -272,7 +272,7 @@ def test_a_device_on_which_not_one_image_fits_is_one_line(
     argv = {
         "predict": [stage, str(pictures)],
         "explain": [stage, str(pictures / "0.png"), "--out", out],
-        "discover": [stage, str(pictures), "--out", out, "--no-cache"],
+        "discover": [stage, str(pictures), "--out", out],
         "evaluate": [str(trained_run)],
     }
     with failing(TOO_LITTLE, training=False):
@@ -294,7 +294,6 @@ def test_an_adaptation_that_does_not_fit_names_the_batch_size_to_try(
         str(pictures),
         "--out",
         str(tmp_path / "out"),
-        "--no-cache",
     ]
     words += ["--adapt", "--epochs", "1"]
     with failing(TOO_LITTLE, above=40):
@@ -320,7 +319,6 @@ def test_results_that_do_not_fit_on_the_disk_are_refused_before_they_are_compute
         str(pictures),
         "--out",
         str(tmp_path / "out"),
-        "--no-cache",
     ]
     with failing(AssertionError("it was begun"), training=False):
         assert main([*words, *options]) == 3

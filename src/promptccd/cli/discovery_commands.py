@@ -27,7 +27,6 @@ from promptccd.discovery import (
     AdaptationOptions,
     DiscoveryResult,
     DiscoverySession,
-    FeatureCache,
     discover,
 )
 from promptccd.discovery.embedding import BATCH_SIZE
@@ -217,7 +216,6 @@ def add_commands(commands: Any) -> None:
     found.add_argument(
         "--seed", type=whole_number(0, MOST_SEED), default=1, help="of everything that is drawn"
     )
-    found.add_argument("--no-cache", action="store_true", help="keep no features on disk")
     add_model_limit(found)
     _add_demo(commands)
     _add_categories(commands)
@@ -235,7 +233,6 @@ def discover_command(options: argparse.Namespace) -> None:
         options.model,
         seed=options.seed,
         limits=IntakeLimits(max_files=options.limit or ANY),
-        cache=None if options.no_cache else FeatureCache(),
         workers=options.workers,
         device=options.device,
         max_model_bytes=options.max_model_bytes,

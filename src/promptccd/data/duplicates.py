@@ -104,7 +104,8 @@ class SeenImage:
     Attributes:
         size: width and height in pixels, upright.
         fingerprint: finds near duplicates.
-        thumbnail: see `thumbnail_of`.
+        thumbnail: a JPEG of at most `THUMBNAIL_SIDE` pixels a side, or a PNG if the image is tiny; no metadata. Strips
+            lose their ends first, or their short side would vanish.
         view: ``(3, S, S)`` uint8, or `None` if none was asked for.
     """
 
@@ -142,14 +143,6 @@ def look_at(content: bytes, max_pixels: int, view: EvaluationView | None) -> tup
     small = _shrunk(image)
     kept = None if view is None else view(decoded)
     return decoded.verdict, SeenImage(decoded.size, fingerprint_of(small), _encoded(small), kept)
-
-
-def thumbnail_of(image: Image.Image) -> bytes:
-    """A JPEG of at most `THUMBNAIL_SIDE` pixels a side, or a PNG if the image is tiny; no metadata.
-
-    Strips lose their ends first, or their short side would vanish.
-    """
-    return _encoded(_shrunk(image))
 
 
 def _shrunk(image: Image.Image) -> Image.Image:

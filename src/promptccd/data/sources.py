@@ -33,6 +33,30 @@ class Entry:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Stamp:
+    """What tells, without opening it, that a file is the one that was read before.
+
+    Attributes:
+        path: where it is on this machine, in its archive if it is in one.
+        size: bytes.
+        mtime_ns: when it, or its archive, was last written.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: str) -> "Stamp | None":
+        """That of a regular file; `None` for anything else."""
+        try:
+            found = os.stat(path, follow_symlinks=False)
+        except (OSError, ValueError):
+            return None
+        return cls(path, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+
 class ImageSource(ABC):
     """Lists files and gives their bytes.
 
@@ -58,6 +82,10 @@ class ImageSource(ABC):
             SkippedFileError: this file cannot be read or exceeds a limit of its own.
             DataError: the source as a whole exceeds a limit.
         """
+
+    def stamp(self, entry: Entry) -> Stamp | None:
+        """What tells an entry from one that was read before; `None` where nothing does but reading it."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
         """Let go of what is open."""
@@ -86,6 +114,11 @@ class CombinedSource(ImageSource):
         """The bytes of an entry, by its source."""
         source, inner = entry.key
         return source.read(inner, limits, budget)
+
+    def stamp(self, entry: Entry) -> Stamp | None:
+        """That of an entry, by its source."""
+        source, inner = entry.key
+        return source.stamp(inner)
 
     def close(self) -> None:
         """Close all of them."""

@@ -2,11 +2,17 @@
 
 from promptccd.discovery.adapt import AdaptationOptions, adapt
 from promptccd.discovery.checkpoint import save_checkpoint
-from promptccd.discovery.corrections import dissolve_category, move_images, split_category
 from promptccd.discovery.discover import DiscoveryResult, discover
 from promptccd.discovery.embedding import FeatureCache
 from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows, assignments_csv
-from promptccd.discovery.registry_edits import edit_registry, registry_in, split_in
+from promptccd.discovery.registry_edits import (
+    dissolve_category,
+    edit_registry,
+    move_images,
+    registry_in,
+    split_category,
+    split_in,
+)
 from promptccd.discovery.session import DiscoverySession, SessionStage
 
 __all__ = [

@@ -22,6 +22,7 @@ from promptccd.data.stages import Stage
 from promptccd.data.views import TrainingViews, ViewOptions
 from promptccd.discovery.checkpoint import (
     EarlierDiscovery,
+    categories_in,
     images_hash,
     load_before,
     load_progress,
@@ -32,7 +33,7 @@ from promptccd.discovery.embedding import Precision, feature_space
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError, RunError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.registry import CategoryRegistry, has_registry, load_registry
+from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.prediction import load_model
 from promptccd.storage import write_json
 from promptccd.training.arguments import TrainingArguments
@@ -243,7 +244,7 @@ class AdaptationCommand:
             "precision": precision,
             **asdict(options),
         }
-        return cls(asked, load_registry(out).state_hash() if has_registry(out) else came_with)
+        return cls(asked, (categories_in(out) or session.registry).state_hash())
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,7 @@ class AdaptedStage:
         own, came_with = load_registry(self.folder), session.registry
         session.model = load_model(self.folder).to(session.model.device).eval()
         session.registry = own.copy()
-        left = load_registry(out) if has_registry(out) else None
+        left = categories_in(out)
         if left is not None and _comes_from(left, own):
             return load_progress(session, out) or EarlierDiscovery(left, None, self.estimate, self.images)
         if command.begun_with != self.begun_with:

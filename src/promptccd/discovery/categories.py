@@ -96,13 +96,14 @@ def assignment_in(
     found, first = registry.active_prototypes(), set(settled)
     order = sorted(range(len(found.ids)), key=lambda row: (found.ids[row] not in first, found.ids[row]))
     ids = [found.ids[row] for row in order]
+    position = {identity: row for row, identity in enumerate(ids)}
     return assign(
         features[placed],
         torch.from_numpy(found.matrix[order]).double(),
         ids,
         temperature=temperature,
         spread=spread_for(ids),
-        rows=torch.tensor([ids.index(members[key]) for key in kept], dtype=torch.int64),
+        rows=torch.tensor([position[members[key]] for key in kept], dtype=torch.int64),
         decided=torch.tensor([key in pinned for key in kept], dtype=torch.bool),
         num_known=len(first.intersection(ids)),
         keys=kept,

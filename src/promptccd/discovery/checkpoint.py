@@ -1,27 +1,29 @@
-"""What a session leaves: a checkpoint with its registry, or beside other results the registry alone."""
+"""What a session leaves: a checkpoint with its registry, or beside other results what the next one goes on from."""
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+import torch
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.embedding import feature_space
+from promptccd.discovery.embedding import FeatureCache, feature_space
+from promptccd.discovery.project import BEFORE, FEATURES, PROJECT, RECORD, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, RegistryError, RunError
-from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
+from promptccd.registry import CategoryRegistry, Journal, has_registry, load_registry, save_registry
 from promptccd.storage import make_folder, make_inside, newer_format, read_file, write_directory, write_file
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # of discovery.json, for the features beside it
-MODEL_RECORD, FEATURES, BEFORE = "discovery.json", "features.safetensors", "before"
+FORMAT = 1  # of project.json
+_LARGEST_RECORD = 2**20  # bytes
 
 
 def save_checkpoint(
@@ -50,8 +52,8 @@ def save_checkpoint(
     return Path(folder)
 
 
-def save_progress(session: DiscoverySession, out: Path, came_with: str) -> None:
-    """The registry, the one before this stage, the features, and what all was made with.
+def save_progress(session: DiscoverySession, out: Path, came_with: str, source: str | Path) -> None:
+    """The registry, the one before this stage, and what all was made with.
 
     The registry is written last: a folder whose writer was killed holds what it held before.
 
@@ -59,37 +61,67 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str) -> None:
         session: its newest images are grouped.
         out: an existing folder.
         came_with: hash of the registry that the model came with.
+        source: where the newest images are.
     """
+    project, place = open_project(out), Path(source).expanduser()
+    named = str(place.absolute() if place.exists() else source)
+    earlier = _record(out)["sources"] if (project / RECORD).is_file() else []
     record = {
         "format": FORMAT,
-        "features": feature_space(session.model, session.view, ""),
+        "model": feature_space(session.model, session.view, ""),
+        "features": session.current.space,
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
+        "sources": list(dict.fromkeys([*earlier, named])),
     }
-    keys = {"keys": json.dumps(session.current.keys)}
-    write_file(out / FEATURES, save({"features": session.features.contiguous()}, keys))
-    save_registry(session.current.before, make_inside(out, BEFORE))
-    write_file(out / MODEL_RECORD, json.dumps(record, indent=1) + "\n")
-    save_registry(session.registry, out)
+    save_registry(session.current.before, make_inside(project, BEFORE))
+    write_file(project / RECORD, json.dumps(record, indent=1) + "\n")
+    save_registry(session.registry, project)
 
 
-def load_features(folder: Path) -> tuple[list[str], Tensor] | None:
-    """Keys and unit features ``(N, D)`` of the newest stage's images, `None` where a discovery left none.
+def categories_in(out: Path) -> CategoryRegistry | None:
+    """The categories that a discovery left in a folder, corrections since included; `None` if there are none.
 
     Raises:
-        RunError: the file is damaged.
+        RegistryError: they are damaged.
     """
-    if not (folder / FEATURES).is_file():
-        return None
+    return Journal(out / PROJECT).registry if has_registry(out / PROJECT) else None
+
+
+def load_features(out: Path, keys: Sequence[str]) -> tuple[list[str], Tensor]:
+    """Keys and unit features ``(N, D)`` of images that a discovery left, of those that are asked for and there.
+
+    Raises:
+        RunError: it is not said what they were computed with.
+    """
+    if not (out / PROJECT).is_dir():
+        return [], torch.zeros(0, 0)
+    found = FeatureCache(out / PROJECT / FEATURES).load(_record(out)["features"], keys)
+    kept = [key for key in keys if key in found]  # those that a model was trained on have none
+    return kept, torch.stack([found[key] for key in kept]) if kept else torch.zeros(0, 0)
+
+
+def _record(out: Path) -> dict[str, Any]:
+    """What is said of a discovery, of the types that it should have.
+
+    Raises:
+        RunError: it is missing, damaged, or of a newer version.
+    """
+    path = out / PROJECT / RECORD
     try:
-        with safe_open(folder / FEATURES, framework="pt") as file:
-            keys, features = json.loads(file.metadata()["keys"]), file.get_tensor("features")
-        if features.ndim != 2 or len(keys) != len(features):
-            raise ValueError(f"{len(keys)} keys for features of shape {tuple(features.shape)}")
-        return keys, features
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{folder / FEATURES} is damaged ({error}): run promptccd discover again.") from error
+        record = json.loads(read_file(path, _LARGEST_RECORD))
+        if (newer := newer_format(record.get("format", FORMAT), FORMAT)) is not None:
+            raise RunError(f"{path} {newer}")
+        texts = [record[name] for name in ("model", "features", "came_with", "images")] + record["sources"]
+        if not all(isinstance(text, str) for text in texts) or not re.fullmatch("[0-9a-f]+", texts[1]):
+            raise ValueError("a value is of another kind")
+        return {**record, "estimate": CountEstimate.from_dict(record["estimate"])}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
+        raise RunError(
+            f"{path} is missing or damaged, so there is no telling which model the categories there belong to: give "
+            "another --out."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -125,23 +157,14 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
         RunError: it was made with another model, so that its prototypes mean nothing here, or by a newer version.
         RegistryError: its registry is damaged.
     """
-    if not has_registry(out):
+    registry = categories_in(out)
+    if registry is None:
         return None
-    try:
-        record = json.loads(read_file(out / MODEL_RECORD))
-        if (newer := newer_format(record.get("format", FORMAT), FORMAT)) is not None:
-            raise RunError(f"{out / MODEL_RECORD} {newer}")
-        made_with, came_with = record["features"], record["came_with"]
-        estimate, images = CountEstimate.from_dict(record["estimate"]), record["images"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
-        raise RunError(
-            f"{out / MODEL_RECORD} is missing or damaged, so there is no telling which model the categories there "
-            "belong to: give another --out."
-        ) from error
-    if made_with != feature_space(session.model, session.view, ""):
+    record = _record(out)
+    estimate, images = record["estimate"], record["images"]
+    if record["model"] != feature_space(session.model, session.view, ""):
         if _was_trained_there(session, out):  # by a process that was killed before it could say so in `out`
-            left = load_registry(out)
-            before = left if left.stage < session.registry.stage else load_before(out)
+            before = registry if registry.stage < session.registry.stage else load_before(out)
             return EarlierDiscovery(session.registry.copy(), before, estimate, images)
         trained = stages_in(out)
         raise RunError(
@@ -149,13 +172,13 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
             + (f"Go on with the one that was trained there, {trained[-1]}" if trained else "Give that one")
             + ", or give another --out."
         )
-    if came_with != session.registry.state_hash():
+    if record["came_with"] != session.registry.state_hash():
         logger.warning(
             "The categories of the model are not those that %s was begun with; it goes on with its own. Give another "
             "--out to go on with the model's.",
             out,
         )
-    return EarlierDiscovery(load_registry(out), load_before(out), estimate, images)
+    return EarlierDiscovery(registry, load_before(out), estimate, images)
 
 
 def stages_in(out: Path) -> list[Path]:
@@ -177,7 +200,7 @@ def images_hash(session: DiscoverySession) -> str:
 def load_before(out: Path) -> CategoryRegistry | None:
     """The state before the newest stage; it serves to say what changed, and nothing is lost with it."""
     try:
-        return load_registry(out / BEFORE)
+        return load_registry(out / PROJECT / BEFORE)
     except RegistryError as error:
         logger.warning("What changed since the last stage cannot be said: %s", error)
         return None

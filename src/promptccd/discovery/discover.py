@@ -1,5 +1,6 @@
 """From a folder of images to groups, in one call: read, embed, group, write down."""
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from PIL import Image
 
+from promptccd import __version__
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.adapt import (
     AdaptationCommand,
@@ -21,25 +23,24 @@ from promptccd.discovery.adapt import (
     save_adapted,
 )
 from promptccd.discovery.checkpoint import (
-    BEFORE,
-    FEATURES,
-    MODEL_RECORD,
     EarlierDiscovery,
     load_progress,
     save_progress,
 )
-from promptccd.discovery.embedding import BATCH_SIZE, Precision, seconds_per_image
+from promptccd.discovery.embedding import BATCH_SIZE, FeatureCache, Precision, seconds_per_image
 from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows
-from promptccd.discovery.intake.intake import THUMBNAIL_BYTES, VIEW_BYTES, IntakeReport
+from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
 from promptccd.discovery.page import write_page
+from promptccd.discovery.project import FEATURES, PROJECT, RECORD, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
-from promptccd.registry import PROTOTYPES, REGISTRY, StageChange, load_registry
+from promptccd.registry import StageChange, load_registry
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import (
     CHECKSUMS,
     make_folder,
+    read_file,
     readable_size,
     refuse_links,
     remove_leftovers,
@@ -52,20 +53,11 @@ logger = logging.getLogger(__name__)
 MANY = 1_000  # files, from which on it is said what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = (
-    3_000  # name, verdict, hash, fingerprint and what else is remembered of one; besides its features
+    5_000  # name, verdict, hash, fingerprint and what else is remembered of one; besides its features
 )
+_LINE_BYTES = 1_500  # of the same on disk
 _PAGE = "discovery.html"
-_WRITTEN = (
-    REGISTRY,
-    PROTOTYPES,
-    MODEL_RECORD,
-    FEATURES,
-    BEFORE,
-    _PAGE,
-    "assignments.csv",
-    "images",
-    "dataset",
-)
+_WRITTEN = (_PAGE, "assignments.csv", "images", "dataset")
 
 
 @dataclass(frozen=True)
@@ -114,13 +106,14 @@ def discover(
 
     Where an earlier discovery with the same model wrote to the folder, its categories, names and corrections are kept.
     The same images stay in their categories, other images become the next stage. If it ends early, the folder is as it
-    was, and features that were computed are in the session's cache. If it is killed while it writes, or called again
+    was, and features that were computed are kept. If it is killed while it writes, or called again
     when all is written, the same call uses what is there, above all a trained stage.
 
     Args:
         session: fresh, with its model.
         source: a folder, a zip archive, or a data set.
-        out: gets ``assignments.csv``, ``discovery.html``, the registry and the exports.
+        out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run goes on
+            from.
         num_categories: of all categories; none estimates it.
         adaptation: trains a stage on the images before they are grouped for good, and leaves it in ``stage<t+1>``.
         exports: names of `EXPORTS` besides ``csv``.
@@ -175,12 +168,14 @@ class _Discovery:
 
     def run(self) -> DiscoveryResult:
         session, seconds = self.session, dict[str, float]()
-        folder = RunDirectory(self.out)
+        refuse_links(self.out, _WRITTEN)
+        project = open_project(self.out)
+        folder = RunDirectory(project)
         folder.lock()
         try:
-            refuse_links(self.out, _WRITTEN)
-            for place in (self.out, self.out / BEFORE):
-                remove_leftovers(place)
+            remove_leftovers(self.out)
+            clear_leftovers(project)
+            session.cache = FeatureCache(project / FEATURES)
             start = self._start()
             with self._timed(seconds, "reading"):
                 self._read(start)
@@ -215,7 +210,7 @@ class _Discovery:
         session, earlier = self.session, start.earlier
         if earlier is not None:
             session.registry = earlier.registry
-        session.read(self.source, self._progress, self.out, self._announce)
+        session.read(self.source, self._progress, open_project(self.out), self._announce)
         if (
             earlier is not None
             and earlier.before is not None
@@ -235,12 +230,12 @@ class _Discovery:
             return
         session = self.session
         features = seconds_per_image(session.model, session.view, self.batch_size, self.precision)
-        memory, disk = _bytes_of(count, session)
+        size = _SizeOf.images(count, session)
         logger.info(
             "%d files: about %s to read them, %d at once, and at most %s for their features on %s. Up to %s of memory "
-            "besides the model, and up to %s of disk in %s until the end.",
+            "besides the model; of disk in %s up to %s until the end, and %s that stay and save it the next time.",
             count, _time(count * seconds_each), session.workers, _time(count * features), session.model.device,
-            readable_size(memory), readable_size(disk), self.out,
+            readable_size(size.memory), self.out, readable_size(size.meanwhile), readable_size(size.kept),
         )  # fmt: skip
 
     def _require_space(self) -> None:
@@ -270,13 +265,25 @@ class _Discovery:
             if start.trained is None:
                 save_adapted(session, stage, start.command)
             came_with = load_registry(stage).state_hash()
-        save_progress(session, self.out, came_with)
+        save_progress(session, self.out, came_with, self.source)
         rows = assignment_rows(session)
         taken = [
             EXPORTS[name](session, rows, self.out, self.file_names)
             for name in dict.fromkeys(["csv", *self.exports])
         ]
-        return rows, [write_page(session, rows, self.out / _PAGE), *taken]
+        page, made_of = self.out / _PAGE, self._made_of(taken[0])
+        if not page.is_file() or not read_file(page).endswith(made_of):
+            write_page(session, rows, page, end=made_of.decode())
+        return rows, [page, *taken]
+
+    def _made_of(self, table: Path) -> bytes:
+        """The last line of a page that need not be drawn again as long as nothing of this is different."""
+        session = self.session
+        states = [each.state_hash() for each in (session.registry, session.current.before)]
+        digest = hashlib.sha256(f"{__version__} {session.seed} {states}".encode())
+        for path in (table, self.out / PROJECT / RECORD):
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return f"<!-- {digest.hexdigest()} -->\n".encode()
 
     @property
     def _stage_folder(self) -> Path:
@@ -294,13 +301,22 @@ class _Discovery:
         seconds[step] = round(time.perf_counter() - started, 2)
 
 
-def _bytes_of(count: int, session: DiscoverySession) -> tuple[int, int]:
-    """Memory and disk that images take while they are read and embedded."""
-    kept = count * (session.view(Image.new("RGB", (64, 64))).nbytes + _THUMBNAIL_BYTES)
-    in_memory = min(kept, VIEW_BYTES + THUMBNAIL_BYTES)
-    return in_memory + count * (
-        _FILE_BYTES + 8 * session.model.config.vision_config.hidden_size
-    ), kept - in_memory
+@dataclass(frozen=True)
+class _SizeOf:
+    """Bytes that images take: in memory, on disk while they are read and embedded, and on disk for good."""
+
+    memory: int
+    meanwhile: int
+    kept: int
+
+    @classmethod
+    def images(cls, count: int, session: DiscoverySession) -> "_SizeOf":
+        """Those of so many."""
+        views = count * session.view(Image.new("RGB", (64, 64))).nbytes
+        in_memory = min(views, VIEW_BYTES)
+        feature = 4 * session.model.config.vision_config.hidden_size
+        kept = count * (_THUMBNAIL_BYTES + _LINE_BYTES + feature)
+        return cls(in_memory + count * (_FILE_BYTES + 2 * feature), views - in_memory, kept)
 
 
 def _time(seconds: float) -> str:

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,44 +16,32 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.discovery.intake.intake import Intake, IntakeFile
-from promptccd.errors import ConfigurationError, DivergedError, PromptCCDError, RunError
+from promptccd.discovery.project import Packs
+from promptccd.errors import ConfigurationError, DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, GCDModel
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES, stored_processor
 from promptccd.models.untrusted import one_line
 from promptccd.runs.prediction import load_model, require_finite
 from promptccd.runs.stage_checkpoint import load_view, require_whole
-from promptccd.storage import make_folder, make_inside, remove_leftovers, write_file
 from promptccd.training.devices import in_smaller_batches
 
 logger = logging.getLogger(__name__)
 
-MAX_BYTES = 2**30
-_DIGEST_BYTES = 32
-_SUFFIX = ".safetensors"
-_LONGEST_WRITE_S = 3600.0  # what lies under a temporary name for longer belongs to nobody any more
 # Of a model's values, what no feature depends on: naming a category must not cost a second forward.
 _NOT_IN_FEATURES = ("head.", "prototypes", "whitener", "spreads")
 _NOT_IN_FEATURES_CONFIG = frozenset(
     {
         "_name_or_path", "architectures", "auto_map", "transformers_version", "stage", "num_known", "category_ids",
-        "category_names", "count_estimate", "confidence_temperature", "spread", "initializer_range",
-        "projection_hidden_size", "projection_bottleneck_size", "projection_output_size",
+        "category_names", "component_categories", "count_estimate", "confidence_temperature", "spread",
+        "initializer_range", "projection_hidden_size", "projection_bottleneck_size", "projection_output_size",
     }
 )  # fmt: skip
-
-
-def cache_folder() -> Path:
-    """Where features are kept unless another folder is given: ``$XDG_CACHE_HOME/promptccd/features``."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "promptccd" / "features"
 
 
 def model_fingerprint(model: CategoryDiscoveryModel) -> str:
@@ -76,18 +64,16 @@ def view_fingerprint(view: EvaluationView) -> str:
 
 
 class FeatureCache:
-    """Features on disk.
+    """Features on disk, which are computed again where they are lost or damaged.
 
     Args:
-        folder: where they are kept; created when something is stored.
-        max_bytes: the files that were written longest ago are deleted beyond it.
+        folder: where they are kept; made when something is stored.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, max_bytes: int = MAX_BYTES):
-        self.folder = cache_folder() if folder is None else Path(folder)
-        self.max_bytes = max_bytes
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.folder = Path(folder)
 
-    def load(self, space: str, hashes: list[str]) -> dict[str, Tensor]:
+    def load(self, space: str, hashes: Iterable[str]) -> dict[str, Tensor]:
         """Stored features of some images.
 
         Args:
@@ -96,28 +82,18 @@ class FeatureCache:
 
         Returns:
             Feature ``(D,)`` float32 by content hash, of those that are stored.
-        """
-        wanted = set(hashes)
-        found: dict[str, Tensor] = {}
-        for path in sorted((self.folder / space).glob(f"*{_SUFFIX}")):
-            if len(found) == len(wanted):
-                break
-            if not path.is_file():  # a pipe would be waited for
-                continue
-            try:
-                digests, features = _read(path)
-            except (
-                Exception
-            ) as error:  # safetensors, the disk and we ourselves have a dozen ways to find it damaged
-                logger.warning("Cached features in %s are damaged and computed anew (%s).", path.name, error)
-                _remove(path)
-                continue
-            for digest, feature in zip(digests, features, strict=True):
-                if digest in wanted:
-                    found[digest] = feature.clone()
-        return found
 
-    def store(self, space: str, hashes: list[str], features: Tensor) -> None:
+        Raises:
+            RunError: a link stands in the way.
+        """
+        rows = Packs(self.folder, space).load(hashes)
+        return {
+            digest: torch.frombuffer(bytearray(row), dtype=torch.float32)
+            for digest, row in rows.items()
+            if row and len(row) % 4 == 0
+        }
+
+    def store(self, space: str, hashes: Sequence[str], features: Tensor) -> None:
         """Keep features; a disk that refuses them is only logged.
 
         Args:
@@ -125,32 +101,10 @@ class FeatureCache:
             hashes: content hashes of N images.
             features: ``(N, D)``.
         """
-        rows = features.detach().float().cpu().contiguous()
-        digests = torch.frombuffer(bytearray(bytes.fromhex("".join(hashes))), dtype=torch.uint8)
-        tensors = {"digests": digests.view(-1, _DIGEST_BYTES).clone(), "features": rows}
-        checksum = _checksum(**tensors)
-        try:
-            folder = make_inside(make_folder(self.folder), space)
-            remove_leftovers(folder, _LONGEST_WRITE_S)
-            write_file(folder / f"{checksum}{_SUFFIX}", save(tensors, {"sha256": checksum}))
-            self._shrink()
-        except (OSError, PromptCCDError) as error:
-            logger.warning("Features could not be cached: %s", error)
-
-    def clear(self) -> None:
-        """Delete everything that is stored."""
-        for path in self.folder.glob(f"*/*{_SUFFIX}"):
-            _remove(path)
-
-    def _shrink(self) -> None:
-        stats = [(path.lstat(), path) for path in self.folder.glob(f"*/*{_SUFFIX}")]
-        files = [(found.st_mtime_ns, found.st_size, path) for found, path in stats]
-        excess = sum(size for _, size, _ in files) - self.max_bytes
-        for _, size, path in sorted(files):
-            if excess <= 0:
-                break
-            _remove(path)
-            excess -= size
+        rows = features.detach().float().cpu().contiguous().numpy()
+        Packs(self.folder, space).add(
+            {digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)}
+        )
 
 
 def feature_space(model: CategoryDiscoveryModel, view: EvaluationView, precision: str) -> str:
@@ -159,31 +113,12 @@ def feature_space(model: CategoryDiscoveryModel, view: EvaluationView, precision
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
 
-def _read(path: Path) -> tuple[list[str], Tensor]:
-    with safe_open(path, framework="pt") as file:
-        digests, features = file.get_tensor("digests"), file.get_tensor("features")
-        expected = (file.metadata() or {}).get("sha256")
-    if _checksum(digests, features) != expected:
-        raise ValueError("its checksum differs")
-    return [bytes(row).hex() for row in digests.numpy()], features
-
-
-def _checksum(digests: Tensor, features: Tensor) -> str:
-    digest = hashlib.sha256(_raw(digests))
-    digest.update(_raw(features))
-    return digest.hexdigest()
-
-
 def _raw(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _json(values: Any) -> bytes:
     return json.dumps(values, sort_keys=True, default=str).encode()
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
 
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -298,6 +233,8 @@ def embed_images(
     resolved = resolve_precision(precision, model.device)
     space = "" if cache is None else feature_space(model, view, resolved)
     known = {} if cache is None else cache.load(space, [file.content_hash for file in intake.used])
+    width = model.config.vision_config.hidden_size
+    known = {key: row for key, row in known.items() if len(row) == width and row.isfinite().all()}
     missing = [file for file in intake.used if file.content_hash not in known]
     if cache is not None:
         logger.info("%d of %d features were cached.", len(intake.used) - len(missing), len(intake.used))
@@ -323,7 +260,7 @@ def embed_images(
         batches.close()
         model.train(was_training)
     if not intake.used:
-        return torch.zeros(0, model.config.vision_config.hidden_size)
+        return torch.zeros(0, width)
     return torch.stack([known[file.content_hash] for file in intake.used])
 
 

@@ -31,7 +31,7 @@ class AssignmentRow:
         confidence: in 0..1.
         distance: squared distance of the unit feature to the category's prototype, in spreads of the category where the
             checkpoint knows them.
-        stage: the stage it was grouped at.
+        stage: the stage that brought it.
         status: ``used``, ``duplicate`` or ``skipped``.
         note: the reason for a skipped file, the file that a duplicate equals, how an image was read, or that it is more
             like an image of none of the categories.
@@ -94,7 +94,7 @@ def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> li
                 known="" if category is None else standing_of(category, assigned.known_ids),
                 confidence=None if category is None else round(float(assigned.confidences[found]), 6),
                 distance=None if category is None else round(float(assigned.distances[found]), 6),
-                stage=stage.stage,
+                stage=session.registry.images.get(file.content_hash, stage.stage),
                 status="skipped" if skipped else "duplicate" if is_copy else "used",
                 note=note,
             )

@@ -43,7 +43,12 @@ class MapDot:
 
 
 def write_page(
-    session: DiscoverySession, rows: Sequence[AssignmentRow], path: Path, *, file_names: bool = True
+    session: DiscoverySession,
+    rows: Sequence[AssignmentRow],
+    path: Path,
+    *,
+    file_names: bool = True,
+    end: str = "",
 ) -> Path:
     """Write the page of the newest stage; it asks the network for nothing.
 
@@ -52,8 +57,12 @@ def write_page(
         rows: of `assignment_rows`, with or without names as here.
         path: where to.
         file_names: say what the files are called; otherwise they are numbered.
+        end: what the file shall end with.
     """
-    groups, pictures = group_views(session), _Pictures(session, file_names)
+    groups = group_views(session)
+    pictures = _Pictures(
+        session, [key for group in groups for key in (*group.typical, *group.borderline)], file_names
+    )
     shown = [
         (group, [pictures.of(key) for key in group.typical], [pictures.of(key) for key in group.borderline])
         for group in groups
@@ -87,19 +96,20 @@ def write_page(
             for late, early in list(stage.intake.near_duplicates.items())[:MAX_LISTED]
         ],
     )  # fmt: skip
-    write_file(path, page)
+    write_file(path, page + end)
     return path
 
 
 class _Pictures:
     """Thumbnails as ``data:`` URIs, as long as the page has room."""
 
-    def __init__(self, session: DiscoverySession, file_names: bool):
+    def __init__(self, session: DiscoverySession, keys: Sequence[str], file_names: bool):
         self._session, self._left, self._file_names = session, MAX_BYTES, file_names
+        self._contents = session.thumbnails(keys)
 
     def of(self, key: str) -> Picture:
         _, file = self._session.file_of(key)
-        content = self._session.thumbnail(key) if self._left > 0 else b""
+        content = self._contents[key] if self._left > 0 else b""
         self._left -= len(content)
         return Picture(key, shown_name(file, self._file_names), picture_uri(content))
 

@@ -1,4 +1,4 @@
-"""Corrections to what lies on disk: a registry by itself, or a checkpoint whose model has to follow."""
+"""Corrections that need features, and corrections to what lies on disk: a discovery, or a checkpoint and its model."""
 
 import json
 import logging
@@ -6,19 +6,26 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.checkpoint import load_features
-from promptccd.discovery.corrections import dissolve_category, move_images, split_category
+from promptccd.discovery.grouping import suggest_split
+from promptccd.discovery.project import PROJECT
 from promptccd.discovery.session import now
-from promptccd.errors import RegistryError
+from promptccd.errors import DataError, RegistryError
 from promptccd.models import Assignment
+from promptccd.models.assignment import squared_distances
 from promptccd.registry import (
+    LONGEST_JOURNAL,
     CategoryRegistry,
     Edit,
+    Journal,
     Move,
     NotACategory,
+    Split,
     has_registry,
     load_registry,
     save_registry,
@@ -73,31 +80,55 @@ def edit_registry(
     aside = place.with_name(f"{REPLACED}{place.name}")  # where a process that was killed may have left it
     found = aside if aside.exists() and not place.exists() else place
     registry_in(found)
-    lock = RunDirectory(place.parent if _is_model(found) else place)
+    kept = place.parent if _is_model(found) else _kept(place)
+    lock = RunDirectory(kept)
     lock.lock()
     try:
-        remove_leftovers(lock.path)
-        registry, record = registry_in(place), lock.path / RECORD
-        words = [place.name, *command]
-        if command and _read(record) == [words, _identity(registry)]:
+        remove_leftovers(kept)
+        store = _Checkpoint(place) if _is_model(place) else Journal(kept)
+        if isinstance(store, Journal) and store.lines >= LONGEST_JOURNAL:
+            store.write_whole()
+        words, record = [place.name, *command], kept / RECORD
+        if command and _read(record) == [words, store.mark]:
             logger.info(
                 "%s was done already, by a process that ended before it could say so, and is not done twice. Give the "
                 "command again to do it once more.",
                 command[0],
             )
         else:
-            act(registry)
-        if command:
-            write_file(record, json.dumps([words, _identity(registry)]))
-        if _is_model(place):
-            _save_with_model(place, registry)
-        else:
-            save_registry(registry, place)
-        tell(registry)
+            act(store.registry)
+            if command:
+                write_file(record, json.dumps([words, store.mark]))
+            store.write()
+        tell(store.registry)
         record.unlink(missing_ok=True)
     finally:
         lock.unlock()
-    return registry
+    return store.registry
+
+
+def _kept(folder: Path) -> Path:
+    """Where the registry of a folder is that is no model."""
+    return folder / PROJECT if has_registry(folder / PROJECT) else folder
+
+
+class _Checkpoint:
+    """A model with its registry, both of which are written anew for every correction."""
+
+    def __init__(self, place: Path):
+        self.registry, self._place = registry_in(place), place
+
+    @property
+    def mark(self) -> str:
+        """Never the same again once something happened to the registry, undone things included."""
+        registry = self.registry
+        return (
+            f"{registry.state_hash()} {(registry.next_number, len(registry.log), len(registry.redo_stack))}"
+        )
+
+    def write(self) -> None:
+        """Both, in place of those that are there."""
+        _save_with_model(self._place, self.registry)
 
 
 def correct(registry: CategoryRegistry, edit: Edit) -> None:
@@ -115,30 +146,23 @@ def registry_in(folder: Path) -> CategoryRegistry:
     Raises:
         RegistryError: there is none, or it is damaged.
     """
-    if has_registry(folder):
-        return load_registry(folder)
     if _is_model(folder):
-        return registry_of(load_model(folder), folder)
+        return load_registry(folder) if has_registry(folder) else registry_of(load_model(folder), folder)
+    if has_registry(kept := _kept(folder)):
+        return Journal(kept).registry
     raise RegistryError(
         f"{str(folder)!r} holds no registry of categories: give the folder of a finished stage, or the --out of "
         "promptccd discover."
     )
 
 
-def _assignment(folder: Path, registry: CategoryRegistry) -> Assignment:
-    """Images and their categories, by the features that a discovery left, or by those of a run's stage, computed anew.
+def _assignment(folder: Path, registry: CategoryRegistry, keys: Sequence[str]) -> Assignment | None:
+    """Images and their categories, of those whose features a discovery left; `None` if there are none."""
+    kept, features = load_features(folder, keys)
+    return _assigned(registry, kept, features) if kept else None
 
-    Raises:
-        RegistryError: neither is to be had.
-        PromptCCDError: the data of the run cannot be read.
-    """
-    found = load_features(folder) or _features_of_stage(folder)
-    if found is None:
-        raise RegistryError(
-            f"{str(folder)!r} holds no features of its images and lies in no run, and without them there is no telling "
-            "what each part looks like: edit the --out folder of promptccd discover."
-        )
-    keys, features = found
+
+def _assigned(registry: CategoryRegistry, keys: Sequence[str], features: Tensor) -> Assignment:
     settled = [each.id for each in registry.active if each.known or each.born < registry.stage]
     return assignment_in(registry, keys, features, settled=settled, temperature=1.0)
 
@@ -148,19 +172,29 @@ def split_in(
 ) -> None:
     """Cut a category in two; without images where their features suggest it.
 
+    Images without features, such as those that a model was trained on, stay.
+
     Raises:
-        DataError: the category has fewer than two images, or all of them were given.
+        DataError: the category has fewer than two images with features, or all of them were given.
         RegistryError: there are no features, or the registry does not allow it.
     """
-    correct(registry, split_category(_assignment(folder, registry), category, images or None, name=name))
+    members, of_run = registry.members_of(category), _features_of_stage(folder)
+    found = _assignment(folder, registry, members) if of_run is None else _assigned(registry, *of_run)
+    if found is None:
+        raise RegistryError(
+            f"{str(folder)!r} holds no features of images of category {category} and lies in no run, and without them "
+            "there is no telling what each part looks like: run promptccd discover on these images again, or edit the "
+            "--out folder that it wrote."
+        )
+    correct(registry, split_category(found, category, images or None, name=name))
 
 
 def move_in(folder: Path, registry: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
     """Put images into another category or into none; prototypes follow where features lie beside the registry."""
-    edit = Move(images, to)
-    if load_features(folder) is not None:
-        edit = move_images(_assignment(folder, registry), images, to)
-    correct(registry, edit)
+    touched = {registry.members.get(each) for each in images} | {to}
+    keys = [key for each in touched if each is not None for key in registry.members_of(each)]
+    found = _assignment(folder, registry, keys)
+    correct(registry, Move(images, to) if found is None else move_images(found, images, to))
 
 
 def dissolve_in(folder: Path, registry: CategoryRegistry, category: int) -> None:
@@ -170,16 +204,9 @@ def dissolve_in(folder: Path, registry: CategoryRegistry, category: int) -> None
     so that the next stage does not learn from where nobody has put them.
     """
     registry.category(category)
-    edit = NotACategory(category)
-    if load_features(folder) is not None:
-        edit = dissolve_category(_assignment(folder, registry), category)
-    correct(registry, edit)
-
-
-def _identity(registry: CategoryRegistry) -> str:
-    """Never the same again once something happened to the registry, undone things included."""
-    lengths = (registry.next_number, len(registry.log), len(registry.redo_stack))
-    return f"{registry.state_hash()} {lengths}"
+    edit = NotACategory(category, rest_to_nearest=(folder / PROJECT).is_dir())
+    found = _assignment(folder, registry, registry.members_of(category))
+    correct(registry, edit if found is None else dissolve_category(found, category))
 
 
 def _read(record: Path) -> object:
@@ -212,7 +239,7 @@ def _save_with_model(place: Path, registry: CategoryRegistry) -> None:
         )
 
 
-def _features_of_stage(folder: Path) -> tuple[list[str], torch.Tensor] | None:
+def _features_of_stage(folder: Path) -> tuple[list[str], Tensor] | None:
     """Keys and features of the images of a run up to the stage in a folder; `None` if that lies in no run."""
     run, name = RunDirectory(folder.absolute().parent), folder.absolute().name
     if not run.begun or not name.removeprefix("stage").isdecimal():
@@ -220,3 +247,83 @@ def _features_of_stage(folder: Path) -> tuple[list[str], torch.Tensor] | None:
     evaluation, stage = RunEvaluation(str(run.path)), int(name.removeprefix("stage"))
     keys = [key_of(each) for images in evaluation.images[: stage + 1] for each in images.sample_ids.tolist()]
     return keys, torch.cat(evaluation.features_of_stage(stage)).cpu()
+
+
+def split_category(
+    found: Assignment,
+    category: int,
+    images: Sequence[str] | None = None,
+    *,
+    name: str | None = None,
+    seed: int = 1,
+) -> Split:
+    """Cut a category in two.
+
+    Args:
+        found: the images and their categories now.
+        category: the id to cut; it stays with the images that are not given.
+        images: keys of the part that becomes a category; none cuts where the features suggest it, the smaller part
+            becoming the new one.
+        name: of the new category.
+        seed: of the suggestion.
+
+    Raises:
+        DataError: the category has fewer than two images here.
+    """
+    rows = found.rows_of(category)
+    if len(rows) < 2:
+        raise DataError(f"Category {category} has {len(rows)} images here; it takes two to split it.")
+    if images is None:
+        _, smaller = suggest_split(found.features, torch.tensor(rows), seed=seed)
+        images = [found.keys[row] for row in smaller.tolist()]
+    chosen = set(images)
+    part = [row for row in rows if found.keys[row] in chosen]
+    rest = [row for row in rows if found.keys[row] not in chosen]
+    if not part or not rest:
+        raise DataError(
+            f"{len(part)} of the {len(rows)} images of category {category} were selected: select some, not all."
+        )
+    kept = found.prototypes[found.ids.index(category)].numpy()
+    rest_prototype = kept if category in found.known_ids else _mean(found.features[rest])
+    return Split(category, tuple(images), _mean(found.features[part]), rest_prototype, name)
+
+
+def move_images(found: Assignment, images: Sequence[str], to: int | None) -> Move:
+    """Put the selected images into another category, or with `None` into none.
+
+    Categories that these images belong to, and no earlier ones, get a new prototype; settled ones keep theirs.
+    """
+    chosen = set(images)
+    moved = [row for row, key in enumerate(found.keys) if key in chosen]
+    touched = {int(found.category_ids[row]) for row in moved} | ({to} if to is not None else set())
+    prototypes = {}
+    for category in sorted(touched):
+        rows = {row for row in found.rows_of(category) if found.keys[row] not in chosen}
+        rows |= set(moved) if category == to else set()
+        if rows and category not in found.known_ids:
+            prototypes[category] = _mean(found.features[sorted(rows)])
+    return Move(tuple(images), to, prototypes)
+
+
+def dissolve_category(found: Assignment, category: int) -> NotACategory:
+    """Say that a category is none; each of its images goes to the nearest other one.
+
+    Those that are not among them came with earlier stages, and their features are gone: they go where the
+    category's own prototype is nearest.
+    """
+    rows = found.rows_of(category)
+    others = [row for row, identity in enumerate(found.ids) if identity != category]
+    if not others:
+        return NotACategory(category)
+    ids = np.array(found.ids)[others]
+    points, prototypes = found.features[rows].double(), found.prototypes[others].double()
+    nearest = ids[squared_distances(points, prototypes).argmin(1).numpy()] if rows else []
+    return NotACategory(
+        category,
+        {found.keys[row]: int(identity) for row, identity in zip(rows, nearest, strict=True)},
+        rest_to_nearest=True,
+    )
+
+
+def _mean(features: Tensor) -> np.ndarray:
+    return features.double().mean(0).numpy()

@@ -23,7 +23,9 @@ from promptccd.discovery.embedding import (
     Precision,
     device_named,
     embed_images,
+    feature_space,
     load_embedder,
+    resolve_precision,
 )
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.intake.intake import (
@@ -33,6 +35,7 @@ from promptccd.discovery.intake.intake import (
     available_cores,
     read_intake,
 )
+from promptccd.discovery.project import SeenFiles
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
@@ -51,12 +54,14 @@ class SessionStage:
         intake: every file and what became of it.
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
+        space: what they were computed with, see `feature_space`.
     """
 
     stage: int
     intake: Intake
     before: CategoryRegistry
     features: Tensor | None = None
+    space: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -159,7 +164,7 @@ class DiscoverySession:
         self,
         source: ImageSource | str | Path | Sequence[str | Path],
         progress: Progress | None = None,
-        overflow: Path | None = None,
+        project: Path | None = None,
         announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
         """Look at every file of a source; nothing is embedded yet.
@@ -167,8 +172,9 @@ class DiscoverySession:
         Args:
             source: a folder, a zip archive, a data set, or a list of files.
             progress: as `read_intake` takes it.
-            overflow: likewise; without one, images beyond the first thousands are decoded again when they are embedded.
-            announce: likewise.
+            project: keeps what was seen of files, which are not opened again while they stay as they are; and for the
+                time being views that memory has no room for, which are made again otherwise.
+            announce: as `read_intake` takes it.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
@@ -179,7 +185,8 @@ class DiscoverySession:
             progress=progress,
             view=self.view,
             workers=self.workers,
-            overflow=overflow,
+            overflow=project,
+            seen=None if project is None else SeenFiles(project, self._looked_at_with),
             announce=announce,
         )
         try:
@@ -196,17 +203,23 @@ class DiscoverySession:
         self._estimate = None
         return self.current
 
+    @property
+    def _looked_at_with(self) -> dict[str, int]:
+        return {"max_pixels": self.limits.max_pixels, "enough": self.view.enough}
+
     def embed(
         self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int = BATCH_SIZE
     ) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images."""
         stage = self.current
+        resolved = resolve_precision(precision, self.model.device)
+        stage.space = feature_space(self.model, self.view, resolved)
         stage.features = embed_images(
             self.model,
             self.view,
             stage.intake,
             batch_size=batch_size,
-            precision=precision,
+            precision=resolved,
             workers=self.workers,
             cache=self.cache,
             progress=progress,
@@ -214,6 +227,12 @@ class DiscoverySession:
         return stage.features
 
     # Groups
+
+    @property
+    def fresh(self) -> list[int]:
+        """Rows of the newest images that no earlier stage has brought: the others stay in their categories."""
+        stage, seen = self.current.stage, self.registry.images
+        return [row for row, key in enumerate(self.current.keys) if seen.get(key, stage) == stage]
 
     @property
     def features(self) -> Tensor:
@@ -254,12 +273,17 @@ class DiscoverySession:
     def group(self, num_categories: int | None = None) -> StageChange:
         """Group the newest stage's images beside the categories that stay; corrections hold.
 
+        Images that an earlier stage brought stay in their categories, and are not grouped again.
+
         Args:
             num_categories: all of them, those in `fixed` included; none estimates the number.
 
         Raises:
             DataError: there cannot be so many, or corrections contradict it; the images are named.
         """
+        rows_here = self.fresh
+        if not rows_here:
+            return self._leave(num_categories)
         fixed = set(self.fixed)
         active = self.registry.active_prototypes()
         rows = [row for row, identity in enumerate(active.ids) if identity in fixed]
@@ -269,8 +293,8 @@ class DiscoverySession:
             known = KnownCategories(ids, torch.from_numpy(active.matrix[rows]), self.model.spread_for(ids))
         first_free = self.registry.next_id
         found, count = group_images(
-            self.features,
-            self.current.keys,
+            self.features[rows_here],
+            [self.current.keys[row] for row in rows_here],
             known,
             num_categories=num_categories,
             next_id=first_free,
@@ -285,12 +309,22 @@ class DiscoverySession:
             found.prototypes.numpy(),
             settled=range(first_free),
             confidences=found.confidences.clamp(0, 1).numpy(),
-            features=self.features.numpy(),
+            features=self.features[rows_here].numpy(),
         )
         change = self.registry.observe(self.current.stage, groups)
         if num_categories is None or self._estimate is None:
             self._estimate = count
         return change
+
+    def _leave(self, num_categories: int | None) -> StageChange:
+        """Where all images came with earlier stages there is nothing to group."""
+        if num_categories not in (None, self.num_categories):
+            raise DataError(
+                f"All {len(self.current.keys)} images were grouped at earlier stages, into categories that stay; they "
+                f"cannot be made {num_categories} (now {self.num_categories}): merge or split categories instead."
+            )
+        self._estimate = CountEstimate.known(self.num_categories)
+        return self.change
 
     def keep(self, estimate: CountEstimate) -> None:
         """Leave images that were grouped before in their categories, corrections included.
@@ -315,7 +349,7 @@ class DiscoverySession:
     @property
     def num_categories(self) -> int:
         """Active categories that the newest images are grouped into: fixed ones, and others with images here."""
-        here = {self.registry.members.get(key) for key in self.current.keys} - {None}
+        here = {self.registry.members.get(self.current.keys[row]) for row in self.fresh} - {None}
         return len(here.union(self.fixed))
 
     @property
@@ -357,11 +391,13 @@ class DiscoverySession:
             RegistryError: it is not possible; nothing changed.
             DataError: the images cannot be grouped so; nothing changed.
         """
+        if not regroup:
+            self.registry.edit(edit, time=now())
+            return
         before = self.registry.copy()
         try:
             self.registry.edit(edit, time=now())
-            if regroup:
-                self._group_again()
+            self._group_again()
         except BaseException:  # with what could be redone, which a new edit forgets
             self.registry = before
             raise
@@ -401,7 +437,11 @@ class DiscoverySession:
     def thumbnail(self, key: str) -> bytes:
         """A small JPEG or PNG of an image."""
         intake, file = self.file_of(key)
-        return intake.thumbnail(file)
+        return intake.thumbnails([file])[key]
+
+    def thumbnails(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """Those of several of the newest images, by key."""
+        return self.current.intake.thumbnails([self.current.files[key] for key in keys])
 
     def why(self, key: str) -> Explanation:
         """What the model looked at in an image, the parts it saw, and the prompts that acted.

@@ -14,13 +14,24 @@ from promptccd.registry.edits import (
     Rename,
     Split,
 )
-from promptccd.registry.files import PROTOTYPES, REGISTRY, has_registry, load_registry, save_registry
+from promptccd.registry.files import (
+    JOURNAL,
+    LONGEST_JOURNAL,
+    PROTOTYPES,
+    REGISTRY,
+    Journal,
+    has_registry,
+    load_registry,
+    save_registry,
+)
 from promptccd.registry.matching import StageGroups
 from promptccd.registry.registry import ActivePrototypes, CategoryRegistry
 from promptccd.registry.tables import Category, CategoryState
 
 __all__ = [
     "GROUPING",
+    "JOURNAL",
+    "LONGEST_JOURNAL",
     "PROTOTYPES",
     "REGISTRY",
     "ActivePrototypes",
@@ -30,6 +41,7 @@ __all__ = [
     "CategoryState",
     "Confirm",
     "Edit",
+    "Journal",
     "LogEntry",
     "Merge",
     "Move",

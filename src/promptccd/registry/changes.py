@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from promptccd.registry.tables import Pair, Patch, Tables
 
@@ -39,6 +41,25 @@ class History:
     log: list[LogEntry] = field(default_factory=list)
     redo: list[LogEntry] = field(default_factory=list)
     next_number: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a registry from one state to the next, as a journal has it.
+
+    Attributes:
+        action: whether the entry was made, taken back, or made again.
+        number: of the entry.
+        entry: what was made; `None` for the others, which the log has.
+        prototypes: ``(R, D)`` that it appended.
+        next_id: first id that is free after it.
+    """
+
+    action: Literal["do", "undo", "redo"]
+    number: int
+    entry: LogEntry | None = None
+    prototypes: np.ndarray | None = None
+    next_id: int = 0
 
 
 @dataclass(frozen=True)

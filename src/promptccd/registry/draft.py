@@ -37,12 +37,8 @@ class Draft:
 
     def put(self, table: str, key: Any, value: Any) -> None:
         """Set a value in a table; `None` removes it."""
-        values = getattr(self.tables, table)
-        self._before[table].setdefault(key, values.get(key))
-        if value is None:
-            values.pop(key, None)
-        else:
-            values[key] = value
+        self._before[table].setdefault(key, getattr(self.tables, table).get(key))
+        self.tables.put(table, key, value)
 
     def change(self, identity: int, **fields: Any) -> None:
         """Change fields of a category."""
@@ -140,11 +136,8 @@ class Draft:
     def discard(self) -> None:
         """Put everything back."""
         for name, values in self._before.items():
-            table = getattr(self.tables, name)
             for key, before in values.items():
-                table.pop(key, None)
-                if before is not None:
-                    table[key] = before
+                self.tables.put(name, key, before)
 
     def _resize(self, identity: int, step: int) -> None:
         category = self.tables.categories[identity]

@@ -104,8 +104,7 @@ class Merge(Edit):
         if len(merged) < 2:
             raise RegistryError(f"Expected at least two categories to merge, got {list(self.categories)}.")
         survivor, *others = sorted(merged, key=lambda each: (not each.known, each.id))
-        retired = {each.id for each in others}
-        members = [key for key, category in draft.tables.members.items() if category in retired]
+        members = [key for each in others for key in draft.tables.members_of(each.id)]
         self._unlink(draft, {each.id for each in merged})
         for key in members:
             draft.place(key, survivor.id, pin=key in draft.tables.pinned)

@@ -2,10 +2,15 @@
 
 The prototypes are written first. A save that is cut off between the two files therefore leaves the old JSON, and its
 prototypes under another name, where loading finds them: a whole registry.
+
+What is corrected often has a journal beside it, ``journal.jsonl``: a line for each correction since the registry was
+written whole, see `Journal`.
 """
 
+import base64
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
@@ -17,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from promptccd.errors import RegistryError
-from promptccd.registry.changes import LONGEST_TIME, History, LogEntry
+from promptccd.registry.changes import LONGEST_TIME, History, LogEntry, Step
 from promptccd.registry.registry import NOTHING_YET, CategoryRegistry
 from promptccd.registry.tables import (
     DIFFERENT,
@@ -30,10 +35,13 @@ from promptccd.registry.tables import (
     Patch,
     Tables,
 )
-from promptccd.storage import newer_format, refuse_links, write_file
+from promptccd.storage import append_to, newer_format, read_lines, refuse_links, write_file
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
-REGISTRY, PROTOTYPES = "registry.json", "registry.safetensors"
+REGISTRY, PROTOTYPES, JOURNAL = "registry.json", "registry.safetensors", "journal.jsonl"
+LONGEST_JOURNAL = 200  # lines, beyond which the registry is written whole again
 PREVIOUS = ".previous-registry.safetensors"  # prototypes of the JSON that is there, while both are replaced
 LARGEST_JSON = 512 * 2**20  # bytes; about five million images
 LARGEST_PROTOTYPES = 2 * 2**30  # bytes
@@ -46,16 +54,16 @@ def has_registry(folder: str | Path) -> bool:
 
 
 def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
-    """Write a registry into a folder that exists, replacing the one that is there.
+    """Write a registry into a folder that exists, replacing the one that is there and the journal of that.
 
-    Equal registries give equal bytes.
+    Equal registries give equal bytes, and those that are there are left alone.
 
     Raises:
         DiskError: it cannot be written; the old one is still there.
         RunError: a link stands under one of the names.
     """
     place = Path(folder)
-    refuse_links(place, (REGISTRY, PROTOTYPES, PREVIOUS))
+    refuse_links(place, (REGISTRY, PROTOTYPES, PREVIOUS, JOURNAL))
     rows = np.ascontiguousarray(registry.prototypes, dtype=np.float32)
     values = {
         "format": FORMAT,
@@ -68,11 +76,13 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
         "log": [write_entry(entry) for entry in registry.log],
         "redo": [write_entry(entry) for entry in registry.redo_stack],
     }
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    _keep_previous(place)
-    write_file(place / PROTOTYPES, save({"prototypes": rows}))
-    write_file(place / REGISTRY, text)
+    contents = {PROTOTYPES: save({"prototypes": rows}), REGISTRY: _plain_json(values)}
+    if any(_content(place / name) != content for name, content in contents.items()):
+        _keep_previous(place)
+        for name, content in contents.items():
+            write_file(place / name, content)
     (place / PREVIOUS).unlink(missing_ok=True)
+    (place / JOURNAL).unlink(missing_ok=True)
 
 
 def load_registry(folder: str | Path) -> CategoryRegistry:
@@ -81,21 +91,140 @@ def load_registry(folder: str | Path) -> CategoryRegistry:
     Raises:
         RegistryError: there is none, it is damaged or contradicts itself, or a newer version wrote it.
     """
+    return _load(folder)[0]
+
+
+def _load(folder: str | Path) -> tuple[CategoryRegistry, str]:
+    """A registry, and the SHA-256 of its JSON."""
     path = Path(folder) / REGISTRY
     if not path.is_file():
         raise RegistryError(
             f"{Path(folder).name} holds no {REGISTRY}: give the folder of a finished stage, or one that discover wrote."
         )
     try:
-        values, previous = _read_json(path), Path(folder) / PREVIOUS
+        content, previous = _read(path), Path(folder) / PREVIOUS
+        values = _parsed(content)
         try:
-            return _registry(values, Path(folder) / PROTOTYPES)
+            registry = _registry(values, Path(folder) / PROTOTYPES)
         except RegistryError:
             if not previous.is_file():
                 raise
-            return _registry(values, previous)
+            registry = _registry(values, previous)
     except RegistryError as error:
         raise RegistryError(f"{REGISTRY} is refused: {error}") from error
+    return registry, hashlib.sha256(content).hexdigest()
+
+
+class Journal:
+    """A registry that is corrected a line at a time, whatever number of images it has.
+
+    The first line names the JSON that the others go on from; those of an earlier one are in it already. Who writes
+    holds a lock.
+
+    Args:
+        folder: where `save_registry` has put a registry.
+
+    Attributes:
+        registry: as the lines have left it; what happens to it is written by `write`.
+        lines: how many there are.
+
+    Raises:
+        RegistryError: there is none, or it or a line is damaged, or of a newer version.
+        RunError: a link stands under the name of the journal.
+    """
+
+    def __init__(self, folder: str | Path):
+        self._path = Path(folder) / JOURNAL
+        self.registry, self._snapshot = _load(folder)
+        self._end, lines = 0, list[bytes]()
+        found, end = read_lines(self._path, LARGEST_JSON)
+        try:
+            if found and self._is_ours(_parsed(found[0])):
+                self._end, lines = end, found[1:]
+            for line in lines:
+                self.registry.take(_read_step(_parsed(line)))
+        except RegistryError as error:
+            raise RegistryError(f"{JOURNAL} is refused: {error}") from error
+        self.lines = len(lines)
+        self.registry.note_steps()
+
+    def _is_ours(self, header: Any) -> bool:
+        newer = newer_format(header.get("format"), FORMAT) if isinstance(header, dict) else None
+        if newer is not None:
+            raise RegistryError(f"it {newer}")
+        named = read_object(header, "the first line", ("format", "registry"))["registry"]
+        if named != self._snapshot:
+            logger.warning("%s belongs to an earlier %s and is left out.", self._path, REGISTRY)
+        return bool(named == self._snapshot)
+
+    @property
+    def pending(self) -> bytes:
+        """The lines that `write` will append."""
+        steps = [_write_step(step) for step in self.registry.steps or ()]
+        header = {"format": FORMAT, "registry": self._snapshot}
+        lines = [header, *steps] if steps and not self._end else steps
+        return b"".join(_plain_json(line) + b"\n" for line in lines)
+
+    @property
+    def mark(self) -> str:
+        """What no other state of this folder will ever have, once `pending` is written."""
+        return f"{self._snapshot} {self._end + len(self.pending)}"
+
+    def write(self) -> None:
+        """Append what happened, on the disk when this returns; a registry that a stage was added to is written whole.
+
+        Raises:
+            DiskError: it cannot be written, and is not; load it again.
+        """
+        if self.registry.steps is None:
+            self.write_whole()
+        elif lines := self.pending:
+            append_to(self._path, self._end, lines)
+            self._end, self.lines = self._end + len(lines), self.lines + len(self.registry.steps)
+            self.registry.note_steps()
+
+    def write_whole(self) -> None:
+        """Write the registry, which needs no lines then.
+
+        Raises:
+            DiskError: it cannot be written; what is there stays.
+        """
+        save_registry(self.registry, self._path.parent)
+        self._snapshot = hashlib.sha256(_read(self._path.with_name(REGISTRY))).hexdigest()
+        self._end = self.lines = 0
+        self.registry.note_steps()
+
+
+def _write_step(step: Step) -> dict[str, Any]:
+    if step.entry is None:
+        return {step.action: step.number}
+    rows = np.zeros((0, 0)) if step.prototypes is None else step.prototypes
+    vectors = base64.b64encode(np.ascontiguousarray(rows, dtype="<f4").tobytes()).decode()
+    return {
+        "entry": write_entry(step.entry), "next_id": step.next_id, "prototypes": vectors, "width": rows.shape[1]
+    }  # fmt: skip
+
+
+def _read_step(values: Any) -> Step:
+    for action in ("undo", "redo"):
+        if type(values) is dict and values.keys() == {action}:
+            return Step(action, read_number(values[action], "the number of a log entry"))
+    read_object(values, "a step", ("entry", "next_id", "prototypes", "width"))
+    entry, width = read_entry(values["entry"]), read_number(values["width"], "the width of prototypes")
+    try:
+        rows = np.frombuffer(base64.b64decode(values["prototypes"], validate=True), dtype="<f4")
+        shaped = rows.reshape(-1, width) if width else None
+    except (ValueError, TypeError) as error:
+        raise RegistryError(f"The prototypes of entry {entry.number} are damaged.") from error
+    return Step("do", entry.number, entry, shaped, read_number(values["next_id"], "next_id"))
+
+
+def _plain_json(values: Any) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
 def _registry(values: Any, prototypes: Path) -> CategoryRegistry:
@@ -124,13 +253,15 @@ def _registry(values: Any, prototypes: Path) -> CategoryRegistry:
     )
 
 
-def _read_json(path: Path) -> Any:
+def _read(path: Path) -> bytes:
     if (size := path.stat().st_size) > LARGEST_JSON:
         raise RegistryError(f"it has {size} bytes, more than the {LARGEST_JSON} that a registry may have.")
+    return path.read_bytes()
+
+
+def _parsed(content: bytes) -> Any:
     try:
-        return json.loads(
-            path.read_bytes().decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique
-        )
+        return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except RecursionError as error:
         raise RegistryError("it is nested too deeply.") from error
     except RegistryError:
@@ -175,7 +306,7 @@ def _keep_previous(folder: Path) -> None:
         return
     if (folder / PREVIOUS).is_file():
         try:
-            _read_prototypes(folder / PROTOTYPES, _read_json(folder / REGISTRY)["prototypes"])
+            _read_prototypes(folder / PROTOTYPES, _parsed(_read(folder / REGISTRY))["prototypes"])
         except (RegistryError, KeyError, TypeError):
             return
     write_file(folder / PREVIOUS, (folder / PROTOTYPES).read_bytes())

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
-from promptccd.registry.changes import GROUPING, LONGEST_TIME, History, LogEntry, StageChange, compare
+from promptccd.registry.changes import GROUPING, LONGEST_TIME, History, LogEntry, StageChange, Step, compare
 from promptccd.registry.draft import Draft
 from promptccd.registry.edits import Edit
 from promptccd.registry.growth import grow
@@ -20,7 +20,9 @@ from promptccd.registry.matching import StageGroups
 from promptccd.registry.tables import Category, CategoryState, Patch, Tables, check_name, mended_name
 
 
-def check_tables(tables: Tables, *, num_known: int, num_rows: int, next_id: int) -> None:
+def check_tables(
+    tables: Tables, *, num_known: int, num_rows: int, next_id: int, patch: Patch | None = None
+) -> None:
     """Refuse tables that contradict themselves.
 
     Args:
@@ -28,17 +30,27 @@ def check_tables(tables: Tables, *, num_known: int, num_rows: int, next_id: int)
         num_known: ids below it were labelled at stage 0.
         num_rows: rows of prototypes.
         next_id: first id that was never given.
+        patch: look at nothing but what it changed; the rest was looked at before.
 
     Raises:
         RegistryError: the message names the category or image and what is wrong.
     """
-    for identity, category in tables.categories.items():
+    identities = tables.categories.keys() | tables.homes.keys() if patch is None else patch.categories
+    for identity in sorted(identities):
+        if (category := tables.categories.get(identity)) is None:
+            if tables.homes.get(identity):
+                raise RegistryError(f"Images are in category {identity}, which does not exist.")
+            continue
         for problem in _category_problems(tables, identity, category, num_known, num_rows, next_id):
             raise RegistryError(f"Category {identity} {problem}.")
+        if (count := len(tables.homes.get(identity, ()))) != category.size:
+            raise RegistryError(
+                f"Category {identity} says that it has {category.size} images, but {count} are in it."
+            )
     names = Counter(each.name for each in tables.not_retired())
     if repeated := [name for name, count in names.items() if count > 1]:
         raise RegistryError(f"Two categories are called {repeated[0]!r}.")
-    for problem in _image_problems(tables):
+    for problem in _image_problems(tables, None if patch is None else patch.images):
         raise RegistryError(problem)
     if tables.links:
         tables.constraints(only_linked=True)
@@ -78,30 +90,30 @@ def _merge_problems(tables: Tables, category: Category) -> Iterator[str]:
         target = tables.categories[target].merged_into
 
 
-def _image_problems(tables: Tables) -> Iterator[str]:
-    sizes = Counter(tables.members.values())
-    for category in tables.categories.values():
-        if (count := sizes.pop(category.id, 0)) != category.size:
-            yield f"Category {category.id} says that it has {category.size} images, but {count} are in it."
-    for identity in sizes:
-        yield f"Images are in category {identity}, which does not exist."
+def _image_problems(tables: Tables, changed: set[str] | None) -> Iterator[str]:
+    """What is wrong with images: with all of them, or with those that changed."""
+
+    def among(name: str) -> Set[str]:
+        keys: KeysView[str] = getattr(tables, name).keys()
+        return keys if changed is None else changed & keys
+
     for name in ("members", "confidences", "pinned", "forbidden"):
-        if strangers := getattr(tables, name).keys() - tables.images.keys():
+        if strangers := [key for key in among(name) if key not in tables.images]:
             yield f"Image {min(strangers)!r} is in {name} but not among the images."
-    yield from _statement_problems(tables)
+    for key in among("pinned"):
+        if tables.members.get(key) != tables.pinned[key]:
+            yield f"Image {key!r} is pinned to category {tables.pinned[key]} but is not in it."
+    yield from _statement_problems(tables, among("forbidden"))
 
 
-def _statement_problems(tables: Tables) -> Iterator[str]:
+def _statement_problems(tables: Tables, kept_out: Set[str]) -> Iterator[str]:
     for pair in tables.links:
-        if not tables.images.keys() >= set(pair) or pair[0] >= pair[1]:
+        if not all(key in tables.images for key in pair) or pair[0] >= pair[1]:
             yield f"The answer about {pair[0]!r} and {pair[1]!r} is not about two images, the smaller key first."
-    for key, identity in tables.pinned.items():
-        if tables.members.get(key) != identity:
-            yield f"Image {key!r} is pinned to category {identity} but is not in it."
-    for key, identities in tables.forbidden.items():
-        if tables.members.get(key) in identities:
+    for key in kept_out:
+        if tables.members.get(key) in tables.forbidden[key]:
             yield f"Image {key!r} is in category {tables.members[key]}, which is forbidden to it."
-        if unknown := [each for each in identities if each not in tables.categories]:
+        if unknown := [each for each in tables.forbidden[key] if each not in tables.categories]:
             yield f"Image {key!r} was taken out of category {unknown[0]}, which does not exist."
 
 
@@ -157,6 +169,7 @@ class CategoryRegistry:
         free = max(self._tables.categories, default=-1) + 1
         self._next_id = max(free, num_known) if next_id is None else next_id
         self._history = history or History()
+        self._steps: list[Step] | None = None
         self._check()
 
     @property
@@ -285,12 +298,13 @@ class CategoryRegistry:
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _check(self) -> None:
+    def _check(self, patch: Patch | None = None) -> None:
         check_tables(
             self._tables,
             num_known=self.num_known,
             num_rows=len(self._prototypes),
             next_id=self._next_id,
+            patch=patch,
         )
 
     @classmethod
@@ -459,6 +473,7 @@ class CategoryRegistry:
             )
         self._apply(entry.patch.inverse())
         self._history.redo.append(self._history.log.pop())
+        self._note(Step("undo", entry.number))
         return entry
 
     def redo(self) -> LogEntry:
@@ -473,7 +488,52 @@ class CategoryRegistry:
         assert entry.patch is not None
         self._apply(entry.patch)
         self._history.log.append(self._history.redo.pop())
+        self._note(Step("redo", entry.number))
         return entry
+
+    @property
+    def steps(self) -> list[Step] | None:
+        """What happened since `note_steps`, in order; `None` if a stage came, which no step says."""
+        return self._steps
+
+    def note_steps(self) -> None:
+        """Begin to note every step, for a journal."""
+        self._steps = []
+
+    def take(self, step: Step) -> None:
+        """Let a step happen that was noted in this very state.
+
+        Raises:
+            RegistryError: it does not fit this state.
+        """
+        if step.action != "do":
+            came = self.undo() if step.action == "undo" else self.redo()
+            if came.number != step.number:
+                raise RegistryError(f"It is entry {came.number} whose turn it is, not {step.number}.")
+            return
+        entry, rows = step.entry, step.prototypes
+        if entry is None or entry.patch is None or entry.number != self._history.next_number:
+            raise RegistryError(f"Expected what entry {self._history.next_number} changes.")
+        if step.next_id < self._next_id or entry.stage != self._stage:
+            raise RegistryError(
+                f"Entry {entry.number} is of stage {entry.stage}, the next id {step.next_id}."
+            )
+        draft = self._draft()
+        for row in () if rows is None else rows:
+            draft.append_prototype(row)
+        draft.next_id = step.next_id
+        before, after = self._prototypes, self._next_id
+        self._extend(draft)
+        try:
+            self._apply(entry.patch)
+        except RegistryError:
+            self._prototypes, self._next_id = before, after
+            raise
+        self._enter(entry)
+
+    def _note(self, step: Step) -> None:
+        if self._steps is not None:
+            self._steps.append(step)
 
     def _settle(self) -> None:
         """Nothing so far can be undone any more."""
@@ -495,22 +555,34 @@ class CategoryRegistry:
         keep_patch: bool = True,
         time: str | None = None,
     ) -> LogEntry:
+        self._extend(draft)
+        entry = LogEntry(
+            self._history.next_number, kind, what, self._stage, time, patch if keep_patch else None
+        )
+        self._enter(entry)
+        if keep_patch:
+            rows = np.stack(draft.rows) if draft.rows else None
+            self._note(Step("do", entry.number, entry, rows, self._next_id))
+        else:
+            self._steps = None
+        return entry
+
+    def _extend(self, draft: Draft) -> None:
+        """Take in the prototypes and ids of a draft."""
         if draft.rows:
             rows = np.stack(draft.rows)
             self._prototypes = np.concatenate([self._prototypes, rows]) if len(self._prototypes) else rows
         self._next_id = draft.next_id
-        entry = LogEntry(
-            self._history.next_number, kind, what, self._stage, time, patch if keep_patch else None
-        )
-        self._history.next_number += 1
+
+    def _enter(self, entry: LogEntry) -> None:
+        self._history.next_number = entry.number + 1
         self._history.log.append(entry)
         self._history.redo.clear()
-        return entry
 
     def _apply(self, patch: Patch) -> None:
         patch.apply(self._tables)
         try:
-            self._check()
+            self._check(patch)
         except RegistryError:  # only a file that was written by hand gets here
             patch.inverse().apply(self._tables)
             raise

@@ -145,6 +145,21 @@ class Tables:
     forbidden: dict[str, tuple[int, ...]] = field(default_factory=dict)
     links: dict[Pair, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._homes: dict[int, set[str]] | None = None  # the inverse of members, once it is asked for
+
+    def put(self, name: str, key: Any, value: Any) -> None:
+        """Set a value in a table; `None` removes it. Whoever changes tables that are in use does it here."""
+        table = getattr(self, name)
+        if name == "members" and self._homes is not None:
+            self._homes.get(table.get(key, value), set()).discard(key)
+            if value is not None:
+                self._homes.setdefault(value, set()).add(key)
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+
     def copy(self) -> "Tables":
         """Tables of their own with the same values; values are never changed in place."""
         return Tables(**{name: dict(getattr(self, name)) for name in TABLE_NAMES})
@@ -181,8 +196,17 @@ class Tables:
         ]
 
     def members_of(self, identity: int) -> list[str]:
-        """Keys of a category's images, sorted."""
-        return sorted(key for key, category in self.members.items() if category == identity)
+        """Keys of a category's images, sorted; after the first call this costs what these images cost."""
+        return sorted(self.homes.get(identity, ()))
+
+    @property
+    def homes(self) -> Mapping[int, Collection[str]]:
+        """Keys of images by category."""
+        if self._homes is None:
+            self._homes = {}
+            for key, category in self.members.items():
+                self._homes.setdefault(category, set()).add(key)
+        return self._homes
 
     def constraints(self, only_linked: bool = False) -> GroupingConstraints:
         """What people have said about images.
@@ -228,6 +252,19 @@ class Patch:
 
     changes: Changes
 
+    @property
+    def images(self) -> set[str]:
+        """Keys of the images that it speaks of."""
+        pairs = {key for pair in self.changes.get("links", ()) for key in pair}
+        rest = (name for name in self.changes if name not in ("categories", "links"))
+        return pairs.union(*(self.changes[name] for name in rest))
+
+    @property
+    def categories(self) -> set[int]:
+        """Ids of the categories that it speaks of, or moves images into or out of."""
+        homes = {each for pair in self.changes.get("members", {}).values() for each in pair}
+        return {*self.changes.get("categories", ()), *homes} - {None}
+
     def inverse(self) -> "Patch":
         """The patch that takes this one back."""
         return Patch(
@@ -252,9 +289,5 @@ class Patch:
                         f"{table.get(key)!r}. The file was altered; use an earlier checkpoint."
                     )
         for name, changes in self.changes.items():
-            table = getattr(tables, name)
             for key, (_, after) in changes.items():
-                if after is None:
-                    table.pop(key, None)
-                else:
-                    table[key] = after
+                tables.put(name, key, after)

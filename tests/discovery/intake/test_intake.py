@@ -196,7 +196,10 @@ def test_thumbnails_are_small_and_without_metadata(tmp_path):
     (tmp_path / "digit.png").write_bytes(encoded(distinct(2, 8, 8), "PNG"))
     (tmp_path / "strip.png").write_bytes(encoded(distinct(3, 3000, 1), "PNG"))
     with read_intake(tmp_path) as intake:
-        opened = {file.name: PilImage.open(io.BytesIO(intake.thumbnail(file))) for file in intake.used}
+        opened = {
+            file.name: PilImage.open(io.BytesIO(intake.thumbnails([file])[file.content_hash]))
+            for file in intake.used
+        }
         digit = next(file for file in intake.used if file.name == "digit.png")
         assert np.array_equal(np.asarray(opened["digit.png"]), np.asarray(intake.open(digit)))
     assert opened["large.jpg"].size == (128, 43)
@@ -420,7 +423,7 @@ def left_behind(intake):
     return (
         intake.files,
         intake.near_duplicates,
-        [intake.thumbnail(file) for file in intake.used],
+        [intake.thumbnails([file])[file.content_hash] for file in intake.used],
         [intake.view_of(file, VIEW).numpy().tobytes() for file in intake.used],
     )
 
@@ -474,7 +477,9 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch, workers)
         assert left_behind(intake) == expected
     monkeypatch.setattr(intake_module, "VIEW_BYTES", 0)
     with read_intake(photos, view=VIEW, workers=workers) as intake:  # no room for any, in memory or on disk
-        assert intake.bytes_in_memory == sum(len(intake.thumbnail(file)) for file in intake.used)
+        assert intake.bytes_in_memory == sum(
+            len(intake.thumbnails([file])[file.content_hash]) for file in intake.used
+        )
         assert left_behind(intake) == expected
 
 

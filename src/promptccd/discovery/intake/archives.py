@@ -14,7 +14,7 @@ from typing import Any
 
 from promptccd.data.file_names import display_name, is_system_folder, system_reason, unsafe_reason
 from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.sources import Entry, ImageSource, inside, read_regular_file, too_large
+from promptccd.data.sources import Entry, ImageSource, Stamp, inside, read_regular_file, too_large
 from promptccd.errors import DataError
 
 _ENTRY_START = b"PK\x01\x02"
@@ -56,7 +56,9 @@ class ArchiveSource(ImageSource):
             )
         except OSError as error:
             raise DataError(f"{self.name} cannot be opened: {error.strerror}.") from error
-        self._size = os.fstat(self._stream.fileno()).st_size
+        found = os.fstat(self._stream.fileno())
+        self._size = found.st_size
+        self._stamp = Stamp(os.path.abspath(path), found.st_size, found.st_mtime_ns)
         self._archive: zipfile.ZipFile | None = None
         self._unpacked = 0
         self._read: set[int] = set()  # where members begin that were read once
@@ -118,6 +120,12 @@ class ArchiveSource(ImageSource):
             raise SkippedFileError("damaged member of the archive") from None
         self._read.add(member.header_offset)
         return b"".join(pieces)
+
+    def stamp(self, entry: Entry) -> Stamp:
+        """Of a member: by its archive's size and time, its place in it, and the sum that it is said to have."""
+        member: zipfile.ZipInfo = entry.key
+        place = f"{self._size}-{member.header_offset}-{member.CRC:08x}"
+        return Stamp(f"{self._stamp.path}/{place}", member.file_size, self._stamp.mtime_ns)
 
     def close(self) -> None:
         """Close the file."""
@@ -265,6 +273,14 @@ class FolderSource(ImageSource):
             path = inside(path, (self._root,))
         return read_regular_file(path, limits, budget)
 
+    def stamp(self, entry: Entry) -> Stamp | None:
+        """That of a file; of a link that of what it leads to."""
+        path = os.path.join(self._root, entry.key)
+        try:
+            return Stamp.of(inside(path, (self._root,)) if os.path.islink(path) else path)
+        except SkippedFileError:
+            return None
+
     def _walk(self) -> Iterator[Entry]:
         waiting = [""]
         while waiting:
@@ -317,3 +333,7 @@ class UploadSource(ImageSource):
     def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
         """The bytes of a file, which must be no link."""
         return read_regular_file(entry.key, limits, budget)
+
+    def stamp(self, entry: Entry) -> Stamp | None:
+        """That of a file."""
+        return Stamp.of(os.path.abspath(entry.key))

@@ -21,7 +21,6 @@ from promptccd.data.duplicates import (
     SeenImage,
     look_at,
     near_duplicates,
-    thumbnail_of,
     view_of,
 )
 from promptccd.data.file_names import display_name
@@ -29,7 +28,7 @@ from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Status, Verdict, decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import BUILT_IN
-from promptccd.data.sources import CombinedSource, Entry, ImageSource
+from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.intake.archives import (
@@ -39,6 +38,7 @@ from promptccd.discovery.intake.archives import (
     UploadSource,
     is_archive,
 )
+from promptccd.discovery.project import Look, SeenFiles
 from promptccd.errors import DataError
 from promptccd.storage import Overflow
 
@@ -101,9 +101,11 @@ class Kept:
 
     Args:
         folder: for what memory has no room for; none makes it again when it is asked for.
+        seen: keeps thumbnails for good.
     """
 
-    def __init__(self, folder: Path | None):
+    def __init__(self, folder: Path | None, seen: SeenFiles | None = None):
+        self.seen = seen
         self.fingerprints: dict[int, Fingerprint] = {}
         self.thumbnails, self.views = Overflow(THUMBNAIL_BYTES, folder), Overflow(VIEW_BYTES, folder)
         self._shape: tuple[int, ...] = ()
@@ -111,10 +113,18 @@ class Kept:
     def add(self, index: int, seen: SeenImage) -> None:
         """Keep what is small, and the rest while there is room."""
         self.fingerprints[index] = seen.fingerprint
-        self.thumbnails.add(index, seen.thumbnail)
+        if self.seen is None:
+            self.thumbnails.add(index, seen.thumbnail)
         if seen.view is not None:
             self._shape = tuple(seen.view.shape)
             self.views.add(index, seen.view.numpy().tobytes())
+
+    def thumbnails_of(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
+        """The thumbnails that were kept, by content hash."""
+        if self.seen is not None:
+            return self.seen.thumbnails([file.content_hash for file in files])
+        found = {file.content_hash: self.thumbnails.get(file.index) for file in files}
+        return {digest: bytes(content) for digest, content in found.items() if content is not None}
 
     def view(self, index: int) -> Tensor | None:
         """The view of a file, if it was kept."""
@@ -232,14 +242,28 @@ class Intake:
             raise _undecodable(file)
         return made
 
-    def thumbnail(self, file: IntakeFile) -> bytes:
-        """A JPEG (PNG if it is small) of at most `THUMBNAIL_SIDE` pixels a side, without metadata.
+    def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
+        """Small pictures by content hash, see `SeenImage`; those that were lost are made again.
 
         Raises:
             DataError: as `read_bytes`.
         """
-        kept = self._kept.thumbnails.get(self.original(file).index)
-        return thumbnail_of(self.open(file)) if kept is None else bytes(kept)
+        originals = [self.original(file) for file in files]
+        kept = self._kept.thumbnails_of(originals)
+        made = {
+            file.content_hash: self._thumbnail_made(file)
+            for file in originals
+            if file.content_hash not in kept
+        }
+        if self._kept.seen is not None:
+            self._kept.seen.add_thumbnails(made)
+        return kept | made
+
+    def _thumbnail_made(self, file: IntakeFile) -> bytes:
+        _, seen = look_at(self.read_bytes(file), self._limits.max_pixels, self._view)
+        if seen is None:
+            raise _undecodable(file)
+        return seen.thumbnail
 
     def report(self) -> IntakeReport:
         """Counts and reasons."""
@@ -332,6 +356,7 @@ def read_intake(
     view: EvaluationView | None = None,
     workers: int = 2,
     overflow: Path | None = None,
+    seen: SeenFiles | None = None,
     announce: Callable[[int, float], None] | None = None,
 ) -> Intake:
     """Read every file of a source once and say what became of it. No file stops it, whatever it holds.
@@ -344,7 +369,8 @@ def read_intake(
             not decode again.
         workers: images that are decoded at once; what comes out is the same for any number.
         overflow: folder for thumbnails and views that memory has no room for, in files that vanish with the intake.
-        announce: is told the number of files, and the seconds that each of the first `TRIED` took.
+        seen: files that were read before, which are neither opened nor decoded again, and gets those that are read now.
+        announce: is told how many files have to be read, and the seconds that each of the first `TRIED` of them took.
 
     Raises:
         DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
@@ -353,12 +379,16 @@ def read_intake(
     opened = source if isinstance(source, ImageSource) else find_source(source)
     try:
         entries = opened.entries(limits)
-        reader = _Reader(opened, limits, view, workers, Kept(overflow))
+        reader = _Reader(opened, limits, view, workers, Kept(overflow, seen))
+        stamped = [(entry, reader.stamp(entry)) for entry in entries]
+        unread = sum(not entry.reason and not reader.remembers(stamp) for entry, stamp in stamped)
         started = time.monotonic()
         with ThreadPoolExecutor(workers) as pool:
-            for entry in entries if progress is None else progress(entries, len(entries), "reading images"):
-                if reader.take(entry, pool) == TRIED and announce is not None:
-                    announce(len(entries), (time.monotonic() - started) / TRIED)
+            for entry, stamp in (
+                stamped if progress is None else progress(stamped, len(stamped), "reading images")
+            ):
+                if reader.take(entry, stamp, pool) and reader.num_read == TRIED and announce is not None:
+                    announce(unread, (time.monotonic() - started) / TRIED)
             files = reader.finish()
     except BaseException:
         opened.close()
@@ -390,33 +420,53 @@ class _Reader:
         self._budget = ByteBudget(limits, source.name)
         self._files: list[IntakeFile] = []
         self._first: dict[str, int] = {}  # index of the first file by hash
-        self._waiting: deque[tuple[int, Future[str]]] = deque()
+        self._waiting: deque[tuple[int, Stamp | None, Future[str]]] = deque()
         self._most_waiting, self._waiting_bytes = 2 * workers, 0
-        self._looks: dict[str, Future[tuple[Verdict, SeenImage | None]]] = {}
+        self._looks: dict[str, Future[Look]] = {}
         self._claiming = threading.Lock()
+        self.num_read = 0
 
-    def take(self, entry: Entry, pool: ThreadPoolExecutor) -> int:
-        """Read the next file and hand it to the pool; how many were taken by now."""
-        index = len(self._files)
+    def stamp(self, entry: Entry) -> Stamp | None:
+        """What tells an entry from one that was read before, where that is kept."""
+        return None if entry.reason or self.kept.seen is None else self._source.stamp(entry)
+
+    def remembers(self, stamp: Stamp | None) -> str:
+        """The hash of a file that was read before, and may be read now."""
+        if stamp is None or self.kept.seen is None or stamp.size > self._limits.max_file_bytes:
+            return ""
+        return self.kept.seen.content_of(stamp)
+
+    def take(self, entry: Entry, stamp: Stamp | None, pool: ThreadPoolExecutor) -> bool:
+        """Take the next file, and hand it to the pool unless it is known; whether it was read."""
+        index, known = len(self._files), self.remembers(stamp)
         try:
             if entry.reason:
                 raise SkippedFileError(entry.reason)
-            content = self._source.read(entry, self._limits, self._budget)
+            if stamp is not None and known:
+                self._budget.spend(stamp.size)
+                size, hashed = stamp.size, Future[str]()
+                hashed.set_result(known)
+            else:
+                content = self._source.read(entry, self._limits, self._budget)
+                size, hashed = len(content), pool.submit(self._look, content)
         except SkippedFileError as skipped:
             self._files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
-            return len(self._files)
+            return False
         note = Verdict(Status.NOTED if entry.note else Status.USED, entry.note)
-        self._files.append(IntakeFile(index, entry.name, note, num_bytes=len(content)))
-        self._waiting.append((index, pool.submit(self._look, content)))
-        self._waiting_bytes += len(content)
+        self._files.append(IntakeFile(index, entry.name, note, num_bytes=size))
+        self._waiting.append((index, stamp, hashed))
+        self._waiting_bytes += size
+        self.num_read += not known
         while len(self._waiting) > self._most_waiting or self._waiting_bytes > WAITING_BYTES:
             self._settle()
-        return len(self._files)
+        return not known
 
     def finish(self) -> list[IntakeFile]:
         """All files, once everything is decoded; copies get what their originals got."""
         while self._waiting:
             self._settle()
+        if self.kept.seen is not None:
+            self.kept.seen.flush()
         return [self._like_first(file) for file in self._files]
 
     def _look(self, content: bytes) -> str:
@@ -427,24 +477,37 @@ class _Reader:
                 return digest
             look = self._looks[digest] = Future()
         try:
-            look.set_result(look_at(content, self._limits.max_pixels, self._view))
+            known = None if self.kept.seen is None else self.kept.seen.look(digest)
+            look.set_result(known or look_at(content, self._limits.max_pixels, self._view))
         except BaseException as error:
             look.set_exception(error)
         return digest
 
     def _settle(self) -> None:
-        index, future = self._waiting.popleft()
+        index, stamp, future = self._waiting.popleft()
         digest = future.result()
         file = replace(self._files[index], content_hash=digest)
         self._waiting_bytes -= file.num_bytes
         if self._first.setdefault(digest, index) == index:
-            verdict, seen = self._looks[digest].result()
+            verdict, image = look = self._seen(digest)
             self._looks[digest] = _LOOKED  # what was seen need not stay
-            if seen is not None:
-                self.kept.add(index, seen)
-            size = None if seen is None else seen.size
+            if image is not None:
+                self.kept.add(index, image)
+            if self.kept.seen is not None:
+                self.kept.seen.add_look(digest, look)
+            size = None if image is None else image.size
             file = replace(file, verdict=_joined(verdict, file.verdict), image_size=size)
+        if self.kept.seen is not None and stamp is not None:
+            self.kept.seen.add(stamp, digest)
         self._files[index] = file
+
+    def _seen(self, digest: str) -> Look:
+        """What was seen of a content, now or before."""
+        if digest not in self._looks and self.kept.seen is not None:
+            known = self.kept.seen.look(digest)
+            assert known is not None, "who remembers a file remembers its content"
+            return known
+        return self._looks[digest].result()
 
     def _like_first(self, file: IntakeFile) -> IntakeFile:
         first = self._files[self._first.get(file.content_hash, file.index)]

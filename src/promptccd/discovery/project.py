@@ -1,0 +1,332 @@
+"""What `discover` keeps beside its results: one folder, ``.promptccd``, with one writer.
+
+``project.json`` says what all was made with. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl`` hold the
+categories and every correction, ``before`` those from before the newest stage. ``files.jsonl`` says of every file that
+was read what it holds, by its size and time, so that it need not be opened again. It, ``features`` and ``thumbs`` are
+made again where they are lost or damaged.
+"""
+
+import base64
+import contextlib
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load, save
+
+from promptccd.data.duplicates import Fingerprint, SeenImage
+from promptccd.data.file_names import display_name
+from promptccd.data.images import Status, Verdict
+from promptccd.data.sources import Stamp
+from promptccd.errors import PromptCCDError
+from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
+from promptccd.storage import (
+    append_to,
+    make_folder,
+    make_inside,
+    read_file,
+    read_lines,
+    refuse_links,
+    remove_leftovers,
+    write_file,
+)
+
+logger = logging.getLogger(__name__)
+
+PROJECT = ".promptccd"
+RECORD, BEFORE, FEATURES = "project.json", "before", "features"
+FILES, THUMBS = "files.jsonl", "thumbs"
+
+
+def open_project(out: Path) -> Path:
+    """The folder that everything is kept in, made if it is not there.
+
+    Args:
+        out: that of the results; must exist.
+
+    Raises:
+        RunError: a link stands under a name that will be written.
+        DiskError: it cannot be made.
+    """
+    project = make_inside(out, PROJECT)
+    refuse_links(project, [RECORD, BEFORE, FEATURES, FILES, THUMBS, REGISTRY, PROTOTYPES, JOURNAL])
+    return project
+
+
+def clear_leftovers(project: Path) -> None:
+    """Delete what a killed writer left; only for who holds the lock."""
+    for place in (project, project / BEFORE, project / THUMBS, *project.glob(f"{FEATURES}/*")):
+        if not place.is_symlink():
+            remove_leftovers(place)
+
+
+ROWS = 512  # in a file, so that a new one costs no more than a few megabytes
+LARGEST_PACK = 64 * 2**20  # bytes
+_DIGEST_BYTES = 32
+_PACK = re.compile(r"\d{6}\.safetensors")
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class Packs:
+    """Bytes by content hash, in numbered files of `ROWS` each, of which only the last is ever written again.
+
+    The same content in the same order gives the same files, however often it was interrupted. A file that is damaged is
+    deleted, and said to be.
+
+    Args:
+        folder: made when something is added.
+        name: of the folder in it that the files are in.
+    """
+
+    def __init__(self, folder: Path, name: str):
+        self._parent, self.folder = folder, folder / name
+        self._numbers: dict[str, int] | None = None
+
+    def load(self, digests: Iterable[str]) -> dict[str, bytes]:
+        """What is there of what is asked for.
+
+        Raises:
+            RunError: a link stands in the way.
+        """
+        wanted, numbers = set(digests), self._index()
+        found: dict[str, bytes] = {}
+        for number in sorted({numbers[each] for each in wanted if each in numbers}):
+            found |= self._rows(number, wanted)
+        return found
+
+    def add(self, rows: Mapping[str, bytes]) -> None:
+        """Add what is not there yet; a disk that refuses it is only logged."""
+        try:
+            numbers = self._index()
+            fresh = {digest: row for digest, row in rows.items() if digest not in numbers}
+            if not fresh:
+                return
+            last = max(numbers.values(), default=-1)
+            counted = sum(number == last for number in numbers.values())
+            if 0 < counted < ROWS:
+                fresh = self._rows(last) | fresh
+            else:
+                last += 1
+            make_inside(make_folder(self._parent), self.folder.name)
+            items = list(fresh.items())
+            for number, start in enumerate(range(0, len(items), ROWS), start=last):
+                part = dict(items[start : start + ROWS])
+                write_file(self._path(number), _packed(part))
+                numbers |= dict.fromkeys(part, number)
+        except (OSError, PromptCCDError) as error:
+            logger.warning("%s could not be kept, and will be made again: %s", self.folder.name, error)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.safetensors"
+
+    def _index(self) -> dict[str, int]:
+        """The number of the file that each digest is in."""
+        if self._numbers is None:
+            self._numbers = {}
+            for path in sorted(self.folder.glob("*.safetensors")):
+                if _PACK.fullmatch(path.name):
+                    self._numbers |= dict.fromkeys(self._digests(path), int(path.stem))
+        return self._numbers
+
+    def _digests(self, path: Path) -> list[str]:
+        refuse_links(path.parent, [path.name])
+        if not path.is_file():  # a pipe would be waited for
+            return []
+        try:
+            if path.stat().st_size > LARGEST_PACK:
+                raise ValueError(f"more than {LARGEST_PACK} bytes")
+            with safe_open(path, framework="numpy") as file:
+                return _hexadecimal(file.get_tensor("digests"))
+        except (SafetensorError, OSError, ValueError) as error:
+            return list(self._drop(path, error))
+
+    def _rows(self, number: int, wanted: Container[str] | None = None) -> dict[str, bytes]:
+        """What a file holds, or what is wanted of it."""
+        path = self._path(number)
+        try:
+            tensors = load(read_file(path, LARGEST_PACK))
+            if tensors["sum"].tobytes() != _sum(tensors):
+                raise ValueError("its checksum differs")
+            ends, content = tensors["ends"].tolist(), tensors["content"].data
+            places = zip(_hexadecimal(tensors["digests"]), [0, *ends[:-1]], ends, strict=True)
+            return {
+                digest: bytes(content[start:end])
+                for digest, start, end in places
+                if wanted is None or digest in wanted
+            }
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            return self._drop(path, error)
+
+    def _drop(self, path: Path, error: Exception) -> dict[str, bytes]:
+        logger.warning("%s in %s is damaged and made again (%s).", path.name, self.folder, error)
+        if self._numbers is not None:
+            number = int(path.stem)
+            self._numbers = {digest: each for digest, each in self._numbers.items() if each != number}
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return {}
+
+
+def _packed(rows: Mapping[str, bytes]) -> bytes:
+    digests = np.frombuffer(bytes.fromhex("".join(rows)), dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
+    tensors: dict[str, np.ndarray] = {
+        "digests": digests,
+        "ends": np.cumsum([len(row) for row in rows.values()], dtype=np.int64),
+        "content": np.frombuffer(b"".join(rows.values()), dtype=np.uint8),
+    }
+    return save({**tensors, "sum": np.frombuffer(_sum(tensors), dtype=np.uint8)})
+
+
+def _sum(tensors: Mapping[str, np.ndarray]) -> bytes:
+    digest = hashlib.sha256()
+    for name in ("digests", "ends", "content"):
+        digest.update(tensors[name].tobytes())
+    return digest.digest()
+
+
+def _hexadecimal(digests: np.ndarray) -> list[str]:
+    if digests.ndim != 2 or digests.shape[1] != _DIGEST_BYTES or digests.dtype != np.uint8:
+        raise ValueError(f"digests are {digests.dtype} {digests.shape}")
+    return [bytes(row).hex() for row in digests]
+
+
+Look = tuple[Verdict, SeenImage | None]  # what decoding says, and what it leaves of an image
+FORMAT = 1  # of the list of files
+LARGEST_LIST = 4 * 2**30  # bytes, of three million files
+_LONGEST = 4096  # characters of a note
+_MINIATURE = (16, 16, 3)
+
+
+class SeenFiles:
+    """What was seen of files that were read before, in ``files.jsonl``, and their thumbnails in ``thumbs``.
+
+    A line says which content a path holds, and of a new content what was seen of it. Later lines overrule earlier ones.
+
+    Args:
+        project: the folder.
+        made_with: what the decoder was asked for; what was made otherwise is made anew.
+    """
+
+    def __init__(self, project: Path, made_with: Mapping[str, int]):
+        self._path, self._thumbs = project / FILES, Packs(project, THUMBS)
+        self._header = _line({"format": FORMAT, **made_with})
+        self._contents: dict[str, tuple[int, int, str]] = {}
+        self._looks: dict[str, dict[str, Any]] = {}
+        self._fresh, self._fresh_thumbs = list[bytes](), dict[str, bytes]()
+        lines, self._end = read_lines(self._path, LARGEST_LIST)
+        try:
+            if lines and lines[0] + b"\n" != self._header:
+                raise ValueError("it is of another format or for another model")
+            for line in lines[1:]:
+                self._take(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            logger.warning(
+                "%s is not gone on with, and files are read again (%s).", self._path, str(error)[:100]
+            )
+            self._contents, self._looks, self._end = {}, {}, 0
+
+    def _take(self, values: dict[str, Any]) -> None:
+        digest = values["sha256"]
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise ValueError("a hash is none")
+        if (look := values.get("look")) is not None:
+            _read_look(look)
+            self._looks[digest] = look
+        if digest not in self._looks:
+            raise ValueError(f"nothing is said of {digest[:12]}")
+        if "path" in values:
+            path, size, mtime_ns = values["path"], values["size"], values["mtime_ns"]
+            if (type(path), type(size), type(mtime_ns)) != (str, int, int):
+                raise ValueError("a file is described by other kinds of values")
+            self._contents[path] = (size, mtime_ns, digest)
+
+    def content_of(self, stamp: Stamp) -> str:
+        """The content hash of a file that has not changed since it was read; empty if it was not, or has."""
+        size, mtime_ns, digest = self._contents.get(stamp.path, (-1, -1, ""))
+        return digest if (size, mtime_ns) == (stamp.size, stamp.mtime_ns) else ""
+
+    def look(self, digest: str) -> Look | None:
+        """What was seen of a content, without thumbnail and view; `None` if it is new."""
+        values = self._looks.get(digest)
+        return None if values is None else _read_look(values)
+
+    def add_look(self, digest: str, look: Look) -> None:
+        """Keep what was seen of a content, unless it is known."""
+        if digest in self._looks:
+            return
+        verdict, image = look
+        values: dict[str, Any] = {"status": verdict.status.value, "note": verdict.note}
+        if image is not None:
+            self._fresh_thumbs[digest] = image.thumbnail
+            values |= {
+                "image_size": list(image.size),
+                "gradients": image.fingerprint.gradients,
+                "miniature": base64.b64encode(image.fingerprint.miniature.tobytes()).decode(),
+            }
+        self._looks[digest] = values
+        self._append({"sha256": digest, "look": values})
+
+    def add(self, stamp: Stamp, digest: str) -> None:
+        """Keep that a file holds a content, of which was said what was seen."""
+        if self.content_of(stamp) != digest:
+            self._contents[stamp.path] = (stamp.size, stamp.mtime_ns, digest)
+            self._append({**asdict(stamp), "sha256": digest})
+
+    def _append(self, values: Mapping[str, Any]) -> None:
+        self._fresh.append(_line(values))
+        if len(self._fresh_thumbs) >= ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was added; a disk that refuses it is only logged."""
+        self._thumbs.add(self._fresh_thumbs)
+        self._fresh_thumbs = {}
+        lines = b"".join([self._header] * (not self._end) + self._fresh) if self._fresh else b""
+        self._fresh = []
+        try:
+            if lines:
+                append_to(self._path, self._end, lines)
+                self._end += len(lines)
+        except PromptCCDError as error:
+            logger.warning("What was seen of files could not be kept, and they will be read again: %s", error)
+
+    def thumbnails(self, digests: Sequence[str]) -> dict[str, bytes]:
+        """Small pictures of contents, those that are not lost."""
+        return self._thumbs.load(digests)
+
+    def add_thumbnails(self, made: Mapping[str, bytes]) -> None:
+        """Keep those that were lost."""
+        self._thumbs.add(made)
+
+
+def _line(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def _read_look(values: Mapping[str, Any]) -> Look:
+    """What was seen of a content, from values that a stranger may have written.
+
+    Raises:
+        ValueError: something is not what it should be.
+    """
+    note = values["note"]
+    if not isinstance(note, str) or len(note) > _LONGEST or note != display_name(note):
+        raise ValueError("a note is no text on one line")
+    verdict = Verdict(Status(values["status"]), note)
+    if verdict.status is Status.SKIPPED:
+        return verdict, None
+    width, height = values["image_size"]
+    gradients, pixels = values["gradients"], base64.b64decode(values["miniature"], validate=True)
+    if not all(type(each) is int and 0 < each < 2**31 for each in (width, height)):
+        raise ValueError(f"an image is {width} x {height}")
+    if type(gradients) is not int or not 0 <= gradients < 2**64:
+        raise ValueError("a fingerprint has other bits")
+    miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(_MINIATURE)
+    return verdict, SeenImage((width, height), Fingerprint(gradients, miniature), b"")

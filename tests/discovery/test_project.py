@@ -1,0 +1,369 @@
+"""What one run of discover leaves to the next: it costs what is new, and whatever is lost or damaged is made again."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch.nn import Module
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from promptccd.cli.main import main
+from promptccd.data import duplicates
+from promptccd.discovery import project, registry_in
+from promptccd.discovery.project import FEATURES, FILES, PROJECT, THUMBS, Packs, SeenFiles
+from promptccd.models import CategoryDiscoveryModel
+from tests.discovery.conftest import write_pictures
+
+_opened: list[str] | None = None
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    if _opened is not None and event == "open" and isinstance(arguments[0], str):
+        _opened.append(arguments[0])
+
+
+sys.addaudithook(_audit)  # which nothing takes away again
+
+
+class Cost:
+    """How many images a run decoded and embedded, and what it opened below a folder."""
+
+    def __init__(self) -> None:
+        self.decoded, self.embedded, self.opened = 0, 0, list[str]()
+
+
+@contextmanager
+def costs(below: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cost]:
+    global _opened
+    cost, decode = Cost(), duplicates.decode_image
+
+    def decoding(content: bytes, **options: object) -> object:
+        cost.decoded += 1
+        return decode(content, **options)
+
+    def forward(module: Module, given: tuple[object, ...]) -> None:
+        if isinstance(module, CategoryDiscoveryModel):
+            cost.embedded += len(given[0])
+
+    hook = register_module_forward_pre_hook(forward)
+    _opened = []
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(duplicates, "decode_image", decoding)
+            yield cost
+    finally:
+        hook.remove()
+        cost.opened = sorted(
+            os.path.relpath(path, below) for path in _opened or () if path.startswith(f"{below}/")
+        )
+        _opened = None
+
+
+@pytest.fixture
+def run(backbone_folder: Path, tmp_path: Path) -> Callable[..., None]:
+    def discover(images: Path, out: str = "out", *options: str) -> None:
+        assert (
+            main(["discover", str(backbone_folder), str(images), "--out", str(tmp_path / out), *options]) == 0
+        )
+
+    return discover
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    folder = write_pictures(tmp_path / "album", [0, 1, 2, 3], per_category=4)
+    (folder / "page.png").write_bytes(b"<html>")
+    (folder / "z copy.png").write_bytes((folder / "0-000.png").read_bytes())
+    pixels = np.random.default_rng(0).integers(0, 256, (400, 300, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / "photograph.jpg")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def rows_of(out: Path) -> dict[str, dict[str, str]]:
+    with (out / "assignments.csv").open(encoding="utf-8", newline="") as stream:
+        return {row["file"]: row for row in csv.DictReader(stream)}
+
+
+def test_a_second_run_opens_no_image_and_writes_the_same(run, album, tmp_path, monkeypatch):
+    with costs(album, monkeypatch) as cost:
+        run(album)
+    assert (cost.decoded, cost.embedded, len(set(cost.opened))) == (18, 17, 19)
+    before = contents(tmp_path / "out")
+    stamps = {path: path.stat() for path in album.iterdir()}
+    for path, found in stamps.items():  # other content under the same size and time would not be seen
+        path.write_bytes(bytes(found.st_size))
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    with costs(album, monkeypatch) as cost:
+        run(album)
+    assert (cost.decoded, cost.embedded, cost.opened) == (0, 0, [])
+    assert contents(tmp_path / "out") == before
+    written = (tmp_path / "out" / "discovery.html").stat().st_ino
+    run(album)
+    assert (tmp_path / "out" / "discovery.html").stat().st_ino == written, "it was not drawn again"
+
+
+def test_what_is_added_is_the_next_stage_and_all_that_is_paid_for(run, album, tmp_path, monkeypatch):
+    run(album)
+    before = rows_of(tmp_path / "out")
+    registry = registry_in(tmp_path / "out")
+    new = write_pictures(tmp_path / "new", [4, 5], per_category=3, seed=9)
+    for path in new.iterdir():
+        shutil.move(path, album / f"new-{path.name}")
+    with costs(album, monkeypatch) as cost:
+        run(album)
+    assert (cost.decoded, cost.embedded, len(set(cost.opened))) == (6, 6, 6)
+    assert all(name.startswith("new-") for name in cost.opened)
+    after = registry_in(tmp_path / "out")
+    assert after.stage == registry.stage + 1
+    assert registry.members.items() <= after.members.items()
+    rows = rows_of(tmp_path / "out")
+    for name, row in before.items():
+        kept = ("category", "name", "sha256", "status", *(["stage"] if row["category"] else []))
+        assert {each: rows[name][each] for each in kept} == {each: row[each] for each in kept}
+    assert {row["stage"] for name, row in rows.items() if name.startswith("new-")} == {str(after.stage)}
+    assert {row["known"] for name, row in rows.items() if name in before and row["category"]} == {"settled"}
+
+
+def test_the_next_folder_costs_its_new_images_and_lists_the_known_ones(run, album, tmp_path, monkeypatch):
+    run(album)
+    before = rows_of(tmp_path / "out")
+    other = write_pictures(tmp_path / "other", [4, 5], per_category=3, seed=9)
+    for name in ("0-000.png", "photograph.jpg", "page.png"):
+        shutil.copy(album / name, other / f"again {name}")
+    with costs(other, monkeypatch) as cost:
+        run(other)
+    assert (cost.decoded, cost.embedded, len(set(cost.opened))) == (6, 6, 9)  # a copy is read, to be known
+    rows = rows_of(tmp_path / "out")
+    assert len(rows) == 9
+    assert rows["again 0-000.png"]["category"] == before["0-000.png"]["category"] != ""
+    assert rows["again photograph.jpg"]["stage"] == before["photograph.jpg"]["stage"]
+    assert rows["again page.png"]["note"] == before["page.png"]["note"] != ""
+    with costs(album, monkeypatch) as cost:
+        run(album)  # the first folder once more
+    assert (cost.decoded, cost.embedded, cost.opened) == (0, 0, [])
+    again = rows_of(tmp_path / "out")
+    assert {name: row["category"] for name, row in again.items()} == {
+        name: row["category"] for name, row in before.items()
+    }
+    sources = json.loads((tmp_path / "out" / PROJECT / "project.json").read_text())["sources"]
+    assert sources == [str(album), str(other)]
+
+
+def test_corrections_of_every_kind_stay_when_images_are_added(run, album, tmp_path):
+    out, kinds = tmp_path / "out", ([4, 5], [6, 4])
+    run(album, "out", "--num_categories", "5")
+    given = set(registry_in(out).categories)
+    for stage, more in enumerate(kinds):
+        registry = registry_in(out)
+        first, second, third, *_ = sorted(
+            (each.id for each in registry.active if each.size > 1), key=lambda each: -each
+        )
+        keys = registry.members_of(first)
+        for words in (
+            ("rename", second, f"heron {stage}"), ("split", third), ("move", second, keys[0]), ("merge", second, third),
+            ("undo",), ("redo",), ("dissolve", first),
+        ):  # fmt: skip
+            assert main(["categories", str(out), *map(str, words)]) == 0
+        before = registry_in(out)
+        assert not (set(before.categories) - set(registry.categories)) & given
+        given |= set(before.categories)
+        for path in write_pictures(
+            tmp_path / f"more {stage}", more, per_category=4, seed=20 + stage
+        ).iterdir():
+            shutil.move(path, album / f"{stage}-{path.name}")
+        run(album)
+        after = registry_in(out)
+        assert before.members.items() <= after.members.items()
+        assert all(after.categories[each].name == before.categories[each].name for each in before.categories)
+        assert min(set(after.categories) - given, default=before.next_id) >= before.next_id
+        assert [entry.what for entry in before.log if entry.time] == [
+            entry.what for entry in after.log if entry.time
+        ]
+        given |= set(after.categories)
+
+
+def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(
+    run, album, tmp_path, monkeypatch
+):
+    run(album)
+    before = rows_of(tmp_path / "out")
+    (album / "deep").mkdir()
+    one, two = min(album.glob("1-*")), min(album.glob("2-*"))
+    one.rename(album / "deep" / "heron.png")
+    os.utime(album / "photograph.jpg")
+    with costs(album, monkeypatch) as cost:
+        run(album)
+    assert (cost.decoded, cost.embedded) == (0, 0)
+    assert cost.opened == ["deep/heron.png", "photograph.jpg"]
+    rows = rows_of(tmp_path / "out")
+    assert rows["deep/heron.png"]["category"] == before[one.name]["category"]
+    assert registry_in(tmp_path / "out").stage == 0
+    found = two.stat()
+    Image.new("RGB", (20, 20), "red").save(two)
+    os.utime(two, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    with costs(album, monkeypatch) as cost:
+        run(album)
+    assert (cost.decoded, cost.embedded, cost.opened) == (1, 1, [two.name])
+    assert rows_of(tmp_path / "out")[two.name]["sha256"] != before[two.name]["sha256"]
+
+
+def test_members_of_an_archive_are_known_by_place_and_sum(run, album, tmp_path, monkeypatch):
+    archive = Path(shutil.make_archive(str(tmp_path / "zipped" / "album"), "zip", album))
+    run(archive)
+    before = contents(tmp_path / "out")
+    with costs(archive.parent, monkeypatch) as cost:
+        run(archive)
+    assert (cost.decoded, cost.embedded) == (0, 0)
+    assert contents(tmp_path / "out") == before
+    run(archive, "elsewhere")
+    os.utime(archive)
+    with costs(archive.parent, monkeypatch) as cost:
+        run(archive)
+    assert (cost.decoded, cost.embedded) == (0, 0)  # unpacked and hashed
+
+
+def test_links_are_known_by_what_they_lead_to(run, album, tmp_path, monkeypatch):
+    (album / "a link.png").symlink_to(max(album.glob("1-*")))
+    run(album)
+    with costs(album, monkeypatch) as cost:
+        run(album)
+    assert cost.opened == []
+    assert rows_of(tmp_path / "out")["a link.png"]["note"].startswith("same bytes as 1-")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda found: b"", lambda found: found[:-9], lambda found: found[: len(found) // 2], lambda found: b"x" * 99,
+        lambda found: bytes(len(found)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("which", [FILES, FEATURES, THUMBS])
+def test_what_can_be_made_again_is(run, album, tmp_path, monkeypatch, damage, which):
+    out = tmp_path / "out"
+
+    def results() -> dict[str, bytes]:
+        """All but small pictures that nothing asked for again."""
+        return {name: content for name, content in contents(out).items() if THUMBS not in name}
+
+    run(album)
+    before = results()
+    place = out / PROJECT / which
+    (path,) = [place] if place.is_file() else place.rglob("*.safetensors")
+    path.write_bytes(damage(path.read_bytes()))
+    (out / "discovery.html").unlink()  # its pictures are asked for
+    run(album)
+    assert results() == before
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    (out / "discovery.html").unlink()
+    run(album)
+    assert results() == before
+    (out / "discovery.html").unlink()
+    with costs(album, monkeypatch) as cost:
+        run(album)
+    assert (cost.decoded, cost.opened) == (0, [])
+
+
+def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):
+    made_with, stamps = (
+        {"enough": 5},
+        [project.Stamp(f"/{number}\udcff.png", 9, number) for number in range(4)],
+    )
+    seen = SeenFiles(tmp_path, made_with)
+    looks = [look_of(bytes([60 * number]) * 99) for number in range(3)]
+
+    def fill(seen: SeenFiles) -> None:
+        for number, stamp in enumerate(stamps):
+            if not seen.content_of(stamp):
+                seen.add_look(f"{number % 3:064x}", looks[number % 3])
+                seen.add(stamp, f"{number % 3:064x}")
+        seen.flush()
+
+    fill(seen)
+    content = (tmp_path / FILES).read_bytes()
+    for length in range(0, len(content) + 1, 7):
+        (tmp_path / FILES).write_bytes(content[:length])
+        fill(SeenFiles(tmp_path, made_with))
+        assert (tmp_path / FILES).read_bytes() == content
+    again = SeenFiles(tmp_path, made_with)
+    assert [again.content_of(stamp) for stamp in stamps] == [f"{number % 3:064x}" for number in range(4)]
+    verdict, image = again.look(f"{1:064x}")
+    assert (verdict, image.size) == (looks[1][0], looks[1][1].size)
+    assert image.fingerprint.gradients == looks[1][1].fingerprint.gradients
+    assert np.array_equal(image.fingerprint.miniature, looks[1][1].fingerprint.miniature)
+    assert again.content_of(project.Stamp(stamps[0].path, 9, 5)) == ""
+    assert SeenFiles(tmp_path, {"enough": 6}).content_of(stamps[0]) == "", "of another view"
+
+
+def look_of(seed: bytes) -> project.Look:
+    pixels = np.resize(np.frombuffer(seed, dtype=np.uint8), (30, 40, 3))
+    return duplicates.look_at(_png(Image.fromarray(pixels)), 10**6, None)
+
+
+def _png(image: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"sha256": "x"}, {"sha256": "a" * 64}, {"sha256": 7}, {"path": 5}, {"size": "1"}, {"mtime_ns": 1.5},
+        {"look": {"note": "a\nb", "status": "skipped"}}, {"look": {"note": "", "status": "odd"}},
+        {"look": {"note": "", "status": "used"}},
+    ],
+)  # fmt: skip
+def test_a_list_that_a_stranger_wrote_is_not_believed(tmp_path, caplog, values):
+    seen = SeenFiles(tmp_path, {})
+    seen.add_look("b" * 64, look_of(b"1"))
+    seen.add(project.Stamp("/a.png", 9, 9), "b" * 64)
+    seen.flush()
+    line = {"path": "/b.png", "size": 1, "mtime_ns": 1, "sha256": "b" * 64, **values}
+    with (tmp_path / FILES).open("a") as stream:
+        stream.write(json.dumps(line) + "\n")
+    again = SeenFiles(tmp_path, {})
+    assert "is not gone on with, and files are read again" in caplog.text
+    assert again.content_of(project.Stamp("/a.png", 9, 9)) == ""
+
+
+def test_a_disk_that_takes_no_more_is_done_without(run, album, tmp_path, monkeypatch, caplog):
+    def full(*given: object) -> None:
+        raise project.PromptCCDError("the disk is full")
+
+    monkeypatch.setattr(project, "append_to", full)
+    monkeypatch.setattr(project, "write_file", full)
+    run(album)
+    assert "could not be kept" in caplog.text
+    assert len(rows_of(tmp_path / "out")) == 19
+    monkeypatch.undo()
+    run(album)
+    run(album, "other")
+    assert contents(tmp_path / "out" / PROJECT / FEATURES) == contents(
+        tmp_path / "other" / PROJECT / FEATURES
+    )
+
+
+def test_adding_a_few_rewrites_no_more_than_one_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, "ROWS", 10)
+    Packs(tmp_path, "packs").add({f"{number:064x}": bytes([number]) for number in range(95)})
+    before = {path.name: path.stat().st_ino for path in (tmp_path / "packs").iterdir()}
+    Packs(tmp_path, "packs").add({f"{number:064x}": bytes([number]) for number in range(90, 99)})
+    after = {path.name: path.stat().st_ino for path in (tmp_path / "packs").iterdir()}
+    assert [name for name in sorted(after) if after[name] != before.get(name)] == ["000009.safetensors"]
+    packs = Packs(tmp_path, "packs")
+    assert packs.load([f"{98:064x}", f"{3:064x}", f"{200:064x}"]) == {f"{98:064x}": b"b", f"{3:064x}": b"\3"}
