@@ -494,9 +494,8 @@ class _Scores:
         return self._best(tree.fewest_groups)
 
     def want_more(self, estimate: CountEstimate) -> bool:
-        """Whether the best may lie beyond the greatest number that was tried."""
-        likeliest = max(self.likelihoods, key=self.likelihoods.__getitem__)
-        return max(estimate.high, likeliest) == max(self.silhouettes)
+        """Whether the best may lie beyond the greatest number that was tried, or nothing good was found so far."""
+        return estimate.high == max(self.silhouettes) or max(self.silhouettes.values()) < OVERLAP
 
     def _best(self, least: int) -> CountEstimate:
         return estimate_by_silhouette(self.silhouettes, self.likelihoods, least)
