@@ -137,6 +137,17 @@ def test_numbers_that_nobody_gives_are_the_papers() -> None:
         assert named == DEFAULTS.get(section, {})
 
 
+@pytest.mark.parametrize("number", [2, 2**63, -(2**64) + 1])
+def test_whole_numbers_are_floats_where_floats_are_wanted(number: int) -> None:
+    """As long as 64 bits hold them."""
+    values = {"cuts": [[number, 1], [1]]}
+    (cut, one), _ = Recipe.from_dict({"data": values}).data.cuts
+    assert (cut, one) == (float(number), 1.0)
+    assert (type(cut), type(one)) == (float, float)
+    with pytest.raises(ConfigurationError, match="cuts"):
+        Recipe.from_dict({"data": {"cuts": [[2**64, 1], [1]]}})
+
+
 @pytest.mark.fault(55)
 @pytest.mark.parametrize(("section", "name", "hint"), FIELDS, ids=lambda value: str(value)[:30])
 def test_a_value_is_taken_or_refused_in_one_line(

@@ -298,6 +298,15 @@ def test_a_split_that_leaves_a_half_too_few_points_loses_to_any_that_does_not():
     assert (smaller >= 20).float().mean() > 0.9
 
 
+def test_one_cluster_has_no_pair() -> None:
+    points, labels = torch.randn(4, 3), torch.tensor([0, 0, 1, 1])
+    for clusters in ([], [1]):
+        pairs = module.nearest_pairs(
+            points, labels, torch.tensor(clusters, dtype=torch.int64), torch.zeros(2).bool()
+        )
+        assert pairs.shape == (0, 2)
+
+
 def test_of_three_points_the_one_far_off_is_a_half_by_itself() -> None:
     """A start from two near ones ends with the middle one on the wrong side; one of six restarts does better."""
     points = torch.tensor([0.0, 0.8, 1.9]).repeat(3000)[:, None]

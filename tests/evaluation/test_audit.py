@@ -22,6 +22,7 @@ from promptccd.evaluation import (
     clustering_accuracy,
     declared_split,
     implied_old_share,
+    published,
     published_rows,
 )
 from promptccd.evaluation.audit import DECLARED_SPLITS
@@ -288,6 +289,22 @@ def test_an_inductive_row_that_is_none() -> None:
 
 
 # --- the table and the command --------------------------------------------------------------------------------
+
+
+def test_rows_are_read_as_they_are_printed() -> None:
+    published._all_rows.cache_clear()
+    (over_seeds,) = published_rows("cifar100", "promptccd", setting="seeds=5")
+    assert over_seeds == PublishedRow(
+        benchmark="cifar100", method="promptccd", protocol="transductive_cacc", backbone="dinov2", setting="seeds=5",
+        stage=None, all=68.75, old=78.35, new=64.63, table="main_result_avg_baselines", forgetting=None,
+        std=(2.3, 0.9, 3.0),
+    )  # fmt: skip
+    average, *stages = sorted(
+        (row for row in published_rows("cub", "promptccd") if row.table.startswith("main_")),
+        key=lambda row: row.stage or 0,
+    )
+    assert (average.stage, average.std, average.forgetting) == (None, None, None)
+    assert [row.stage for row in stages] == [1, 2, 3]
 
 
 def test_a_method_is_held_against_the_main_table_with_dinov2() -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from benchmarks.bench_count import Setting, simulated
-from promptccd.clustering import estimate_as_taught
+from promptccd.clustering import CountEstimate, estimate_as_taught
+from promptccd.data import StageStream
 from promptccd.data.randomness import seed_of
 from promptccd.evaluation.category_counts import COUNTS, estimate_by_accuracy
 from promptccd.training.arguments import TrainingArguments
@@ -73,3 +74,22 @@ def test_later_categories_are_known_ones_but_only_labelled_ones_are_held_out() -
     found = counting.estimate(2, features, assigned)
     assert found.count == 18
     assert len(np.unique(np.concatenate(assigned))) == 13
+
+
+def test_the_labelled_stage_has_its_categories_and_later_ones_are_counted(stages: StageStream) -> None:
+    """K-means counts before a stage is trained, splitting and merging on the way and once more after it."""
+    given = simulated(SETTING)
+    features, assigned = [given.labelled, given.unlabelled], [given.labels.numpy()]
+    for name, kind in COUNTS.items():
+        counting = kind(replace(ARGUMENTS, category_count=name))
+        first = counting.before_training(stages[0], lambda: pytest.fail("nothing to compute"), [])
+        assert first == CountEstimate.known(2)
+        later = counting.before_training(stages[1], lambda: features, assigned)
+        if name == "known":
+            assert later == CountEstimate.known(3)
+            with pytest.raises(NotImplementedError):
+                counting.after_training(stages[1], features, assigned)
+            continue
+        expected = counting.estimate(1, features, assigned)
+        assert later == (expected if name == "kmeans" else None)
+        assert counting.after_training(stages[1], features, assigned) == expected

@@ -390,3 +390,22 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         numbers = {each: value for each, value in said.items() if type(value) in (int, float)}
         assert numbers == {**head, **own[name]}
         assert {each: value for each, value in said.items() if type(value) is bool} == switches.get(name, {})
+
+
+def test_what_is_not_loaded_starts_as_transformers_starts_it(config: PromptCCDConfig) -> None:
+    config.initializer_range = 0.1
+    config.num_components = 3
+    config.category_ids = [0, 1]
+    model = PromptCCDModel(config)
+    weights = model.head.last_weight.detach()
+    assert 0.08 < float(weights.std()) < 0.11
+    assert float(weights.abs().max()) <= 2
+    for layer in (model.head.mlp[0], model.head.mlp[2], model.head.mlp[4]):
+        assert 0.07 < float(layer.weight.detach().std()) < 0.13
+        assert (layer.bias == 0).all()
+    mixture = model.mixture
+    assert (mixture.means == 0).all()
+    assert (mixture.variances == 1).all()
+    assert (mixture.log_weights == 0).all()
+    assert mixture.floor == 0
+    assert (model.prototypes == 0).all()

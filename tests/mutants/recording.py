@@ -65,11 +65,11 @@ class Recorder:
         """Everything is imported: from here on, lines are those of tests."""
         self.modules = sorted(sys.modules)
         threading.settrace(self._trace)
-        sys.settrace(self._trace)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Lines run are those of this test."""
+        sys.settrace(self._trace)  # anew: who recurses until Python gives up loses it
         with self._into(Part(fixtures=list(getattr(item, "fixturenames", [])))) as part:
             result = yield
         self.tests.setdefault(item.nodeid, part)

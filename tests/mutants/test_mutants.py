@@ -34,9 +34,16 @@ def total(values: list[int] = [0]) -> int:
 LIMITS = "MOST = 3\nLEAST = 1\n"
 MAKER = "from toy.sums import larger\n"
 TESTS = """
+import pytest
 from maker import larger
 from toy.limits import MOST
 from toy.sums import total
+
+def test_deep():
+    def deeper():
+        deeper()
+    with pytest.raises(RecursionError):
+        deeper()
 
 def test_most():
     assert MOST == 3

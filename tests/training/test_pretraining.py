@@ -228,6 +228,26 @@ def test_backbones_that_were_made_can_be_made_again() -> None:
     }  # fmt: skip
 
 
+def test_options_of_pretraining_reach_to_their_borders() -> None:
+    least = {
+        "epochs": 1, "batch_size": 1, "weight_decay": 0.0, "warmup_epochs": 0, "join": 0.0, "rotation": 0.0,
+        "zoom": 0.0, "shear": 0.0, "shift": 0.0, "bend": 0.0, "orientations": 2, "cell_size": 1, "cell_stride": 1,
+    }  # fmt: skip
+    most = {
+        "epochs": 999_999, "join": 1.0, "rotation": 180.0, "zoom": 0.9, "shear": 1.0, "shift": 1.0, "bend": 1.0,
+        "orientations": 1_024, "cell_size": 8_192, "cell_stride": 8_192,
+    }  # fmt: skip
+    for name, value in [*least.items(), *most.items(), ("learning_rate", 1e-9), ("kernel_width", 1e-9)]:
+        PretrainingOptions(**{name: value})
+    beyond = [(name, value - 1) for name, value in least.items()]
+    beyond += [
+        (name, 1.001 * value if isinstance(value, float) else value + 1) for name, value in most.items()
+    ]
+    for name, value in [*beyond, ("learning_rate", 0.0), ("kernel_width", 0.0)]:
+        with pytest.raises(ConfigurationError, match=name):
+            PretrainingOptions(**{name: value})
+
+
 def test_pictures_may_stay_as_they_are() -> None:
     pictures = torch.rand(3, 3, 8, 8)
     options = PretrainingOptions(**STILL, weight_decay=0.0, warmup_epochs=0)
