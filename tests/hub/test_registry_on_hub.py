@@ -8,6 +8,7 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, edit_registry, registry_in
+from promptccd.discovery.project import PROJECT
 from promptccd.hub import push_run, verify
 from promptccd.registry import Merge, Rename
 from promptccd.runs import RunDirectory, load_model
@@ -52,7 +53,7 @@ def test_a_registry_comes_back_as_it_was_pushed(
     for number, place in enumerate(("user/run-stage3", str(edited / "stage3"))):
         outs.append(tmp_path / str(number))
         assert main(["discover", place, str(album), "--out", str(outs[-1])]) == 0
-    for name in ("assignments.csv", "registry.json", "registry.safetensors"):
+    for name in ("assignments.csv", f"{PROJECT}/registry.json", f"{PROJECT}/registry.safetensors"):
         assert (outs[0] / name).read_bytes() == (outs[1] / name).read_bytes()
     assert registry_in(outs[0]).stage == 4
     assert "heron" in capsys.readouterr().out
