@@ -222,7 +222,9 @@ def as_features(values: Array, name: str) -> Tensor:
     values = values.detach() if values.dtype in (torch.float32, torch.float64) else values.float()
     if values.ndim != 2:
         raise DataError(f"Expected {name} of shape (N, D), got {tuple(values.shape)}.")
-    bad = (~values.isfinite().all(1)).nonzero()
+    # Block by block: for all at once, the check takes as much memory again.
+    finite = [block.isfinite().all(1) for block in values.split(POINTS_PER_BLOCK)]
+    bad = (~torch.cat(finite)).nonzero()
     if len(bad):
         raise DataError(
             f"Expected finite features, got NaN or infinity in row {int(bad[0])} of {name} "

@@ -11,7 +11,7 @@ from torch import Tensor
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
 # Spread of a category that no training has drawn together, in those of known ones; chosen on digits.
 NEWCOMERS = 1.4
-TABLE_ELEMENTS = 2**22  # of distances between images and categories held at once: 32 MB in float64
+TABLE_ELEMENTS = 2**22  # of features, or of distances to categories, held at once: 32 MB in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +164,7 @@ def assign(
         num_known: see `Assignment`; `None` counts all categories.
         keys: names of the images.
     """
-    most = max(1, TABLE_ELEMENTS // max(1, len(prototypes)))
+    most = max(1, TABLE_ELEMENTS // max(1, *prototypes.shape))
     if len(features) > most:
         parts = [
             assign(

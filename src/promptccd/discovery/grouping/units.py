@@ -14,7 +14,7 @@ from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import DataError
 
 ANSWER_WORTH = 5.0  # images that one a person spoke of counts for: it was shown because others are like it
-TABLE_ELEMENTS = 2**24  # of distances held at once: 64 MB in float32
+TABLE_ELEMENTS = 2**22  # of features, or of distances to groups, held at once: 16 MB in float32
 MAX_SEARCH_STEPS = 20_000  # of the search for groups that keep images apart
 
 
@@ -62,8 +62,8 @@ class Units:
         )
 
     def blocks(self, num_groups: int) -> Iterator[slice]:
-        """Units of which a table with so many columns may be held at once, block by block."""
-        size = max(1, TABLE_ELEMENTS // max(1, num_groups))
+        """Units of which distances to so many groups may be held at once, block by block."""
+        size = max(1, TABLE_ELEMENTS // max(1, num_groups, self.points.shape[1]))
         return (slice(start, start + size) for start in range(0, len(self.points), size))
 
     def place(self, labels: Tensor, costs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
