@@ -127,6 +127,8 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     n = trainer.steps
     assert (states[0].epoch, states[0].step) == (0, 3)
     assert [(each.epoch, each.steps) for each in records] == [(0, n), (1, n), (0, n - 3), (1, n)]
+    rates = [0.01, 0.5 * (0.01 + 0.01 * 1e-3)] * 2
+    assert [each.learning_rate for each in records] == pytest.approx(rates)
     for record, own in zip(records, np.split(np.array(losses), [n, 2 * n, 3 * n - 3]), strict=True):
         assert record.losses == pytest.approx({"loss": own.mean(), "info_nce": own.mean()}, rel=1e-5)
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
