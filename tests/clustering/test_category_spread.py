@@ -164,6 +164,9 @@ def test_of_too_few_images_nothing_is_said() -> None:
     features = F.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=1)
     assert measure_spread(features, torch.zeros(6).long(), features[:1], seed=0) is None
     assert measure_spread(features, torch.arange(6), features, seed=0) is None
+    two_of_each = measure_spread(features[:4], torch.tensor([0, 0, 1, 1]), features[[0, 2]], seed=0)
+    assert two_of_each is not None
+    assert measure_spread(features[:3], torch.tensor([0, 0, 1]), features[[0, 2]], seed=0) is None
     alike = features[:2].repeat_interleave(3, 0)
     assert measure_spread(alike, torch.arange(2).repeat_interleave(3), features[:2], seed=0) is None
 
