@@ -10,7 +10,7 @@ import yaml
 
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError
-from promptccd.training.recipe import Recipe, alternatives, field_types, section_types
+from promptccd.training.recipe import Recipe, alternatives, describe_type, field_types, section_types
 
 FIELDS = [
     (section, name, hint)
@@ -135,6 +135,15 @@ def test_numbers_that_nobody_gives_are_the_papers() -> None:
         given = vars(getattr(recipe, section))
         named = {name: given[name] for other, name in NUMBERS if other == section and given[name] is not None}
         assert named == DEFAULTS.get(section, {})
+
+
+def test_types_are_said_as_a_person_would() -> None:
+    said = {(section, name): describe_type(hint) for section, name, hint in FIELDS}
+    assert said["training", "epochs"] == "int"
+    assert said["training", "mixed_precision"] == "no | bf16"
+    assert said["training", "prompt_clip"] == "float or none"
+    assert said["data", "cuts"] == "list[list[float]] or none"
+    assert said["model", "covariance_type"] == "diag | spherical | full or none"
 
 
 @pytest.mark.parametrize("number", [2, 2**63, -(2**64) + 1])

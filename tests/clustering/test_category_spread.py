@@ -93,6 +93,18 @@ def test_covariances_are_shrunk_as_ledoit_and_wolf_say() -> None:
     np.testing.assert_allclose(whitener.T @ shrunk @ whitener, np.eye(40) / 40, atol=2e-5)
 
 
+def test_of_few_images_that_spread_alike_in_all_directions_no_direction_counts_more() -> None:
+    """Noise alone makes one look wider: the covariance is shrunk all the way and no further."""
+    generator = torch.Generator().manual_seed(1)
+    prototypes = 5 * torch.eye(2, 40)
+    rows = torch.arange(2).repeat_interleave(6)
+    residuals = torch.linalg.qr(torch.randn(40, 12, generator=generator)).Q.T
+    assert ledoit_wolf_shrinkage(residuals.double().numpy(), assume_centered=True) == 1
+    whitener = measure_spread(prototypes[rows] + residuals, rows, prototypes, seed=0).whitener
+    metric = whitener @ whitener.T
+    torch.testing.assert_close(metric, metric[0, 0] * torch.eye(40), rtol=1e-4, atol=1e-4)
+
+
 def test_everything_measured_is_as_plain_sums_over_images_left_out_say() -> None:
     """Three images of one category, which folds may leave without any, and far more of the others."""
     world = World(known=4, new=0, width=6, seed=11, apart=0.7)
@@ -152,6 +164,9 @@ def test_of_too_few_images_nothing_is_said() -> None:
     features = F.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=1)
     assert measure_spread(features, torch.zeros(6).long(), features[:1], seed=0) is None
     assert measure_spread(features, torch.arange(6), features, seed=0) is None
+    two_of_each = measure_spread(features[:4], torch.tensor([0, 0, 1, 1]), features[[0, 2]], seed=0)
+    assert two_of_each is not None
+    assert measure_spread(features[:3], torch.tensor([0, 0, 1]), features[[0, 2]], seed=0) is None
     alike = features[:2].repeat_interleave(3, 0)
     assert measure_spread(alike, torch.arange(2).repeat_interleave(3), features[:2], seed=0) is None
 

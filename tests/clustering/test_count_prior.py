@@ -131,6 +131,11 @@ def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
     assert not torch.equal(made[0].labelled, trials(features, labels, 6)[0].labelled)
 
 
+def test_of_three_categories_two_stay_known() -> None:
+    made = trials(torch.randn(30, 4), torch.arange(3).repeat_interleave(10), 0)
+    assert {(trial.known, trial.held_out) for trial in made} == {(2, 1)}
+
+
 def test_two_categories_leave_nothing_to_hold_out() -> None:
     labels = torch.arange(2).repeat_interleave(10)
     taught = calibrate(torch.randn(20, 4), labels, 0)

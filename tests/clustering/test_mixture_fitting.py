@@ -1,3 +1,4 @@
+import inspect
 import math
 from itertools import pairwise
 
@@ -302,3 +303,10 @@ def test_a_full_covariance_is_where_the_points_are():
     """A device without numbers stands for one that is not the CPU."""
     points = torch.empty(5, 3, device="meta")
     assert module.COVARIANCES["full"](points).overall_variance(0.1).device == points.device
+
+
+def test_a_fit_that_is_told_nothing_more_is_the_one_of_the_experiments() -> None:
+    said = inspect.signature(fit_gaussian_mixture).parameters
+    assert {name: said[name].default for name in ("covariance_type", "max_iter", "tol", "floor_share")} == {
+        "covariance_type": "diag", "max_iter": 100, "tol": 1e-7, "floor_share": 0.01,
+    }  # fmt: skip

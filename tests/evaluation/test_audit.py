@@ -25,7 +25,7 @@ from promptccd.evaluation import (
     published,
     published_rows,
 )
-from promptccd.evaluation.audit import DECLARED_SPLITS
+from promptccd.evaluation.audit import DECLARED_SPLITS, _cut
 from promptccd.evaluation.published import published_results
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
@@ -170,6 +170,9 @@ def test_declared_numbers_of_images() -> None:
     assert counts["inductive", "cifar100"] == [(490, 700), (210, 1100), (210, 1200)]
     assert counts["inductive", "imagenet100"] == [(210, 350), (140, 550), (140, 600)]
     assert counts["inductive", "tinyimagenet"] == [(420, 700), (280, 1100), (280, 1200)]
+    assert [(count.old, count.new) for count in _cut((70, 10, 10, 10), 500)] == counts[
+        "transductive", "cifar100"
+    ]
     assert counts["class_split=4:2:2:2", "cifar100"] == [(1400, 7000), (600, 11000), (600, 12000)]
     assert counts["class_split=4:3:2:1", "cifar100"] == [(1400, 10500), (600, 12000), (600, 7500)]
     assert counts["class_split=1:2:3:4", "cifar100"] == [(350, 7000), (150, 15500), (150, 22500)]

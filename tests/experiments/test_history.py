@@ -76,6 +76,11 @@ def test_an_interrupted_run_records_every_epoch_and_changes_no_byte(
         assert first == second
 
 
+def test_seconds_are_kept_to_the_thousandth(tmp_path: Path) -> None:
+    add_epoch(tmp_path, EpochRecord(0, 0, 4, {"loss": 0.123456789}, 0.1, 1.23456789))
+    assert read_history(tmp_path) == [EpochRecord(0, 0, 4, {"loss": 0.123456789}, 0.1, 1.235)]
+
+
 def test_the_last_line_of_an_epoch_counts_and_rubbish_does_not(tmp_path: Path) -> None:
     assert read_history(tmp_path) == []
     later = EpochRecord(1, 0, 2, {"loss": 1.5}, 0.01, 0.5)

@@ -23,6 +23,7 @@ from transformers import (
 
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
 from promptccd.models import VARIANTS, CategorySpread
+from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbones import blocks_of, class_token, embed
 from promptccd.models.projection_head import ProjectionHead
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
@@ -409,3 +410,17 @@ def test_what_is_not_loaded_starts_as_transformers_starts_it(config: PromptCCDCo
     assert (mixture.log_weights == 0).all()
     assert mixture.floor == 0
     assert (model.prototypes == 0).all()
+
+
+def test_scalars_of_a_spread_are_all_there_and_numbers_in_their_range() -> None:
+    good = dict.fromkeys(SPREAD_SCALARS, 1.0)
+    backbone = {"model_type": "dinov2", **TINY_BACKBONE}
+    for value in (1e-6, 1e6, 3.0):
+        PromptCCDConfig(vision_config=backbone, spread={**good, "reach": value})
+    without = {name: value for name, value in good.items() if name != "reach"}
+    for bad, said in ((without, "Expected the keys"), ({**good, "more": 1.0}, "Expected the keys")):
+        with pytest.raises(Exception, match=said):
+            PromptCCDConfig(vision_config=backbone, spread=bad)
+    for value in (9e-7, 1.1e6, math.nan):
+        with pytest.raises(Exception, match="numbers from 1e-6 to 1e6"):
+            PromptCCDConfig(vision_config=backbone, spread={**good, "reach": value})

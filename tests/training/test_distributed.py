@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ from promptccd import PromptCCDModel
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
+from promptccd.training.arguments import TrainingArguments
 from promptccd.training.devices import gather_rows, same_on_all, shard_bounds
 from promptccd.training.features import extract_features
+from promptccd.training.objectives import StageContext
+from promptccd.training.objectives.promptccd import MixtureObjective
 from promptccd.training.progress import progress_bar
 from promptccd.training.step import PositionSampler, steps_per_epoch
 from tests.conftest import coloured_images
@@ -114,6 +118,27 @@ def test_features_of_two_processes_are_those_of_one_in_its_order(
     assert len(alone) % 2 == 1
     for together in on_two_processes(lambda rank: features().tolist(), tmp_path):
         torch.testing.assert_close(torch.tensor(together), alone, rtol=1e-5, atol=1e-6)
+
+
+def test_every_process_has_the_mixture_that_the_first_one_fitted(
+    model: PromptCCDModel, tmp_path: Path
+) -> None:
+    """Also where features are not the same to the last bit, or, here, not at all."""
+    stream = StageStream.from_dataset(coloured_images(3, 7), class_blocks=[2, 1], cuts=[[0.5, 1.0], [1.0]])
+    images = StageImages.read(stream[1], 0, progress_bar)
+    features = torch.nn.functional.normalize(torch.randn(len(images), 32), dim=1)
+
+    def fitted(rank: int, num_processes: int = 2) -> list[list]:
+        objective = MixtureObjective(
+            model, StageContext(images, num_categories=2), TrainingArguments(),
+            SimpleNamespace(num_processes=num_processes), lambda what: features.roll(rank, 1),
+        )  # fmt: skip
+        objective.begin_epoch(0)
+        return [value.tolist() for value in model.mixture.state_dict().values()]
+
+    first, second = on_two_processes(fitted, tmp_path)
+    assert first == second == fitted(0, 1)
+    assert first != fitted(1, 1)
 
 
 def run(command: list[str], recipe: dict, folder: Path, name: str) -> list[dict]:

@@ -2,6 +2,8 @@
 
 import logging
 import math
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from promptccd import PromptCCDModel
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
+from promptccd.errors import InterruptedRunError
 from promptccd.runs import train_run
 from promptccd.training import progress
 from promptccd.training.arguments import TrainingArguments
@@ -127,6 +130,26 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     n = trainer.steps
     assert (states[0].epoch, states[0].step) == (0, 3)
     assert [(each.epoch, each.steps) for each in records] == [(0, n), (1, n), (0, n - 3), (1, n)]
+    rates = [0.01, 0.5 * (0.01 + 0.01 * 1e-3)] * 2
+    assert [each.learning_rate for each in records] == pytest.approx(rates)
     for record, own in zip(records, np.split(np.array(losses), [n, 2 * n, 3 * n - 3]), strict=True):
         assert record.losses == pytest.approx({"loss": own.mean(), "info_nce": own.mean()}, rel=1e-5)
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
+
+
+def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
+    with progress.StopRequest() as stop:
+        assert list(stop.progress("ab", 2, "")) == ["a", "b"]
+        assert not stop.agreed(Accelerator(cpu=True))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.received == signal.SIGTERM
+        assert stop.agreed(Accelerator(cpu=True))
+        with pytest.raises(
+            InterruptedRunError, match="Interrupted: stopped; the last saved state is whole. Run"
+        ):
+            list(stop.progress("ab", 2, ""))
+        with pytest.raises(
+            InterruptedRunError, match="Interrupted: left at once. Run the same command"
+        ) as error:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert error.value.exit_code == 128 + signal.SIGTERM
