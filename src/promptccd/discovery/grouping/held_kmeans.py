@@ -2,8 +2,7 @@
 
 Many small groups are seeded at once. Then, again and again, the two whose union costs least become one, or the one
 that costs least is given up to the prototype it lies next to (Ward's rule). The tree is cut where a number of groups
-is asked for, and k-means goes on from there. One tree serves all numbers, and being merged from many seeds, groups
-depend less on how the seeds fell than those of a few restarts do.
+is asked for, and k-means goes on from there: one tree serves all numbers.
 
 Letters: M units, D width, P principal components, K groups, H held prototypes, S seeds.
 """
