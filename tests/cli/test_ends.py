@@ -330,7 +330,7 @@ def test_a_hostile_environment_changes_no_result(trained_run: Path, pictures: Pa
     err = done.stderr.decode("ascii")
     assert done.returncode == 0, err
     assert "Traceback" not in err
-    assert "Features could not be cached" in err
+    assert "could not be" not in err  # features lie beside the results
     found = json.loads(done.stdout.decode("ascii"))
     usual = run_forked(["discover", trained_run / "stage3", pictures, "--out", tmp_path / "usual", "--json"])
     assert found["counts"] == json.loads(usual.out)["counts"]

@@ -50,7 +50,7 @@ def outcomes() -> dict[str, dict]:
 def test_the_same_command_is_the_answer(outcomes: dict[str, dict], name: str) -> None:
     outcome = outcomes[name]
     assert not outcome["wrong"]
-    assert outcome["calls"] > 15
+    assert outcome["calls"] > 8  # a correction is a line of the journal; the others make more
     assert outcome["killed"] == outcome["completed"] == outcome["equal"]
 
 

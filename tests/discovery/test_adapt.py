@@ -218,7 +218,9 @@ def test_a_stage_that_outlived_its_writer_is_gone_on_with(
     shutil.copytree(out, spare)
     whole = discover(DiscoverySession.open(stage0, cache=cache), albums[1], out, adaptation=QUICK)
     newest = next(out.glob("stage*"))
-    shutil.copytree(newest, spare / newest.name)  # as after a kill between the stage and the rest
+    # As after a kill between the stage and the rest: features were kept before it.
+    shutil.copytree(newest, spare / newest.name)
+    shutil.copytree(out / PROJECT / "features", spare / PROJECT / "features", dirs_exist_ok=True)
     if route == "the same command":
         result = discover(DiscoverySession.open(stage0, cache=cache), albums[1], spare, adaptation=QUICK)
         assert "training" not in result.seconds
