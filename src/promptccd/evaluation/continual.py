@@ -13,7 +13,9 @@ from promptccd.clustering import CountEstimate, SemiSupervisedKMeans
 from promptccd.clustering.semi_supervised_kmeans import nearest_centres
 from promptccd.data.randomness import seed_of
 from promptccd.errors import DataError
-from promptccd.evaluation.accuracy import clustering_accuracy
+from promptccd.evaluation.accuracy import ClusteringAccuracy, clustering_accuracy
+
+_PARTS = ClusteringAccuracy._fields
 
 # For stage t, its features (stages 0 to t) and the ids settled so far: how many categories there are.
 CountOf = Callable[[int, Sequence[Tensor], Sequence[np.ndarray]], CountEstimate]
@@ -51,6 +53,7 @@ class StageScore:
         num_categories: categories known after the stage, ids that were given.
         num_images: images of the stage.
         count_range: lowest and highest plausible number where it was estimated, else `None`.
+        native: All, Old and New of the answer of the method's own classifier, where it has one.
     """
 
     stage: int
@@ -60,6 +63,7 @@ class StageScore:
     num_categories: int
     num_images: int
     count_range: tuple[int, int] | None = None
+    native: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,15 +82,18 @@ class ContinualScore:
     def average(self) -> dict[str, float]:
         """Mean of All, Old and New over the stages that have such images."""
         averages = {}
-        for part in ("all", "old", "new"):
+        for part in _PARTS:
             values = [getattr(score, part) for score in self.stages if not math.isnan(getattr(score, part))]
             averages[part] = sum(values) / len(values) if values else math.nan
         return averages
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
-        """Further figures per stage in percent, by name; some protocols have them."""
-        return {}
+        """Further figures per stage in percent, by name: of a method's own classifier; some protocols have others."""
+        if all(row.native is None for row in self.stages):
+            return {}
+        answers = [row.native or (math.nan,) * len(_PARTS) for row in self.stages]
+        return {f"native_{part}": [answer[place] for answer in answers] for place, part in enumerate(_PARTS)}
 
     @property
     def summary(self) -> Mapping[str, float]:
@@ -95,7 +102,14 @@ class ContinualScore:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types, rounded to 4 places; what does not exist is null."""
-        rows = [{name: _plain(value) for name, value in asdict(score).items()} for score in self.stages]
+        rows = [
+            {
+                name: _plain(value)
+                for name, value in asdict(score).items()
+                if not (name == "native" and value is None)
+            }
+            for score in self.stages
+        ]
         values = {
             "protocol": self.protocol,
             "unit": "percent",
@@ -120,6 +134,8 @@ def stage_scores(values: Sequence[Mapping[str, Any]]) -> list[StageScore]:
     for row in rows:
         limits = row.pop("count_range", math.nan)
         row["count_range"] = tuple(limits) if isinstance(limits, list) else None
+        if (native := row.get("native")) is not None:
+            row["native"] = tuple(math.nan if value is None else value for value in native)
     return [StageScore(**row) for row in rows]
 
 

@@ -152,6 +152,7 @@ class Task:
         features: features to group: of a model's own, or of a baseline.
         count_of_stage: number of categories that a stage was grouped with.
         estimate: estimates the number by the estimator that was asked for.
+        native: class of every image of a stage by the classifier of its model; `None` for a model without one.
         part_routing: how well patches are routed to their parts; `None` for a model without parts.
         method: name of the run's method, for messages.
         num_known: initially labelled categories, which are Old at every stage; their ids come first.
@@ -166,6 +167,7 @@ class Task:
     count_of_stage: Callable[[int], CountEstimate]
     estimate: CountOf
     part_routing: Callable[[], ContinualScore | None]
+    native: Callable[[int], np.ndarray | None]
     method: str
     num_known: int
     restarts: int
@@ -403,6 +405,28 @@ class Sessions(Protocol):
         return task.seen_test_ids()
 
 
+class Native(Protocol):
+    """What a parametric method answers by itself."""
+
+    text = "the method's own classifier: every image in the class with the largest logit"
+    reference = "none"
+    counted = "classes"
+    has_baselines = False
+
+    def score(self, task: Task) -> ContinualScore:
+        """See the base class."""
+        rows = []
+        for stage, true_ids in enumerate(self.true_ids(task), start=1):
+            answers = task.native(stage)
+            if answers is None:
+                raise ConfigurationError(
+                    f"Protocol native scores a classifier, and {task.method} has none: choose cacc."
+                )
+            accuracy = clustering_accuracy(true_ids, answers, task.known)
+            rows.append(StageScore(stage, *accuracy, len(np.unique(answers)), len(true_ids)))
+        return ContinualScore("native", rows)
+
+
 class PartRouting(Protocol):
     """How often the router of PromptCCD++ agrees with the part labels; nothing is grouped."""
 
@@ -431,6 +455,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "pa-cgcd": Steps(),
     "pa-cgcd-test": StepsOnTest(),
     "metagcd": Sessions(),
+    "native": Native(),
     "part-routing": PartRouting(),
 }
 

@@ -36,7 +36,7 @@ from .loading import (
     without_progress,
 )
 from .part_labeller import PartLabeller
-from .projection_head import ProjectionHead
+from .projection_head import BottleneckHead, ProjectionHead
 from .stored_files import BACKBONE_TYPES
 from .untrusted import CheckpointError, one_line, shown
 from .weights import (
@@ -62,12 +62,15 @@ class CategoryDiscoveryOutput(ModelOutput):
             in PromptCCD++); `None` unprompted.
         scores: how well each fits, shaped likewise: cosine with the key of a learnt prompt, log of weight times
             density of a mixture component.
+        entering: ``(B, T, D)``, tokens that enter the last block, of models whose objective lets another block read
+            them; only if `bottleneck` was asked for.
     """
 
     features: Tensor | None = None
     bottleneck: Tensor | None = None
     components: Tensor | None = None
     scores: Tensor | None = None
+    entering: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
 
-    # What prompt parameters are whose names begin so: "key" or "router"; the others are "prompt".
+    # What parameters are whose names begin so: "key", "router" or "classifier".
     roles: ClassVar[Mapping[str, str]] = {}
 
     prototypes: Tensor
@@ -114,12 +117,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         super().__init__(config)
         vision = config.vision_config
         self.backbone = build_backbone(vision)
-        self.head = ProjectionHead(
-            vision.hidden_size,
-            config.projection_hidden_size,
-            config.projection_bottleneck_size,
-            config.projection_output_size,
-        )
+        self.head = self.build_head(config)
         self.mixture: GaussianMixture | None = None
         self.part_labeller: PartLabeller | None = None
         self.looked = {}  # how the checkpoint was looked for; its image processor lies there too
@@ -127,6 +125,16 @@ class CategoryDiscoveryModel(PreTrainedModel):
         if config.spread is not None:
             self.register_buffer("whitener", torch.zeros(vision.hidden_size, vision.hidden_size))
             self.register_buffer("spreads", torch.ones(len(config.category_ids)))
+
+    @staticmethod
+    def build_head(config: CategoryDiscoveryConfig) -> BottleneckHead:
+        """What the losses read instead of features."""
+        return ProjectionHead(
+            config.vision_config.hidden_size,
+            config.projection_hidden_size,
+            config.projection_bottleneck_size,
+            config.projection_output_size,
+        )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -274,15 +282,14 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return 0
 
     def learning(self) -> dict[str, list[nn.Parameter]]:
-        """What learns, by role: ``"model"``, ``"prompt"``, ``"key"`` or ``"router"``; each may have its own rate."""
+        """What learns, by role; each may have its own rate: ``"model"``, ``"prompt"``, or one of `roles`."""
         prompts = {id(parameter) for parameter in self.prompt_parameters()}
         by_role: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
             if not parameter.requires_grad:
                 continue
-            role = "model"
-            if id(parameter) in prompts:
-                role = next((role for start, role in self.roles.items() if name.startswith(start)), "prompt")
+            usual = "prompt" if id(parameter) in prompts else "model"
+            role = next((role for start, role in self.roles.items() if name.startswith(start)), usual)
             by_role.setdefault(role, []).append(parameter)
         return by_role
 
@@ -383,6 +390,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
         processes.
         """
         return {}
+
+    def assign_natively(self, features: Tensor) -> Tensor | None:
+        """Which of its own classes a parametric method puts features ``(N, D)`` into, ``(N,)``; none if it has none."""
+        return None
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
         """Store one prototype per category, ``(C, D)`` means of unit features, with its id and name.

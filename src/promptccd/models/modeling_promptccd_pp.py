@@ -67,6 +67,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     config: PromptCCDPlusPlusConfig
     part_labeller: PartLabeller
     roles = {"pools.keys": "key", "router": "router"}  # noqa: RUF012
+    head: ProjectionHead
 
     def __init__(self, config: PromptCCDPlusPlusConfig):
         super().__init__(config)

@@ -6,21 +6,16 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 
-class ProjectionHead(nn.Module):
-    """MLP D -> H -> H -> d with GELU, L2-normalised, then a weight-normalised linear layer to O outputs.
-
-    The gain of the last layer is fixed at 1, so its rows are unit vectors and it has ``O * d`` learnable
-    parameters: 23,073,024 in all at the paper's sizes (768, 2048, 256, 65,536). Training only; features are
-    clustered without it.
+class BottleneckHead(nn.Module):
+    """MLP D -> H -> H -> d with GELU, L2-normalised: 6,295,808 learnable parameters at the paper's sizes.
 
     Args:
         in_size: D, width of the backbone.
         hidden_size: H.
         bottleneck_size: d.
-        output_size: O.
     """
 
-    def __init__(self, in_size: int, hidden_size: int, bottleneck_size: int, output_size: int):
+    def __init__(self, in_size: int, hidden_size: int, bottleneck_size: int):
         super().__init__()
         self.mlp = nn.Sequential(
             nn.Linear(in_size, hidden_size),
@@ -29,11 +24,6 @@ class ProjectionHead(nn.Module):
             nn.GELU(),
             nn.Linear(hidden_size, bottleneck_size),
         )
-        self.last_weight = nn.Parameter(torch.empty(output_size, bottleneck_size))
-
-    def initialise(self, std: float) -> None:
-        """As transformers initialises a module whose weights are not loaded."""
-        init.trunc_normal_(self.last_weight, std=std)
 
     def reset_parameters(self, generator: torch.Generator, std: float = 0.02) -> None:
         """Truncated normal weights and zero biases, drawn from a CPU generator."""
@@ -49,12 +39,39 @@ class ProjectionHead(nn.Module):
         """Features ``(B, D)`` to the L2-normalised bottleneck ``(B, d)``."""
         return F.normalize(self.mlp(features), dim=-1)
 
+    def similarities(self, bottleneck: Tensor) -> Tensor:
+        """Cosine similarities of all pairs of embeddings, ``(B, d)`` to ``(B, B)``."""
+        return bottleneck @ bottleneck.T
+
+
+class ProjectionHead(BottleneckHead):
+    """The same MLP, then a weight-normalised linear layer to O outputs.
+
+    The gain of the last layer is fixed at 1, so its rows are unit vectors and it has ``O * d`` learnable
+    parameters: 23,073,024 in all at the paper's sizes (768, 2048, 256, 65,536). Training only; features are
+    clustered without it.
+
+    Args:
+        in_size: D, width of the backbone.
+        hidden_size: H.
+        bottleneck_size: d.
+        output_size: O.
+    """
+
+    def __init__(self, in_size: int, hidden_size: int, bottleneck_size: int, output_size: int):
+        super().__init__(in_size, hidden_size, bottleneck_size)
+        self.last_weight = nn.Parameter(torch.empty(output_size, bottleneck_size))
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded."""
+        init.trunc_normal_(self.last_weight, std=std)
+
     def outputs(self, bottleneck: Tensor) -> Tensor:
         """Embeddings ``(B, O)``: bottleneck rows times the normalised last layer, L2-normalised."""
         return F.normalize(bottleneck @ F.normalize(self.last_weight, dim=-1).T, dim=-1)
 
     def similarities(self, bottleneck: Tensor) -> Tensor:
-        """Cosine similarities of all pairs of embeddings, ``(B, d)`` to ``(B, B)``.
+        """The same of the O-wide outputs.
 
         With W the normalised last layer, u_i . u_j = h_i' (W'W) h_j, so the d x d Gram matrix is all that is
         needed and the O-wide outputs are never formed. The two ways agree exactly in value and gradient;
@@ -72,4 +89,4 @@ class ProjectionHead(nn.Module):
             return products / (norms[:, None] * norms[None, :])
 
 
-__all__ = ["ProjectionHead"]
+__all__ = ["BottleneckHead", "ProjectionHead"]

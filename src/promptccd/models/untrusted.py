@@ -116,12 +116,15 @@ WHOLE = {
     "stage": (0, 1_000_000),
     "num_known": (0, 1_000_000),
     "num_components": (0, 1_000_000),
+    "num_classes": (0, 1_000_000),
+    "num_means": (0, 1_000_000),
     "num_parts": (2, 1_024),
     "pool_size": (1, 65_536),
     "prompt_length": (1, 4_096),
     "prompts_per_image": (1, 65_536),
     "prompts_per_patch": (1, 65_536),
     "router_hidden_size": (1, 65_536),
+    "teacher_epochs": (1, 1_000_000),
 }
 REAL = {
     "hidden_dropout_prob": (0, 1),
@@ -137,6 +140,13 @@ REAL = {
     "cos_weight": (0, 1e6),
     "route_weight": (0, 1e6),
     "distill_weight": (0, 1e6),
+    "entropy_weight": (0, 1e6),
+    "student_temperature": (1e-6, 1e6),
+    "first_teacher_temperature": (1e-6, 1e6),
+    "teacher_temperature": (1e-6, 1e6),
+    "discovery_temperature": (1e-6, 1e6),
+    "hardness_temperature": (1e-6, 1e6),
+    "class_radius": (0, 1e3),
 }
 CHOICES = {
     "hidden_act": ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish"),

@@ -115,6 +115,11 @@ class RunEvaluation:
             )
         return ContinualScore("part-routing", rows) if rows else None
 
+    def native_answers(self, stage: int) -> np.ndarray | None:
+        """Class ``(N,)`` of every image of a stage by the classifier of its model; `None` for models without one."""
+        answers = self.load_stage(stage).assign_natively(self.features(stage, [self.images[stage]])[0].cpu())
+        return None if answers is None else answers.numpy()
+
     def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
         """A protocol on pixels in 0..1: as they are where all training images have one size, else as viewed.
 
@@ -228,6 +233,7 @@ class RunEvaluation:
             count_of_stage=self.count_of_stage,
             estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
             part_routing=self.part_routing,
+            native=self.native_answers,
             method=self.recipe.model.variant,
             num_known=self.stages.num_known,
             restarts=training.kmeans_restarts,

@@ -227,8 +227,9 @@ def model_on_meta(recipe: Recipe, stage: int, num_categories: int) -> CategoryDi
     """
     variant = method_named(recipe.model.variant).model
     options = model_options(recipe)
-    if "num_components" in variant.config_class.__dataclass_fields__:
-        options["num_components"] = num_categories
+    for size in ("num_components", "num_classes", "num_means"):
+        if size in variant.config_class.__dataclass_fields__:
+            options[size] = num_categories
     with torch.device("meta"):
         model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
     model.config.stage = None if stage == 0 else stage - 1

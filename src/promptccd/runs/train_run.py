@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -198,14 +198,8 @@ class _Run:
         reset_peak_memory(self.accelerator.device)
         images = self._read(stage)
         model = self._model_before(stage.index)
-        settled = self._settled(stage.index)
-        count = same_on_all(
-            self._counts.before_training(
-                stage,
-                lambda: settled.of_placed([self._features(model, each) for each in self.images]),
-                settled.assigned or [self._known_ids()],
-            )
-        )
+        method = method_named(self.recipe.model.variant)
+        count = self._count_before(stage, model, method.objective.needs_count)
         replay = self._replay(model, stage.index)
         labels = (
             torch.from_numpy(stage.labels[images.positions]) if isinstance(stage, LabelledStage) else None
@@ -230,7 +224,7 @@ class _Run:
         trainer = StageTrainer(
             model,
             StageContext(images, labels, replay, None if count is None else count.count),
-            method_named(self.recipe.model.variant).objective,
+            method.objective,
             arguments=self.recipe.training,
             views=TrainingViews(self.recipe.views),
             evaluation_view=self.view,
@@ -241,6 +235,21 @@ class _Run:
         )
         trainer.train(resumed[0] if resumed else None)
         self._finish_stage(stage, model, count, started - before)
+
+    def _count_before(
+        self, stage: Stage, model: CategoryDiscoveryModel, needed: bool
+    ) -> CountEstimate | None:
+        """The number of categories a stage is trained with, by the model before it; none if it is only found later."""
+        settled = self._settled(stage.index)
+        assigned = settled.assigned or [self._known_ids()]
+
+        def features() -> list[Tensor]:
+            return settled.of_placed([self._features(model, each) for each in self.images])
+
+        count = self._counts.before_training(stage, features, assigned)
+        if count is None and needed:
+            count = self._counts.after_training(stage, features(), assigned)
+        return same_on_all(count)
 
     def _conclude(self, finished: Sequence[int]) -> None:
         """What is left to do once stages are whole, also where a process ended before it could."""
@@ -264,6 +273,9 @@ class _Run:
             count = count or same_on_all(self._counts.after_training(stage, features, protocol.assigned))
             found = protocol.discover(features, count.count)
             score = protocol.score(found, self._true_ids(stage), count)
+            if (own := model.assign_natively(features[stage.index])) is not None:
+                native = clustering_accuracy(self._true_ids(stage), own.cpu(), range(self.stages.num_known))
+                score = replace(score, native=(native.all, native.old, native.new))
             if count.is_estimate:
                 model.config.count_estimate = count.to_dict()
         registry, found = observe_stage(
@@ -322,7 +334,7 @@ class _Run:
             logger.warning("%s: %s", name, warning)
         self.run.update_manifest({"instruments": {name: values}})
         if self.accelerator.trackers and values:
-            last = (stage.index + 1) * training.epochs - 1
+            last = training.epochs_before(stage.index + 1) - 1
             self.accelerator.log({f"{name}/{key}": value for key, value in values.items()}, step=last)
         return instruments
 

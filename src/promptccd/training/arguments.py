@@ -5,6 +5,7 @@ here. An unknown key and a wrong type are errors that name the key and what it t
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -198,6 +199,11 @@ class ModelArguments:
         require_in_range(self)
 
 
+def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
+    """Share of the first rate in an epoch: a cosine from 1 to `factor`, which epoch number `epochs` would reach."""
+    return factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+
+
 @strict
 @dataclass(kw_only=True)
 class TrainingArguments:
@@ -207,19 +213,26 @@ class TrainingArguments:
         output_dir: folder of the run.
         seed: seed of the split, the weights, the batches, the views and the clustering.
         epochs: epochs per stage.
+        discovery_epochs: the same for unlabelled stages; none means `epochs`, as in the paper.
         batch_size: images per step over all processes; each enters as two views.
-        learning_rate: at the start of every stage; follows a cosine per epoch.
+        optimizer: ``sgd`` with momentum, as in the paper, or ``adamw``.
+        learning_rate: at the start of every stage.
+        schedule: how rates fall in a stage: ``cosine``, epoch by epoch, or ``steps``, at `falls_at`.
+        falls_at: epochs of a stage from which on rates are `fall_factor` times as large as before.
+        fall_factor: see there.
         discovery_learning_rate: the same for unlabelled stages; none means `learning_rate`, as in the paper.
         prompt_learning_rate: `learning_rate` for learnt prompts; none means the same. At unlabelled stages this and
             the next two shrink as `learning_rate` does.
         key_learning_rate: the same for the keys that prompts are chosen by.
         router_learning_rate: the same for the router of part prompts.
+        classifier_learning_rate: the same for a classifier.
         prompt_clip: longest gradient of all prompts together; a longer one is shortened. None means any length.
         key_clip: the same for keys.
         router_clip: the same for the router.
-        final_learning_rate_factor: share of the learning rate that is left at the end of a stage.
+        final_learning_rate_factor: share of the learning rate that is left at the end of a cosine.
         momentum: of SGD.
         weight_decay: on all that learns.
+        decay_vectors: whether on biases, norms and scales too.
         temperature_unsupervised: tau_u of InfoNCE.
         temperature_supervised: tau_s of the supervised contrastive loss.
         supervised_weight: share of the supervised loss at stage 0, in 0..1.
@@ -250,18 +263,25 @@ class TrainingArguments:
     output_dir: str = "runs/promptccd"
     seed: int = number(1, 0, 10**18 - 1)
     epochs: int = number(200, 1, 999_999)  # states are put in order by six digits
+    discovery_epochs: int | None = number(None, 1, 999_999)
     batch_size: int = number(128, 2, 2**20)
+    optimizer: Literal["sgd", "adamw"] = "sgd"
     learning_rate: float = number(0.1, 0)
+    schedule: Literal["cosine", "steps"] = "cosine"
+    falls_at: list[int] = field(default_factory=list)
+    fall_factor: float = number(0.1, 0, 1)
     discovery_learning_rate: float | None = number(None, 0)
     prompt_learning_rate: float | None = number(None, 0)
     key_learning_rate: float | None = number(None, 0)
     router_learning_rate: float | None = number(None, 0)
+    classifier_learning_rate: float | None = number(None, 0)
     prompt_clip: float | None = number(None, 0, above=True)
     key_clip: float | None = number(None, 0, above=True)
     router_clip: float | None = number(None, 0, above=True)
     final_learning_rate_factor: float = number(1e-3, 0, 1)
     momentum: float = number(0.9, 0, 1)
     weight_decay: float = number(5e-5, 0)
+    decay_vectors: bool = True
     temperature_unsupervised: float = number(1.0, 0, above=True)
     temperature_supervised: float = number(0.07, 0, above=True)
     supervised_weight: float = number(0.35, 0, 1)
@@ -287,3 +307,17 @@ class TrainingArguments:
     def __post_init__(self) -> None:
         """Check ranges."""
         require_in_range(self)
+
+    def rate_share(self, epoch: int, epochs: int) -> float:
+        """Share of its first rate that a stage of so many epochs has in one of them."""
+        if self.schedule == "steps":
+            return self.fall_factor ** sum(epoch >= fall for fall in self.falls_at)
+        return cosine_rate(epoch, epochs, self.final_learning_rate_factor)
+
+    def epochs_of(self, stage: int) -> int:
+        """Epochs of a stage; stage 0 is the labelled one."""
+        return self.epochs if stage == 0 or self.discovery_epochs is None else self.discovery_epochs
+
+    def epochs_before(self, stage: int) -> int:
+        """Epochs of all stages before one."""
+        return sum(self.epochs_of(earlier) for earlier in range(stage))

@@ -18,7 +18,7 @@ from huggingface_hub.errors import StrictDataclassError
 from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.training.arguments import DataArguments, ModelArguments, TrainingArguments
-from promptccd.training.objectives import method_named
+from promptccd.training.objectives import METHODS, method_named
 from promptccd.training.pretraining import PretrainingOptions
 
 # A recipe of ours has about forty values in a kilobyte.
@@ -297,8 +297,8 @@ def recipes_in(folder: str | Path) -> list[Path]:
 
 
 def _published(method: str) -> str:
-    """What the names of a method's checkpoints begin with."""
-    return method if method == "promptccd" else f"promptccd-{method}"
+    """What the names of a method's checkpoints begin with: a variant of PromptCCD says so, another method its name."""
+    return method if method in METHODS else f"promptccd-{method}"
 
 
 def _layers(path: Path) -> list[Mapping[str, Any]]:

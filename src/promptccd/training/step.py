@@ -19,13 +19,18 @@ from promptccd.training.objectives import Objective, Rows
 MIN_BATCH = 2  # one image alone has nothing to be contrasted with
 
 
-def steps_per_epoch(num_images: int, batch_size: int) -> int:
-    """Steps of an epoch. The last, smaller batch is kept if it has two images or more.
+def steps_per_epoch(num_images: int, batch_size: int, least: float = 0.0) -> int:
+    """Steps of an epoch. The last, smaller batch is kept if it has two images or more, or is the only one.
 
     (The released code drops it at every stage, which on small sets hides many images from training.)
+
+    Args:
+        num_images: N.
+        batch_size: B.
+        least: share of B that a last batch needs, for objectives that take means over a batch.
     """
     full, rest = divmod(num_images, batch_size)
-    return full + (rest >= MIN_BATCH)
+    return full + (rest >= MIN_BATCH and (rest >= least * batch_size or full == 0))
 
 
 def epoch_order(num_images: int, seed: int, stage: int, epoch: int) -> np.ndarray:
@@ -42,6 +47,7 @@ class PositionSampler(Sampler[list[tuple[int, int]]]):
         seed: seed of the run.
         stage: index of the stage.
         epochs: epochs of the stage.
+        least: as `steps_per_epoch` takes it.
         start: (epoch, step) of the first batch.
         rank: this process.
         num_processes: all processes.
@@ -55,6 +61,7 @@ class PositionSampler(Sampler[list[tuple[int, int]]]):
         seed: int,
         stage: int,
         epochs: int,
+        least: float = 0.0,
         start: tuple[int, int] = (0, 0),
         rank: int = 0,
         num_processes: int = 1,
@@ -62,13 +69,14 @@ class PositionSampler(Sampler[list[tuple[int, int]]]):
         self.num_images, self.batch_size = num_images, batch_size
         self.seed, self.stage, self.epochs, self.start = seed, stage, epochs, start
         self.rank, self.num_processes = rank, num_processes
+        self.steps = steps_per_epoch(num_images, batch_size, least)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         first_epoch, first_step = self.start
         for epoch in range(first_epoch, self.epochs):
             order = epoch_order(self.num_images, self.seed, self.stage, epoch)
             skipped = first_step if epoch == first_epoch else 0
-            for step in range(skipped, steps_per_epoch(self.num_images, self.batch_size)):
+            for step in range(skipped, self.steps):
                 batch = order[step * self.batch_size : (step + 1) * self.batch_size]
                 low, high = shard_bounds(len(batch), self.num_processes)[self.rank]
                 yield [(epoch, int(index)) for index in batch[low:high]]
@@ -113,7 +121,9 @@ class Batch:
     num_rows: int
 
 
-def training_loss(model: nn.Module, objective: Objective, batch: Batch, epoch: int) -> dict[str, Tensor]:
+def training_loss(
+    model: nn.Module, objective: Objective, batch: Batch, epoch: int, step: int = 0
+) -> dict[str, Tensor]:
     """The losses of one step.
 
     Args:
@@ -121,6 +131,7 @@ def training_loss(model: nn.Module, objective: Objective, batch: Batch, epoch: i
         objective: of the stage.
         batch: this process's share of the global batch.
         epoch: of the step.
+        step: of the epoch.
 
     Returns:
         Scalars by name; ``"loss"`` is what is minimised, the same on every process.
@@ -131,4 +142,4 @@ def training_loss(model: nn.Module, objective: Objective, batch: Batch, epoch: i
     )
     assert output.bottleneck is not None  # asked for by project=True
     bottleneck = gather_rows(output.bottleneck.float().unflatten(0, views.shape[:2]), batch.num_rows)
-    return objective.losses(Rows(output, bottleneck, batch.labels))
+    return objective.losses(Rows(output, bottleneck, batch.labels, epoch, step))

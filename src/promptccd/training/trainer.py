@@ -32,6 +32,9 @@ from promptccd.training.step import (
 
 logger = logging.getLogger(__name__)
 
+_ON_DISK = {
+    "momentum_buffer": "momentum"
+}  # what an optimiser keeps, where a saved state has another word for it
 COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tenth of it
 
 
@@ -42,7 +45,8 @@ class TrainingState:
     Attributes:
         epoch: epoch of the next step; equal to the number of epochs when the stage is trained.
         step: next step of that epoch.
-        tensors: what learnt, by name: parameters under ``model.``, momentum under ``momentum.``.
+        tensors: what learnt, by name: parameters under ``model.``, what the optimiser keeps of each under
+            ``momentum.`` or its own word for it.
         batch_size: images of a step; none where that never changes.
     """
 
@@ -96,7 +100,8 @@ class StageTrainer:
         # The step whose failure leaves weights and momentum as they were.
         self._next: tuple[int, int] | None = None
         self.stage = stage.images.stage.index
-        self.steps = steps_per_epoch(len(self.images), arguments.batch_size)
+        self.epochs = arguments.epochs_of(self.stage)
+        self.steps = steps_per_epoch(len(self.images), arguments.batch_size, objective.least_batch)
         discovery = arguments.discovery_learning_rate
         labelled = self.labels is not None
         self.learning_rate = arguments.learning_rate if labelled or discovery is None else discovery
@@ -113,20 +118,16 @@ class StageTrainer:
         first_epoch, first_step = (0, 0)
         if resumed:
             first_epoch, first_step = resumed.epoch, resumed.step_of(self.arguments.batch_size)
-        optimizer = torch.optim.SGD(
-            self._groups(),
-            lr=self.learning_rate,
-            momentum=self.arguments.momentum,
-            weight_decay=self.arguments.weight_decay,
-        )
+        self.objective.begin_stage()
+        optimizer = self._optimizer()
         if resumed:
             restore(self.model, optimizer, resumed.tensors)
         wrapped, optimizer = self.accelerator.prepare(self.model, optimizer)
         self.model.train()
         batches = iter(self._loader((first_epoch, first_step)))
-        bars = EpochProgress(self.stage, self.arguments.epochs, first_epoch, self.steps)
+        bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps)
         try:
-            for epoch in range(first_epoch, self.arguments.epochs):
+            for epoch in range(first_epoch, self.epochs):
                 step = first_step if epoch == first_epoch else 0
                 self._run_epoch(wrapped, optimizer, batches, epoch, step, bars)
             self.objective.end_stage()
@@ -139,15 +140,27 @@ class StageTrainer:
             self.accelerator.free_memory()
             self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
 
+    def _optimizer(self) -> torch.optim.Optimizer:
+        if self.arguments.optimizer == "adamw":
+            return torch.optim.AdamW(self._groups(), lr=self.learning_rate)
+        return torch.optim.SGD(self._groups(), lr=self.learning_rate, momentum=self.arguments.momentum)
+
     def _groups(self) -> list[dict[str, Any]]:
-        """What learns with its first rate of this stage and the longest gradient it may have, as SGD takes them."""
+        """What learns with its first rate of this stage and its decay, as SGD takes them."""
         given, usual = vars(self.arguments), self.arguments.learning_rate
         shrunk = self.learning_rate / usual if usual else 1.0  # rates keep their ratios from stage to stage
         groups: list[dict[str, Any]] = []
-        for role, parameters in self.model.learning().items():
+        self._learning = self.model.learning()
+        for role, parameters in self._learning.items():
             rate = given.get(f"{role}_learning_rate")
             own = self.learning_rate if rate is None else rate * shrunk
-            groups.append({"params": parameters, "first_rate": own, "clip": given.get(f"{role}_clip")})
+            for decays in (True, False):
+                params = [
+                    each for each in parameters if (each.ndim > 1 or self.arguments.decay_vectors) == decays
+                ]
+                decay = self.arguments.weight_decay if decays else 0.0
+                if params:
+                    groups.append({"params": params, "first_rate": own, "weight_decay": decay})
         return groups
 
     def _loader(self, start: tuple[int, int]) -> torch.utils.data.DataLoader:
@@ -156,7 +169,8 @@ class StageTrainer:
             self.arguments.batch_size,
             seed=self.arguments.seed,
             stage=self.stage,
-            epochs=self.arguments.epochs,
+            epochs=self.epochs,
+            least=self.objective.least_batch,
             start=start,
             rank=self.accelerator.process_index,
             num_processes=self.accelerator.num_processes,
@@ -175,7 +189,7 @@ class StageTrainer:
         started = time.monotonic()
         if first_step == 0:
             self.objective.begin_epoch(epoch)
-        share = cosine_rate(epoch, self.arguments.epochs, self.arguments.final_learning_rate_factor)
+        share = self.arguments.rate_share(epoch, self.epochs)
         rate = self.learning_rate * share
         for group in optimizer.param_groups:
             group["lr"] = group["first_rate"] * share
@@ -186,12 +200,13 @@ class StageTrainer:
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), order, step)
             self._next = (epoch, step)
-            losses = training_loss(wrapped, self.objective, batch, epoch)
+            losses = training_loss(wrapped, self.objective, batch, epoch, step)
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
-            for group in optimizer.param_groups:
-                if group["clip"] is not None:
-                    nn.utils.clip_grad_norm_(group["params"], group["clip"])
+            self.objective.adjust_gradients(epoch)
+            for role, parameters in self._learning.items():
+                if (longest := getattr(self.arguments, f"{role}_clip", None)) is not None:
+                    nn.utils.clip_grad_norm_(parameters, longest)
             self._next = None
             optimizer.step()
             for name, value in losses.items():
@@ -210,7 +225,7 @@ class StageTrainer:
         bars.end_epoch(epoch, mean)
         if self.accelerator.trackers:
             values = {f"stage{self.stage}/loss": mean, f"stage{self.stage}/learning_rate": rate}
-            self.accelerator.log(values, step=self.stage * self.arguments.epochs + epoch)
+            self.accelerator.log(values, step=self.arguments.epochs_before(self.stage) + epoch)
 
     def _batch(self, pixels: Tensor, order: np.ndarray, step: int) -> Batch:
         device = self.accelerator.device
@@ -228,7 +243,7 @@ class StageTrainer:
         next_epoch, next_step = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
         done = next_epoch * self.steps + next_step
         stopping = self.stop.agreed(self.accelerator)
-        if stopping or done % self.arguments.save_steps == 0 or next_epoch == self.arguments.epochs:
+        if stopping or done % self.arguments.save_steps == 0 or next_epoch == self.epochs:
             self._finite(total, epoch)
             tensors = snapshot(self.model, optimizer)
             self._finite(sum(value.sum() for value in tensors.values()), epoch)
@@ -291,19 +306,14 @@ class StageTrainer:
         )
 
 
-def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
-    """Share of the first rate in an epoch: a cosine from 1 to `factor`, which epoch number `epochs` would reach."""
-    return factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
-
-
 def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Everything training changed, by name, copied to the CPU."""
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     tensors = {f"model.{name}": value for name, value in model.state_dict().items() if name not in frozen}
     for name, parameter in model.named_parameters():
-        momentum = optimizer.state.get(parameter, {}).get("momentum_buffer")
-        if momentum is not None:
-            tensors[f"momentum.{name}"] = momentum
+        for kept, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:  # SGD without momentum
+                tensors[f"{_ON_DISK.get(kept, kept)}.{name}"] = value
     return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
 
 
@@ -318,7 +328,10 @@ def restore(
         parts = [name for name, _ in model.mixture.named_buffers()]
         model.load_mixture(**{name: state[f"mixture.{name}"] for name in parts})
     model.load_state_dict({**model.state_dict(), **state})
-    for name, parameter in model.named_parameters():
-        momentum = tensors.get(f"momentum.{name}")
-        if momentum is not None:
-            optimizer.state[parameter]["momentum_buffer"] = momentum.to(parameter, copy=True)
+    parameters = dict(model.named_parameters())
+    for key, value in tensors.items():
+        said, _, name = key.partition(".")
+        if said != "model":
+            kept = next((kept for kept, each in _ON_DISK.items() if each == said), said)
+            own = value if kept == "step" else value.to(parameters[name])  # AdamW counts on the CPU
+            optimizer.state[parameters[name]][kept] = own.clone()

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
 
+import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.training.arguments import TrainingArguments
@@ -37,11 +41,22 @@ class Rows:
         output: of this process's share, view-major: ``(V * b, ...)``.
         bottleneck: unit embeddings of the whole batch, ``(V, B, d)``, with their gradient on every process.
         labels: category ids ``(B,)``; `None` at unlabelled stages.
+        epoch: of the step.
+        step: of the epoch.
     """
 
     output: CategoryDiscoveryOutput
     bottleneck: Tensor
     labels: Tensor | None
+    epoch: int = 0
+    step: int = 0
+
+    @cached_property
+    def features(self) -> Tensor:
+        """Features of the whole batch as they come, ``(V, B, D)``, with their gradient on every process."""
+        views, images = self.bottleneck.shape[:2]
+        assert self.output.features is not None
+        return gather_rows(self.output.features.float().unflatten(0, (views, -1)), images)
 
     def mean_of(self, values: Tensor) -> Tensor:
         """Mean over the whole batch of one value per view of this process's share, ``(V * b,)``."""
@@ -52,7 +67,7 @@ class Rows:
 class Objective:
     """What one stage is trained for; made anew for every stage.
 
-    A method overrides `losses`, and the other four where it has something to do there.
+    A method overrides `losses`, and the others where it has something to do there.
 
     Args:
         model: trained in place.
@@ -61,7 +76,15 @@ class Objective:
         accelerator: the processes that train together.
         plain_features: features ``(N, D)`` of the stage's images without prompts; its argument says in a progress bar
             what they are for.
+
+    Attributes:
+        least_batch: share of the batch size that the last batch of an epoch needs, or else it is left out: means over
+            a batch of few images are noise.
+        needs_count: whether it has to know how many categories there are before it trains.
     """
+
+    least_batch: ClassVar[float] = 0.0
+    needs_count: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -73,6 +96,12 @@ class Objective:
     ):
         self.model, self.stage, self.arguments = model, stage, arguments
         self.accelerator, self.plain_features = accelerator, plain_features
+
+    def begin_stage(self) -> None:
+        """Prepare a stage, on the model as the stage before left it; nothing to do here.
+
+        A stage that goes on does so too, and its saved state is laid over what this made.
+        """
 
     def begin_epoch(self, epoch: int) -> None:
         """Prepare an epoch that starts at its first step; nothing to do here."""
@@ -87,6 +116,16 @@ class Objective:
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """Scalars by name, the same on every process; ``"loss"`` is what is minimised."""
         raise NotImplementedError
+
+    def generator(self, *position: int) -> torch.Generator:
+        """A CPU generator for what is drawn at the start of the stage, or at an epoch and step of it."""
+        return torch_generator("objective", self.arguments.seed, self.stage.images.stage.index, *position)
+
+    def adjust_gradients(self, epoch: int) -> None:
+        """Change gradients before they are clipped and a step is taken; nothing to do here.
+
+        A parameter without a gradient stays as it is, and so does what the optimiser keeps of it.
+        """
 
     def guessing(self, num_images: int) -> dict[str, float]:
         """What terms are, by name, where all embeddings of so many images are one: a stage there learns nothing."""
@@ -107,6 +146,8 @@ class Method:
         losses: titles of its terms beside those of `ContrastiveObjective`.
         published: its name in the paper's tables by what sets it apart there: a pool, or a way of counting
             categories; what is not listed has the method's name.
+        answers_natively: whether the paper's figures are taken to be those of its own classifier (ours; the paper does
+            not say), not of semi-supervised k-means over its features.
     """
 
     name: str
@@ -117,3 +158,4 @@ class Method:
     parts: Mapping[str, str] = field(default_factory=dict)
     losses: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[str, str] = field(default_factory=dict)
+    answers_natively: bool = False

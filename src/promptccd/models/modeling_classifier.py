@@ -1,0 +1,76 @@
+"""What parametric methods share: a cosine classifier beside the head, which answers by itself."""
+
+from typing import ClassVar
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor
+
+from .backbones import class_row, run_prefix
+from .configuration_promptccd import CategoryDiscoveryConfig
+from .cosine_classifier import CosineClassifier
+from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from .projection_head import BottleneckHead
+
+
+@strict
+class ClassifierConfig(CategoryDiscoveryConfig):
+    """What a model with a classifier stores beside the others.
+
+    Attributes:
+        num_classes: K, rows of the classifier; 0 until stage 0 begins.
+    """
+
+    num_classes: int = 0
+
+
+class ClassifierModel(CategoryDiscoveryModel):
+    """A model without prompts whose classifier grows from stage to stage.
+
+    Its losses compare the head's bottleneck itself: these methods never train the wide last layer, so it is not there.
+    """
+
+    config: ClassifierConfig
+    roles: ClassVar = {"classifier": "classifier"}
+
+    def __init__(self, config: ClassifierConfig):
+        super().__init__(config)
+        self.classifier = CosineClassifier(config.num_classes, config.vision_config.hidden_size)
+        self.post_init()
+        self.freeze()
+
+    @staticmethod
+    def build_head(config: CategoryDiscoveryConfig) -> BottleneckHead:
+        """See the base class; ``projection_output_size`` is not used."""
+        return BottleneckHead(
+            config.vision_config.hidden_size,
+            config.projection_hidden_size,
+            config.projection_bottleneck_size,
+        )
+
+    def freeze(self) -> None:
+        """Let the last block, the head and the classifier learn."""
+        super().freeze()
+        self.classifier.requires_grad_(True)
+
+    def grow(self, rows: Tensor) -> None:
+        """Further classes, whose rows ``(n, D)`` stand behind those that are there."""
+        self.classifier.grow(rows)
+        self.config.num_classes = self.classifier.num_classes
+
+    def forward(
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features, and with the projection also the tokens that enter the last block."""
+        entering = run_prefix(self.backbone, self.embed(pixel_values))
+        features = class_row(self.backbone, entering)
+        bottleneck = self.head(features) if project else None
+        return CategoryDiscoveryOutput(features, bottleneck, entering=entering if project else None)
+
+    @torch.no_grad()
+    def assign_natively(self, features: Tensor) -> Tensor:
+        """The classifier's own answer: row of the largest logit for features ``(N, D)``, ``(N,)``."""
+        return self.classifier(features.to(self.classifier.weight)).argmax(-1)
+
+
+__all__ = ["ClassifierConfig", "ClassifierModel"]

@@ -1,0 +1,145 @@
+"""Happy (Ma et al., NeurIPS 2024): SimGCD that starts new classes at clusters and rehearses old ones from Gaussians."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from sklearn.cluster import KMeans
+from torch import Tensor, nn
+
+from promptccd.models.backbones import blocks_of, class_row
+from promptccd.models.modeling_happy import HappyModel
+from promptccd.training.devices import same_on_all
+from promptccd.training.objectives.objective import Method, Rows
+from promptccd.training.objectives.self_distillation import (
+    SelfDistillationObjective,
+    mean_answer,
+    unevenness,
+)
+
+TINY = 1e-8  # a share of the mass whose logarithm still has a gradient
+
+
+class HappyObjective(SelfDistillationObjective):
+    """At stage 0 SimGCD's loss (as in the released code; the paper has no self-distillation there).
+
+    Later: self-distillation, evenness between and within old and new classes, InfoNCE, cross-entropy of features drawn
+    around the old classes' means, and the squared distance to the previous stage's features, all with weight 1. "Old"
+    are all classes of earlier stages here.
+    """
+
+    model: HappyModel
+
+    def begin_stage(self) -> None:
+        """Keep the last block as the previous stage left it, then grow."""
+        self.num_old = self.model.classifier.num_classes
+        self.previous: nn.Module | None = None
+        if self.stage.labels is None:
+            self.previous = copy.deepcopy(blocks_of(self.model.backbone)[-1]).requires_grad_(False)
+            self.hardness = hardness(self.model.class_means, self.model.config.hardness_temperature).cpu()
+        super().begin_stage()
+
+    def new_rows(self, count: int) -> Tensor:
+        """At an unlabelled stage, the cluster centres that lie farthest from all old rows, as long as drawn rows."""
+        drawn = super().new_rows(count)
+        if self.stage.labels is not None:
+            return drawn
+        features = self.plain_features("features for new classes").cpu()
+        kmeans = KMeans(min(self.num_old + count, len(features)), n_init="auto", random_state=0)
+        centres = F.normalize(torch.from_numpy(same_on_all(kmeans.fit(features.numpy()).cluster_centers_)))
+        nearest = (centres @ F.normalize(self.model.classifier.weight.detach().cpu(), dim=-1).T).amax(1)
+        farthest = centres[nearest.argsort(stable=True)[:count]]
+        chosen = drawn.norm(dim=1).mean() * farthest
+        return torch.cat([chosen, drawn[len(chosen) :]])  # fewer images than classes
+
+    def teacher_temperature(self, epoch: int) -> float:
+        """See the base class."""
+        if self.stage.labels is None:
+            return self.model.config.discovery_temperature
+        return super().teacher_temperature(epoch)
+
+    def losses(self, rows: Rows) -> dict[str, Tensor]:
+        """SimGCD's, and at unlabelled stages ``replay`` and ``drift``."""
+        parts = super().losses(rows)
+        if self.previous is None:
+            return parts
+        parts["replay"] = self.replay_loss(rows)
+        parts["drift"] = self.drift(rows)
+        return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
+
+    def spread_of_answers(self, logits: Tensor) -> dict[str, Tensor]:
+        """See the base class; at unlabelled stages between old and new classes, and within each."""
+        if self.previous is None:
+            return super().spread_of_answers(logits)
+        mean = mean_answer(logits, self.config.student_temperature)
+        old, new = mean[: self.num_old], mean[self.num_old :]
+        if not len(new):
+            return {"entropy": unevenness(old)}
+        groups = torch.stack([old.sum(), new.sum()])
+        within = [unevenness(each / each.sum().clamp(min=TINY)) for each in (old, new)]
+        return {"entropy": unevenness(groups) + within[0] + within[1]}
+
+    def replay_loss(self, rows: Rows) -> Tensor:
+        """Cross-entropy of as many features as the batch has, drawn around means of classes that are often mistaken."""
+        generator = self.generator(rows.epoch, rows.step)
+        means, count = self.model.class_means, rows.bottleneck.shape[:2].numel()
+        classes = torch.multinomial(self.hardness, count, replacement=True, generator=generator)
+        noise = torch.randn(count, means.shape[1], generator=generator)
+        features = means[classes.to(means.device)] + self.model.config.class_radius * noise.to(means)
+        logits = self.model.classifier(features) / self.config.student_temperature
+        return F.cross_entropy(logits, classes.to(logits.device))
+
+    def drift(self, rows: Rows) -> Tensor:
+        """Mean squared distance of unit features to those of the last block as the previous stage left it.
+
+        (The paper has 1 - cos, half of it.)
+        """
+        assert self.previous is not None and rows.output.features is not None
+        assert rows.output.entering is not None
+        with torch.no_grad(), self.accelerator.autocast():
+            before = class_row(self.model.backbone, rows.output.entering, self.previous)
+        moved = F.normalize(rows.output.features.float(), dim=-1) - F.normalize(before.float(), dim=-1)
+        return rows.mean_of(moved.square().sum(-1))
+
+    @torch.no_grad()
+    def end_stage(self) -> None:
+        """Keep the means of new classes; at stage 0, by the labels, also how far features spread around them."""
+        features = self.plain_features("features for the means of classes")
+        first = self.stage.labels is not None
+        own = self.stage.labels if first else self.model.assign_natively(features)
+        assert own is not None
+        own, means, variances = own.to(features.device), [], []
+        for number in range(self.model.config.num_means, self.model.classifier.num_classes):
+            members = features[own == number]
+            row = self.model.classifier.weight[number]
+            means.append(F.normalize(members.mean(0) if len(members) else row, dim=-1))
+            if len(members):
+                variances.append(members.var(0, correction=0).mean())
+        if means:
+            self.model.remember(same_on_all(torch.stack(means).cpu()))
+        if first:
+            self.model.config.class_radius = float(same_on_all(torch.stack(variances).mean().sqrt().cpu()))
+
+
+def hardness(means: Tensor, temperature: float) -> Tensor:
+    """How often each class is rehearsed, ``(C,)``: the more often, the nearer its unit mean lies to the others."""
+    similarity = (means @ means.T).fill_diagonal_(0).sum(1) / max(1, len(means) - 1)
+    return torch.softmax(similarity / temperature, dim=0)
+
+
+METHOD = Method(
+    name="happy",
+    model=HappyModel,
+    objective=HappyObjective,
+    title="Happy",
+    summary="SimGCD with clustered starts of new classes and rehearsal of old ones",
+    parts={"classifier": "cosine classifier"},
+    losses={
+        "distillation": "self-distillation",
+        "entropy": "unevenness of the mean answer",
+        "classification": "cross-entropy of labels",
+        "replay": "cross-entropy of drawn features",
+        "drift": "distance to the features before",
+    },
+    answers_natively=True,
+)
