@@ -36,7 +36,7 @@ from .loading import (
     without_progress,
 )
 from .part_labeller import PartLabeller
-from .projection_head import BottleneckHead, ProjectionHead
+from .projection_head import ProjectionHead, UnitHead
 from .stored_files import BACKBONE_TYPES
 from .untrusted import CheckpointError, one_line, shown
 from .weights import (
@@ -127,7 +127,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             self.register_buffer("spreads", torch.ones(len(config.category_ids)))
 
     @staticmethod
-    def build_head(config: CategoryDiscoveryConfig) -> BottleneckHead:
+    def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
         """What the losses read instead of features."""
         return ProjectionHead(
             config.vision_config.hidden_size,

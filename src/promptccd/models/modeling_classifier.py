@@ -10,7 +10,7 @@ from .backbones import class_row, run_prefix
 from .configuration_promptccd import CategoryDiscoveryConfig
 from .cosine_classifier import CosineClassifier
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from .projection_head import BottleneckHead
+from .projection_head import BottleneckHead, UnitHead
 
 
 @strict
@@ -40,7 +40,7 @@ class ClassifierModel(CategoryDiscoveryModel):
         self.freeze()
 
     @staticmethod
-    def build_head(config: CategoryDiscoveryConfig) -> BottleneckHead:
+    def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
         """See the base class; ``projection_output_size`` is not used."""
         return BottleneckHead(
             config.vision_config.hidden_size,
@@ -73,4 +73,13 @@ class ClassifierModel(CategoryDiscoveryModel):
         return self.classifier(features.to(self.classifier.weight)).argmax(-1)
 
 
-__all__ = ["ClassifierConfig", "ClassifierModel"]
+class HeadlessClassifierModel(ClassifierModel):
+    """The same for methods whose losses read the classifier and the features alone."""
+
+    @staticmethod
+    def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
+        """See the base class; no size of a projection is used."""
+        return UnitHead()
+
+
+__all__ = ["ClassifierConfig", "ClassifierModel", "HeadlessClassifierModel"]

@@ -6,7 +6,29 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 
-class BottleneckHead(nn.Module):
+class UnitHead(nn.Module):
+    """No head: losses read the unit features themselves."""
+
+    def reset_parameters(self, generator: torch.Generator, std: float = 0.02) -> None:
+        """Truncated normal weights and zero biases, drawn from a CPU generator."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                drawn = torch.empty_like(parameter, device="cpu")
+                nn.init.trunc_normal_(drawn, std=std, generator=generator)
+                parameter.data.copy_(drawn)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features ``(B, D)`` to the L2-normalised bottleneck ``(B, d)``."""
+        return F.normalize(features, dim=-1)
+
+    def similarities(self, bottleneck: Tensor) -> Tensor:
+        """Cosine similarities of all pairs of embeddings, ``(B, d)`` to ``(B, B)``."""
+        return bottleneck @ bottleneck.T
+
+
+class BottleneckHead(UnitHead):
     """MLP D -> H -> H -> d with GELU, L2-normalised: 6,295,808 learnable parameters at the paper's sizes.
 
     Args:
@@ -25,23 +47,9 @@ class BottleneckHead(nn.Module):
             nn.Linear(hidden_size, bottleneck_size),
         )
 
-    def reset_parameters(self, generator: torch.Generator, std: float = 0.02) -> None:
-        """Truncated normal weights and zero biases, drawn from a CPU generator."""
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            else:
-                drawn = torch.empty_like(parameter, device="cpu")
-                nn.init.trunc_normal_(drawn, std=std, generator=generator)
-                parameter.data.copy_(drawn)
-
     def forward(self, features: Tensor) -> Tensor:
-        """Features ``(B, D)`` to the L2-normalised bottleneck ``(B, d)``."""
-        return F.normalize(self.mlp(features), dim=-1)
-
-    def similarities(self, bottleneck: Tensor) -> Tensor:
-        """Cosine similarities of all pairs of embeddings, ``(B, d)`` to ``(B, B)``."""
-        return bottleneck @ bottleneck.T
+        """See the base class."""
+        return super().forward(self.mlp(features))
 
 
 class ProjectionHead(BottleneckHead):
@@ -89,4 +97,4 @@ class ProjectionHead(BottleneckHead):
             return products / (norms[:, None] * norms[None, :])
 
 
-__all__ = ["BottleneckHead", "ProjectionHead"]
+__all__ = ["BottleneckHead", "ProjectionHead", "UnitHead"]
