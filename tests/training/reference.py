@@ -43,6 +43,7 @@ class Reference:
     ):
         self.nets, self.t = Networks(backbone, SimpleNamespace(**model)), SimpleNamespace(**training)
         self.kind, self.forward, self.names = kind, getattr(self.nets, kind), list(start)
+        self.extra: Weights = {}  # of what a method keeps beside what learns
         self.w = self.nets.pretrained | {name: value.double() for name, value in start.items()}
         self.training_views = viewing.TrainingViews(options)
         self.fixed_view = viewing.EvaluationView(viewing.build_image_processor(options))
@@ -56,17 +57,20 @@ class Reference:
         self.fixed = torch.stack([viewing.normalise(self.fixed_view(image)).double() for image in images])
         if self.kind == "parts" and self.stage == 0:
             self.fit_parts()
+        self.begin(stage.num_categories)
         learning = [name for name in self.names if self.stage == 0 or not name.startswith("router.")]
         velocity = dict.fromkeys(learning, 0.0)
-        for epoch in range(t.epochs):
+        epochs = t.epochs if self.stage == 0 else t.discovery_epochs
+        for epoch in range(epochs):
             if self.kind == "gaussians" and epoch % t.refit_every == 0:
                 self.refit(epoch, stage.num_categories)
             last = t.final_learning_rate_factor
             share = 1.0 if self.stage == 0 else t.discovery_learning_rate / t.learning_rate
-            share *= last + (1 - last) * (1 + math.cos(math.pi * epoch / t.epochs)) / 2
+            share *= last + (1 - last) * (1 + math.cos(math.pi * epoch / epochs)) / 2
             order = numpy_generator("order", t.seed, self.stage, epoch).permutation(len(stage))
-            for rows in (order[first : first + t.batch_size] for first in range(0, len(order), t.batch_size)):
-                if len(rows) == 1:  # nothing to contrast it with
+            for step, first in enumerate(range(0, len(order), t.batch_size)):
+                rows, self.step = order[first : first + t.batch_size], step
+                if len(rows) < self.least_rows:
                     continue
                 pixels = self.drawn([images[row] for row in rows], stage.sample_ids[rows], epoch)
                 self.w |= {name: self.w[name].detach().requires_grad_() for name in learning}
@@ -75,13 +79,27 @@ class Reference:
                 gradients = self.clipped(dict(zip(learning, found, strict=True)))
                 for name, gradient in gradients.items():
                     value = self.w[name].detach()
-                    velocity[name] = t.momentum * velocity[name] + gradient + t.weight_decay * value
+                    decay = t.weight_decay if value.ndim > 1 or t.decay_vectors else 0.0
+                    velocity[name] = t.momentum * velocity[name] + gradient + decay * value
                     rate = getattr(t, f"{role(name)}_learning_rate", t.learning_rate)
                     self.w[name] = value - share * rate * velocity[name]
         if self.stage == 0:
             self.hand_on()
+        self.end()
         parts = [f"mixture.{part}" for part in ("means", "variances", "log_weights", "floor")]
-        return {name: self.w[name] for name in self.names} | dict(zip(parts, self.nets.mixture, strict=False))
+        ended = {name: self.w[name] for name in self.names} | self.extra
+        return ended | dict(zip(parts, self.nets.mixture, strict=False))
+
+    @property
+    def least_rows(self) -> int:
+        """Images of a step: one has nothing to be contrasted with."""
+        return 2
+
+    def begin(self, num_categories: int) -> None:
+        """Before the first epoch of a stage."""
+
+    def end(self) -> None:
+        """After its last."""
 
     def clipped(self, gradients: Weights) -> Weights:
         """Gradients of a role shortened together where they are longer than allowed."""
@@ -151,6 +169,8 @@ class Reference:
 
 def role(name: str) -> str:
     """What a parameter is, for rates of its own."""
+    if name.startswith("classifier."):
+        return "classifier"
     kinds = {"keys": "key", "prompts": "prompt", "general": "prompt", "experts": "prompt", "values": "prompt"}
     return "router" if name.startswith("router.") else kinds.get(name.split(".")[-1], "model")
 
