@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -90,10 +90,19 @@ class ContinualScore:
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
         """Further figures per stage in percent, by name: of a method's own classifier; some protocols have others."""
-        if all(row.native is None for row in self.stages):
+        if self.native is None:
             return {}
-        answers = [row.native or (math.nan,) * len(_PARTS) for row in self.stages]
-        return {f"native_{part}": [answer[place] for answer in answers] for place, part in enumerate(_PARTS)}
+        return {f"native_{part}": [getattr(row, part) for row in self.native.stages] for part in _PARTS}
+
+    @property
+    def native(self) -> "ContinualScore | None":
+        """The same stages by the method's own classifier; none where one was not asked."""
+        rows = [
+            replace(row, all=row.native[0], old=row.native[1], new=row.native[2], native=None)
+            for row in self.stages
+            if row.native is not None
+        ]
+        return ContinualScore("native", rows) if rows and len(rows) == len(self.stages) else None
 
     @property
     def summary(self) -> Mapping[str, float]:

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -317,8 +317,11 @@ def measure_run(evaluation: RunEvaluation, *, routing: bool = True) -> RunMeasur
     manifest = run.manifest
     measured = [measure_stage(evaluation, index) for index in range(1, evaluation.num_stages)]
     recorded = {row.stage: row for row in run.results.stages} if run.results else {}
-    for stage in measured:
-        _require_agreement(stage.score, recorded.get(stage.stage), str(run.path))
+    for place, stage in enumerate(measured):
+        known = recorded.get(stage.stage)
+        _require_agreement(stage.score, known, str(run.path))
+        if known is not None and known.native is not None:
+            measured[place] = replace(stage, score=replace(stage.score, native=known.native))
     return RunMeasures(
         name=run.path.resolve().name,
         recipe=evaluation.recipe,

@@ -34,8 +34,17 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def score_rows(runs: Sequence[RunMeasures], published: PublishedTable | None) -> Table:
-    """All, Old and New per stage and on average beside the published ones, if there are any."""
+    """All, Old and New per stage and on average beside the published ones, if there are any.
+
+    A classifier's own answers have columns of their own; where the paper's figures are taken to be of such answers, it
+    is these that they are compared with.
+    """
     header = ["", "images", "categories", "All", "Old", "New"]
+    natives = [_native_spreads(runs, place) for place in [*range(len(runs[0].stages)), None]]
+    answered = natives[-1] is not None
+    compares = answered and method_named(runs[0].recipe.model.variant).answers_natively
+    if answered:
+        header += ["own classifier: All", "Old", "New"]
     if published:
         header += ["paper: All", "Old", "New", "paper fits the split"]
     rows = []
@@ -43,10 +52,29 @@ def score_rows(runs: Sequence[RunMeasures], published: PublishedTable | None) ->
         same = [run.stages[place].score for run in runs]
         spreads = [Spread.of(getattr(score, part) for score in same) for part in PARTS]
         cells = [f"stage {stage.stage}", _whole(score.num_images for score in same), count_text(same)]
-        rows.append([*cells, *map(str, spreads), *_published_cells(published, stage.stage, spreads)])
+        own = natives[place] or []
+        compared = own if compares else spreads
+        rows.append(
+            [*cells, *map(str, [*spreads, *own]), *_published_cells(published, stage.stage, compared)]
+        )
+    own = natives[-1] or []
     spreads = [Spread.of(run.score.average[part] for run in runs) for part in PARTS]
-    rows.append(["average", "", "", *map(str, spreads), *_published_cells(published, None, spreads)])
+    published_cells = _published_cells(published, None, own if compares else spreads)
+    rows.append(["average", "", "", *map(str, [*spreads, *own]), *published_cells])
     return header, rows
+
+
+def _native_spreads(runs: Sequence[RunMeasures], place: int | None) -> list[Spread] | None:
+    """All, Old and New of the classifiers' own answers at a stage, or on average; none if a run lacks them."""
+    tables = [table for run in runs if (table := run.score.native) is not None]
+    if len(tables) < len(runs):
+        return None
+    return [
+        Spread.of(
+            table.average[part] if place is None else getattr(table.stages[place], part) for table in tables
+        )
+        for part in PARTS
+    ]
 
 
 def known_and_novel_rows(run: RunMeasures) -> Table:

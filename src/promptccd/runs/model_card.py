@@ -300,8 +300,21 @@ def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
         if limits:  # clusters that ended empty got no category, so what was found may lie below
             count += f" ({min(limits[0], row['num_categories'])} to {limits[1]})"
         lines.append(f"| Stage {row['stage']} | {_cells(row)} | {count} | {row['num_images']} |")
+        if "native" in row:
+            own = dict(zip(("all", "old", "new"), row["native"], strict=True))
+            lines.append(f"| Stage {row['stage']}, own classifier | {_cells(own)} | | |")
     lines.append(f"| **Average** | {_cells(table['average'])} | | |")
+    if (native := ContinualScore.from_dict(dict(table)).native) is not None:
+        lines.append(f"| **Average**, own classifier | {_cells(native.average)} | | |")
     text = "Continual clustering accuracy (cACC) in percent; Old are the categories that stage 0 labelled."
+    if "columns" in table:
+        text += (
+            " Images were grouped by semi-supervised k-means over features; what the method's own classifier says of "
+            "the same images stands below, and is what the paper's figures are taken to be of."
+            if method_named(recipe.model.variant).answers_natively
+            else " Images were grouped by semi-supervised k-means over features, as the paper's are taken to be; what "
+            "the method's own classifier says of them stands below."
+        )
     published = _comparable(recipe, len(table["stages"]))
     if published:
         lines.append(f"| Average in the paper | {_cells(published)} | | |")

@@ -1,0 +1,119 @@
+"""Figures of SimGCD and Happy that follow on paper, and a classifier that grows."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from promptccd.models.assignment import assign
+from promptccd.models.cosine_classifier import CosineClassifier
+from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.objectives.happy import hardness
+from promptccd.training.objectives.self_distillation import self_distillation_loss, unevenness
+from promptccd.training.step import PositionSampler, steps_per_epoch
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
+
+
+def test_unevenness_is_0_for_even_answers_and_log_k_for_a_single_one() -> None:
+    for count in (2, 7, 100):
+        even, single = torch.full((count,), 1 / count), F.one_hot(torch.tensor(0), count).float()
+        assert unevenness(even) == pytest.approx(0, abs=1e-6)
+        assert unevenness(single) == pytest.approx(math.log(count), rel=1e-5)
+    assert unevenness(torch.tensor([0.8, 0.2])) == pytest.approx(0.192745, abs=1e-6)
+
+
+def test_a_class_that_nobody_answers_is_still_pulled_up() -> None:
+    shares = torch.tensor([1.0, 0.0], requires_grad=True)
+    unevenness(shares).backward()
+    assert shares.grad is not None
+    assert torch.isfinite(shares.grad).all()
+    assert shares.grad[1] < shares.grad[0]
+
+
+def test_views_teach_each_other_and_the_teacher_gets_no_gradient() -> None:
+    """Cross-entropy of view 1 under view 2's answer and the other way round, image by image."""
+    logits = torch.tensor([[[0.9, 0.1, -0.3], [0.2, 0.4, 0.1]], [[0.5, 0.6, 0.0], [-0.2, 0.8, 0.3]]])
+    logits.requires_grad_()
+    expected = 0.0
+    for image in range(2):
+        for student, teacher in ((0, 1), (1, 0)):
+            taught = [math.exp(float(each) / 0.05) for each in logits[teacher, image]]
+            answer = [math.exp(float(each) / 0.1) for each in logits[student, image]]
+            for place in range(3):
+                share = taught[place] / sum(taught)
+                expected -= share * math.log(answer[place] / sum(answer)) / 4
+    loss = self_distillation_loss(logits, 0.1, 0.05)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    # With the teacher fixed, the gradient is (answer - taught) / temperature over the number of rows.
+    difference = (logits / 0.1).softmax(-1) - (logits.flip(0) / 0.05).softmax(-1)
+    torch.testing.assert_close(gradient, difference / 0.1 / 4)
+
+
+def test_classes_that_lie_near_others_are_rehearsed_more_often() -> None:
+    means = F.normalize(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), dim=1)
+    shares = hardness(means, 0.1)
+    assert shares.argmax() == 1
+    assert shares.argmin() == 2
+    cosines = [float(means[0] @ means[1]), float(means[0] @ means[2]), float(means[1] @ means[2])]
+    scores = [(cosines[0] + cosines[1]) / 2, (cosines[0] + cosines[2]) / 2, (cosines[1] + cosines[2]) / 2]
+    expected = [math.exp(score / 0.1) for score in scores]
+    torch.testing.assert_close(shares, torch.tensor(expected) / sum(expected))
+
+
+def test_old_rows_keep_every_bit_as_a_classifier_grows_is_saved_and_loaded(tmp_path) -> None:
+    config = SimGCDConfig(vision_config={"model_type": "dinov2", **TINY_BACKBONE}, **TINY_HEAD)
+    model = SimGCDModel(config)
+    model.grow(torch.randn(3, 32))
+    before = model.classifier.weight.detach().clone()
+    model.grow(torch.randn(2, 32))
+    model.save_pretrained(tmp_path)
+    loaded = SimGCDModel.from_pretrained(tmp_path)
+    assert loaded.config.num_classes == len(loaded.classifier.weight) == 5
+    assert torch.equal(loaded.classifier.weight[:3], before)
+    assert loaded.learning()["classifier"] == [loaded.classifier.weight]
+
+
+def test_the_classifier_answers_with_the_nearest_row_as_prototypes_are_answered_with() -> None:
+    """Ties included: both take the first."""
+    classifier = CosineClassifier(4, 8)
+    rows = F.normalize(torch.randn(4, 8), dim=1)
+    rows[3] = rows[1]
+    classifier.weight.data = rows * torch.tensor([[0.5], [3.0], [1.0], [3.0]])
+    features = F.normalize(torch.cat([torch.randn(50, 8), rows]), dim=1)
+    nearest = assign(features, rows, range(4), temperature=0.1).category_ids
+    assert torch.equal(classifier(features).argmax(1), nearest)
+
+
+@pytest.mark.parametrize(("classes", "learnt"), [(100, 6_372_608), (200, 6_449_408)])
+def test_what_it_learns_beside_the_block_at_the_papers_sizes(classes: int, learnt: int) -> None:
+    with torch.device("meta"):
+        model = SimGCDModel(SimGCDConfig(num_classes=classes, vision_config={"model_type": "dinov2"}))
+    model.freeze()
+    parts = {"head": 6_295_808, "classifier": classes * 768}
+    for part, size in parts.items():
+        assert sum(each.numel() for each in getattr(model, part).parameters()) == size
+    assert sum(parts.values()) == learnt
+
+
+def test_a_last_batch_below_the_least_is_left_out_but_for_the_only_one() -> None:
+    assert steps_per_epoch(26, 8, 0.5) == 3
+    assert steps_per_epoch(28, 8, 0.5) == 4
+    assert steps_per_epoch(26, 8) == 4
+    assert steps_per_epoch(3, 8, 0.5) == 1
+    sampler = PositionSampler(26, 8, seed=1, stage=0, epochs=2, least=0.5)
+    assert [len(batch) for batch in sampler] == [8] * 6
+
+
+def test_rates_fall_in_steps_where_they_are_told_to() -> None:
+    arguments = TrainingArguments(schedule="steps", falls_at=[2, 4], fall_factor=0.1)
+    shares = [arguments.rate_share(epoch, 6) for epoch in range(6)]
+    assert shares == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_unlabelled_stages_may_be_shorter() -> None:
+    arguments = TrainingArguments(epochs=100, discovery_epochs=30)
+    assert [arguments.epochs_of(stage) for stage in range(3)] == [100, 30, 30]
+    assert [arguments.epochs_before(stage) for stage in range(4)] == [0, 100, 130, 160]
