@@ -135,7 +135,7 @@ METHOD = Method(
     losses={
         "classification": "cross-entropy of labels",
         "pairs": "cross-entropy of pairs",
-        "pseudo": "cross-entropy of the novel head's answers, weighted",
+        "pseudo": "cross-entropy of what the novel head answers, weighted",
         "consistency": "disagreement between views, weighted",
         "positive_pairs": "share of pairs that are positive",
     },
