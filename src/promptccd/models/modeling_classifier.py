@@ -37,6 +37,7 @@ class ClassifierModel(CategoryDiscoveryModel):
     def __init__(self, config: ClassifierConfig):
         super().__init__(config)
         self.classifier = self.build_classifier(config)
+        self.add_buffers(config)
         self.post_init()
         self.freeze()
 
@@ -44,6 +45,9 @@ class ClassifierModel(CategoryDiscoveryModel):
     def build_classifier(config: ClassifierConfig) -> CosineClassifier:
         """What answers."""
         return CosineClassifier(config.num_classes, config.vision_config.hidden_size)
+
+    def add_buffers(self, config: ClassifierConfig) -> None:
+        """Register what is kept beside weights, before those are initialised; nothing here."""
 
     @staticmethod
     def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
@@ -96,8 +100,9 @@ class RememberingModel(ClassifierModel):
 
     class_means: Tensor
 
-    def __init__(self, config: ClassifierConfig):
-        super().__init__(config)
+    def add_buffers(self, config: ClassifierConfig) -> None:
+        """See the base class."""
+        super().add_buffers(config)
         self.register_buffer("class_means", torch.zeros(config.num_means, config.vision_config.hidden_size))
 
     @torch.no_grad()

@@ -5,7 +5,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .modeling_classifier import RememberingModel
+from .modeling_classifier import ClassifierConfig, RememberingModel
 from .modeling_rankstats import RankStatsConfig, RankStatsModel
 
 
@@ -37,8 +37,9 @@ class FrostModel(RankStatsModel, RememberingModel):
     config: FrostConfig
     class_deviation: Tensor
 
-    def __init__(self, config: FrostConfig):
-        super().__init__(config)
+    def add_buffers(self, config: ClassifierConfig) -> None:
+        """See the base class."""
+        super().add_buffers(config)
         self.register_buffer("class_deviation", torch.zeros(config.vision_config.hidden_size))
 
     @torch.no_grad()
