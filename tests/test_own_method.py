@@ -31,7 +31,11 @@ from tests.hub.server import Hub
 from tests.runs.test_variants import RATE, Signals, listen, merged, stage_bytes, train_through_signals
 
 OWN = "shared-prompt"
-OPTIONS = {OWN: {"options": {"num_tokens": 2}}, "promptccd-pp": {"num_parts": 2}}
+OPTIONS = {
+    OWN: {"options": {"num_tokens": 2}},
+    "promptccd-pp": {"num_parts": 2},
+    "metagcd": {"options": {"meta_episodes": 2, "meta_epochs": 2}},
+}
 
 
 def write_own_method(folder: Path) -> Path:

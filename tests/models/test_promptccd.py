@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
-from promptccd.models import VARIANTS, CategorySpread
+from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbones import blocks_of, class_token, embed
 from promptccd.models.projection_head import ProjectionHead
@@ -370,6 +370,26 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
             "num_parts": 8, "pool_size": 20, "prompt_length": 10, "prompts_per_patch": 2, "prompt_reach": 1.0,
             "key_reach": 1.0, "cos_weight": 1.0, "route_weight": 0.1, "distill_weight": 0.2,
         },
+        "metagcd": {
+            "neighbour_threshold": 0.85, "neighbour_weight": 0.5, "meta_episodes": 20, "meta_sessions": 3,
+            "meta_epochs": 10, "meta_learning_rate": 1e-5,
+        },
+    }  # fmt: skip
+    answers = {
+        "num_classes": 0, "entropy_weight": 2.0, "student_temperature": 0.1, "first_teacher_temperature": 0.07,
+        "teacher_temperature": 0.04, "teacher_epochs": 30,
+    }  # fmt: skip
+    pairs = {
+        "num_classes": 0, "top_ranks": 5, "pseudo_weight": 0.05, "consistency_weight": 25.0, "ramp_epochs": 300,
+    }  # fmt: skip
+    own |= {
+        "simgcd": answers,
+        "happy": {
+            **answers, "entropy_weight": 1.0, "discovery_temperature": 0.05, "hardness_temperature": 0.1,
+            "num_means": 0, "class_radius": 0.0,
+        },
+        "rankstats": pairs,
+        "frost": {**pairs, "pseudo_weight": 0.01, "drawn_per_class": 2, "drift_weight": 10.0, "num_means": 0},
     }  # fmt: skip
     switches = {
         "promptccd": {"random_prompts": False, "prompts_at_test": False},
@@ -384,7 +404,7 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         fields = {
             each
             for base in kind.__mro__
-            if base.__module__ == kind.__module__
+            if issubclass(base, CategoryDiscoveryConfig)
             for each in base.__annotations__
         }
         said = {each: getattr(config, each) for each in fields}

@@ -160,8 +160,11 @@ def run(command: list[str], recipe: dict, folder: Path, name: str) -> list[dict]
         {},
         {"variant": "promptccd-b", "pool": "dualprompt"},
         {"variant": "promptccd-pp", "num_parts": 2},
+        {"variant": "metagcd", "options": {"meta_episodes": 1, "meta_epochs": 2, "meta_learning_rate": 0.1}},
+        # The direction of a drift that is hardly longer than rounding is rounding: at its full weight it would show.
+        {"variant": "frost", "options": {"drift_weight": 0.1}},
     ],
-    ids=["mixture", "dualprompt", "parts"],
+    ids=["mixture", "dualprompt", "parts", "metagcd", "frost"],
 )
 def test_two_processes_give_the_losses_of_one(recipe_values: dict, model: dict, tmp_path: Path) -> None:
     recipe_values = {**recipe_values, "model": {**recipe_values["model"], **model}}

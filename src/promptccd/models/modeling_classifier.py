@@ -1,10 +1,11 @@
-"""What parametric methods share: a cosine classifier beside the head, which answers by itself."""
+"""What parametric methods share: a classifier beside the head, which answers by itself, and means of its classes."""
 
 from typing import ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import initialization as init
 
 from .backbones import class_row, run_prefix
 from .configuration_promptccd import CategoryDiscoveryConfig
@@ -35,9 +36,18 @@ class ClassifierModel(CategoryDiscoveryModel):
 
     def __init__(self, config: ClassifierConfig):
         super().__init__(config)
-        self.classifier = CosineClassifier(config.num_classes, config.vision_config.hidden_size)
+        self.classifier = self.build_classifier(config)
+        self.add_buffers(config)
         self.post_init()
         self.freeze()
+
+    @staticmethod
+    def build_classifier(config: ClassifierConfig) -> CosineClassifier:
+        """What answers."""
+        return CosineClassifier(config.num_classes, config.vision_config.hidden_size)
+
+    def add_buffers(self, config: ClassifierConfig) -> None:
+        """Register what is kept beside weights, before those are initialised; nothing here."""
 
     @staticmethod
     def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
@@ -82,4 +92,29 @@ class HeadlessClassifierModel(ClassifierModel):
         return UnitHead()
 
 
-__all__ = ["ClassifierConfig", "ClassifierModel", "HeadlessClassifierModel"]
+class RememberingModel(ClassifierModel):
+    """A classifier's model that also keeps where its classes lie: later stages draw features around their means.
+
+    Its configuration has ``num_means``, how many are known, which sizes the buffer.
+    """
+
+    class_means: Tensor
+
+    def add_buffers(self, config: ClassifierConfig) -> None:
+        """See the base class."""
+        super().add_buffers(config)
+        self.register_buffer("class_means", torch.zeros(config.num_means, config.vision_config.hidden_size))
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, RememberingModel):
+            init.zeros_(module.class_means)
+
+    def remember(self, means: Tensor) -> None:
+        """Keep the means ``(n, D)`` of the classes that follow those whose means are known."""
+        self.class_means = torch.cat([self.class_means, means.to(self.class_means)])
+        self.config.num_means = len(self.class_means)
+
+
+__all__ = ["ClassifierConfig", "ClassifierModel", "HeadlessClassifierModel", "RememberingModel"]

@@ -1,11 +1,8 @@
 """Happy: SimGCD's model, which also keeps where its classes lie and how far their features spread."""
 
-import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from transformers import initialization as init
 
-from .modeling_classifier import ClassifierModel
+from .modeling_classifier import RememberingModel
 from .modeling_simgcd import SelfDistillationConfig
 
 
@@ -29,26 +26,10 @@ class HappyConfig(SelfDistillationConfig):
     class_radius: float = 0.0
 
 
-class HappyModel(ClassifierModel):
-    """The last block, an MLP and a cosine classifier, and the means that later stages draw features around."""
+class HappyModel(RememberingModel):
+    """The last block, an MLP and a cosine classifier, and the unit means that later stages draw features around."""
 
     config: HappyConfig
-    class_means: Tensor
-
-    def __init__(self, config: HappyConfig):
-        super().__init__(config)
-        self.register_buffer("class_means", torch.zeros(config.num_means, config.vision_config.hidden_size))
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, HappyModel):
-            init.zeros_(module.class_means)
-
-    def remember(self, means: Tensor) -> None:
-        """Keep the unit means ``(n, D)`` of the classes that follow those whose means are known."""
-        self.class_means = torch.cat([self.class_means, means.to(self.class_means)])
-        self.config.num_means = len(self.class_means)
 
 
 __all__ = ["HappyConfig", "HappyModel"]

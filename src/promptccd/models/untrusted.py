@@ -125,6 +125,12 @@ WHOLE = {
     "prompts_per_patch": (1, 65_536),
     "router_hidden_size": (1, 65_536),
     "teacher_epochs": (1, 1_000_000),
+    "top_ranks": (1, 8_192),
+    "ramp_epochs": (1, 1_000_000),
+    "drawn_per_class": (0, 65_536),
+    "meta_episodes": (0, 1_000_000),
+    "meta_sessions": (1, 65_536),
+    "meta_epochs": (0, 1_000_000),
 }
 REAL = {
     "hidden_dropout_prob": (0, 1),
@@ -147,6 +153,12 @@ REAL = {
     "discovery_temperature": (1e-6, 1e6),
     "hardness_temperature": (1e-6, 1e6),
     "class_radius": (0, 1e3),
+    "pseudo_weight": (0, 1e6),
+    "consistency_weight": (0, 1e6),
+    "drift_weight": (0, 1e6),
+    "neighbour_threshold": (-1, 1),
+    "neighbour_weight": (0, 1),
+    "meta_learning_rate": (0, 1e6),
 }
 CHOICES = {
     "hidden_act": ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish"),

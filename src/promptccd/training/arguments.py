@@ -220,6 +220,7 @@ class TrainingArguments:
         schedule: how rates fall in a stage: ``cosine``, epoch by epoch, or ``steps``, at `falls_at`.
         falls_at: epochs of a stage from which on rates are `fall_factor` times as large as before.
         fall_factor: see there.
+        discovery_schedule: `schedule` of unlabelled stages; none means the same.
         discovery_learning_rate: the same for unlabelled stages; none means `learning_rate`, as in the paper.
         prompt_learning_rate: `learning_rate` for learnt prompts; none means the same. At unlabelled stages this and
             the next two shrink as `learning_rate` does.
@@ -270,6 +271,7 @@ class TrainingArguments:
     schedule: Literal["cosine", "steps"] = "cosine"
     falls_at: list[int] = field(default_factory=list)
     fall_factor: float = number(0.1, 0, 1)
+    discovery_schedule: Literal["cosine", "steps"] | None = None
     discovery_learning_rate: float | None = number(None, 0)
     prompt_learning_rate: float | None = number(None, 0)
     key_learning_rate: float | None = number(None, 0)
@@ -308,11 +310,18 @@ class TrainingArguments:
         """Check ranges."""
         require_in_range(self)
 
-    def rate_share(self, epoch: int, epochs: int) -> float:
-        """Share of its first rate that a stage of so many epochs has in one of them."""
-        if self.schedule == "steps":
+    def rate_share(self, stage: int, epoch: int) -> float:
+        """Share of its first rate that a stage has in one of its epochs."""
+        schedule = self.schedule if stage == 0 else self.discovery_schedule or self.schedule
+        if schedule == "steps":
             return self.fall_factor ** sum(epoch >= fall for fall in self.falls_at)
-        return cosine_rate(epoch, epochs, self.final_learning_rate_factor)
+        return cosine_rate(epoch, self.epochs_of(stage), self.final_learning_rate_factor)
+
+    def rate_of(self, stage: int) -> float:
+        """What the learning rate of a stage starts with."""
+        if stage == 0 or self.discovery_learning_rate is None:
+            return self.learning_rate
+        return self.discovery_learning_rate
 
     def epochs_of(self, stage: int) -> int:
         """Epochs of a stage; stage 0 is the labelled one."""

@@ -1,6 +1,6 @@
 """One step of any method: which images are in it, their views, and the rows that its objective reads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,12 +94,16 @@ class _Views(Dataset):
 
 
 def training_loader(
-    images: StageImages, views: TrainingViews, sampler: PositionSampler, num_workers: int
+    images: StageImages,
+    views: TrainingViews,
+    batches: Iterable[list[tuple[int, int]]],
+    seed: int,
+    num_workers: int,
 ) -> DataLoader[Any]:
-    """Loader of uint8 views ``(b, V, 3, S, S)`` for all epochs that are left of a stage."""
+    """Loader of uint8 views ``(b, V, 3, S, S)`` for batches of (epoch, index)."""
     return DataLoader(
-        _Views(images, views, sampler.seed),
-        batch_sampler=sampler,
+        _Views(images, views, seed),
+        batch_sampler=batches,
         num_workers=num_workers,
         collate_fn=torch.stack,
         pin_memory=torch.cuda.is_available(),
@@ -136,10 +140,13 @@ def training_loss(
     Returns:
         Scalars by name; ``"loss"`` is what is minimised, the same on every process.
     """
+    return objective.losses(rows_of(model, batch, objective.prompted(epoch), epoch, step))
+
+
+def rows_of(model: nn.Module, batch: Batch, prompted: bool, epoch: int, step: int = 0) -> Rows:
+    """What an objective reads of a batch: the forward of this process's share, gathered from all."""
     views = batch.pixel_values.transpose(0, 1)  # (V, b, 3, H, W): view-major, as the losses expect
-    output: CategoryDiscoveryOutput = model(
-        views.flatten(0, 1), prompted=objective.prompted(epoch), project=True
-    )
+    output: CategoryDiscoveryOutput = model(views.flatten(0, 1), prompted=prompted, project=True)
     assert output.bottleneck is not None  # asked for by project=True
     bottleneck = gather_rows(output.bottleneck.float().unflatten(0, views.shape[:2]), batch.num_rows)
-    return objective.losses(Rows(output, bottleneck, batch.labels, epoch, step))
+    return Rows(output, bottleneck, batch.labels, epoch, step)

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,16 @@ from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.devices import is_out_of_memory
+from promptccd.training.devices import is_out_of_memory, shard_bounds
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
-from promptccd.training.objectives import Objective, StageContext
+from promptccd.training.objectives import Objective, Rows, StageContext
 from promptccd.training.progress import EpochProgress, StopRequest
 from promptccd.training.step import (
     Batch,
     PositionSampler,
     epoch_order,
+    rows_of,
     steps_per_epoch,
     training_loader,
     training_loss,
@@ -102,10 +103,10 @@ class StageTrainer:
         self.stage = stage.images.stage.index
         self.epochs = arguments.epochs_of(self.stage)
         self.steps = steps_per_epoch(len(self.images), arguments.batch_size, objective.least_batch)
-        discovery = arguments.discovery_learning_rate
-        labelled = self.labels is not None
-        self.learning_rate = arguments.learning_rate if labelled or discovery is None else discovery
-        self.objective = objective(model, stage, arguments, accelerator, self._plain_features)
+        self.learning_rate = arguments.rate_of(self.stage)
+        self.objective = objective(
+            model, stage, arguments, accelerator, self._plain_features, self._forward_rows
+        )
 
     def train(self, resumed: TrainingState | None = None) -> None:
         """Train to the last epoch, from the start or from a saved state.
@@ -175,7 +176,11 @@ class StageTrainer:
             rank=self.accelerator.process_index,
             num_processes=self.accelerator.num_processes,
         )
-        return training_loader(self.images, self.views, sampler, self.arguments.num_workers)
+        return self._views_of(sampler)
+
+    def _views_of(self, batches: Iterable[list[tuple[int, int]]]) -> torch.utils.data.DataLoader:
+        arguments = self.arguments
+        return training_loader(self.images, self.views, batches, arguments.seed, arguments.num_workers)
 
     def _run_epoch(
         self,
@@ -189,7 +194,7 @@ class StageTrainer:
         started = time.monotonic()
         if first_step == 0:
             self.objective.begin_epoch(epoch)
-        share = self.arguments.rate_share(epoch, self.epochs)
+        share = self.arguments.rate_share(self.stage, epoch)
         rate = self.learning_rate * share
         for group in optimizer.param_groups:
             group["lr"] = group["first_rate"] * share
@@ -198,7 +203,8 @@ class StageTrainer:
         # On the device, read only where they are needed: no wait per step.
         totals = {"loss": torch.zeros((), device=self.accelerator.device)}
         for step in range(first_step, self.steps):
-            batch = self._batch(next(batches), order, step)
+            size = self.arguments.batch_size
+            batch = self._batch(next(batches), order[step * size : (step + 1) * size])
             self._next = (epoch, step)
             losses = training_loss(wrapped, self.objective, batch, epoch, step)
             optimizer.zero_grad()
@@ -227,16 +233,24 @@ class StageTrainer:
             values = {f"stage{self.stage}/loss": mean, f"stage{self.stage}/learning_rate": rate}
             self.accelerator.log(values, step=self.arguments.epochs_before(self.stage) + epoch)
 
-    def _batch(self, pixels: Tensor, order: np.ndarray, step: int) -> Batch:
-        device = self.accelerator.device
-        size = self.arguments.batch_size
-        global_rows = order[step * size : (step + 1) * size]
-        view = self.evaluation_view
+    def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
+        device, view = self.accelerator.device, self.evaluation_view
         return Batch(
             pixel_values=normalise(pixels.to(device, non_blocking=True), view.mean, view.std),
-            labels=None if self.labels is None else self.labels[global_rows].to(device),
-            num_rows=len(global_rows),
+            labels=None if self.labels is None else self.labels[indices].to(device),
+            num_rows=len(indices),
         )
+
+    def _forward_rows(self, what: str, batches: Sequence[tuple[int, np.ndarray]]) -> Iterator[Rows]:
+        processes = self.accelerator.num_processes, self.accelerator.process_index
+        shares = []
+        for epoch, indices in batches:
+            low, high = shard_bounds(len(indices), processes[0])[processes[1]]
+            shares.append([(epoch, int(index)) for index in indices[low:high]])
+        loader = self._views_of(shares)
+        pixels = self.stop.progress(loader, len(loader), f"stage {self.stage}: {what}")
+        for (epoch, indices), each in zip(batches, pixels, strict=True):
+            yield rows_of(self.model, self._batch(each, indices), self.objective.prompted(epoch), epoch)
 
     def _save_where_due(self, optimizer: torch.optim.Optimizer, epoch: int, step: int, total: Tensor) -> None:
         """Save every `save_steps`, at the end of the stage, and when asked to stop."""

@@ -1,13 +1,10 @@
 """Happy (Ma et al., NeurIPS 2024): SimGCD that starts new classes at clusters and rehearses old ones from Gaussians."""
 
-import copy
-
 import torch
 import torch.nn.functional as F
 from sklearn.cluster import KMeans
-from torch import Tensor, nn
+from torch import Tensor
 
-from promptccd.models.backbones import blocks_of, class_row
 from promptccd.models.modeling_happy import HappyModel
 from promptccd.training.devices import same_on_all
 from promptccd.training.objectives.objective import Method, Rows
@@ -33,9 +30,8 @@ class HappyObjective(SelfDistillationObjective):
     def begin_stage(self) -> None:
         """Keep the last block as the previous stage left it, then grow."""
         self.num_old = self.model.classifier.num_classes
-        self.previous: nn.Module | None = None
         if self.stage.labels is None:
-            self.previous = copy.deepcopy(blocks_of(self.model.backbone)[-1]).requires_grad_(False)
+            self.keep_last_block()
             self.hardness = hardness(self.model.class_means, self.model.config.hardness_temperature).cpu()
         super().begin_stage()
 
@@ -94,11 +90,9 @@ class HappyObjective(SelfDistillationObjective):
 
         (The paper has 1 - cos, half of it.)
         """
-        assert self.previous is not None and rows.output.features is not None
-        assert rows.output.entering is not None
-        with torch.no_grad(), self.accelerator.autocast():
-            before = class_row(self.model.backbone, rows.output.entering, self.previous)
-        moved = F.normalize(rows.output.features.float(), dim=-1) - F.normalize(before.float(), dim=-1)
+        assert rows.output.features is not None
+        before = self.features_before(rows)
+        moved = F.normalize(rows.output.features.float(), dim=-1) - F.normalize(before, dim=-1)
         return rows.mean_of(moved.square().sum(-1))
 
     @torch.no_grad()

@@ -1,10 +1,11 @@
 """What a method is: an objective that a stage is trained for, and what is said of it elsewhere."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -76,6 +77,9 @@ class Objective:
         accelerator: the processes that train together.
         plain_features: features ``(N, D)`` of the stage's images without prompts; its argument says in a progress bar
             what they are for.
+        forward_rows: what the model as it is by then gives for training views of batches of the stage's images, for
+            phases beside the epochs; each batch is an epoch, which its views are drawn for, and indices among the
+            images. Of several processes each takes its share, and gradients are left for the objective to average.
 
     Attributes:
         least_batch: share of the batch size that the last batch of an epoch needs, or else it is left out: means over
@@ -93,9 +97,11 @@ class Objective:
         arguments: TrainingArguments,
         accelerator: Accelerator,
         plain_features: Callable[[str], Tensor],
+        forward_rows: Callable[[str, Sequence[tuple[int, np.ndarray]]], Iterator[Rows]] | None = None,
     ):
         self.model, self.stage, self.arguments = model, stage, arguments
         self.accelerator, self.plain_features = accelerator, plain_features
+        self.forward_rows = forward_rows
 
     def begin_stage(self) -> None:
         """Prepare a stage, on the model as the stage before left it; nothing to do here.

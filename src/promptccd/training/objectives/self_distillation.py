@@ -1,11 +1,13 @@
 """What SimGCD and those after it share: a classifier that learns from its own answer to the other view."""
 
+import copy
 import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from promptccd.models.backbones import blocks_of, class_row
 from promptccd.models.modeling_classifier import ClassifierModel
 from promptccd.models.modeling_simgcd import SelfDistillationConfig
 from promptccd.training.objectives.contrastive import (
@@ -22,6 +24,7 @@ class ClassifierObjective(ContrastiveObjective):
     model: ClassifierModel
     least_batch = 0.5
     needs_count = True
+    previous: nn.Module | None = None
 
     def begin_stage(self) -> None:
         """Rows for the categories that are new at this stage."""
@@ -34,6 +37,17 @@ class ClassifierObjective(ContrastiveObjective):
         """Further rows of the classifier, as `torch.nn.Linear` draws them: uniform in plus and minus 1 / sqrt(D)."""
         width = self.model.config.vision_config.hidden_size
         return (2 * torch.rand(count, width, generator=self.generator()) - 1) / width**0.5
+
+    def keep_last_block(self) -> None:
+        """Keep the last block as the stage before left it; all that comes before it is frozen."""
+        self.previous = copy.deepcopy(blocks_of(self.model.backbone)[-1]).requires_grad_(False)
+
+    @torch.no_grad()
+    def features_before(self, rows: Rows) -> Tensor:
+        """What that block makes of the very views, as it comes: ``(V * b, D)`` of this process's share."""
+        assert self.previous is not None and rows.output.entering is not None
+        with self.accelerator.autocast():
+            return class_row(self.model.backbone, rows.output.entering, self.previous).float()
 
 
 class SelfDistillationObjective(ClassifierObjective):

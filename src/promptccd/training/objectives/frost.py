@@ -1,0 +1,93 @@
+"""FRoST (Roy et al., ECCV 2022): RankStats that keeps what it knew by features drawn around old classes."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from promptccd.models.modeling_frost import FrostModel
+from promptccd.training.devices import gather_rows, same_on_all
+from promptccd.training.objectives.objective import Method, Rows
+from promptccd.training.objectives.rank_statistics import METHOD as RANK_STATS
+from promptccd.training.objectives.rank_statistics import RankStatisticsObjective
+
+
+class FrostObjective(RankStatisticsObjective):
+    """Cross-entropy at stage 0; later what RankStats has for new classes, rehearsal of old ones, and little drift."""
+
+    model: FrostModel
+
+    def begin_stage(self) -> None:
+        """Keep the last block as the previous stage left it, then grow."""
+        if self.stage.labels is None:
+            self.keep_last_block()
+        super().begin_stage()
+
+    def losses(self, rows: Rows) -> dict[str, Tensor]:
+        """RankStats', and at unlabelled stages ``replay`` and ``drift``."""
+        parts = super().losses(rows)
+        if self.previous is None:
+            return parts
+        views, images = rows.bottleneck.shape[:2]
+        before = gather_rows(self.features_before(rows).unflatten(0, (views, -1)), images)
+        parts["replay"] = self.replay_loss(rows)
+        parts["drift"] = self.model.config.drift_weight * flat_distance(before, rows.features)
+        return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
+
+    def steadied(self, joint: Tensor, novel: Tensor | None) -> list[Tensor]:
+        """See the base class: the novel head alone."""
+        return [] if novel is None else [novel]
+
+    def replay_loss(self, rows: Rows) -> Tensor:
+        """Cross-entropy of features drawn around the mean of every old class, as often of each."""
+        means, each = self.model.class_means, self.model.config.drawn_per_class
+        noise = torch.randn(
+            each * len(means), means.shape[1], generator=self.generator(rows.epoch, rows.step)
+        )
+        features = means.repeat(each, 1) + self.model.class_deviation * noise.to(means)
+        classes = torch.arange(len(means), device=means.device).repeat(each)
+        return F.cross_entropy(self.model.classifier(features), classes)
+
+    @torch.no_grad()
+    def end_stage(self) -> None:
+        """Keep where new classes lie: those of the labels, or those that the novel head answers."""
+        features = self.plain_features("features for the means of classes")
+        own = self.stage.labels
+        if own is None and self.model.novel is not None:
+            own = self.num_old + self.model.novel(features).argmax(-1)
+        super().end_stage()
+        known, classes = self.model.config.num_means, self.model.classifier.num_classes
+        if own is None or known == classes:
+            return
+        own, means, deviations = own.to(features.device), [], [self.model.class_deviation] * known
+        for number in range(known, classes):
+            members = features[own == number]
+            row = F.normalize(
+                self.model.classifier.weight[number], dim=-1
+            )  # of a class that no image was put into
+            means.append(members.mean(0) if len(members) else row)
+            if len(members):
+                deviations.append(members.std(0, correction=0))
+        self.model.remember(same_on_all(torch.stack(means).cpu()))
+        deviation = same_on_all(torch.stack(deviations).mean(0).cpu())
+        self.model.class_deviation.copy_(deviation)
+
+
+def flat_distance(before: Tensor, after: Tensor) -> Tensor:
+    """Distance of rows, each set made a vector of length one; of unit rows, the root of their mean squared distance."""
+    return (F.normalize(before.flatten(), dim=0) - F.normalize(after.flatten(), dim=0)).norm()
+
+
+METHOD = Method(
+    name="frost",
+    model=FrostModel,
+    objective=FrostObjective,
+    title="FRoST",
+    summary="RankStats with rehearsal of old classes from drawn features",
+    parts=RANK_STATS.parts,
+    losses={
+        **RANK_STATS.losses,
+        "replay": "cross-entropy of drawn features",
+        "drift": "distance to the features before, weighted",
+    },
+    answers_natively=True,
+)

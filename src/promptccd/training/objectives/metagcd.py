@@ -1,0 +1,230 @@
+"""MetaGCD (Wu et al., ICCV 2023): GCD, rehearsed on its labelled classes, then adapted gently with soft neighbours."""
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptccd.data.randomness import numpy_generator
+from promptccd.models.modeling_metagcd import MetaGCDModel
+from promptccd.training.objectives.contrastive import ContrastiveObjective, info_nce_loss
+from promptccd.training.objectives.objective import Method, Rows
+
+logger = logging.getLogger(__name__)
+
+
+class MetaGCDObjective(ContrastiveObjective):
+    """At stage 0 GCD's loss, and after its epochs meta-training; later InfoNCE and soft neighbours, half of each.
+
+    (The released code has no offline training and says of it only batch, rate and length of another data set: GCD's
+    stage 0 stands in. It keeps the epoch that is best on test data: here it is the last.)
+    """
+
+    model: MetaGCDModel
+
+    def losses(self, rows: Rows) -> dict[str, Tensor]:
+        """GCD's where labels are given; else ``info_nce`` and ``soft_neighbours``, and how many neighbours there are.
+
+        Where no image has a neighbour, the loss is InfoNCE alone.
+        """
+        if rows.labels is not None:
+            return super().losses(rows)
+        similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
+        closeness = closest_views(similarities.detach(), len(rows.bottleneck))
+        neighbours = closeness >= self.model.config.neighbour_threshold
+        neighbours.fill_diagonal_(False)
+        count = neighbours.sum(1).float()
+        parts = {
+            "info_nce": info_nce_loss(similarities, self.arguments.temperature_unsupervised),
+            "soft_neighbours": similarities.new_zeros(()),
+        }
+        loss = parts["info_nce"]
+        if neighbours.any():
+            parts["soft_neighbours"] = soft_neighbour_loss(
+                similarities, closeness, neighbours, self.arguments.temperature_supervised
+            )
+            loss = torch.lerp(loss, parts["soft_neighbours"], self.model.config.neighbour_weight)
+        return {
+            "loss": loss,
+            **parts,
+            "with_neighbours": (count > 0).float().mean(),
+            "neighbours": count.mean(),
+        }
+
+    def end_stage(self) -> None:
+        """Meta-training of the first order after a labelled stage: the head and the last block move on.
+
+        (The released code cannot run it: its steps call functions with wrong arguments, and all but the first of five
+        outer steps would be plain ones, on the images adapted to. Here every session takes one step, on images of its
+        classes that were held out. As coded there it moves weights by a hundredth of what an online stage does: expect
+        no difference.) All of it lies behind the stage's last saved state, and all that it draws is keyed by position,
+        so a run that is interrupted here repeats it whole, with the same bytes.
+        """
+        if self.stage.labels is None or not self.model.config.meta_episodes:
+            return
+        outer = self._optimizer(self.model.config.meta_learning_rate)
+        said: list[Tensor] = []
+        for episode in range(self.model.config.meta_episodes):
+            generator = numpy_generator("meta", self.arguments.seed, episode)
+            labels, most = self.stage.labels.numpy(), self.model.config.meta_sessions
+            for session in list(pseudo_sessions(labels, most, generator)):
+                before = [each.detach().clone() for each in self._learning()]
+                self._adapt(session, len(said), generator)
+                outer.zero_grad()
+                said.append(self._judge(session, len(said), generator))
+                with torch.no_grad():
+                    for own, value in zip(self._learning(), before, strict=True):
+                        own.copy_(value)
+                outer.step()
+        if said and self.accelerator.is_main_process:
+            each = torch.stack(said).view(self.model.config.meta_episodes, -1).mean(1)
+            logger.info(
+                "Meta-training: %d sessions, loss of held-out images %.4f in the first episode, %.4f in the last.",
+                len(said), each[0], each[-1],
+            )  # fmt: skip
+
+    def _adapt(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> None:
+        """Train on a session as an unlabelled stage would, at its rate."""
+        optimizer = self._optimizer(self.arguments.rate_of(1))
+        laps = [self._lap(session.images, generator) for _ in range(self.model.config.meta_epochs)]
+        for rows in self._forward(number, laps):
+            optimizer.zero_grad()
+            self._add_gradient(self.losses(dataclasses.replace(rows, labels=None))["loss"], 1.0)
+            optimizer.step()
+
+    def _judge(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> Tensor:
+        """Leave the gradient of what held-out images of a session are told apart by; returns that loss."""
+        batches, losses = self._lap(session.held_out, generator), []
+        for rows in self._forward(number, [batches], after=self.model.config.meta_epochs):
+            parts = super().losses(rows)
+            loss = torch.lerp(parts["info_nce"], parts["supervised"], self.model.config.neighbour_weight)
+            self._add_gradient(loss, 1 / len(batches))
+            losses.append(loss.detach())
+        return torch.stack(losses).mean()
+
+    def _optimizer(self, rate: float) -> torch.optim.SGD:
+        momentum, decay = self.arguments.momentum, self.arguments.weight_decay
+        return torch.optim.SGD(self._learning(), lr=rate, momentum=momentum, weight_decay=decay)
+
+    def _learning(self) -> list[torch.nn.Parameter]:
+        return [each for role in self.model.learning().values() for each in role]
+
+    def _lap(self, images: np.ndarray, generator: np.random.Generator) -> list[np.ndarray]:
+        """Batches of images in a drawn order; one image alone has nothing to be contrasted with."""
+        order, size = generator.permutation(images), self.arguments.batch_size
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        return [batch for batch in batches if len(batch) > 1]
+
+    def _forward(self, session: int, laps: list[list[np.ndarray]], after: int = 0) -> Iterator[Rows]:
+        """Rows of laps of a session, after so many others; views are drawn for epochs that the stage does not have."""
+        first = self.arguments.epochs_of(0) + session * (self.model.config.meta_epochs + 1) + after
+        batches = [(first + lap, batch) for lap, each in enumerate(laps) for batch in each]
+        assert self.forward_rows is not None
+        return self.forward_rows(f"meta-training, session {session + 1}", batches)
+
+    def _add_gradient(self, loss: Tensor, share: float) -> None:
+        """Add a share of a loss's gradient, mean over the processes, as DistributedDataParallel would leave it."""
+        learning = self._learning()
+        gradients = torch.autograd.grad(loss, learning)
+        for parameter, gradient in zip(learning, gradients, strict=True):
+            mean = share * self.accelerator.reduce(gradient, "mean")
+            parameter.grad = mean if parameter.grad is None else parameter.grad + mean
+
+
+def closest_views(similarities: Tensor, num_views: int) -> Tensor:
+    """Cosine of every two images in the pair of views where it is largest, ``(B, B)``; 1 with themselves.
+
+    Args:
+        similarities: of all rows, view-major, ``(V * B, V * B)``.
+        num_views: V.
+    """
+    by_view = similarities.unflatten(1, (num_views, -1)).unflatten(0, (num_views, -1))  # (V, B, V, B)
+    return by_view.amax((0, 2))
+
+
+def soft_neighbour_loss(
+    similarities: Tensor, closeness: Tensor, neighbours: Tensor, temperature: float
+) -> Tensor:
+    """Supervised contrastive loss among images with neighbours, whose positives are those and the other views.
+
+    Each log-probability counts ``exp(closeness - 1)`` times, and their sum is divided by the number of positives. (The
+    released weight is a soft-max divided by its largest entry, which is the same; there it carries a gradient.)
+
+    Args:
+        similarities: cosine similarities of all rows, view-major, ``(V * B, V * B)``.
+        closeness: of images, ``(B, B)``, without a gradient.
+        neighbours: which images are neighbours of others, ``(B, B)``, at least two of them.
+        temperature: of the soft-max over all other rows of such images.
+    """
+    views = len(similarities) // len(neighbours)
+    inside = neighbours.any(1)
+    rows = inside.repeat(views)
+    same = torch.eye(int(rows.sum()), dtype=torch.bool, device=rows.device)
+    logits = (similarities[rows][:, rows] / temperature).masked_fill(same, float("-inf"))
+    weights = (closeness - 1).exp()[inside][:, inside].repeat(views, views)
+    positive = neighbours[inside][:, inside].fill_diagonal_(True).repeat(views, views) & ~same
+    pulled = weights * logits.log_softmax(1).masked_fill(~positive, 0.0)
+    return -(pulled.sum(1) / positive.sum(1)).mean()
+
+
+@dataclass(frozen=True)
+class PseudoSession:
+    """What a session of meta-training sees: positions among the labelled images.
+
+    Attributes:
+        images: it adapts to.
+        held_out: of all its classes, to judge it by.
+    """
+
+    images: np.ndarray
+    held_out: np.ndarray
+
+
+def pseudo_sessions(
+    labels: np.ndarray, num_sessions: int, generator: np.random.Generator
+) -> Iterator[PseudoSession]:
+    """Sessions in which a quarter of the labelled classes, drawn anew, arrive as if nobody had labelled them.
+
+    Of every class a quarter of the images is held out. A session has its share of another quarter of every old class
+    (the half between them is for a pretraining that the released code leaves out), and a half, drawn anew, of what is
+    not held out of each novel class that came so far.
+
+    Args:
+        labels: category of every image, ``(N,)``.
+        num_sessions: S; fewer where that would leave no old class.
+        generator: draws it all.
+    """
+    classes = generator.permutation(np.unique(labels))
+    each = max(1, round(len(classes) / (4 * num_sessions)))
+    num_sessions = min(num_sessions, (len(classes) - 1) // each)
+    novel, old = classes[: num_sessions * each], classes[num_sessions * each :]
+    own = {label: generator.permutation(np.flatnonzero(labels == label)) for label in classes}
+    quarter = {label: max(1, len(own[label]) // 4) for label in classes}
+    for session in range(num_sessions):
+        come = novel[: (session + 1) * each]
+        shares = [np.array_split(own[label][-quarter[label] :], num_sessions)[session] for label in old]
+        halves = [(len(own[label]) - quarter[label] + 1) // 2 for label in come]
+        drawn = [
+            generator.permutation(own[label][quarter[label] :])[:half]
+            for label, half in zip(come, halves, strict=True)
+        ]
+        held_out = [own[label][: quarter[label]] for label in (*old, *come)]
+        yield PseudoSession(np.concatenate([*shares, *drawn]), np.concatenate(held_out))
+
+
+METHOD = Method(
+    name="metagcd",
+    model=MetaGCDModel,
+    objective=MetaGCDObjective,
+    title="MetaGCD",
+    summary="GCD with meta-training on its labelled classes and contrast of soft neighbours",
+    losses={
+        "soft_neighbours": "contrast of soft neighbours",
+        "with_neighbours": "share of images with neighbours",
+        "neighbours": "neighbours of an image",
+    },
+)
