@@ -113,12 +113,12 @@ class Batch:
     Attributes:
         pixel_values: normalised views ``(b, V, 3, H, W)``.
         labels: category ids ``(B,)`` of the whole global batch; `None` at unlabelled stages.
-        num_rows: B, images in the global batch.
+        positions: of the images of the whole global batch in the stage's, ``(B,)``.
     """
 
     pixel_values: Tensor
     labels: Tensor | None
-    num_rows: int
+    positions: Tensor
 
 
 def training_loss(
@@ -141,5 +141,5 @@ def training_loss(
         views.flatten(0, 1), prompted=objective.prompted(epoch), project=True
     )
     assert output.bottleneck is not None  # asked for by project=True
-    bottleneck = gather_rows(output.bottleneck.float().unflatten(0, views.shape[:2]), batch.num_rows)
-    return objective.losses(Rows(output, bottleneck, batch.labels, epoch, step))
+    bottleneck = gather_rows(output.bottleneck.float().unflatten(0, views.shape[:2]), len(batch.positions))
+    return objective.losses(Rows(output, bottleneck, batch.labels, batch.positions, epoch, step))

@@ -235,7 +235,7 @@ class StageTrainer:
         return Batch(
             pixel_values=normalise(pixels.to(device, non_blocking=True), view.mean, view.std),
             labels=None if self.labels is None else self.labels[global_rows].to(device),
-            num_rows=len(global_rows),
+            positions=torch.from_numpy(global_rows),
         )
 
     def _save_where_due(self, optimizer: torch.optim.Optimizer, epoch: int, step: int, total: Tensor) -> None:

@@ -1,13 +1,10 @@
 """Happy (Ma et al., NeurIPS 2024): SimGCD that starts new classes at clusters and rehearses old ones from Gaussians."""
 
-import copy
-
 import torch
 import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from promptccd.models.backbones import blocks_of, class_row
 from promptccd.models.modeling_happy import HappyModel
 from promptccd.training.devices import same_on_all
 from promptccd.training.objectives.objective import Method, Rows
@@ -35,7 +32,7 @@ class HappyObjective(SelfDistillationObjective):
         self.num_old = self.model.classifier.num_classes
         self.previous: nn.Module | None = None
         if self.stage.labels is None:
-            self.previous = copy.deepcopy(blocks_of(self.model.backbone)[-1]).requires_grad_(False)
+            self.previous = self.last_block()
             self.hardness = hardness(self.model.class_means, self.model.config.hardness_temperature).cpu()
         super().begin_stage()
 
@@ -64,7 +61,8 @@ class HappyObjective(SelfDistillationObjective):
         if self.previous is None:
             return parts
         parts["replay"] = self.replay_loss(rows)
-        parts["drift"] = self.drift(rows)
+        # The paper has 1 - cos, half of it.
+        parts["drift"] = self.moved_from(self.previous, rows).mean()
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
     def spread_of_answers(self, logits: Tensor) -> dict[str, Tensor]:
@@ -88,18 +86,6 @@ class HappyObjective(SelfDistillationObjective):
         features = means[classes.to(means.device)] + self.model.config.class_radius * noise.to(means)
         logits = self.model.classifier(features) / self.config.student_temperature
         return F.cross_entropy(logits, classes.to(logits.device))
-
-    def drift(self, rows: Rows) -> Tensor:
-        """Mean squared distance of unit features to those of the last block as the previous stage left it.
-
-        (The paper has 1 - cos, half of it.)
-        """
-        assert self.previous is not None and rows.output.features is not None
-        assert rows.output.entering is not None
-        with torch.no_grad(), self.accelerator.autocast():
-            before = class_row(self.model.backbone, rows.output.entering, self.previous)
-        moved = F.normalize(rows.output.features.float(), dim=-1) - F.normalize(before.float(), dim=-1)
-        return rows.mean_of(moved.square().sum(-1))
 
     @torch.no_grad()
     def end_stage(self) -> None:

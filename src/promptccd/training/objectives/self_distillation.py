@@ -1,11 +1,13 @@
 """What SimGCD and those after it share: a classifier that learns from its own answer to the other view."""
 
+import copy
 import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from promptccd.models.backbones import blocks_of, class_row
 from promptccd.models.modeling_classifier import ClassifierModel
 from promptccd.models.modeling_simgcd import SelfDistillationConfig
 from promptccd.training.objectives.contrastive import (
@@ -13,10 +15,10 @@ from promptccd.training.objectives.contrastive import (
     info_nce_loss,
     supervised_contrastive_loss,
 )
-from promptccd.training.objectives.objective import Rows
+from promptccd.training.objectives.objective import Objective, Rows
 
 
-class ClassifierObjective(ContrastiveObjective):
+class ClassifierObjective(Objective):
     """An objective over a classifier, which grows by the new categories when a stage begins."""
 
     model: ClassifierModel
@@ -35,8 +37,20 @@ class ClassifierObjective(ContrastiveObjective):
         width = self.model.config.vision_config.hidden_size
         return (2 * torch.rand(count, width, generator=self.generator()) - 1) / width**0.5
 
+    def last_block(self) -> nn.Module:
+        """A frozen copy of the last block as it is now."""
+        return copy.deepcopy(blocks_of(self.model.backbone)[-1]).requires_grad_(False)
 
-class SelfDistillationObjective(ClassifierObjective):
+    def moved_from(self, previous: nn.Module, rows: Rows) -> Tensor:
+        """Squared distance of unit features to those of a last block kept earlier, of the whole batch: ``(V, B)``."""
+        assert rows.output.features is not None and rows.output.entering is not None
+        with torch.no_grad(), self.accelerator.autocast():
+            before = class_row(self.model.backbone, rows.output.entering, previous)
+        moved = F.normalize(rows.output.features.float(), dim=-1) - F.normalize(before.float(), dim=-1)
+        return rows.of_all(moved.square().sum(-1))
+
+
+class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
     """SimGCD (Wen et al., ICCV 2023), at stage 0 with its labelled terms, later without.
 
     ``(1 - w) (distillation + eps R + InfoNCE) + w (cross-entropy + SupCon)``; where no label is given, w is 0. The
