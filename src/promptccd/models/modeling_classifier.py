@@ -36,6 +36,7 @@ class ClassifierModel(CategoryDiscoveryModel):
     def __init__(self, config: ClassifierConfig):
         super().__init__(config)
         self.classifier = CosineClassifier(config.num_classes, config.vision_config.hidden_size)
+        self.register_memory()
         self.post_init()
         self.freeze()
 
@@ -47,6 +48,9 @@ class ClassifierModel(CategoryDiscoveryModel):
             config.projection_hidden_size,
             config.projection_bottleneck_size,
         )
+
+    def register_memory(self) -> None:
+        """Register buffers that a method keeps for later steps and stages; none here."""
 
     def freeze(self) -> None:
         """Let the last block, the head and the classifier learn."""

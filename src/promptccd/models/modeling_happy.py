@@ -35,9 +35,10 @@ class HappyModel(ClassifierModel):
     config: HappyConfig
     class_means: Tensor
 
-    def __init__(self, config: HappyConfig):
-        super().__init__(config)
-        self.register_buffer("class_means", torch.zeros(config.num_means, config.vision_config.hidden_size))
+    def register_memory(self) -> None:
+        """See the base class."""
+        width = self.config.vision_config.hidden_size
+        self.register_buffer("class_means", torch.zeros(self.config.num_means, width))
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
