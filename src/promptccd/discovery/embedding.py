@@ -34,7 +34,9 @@ from promptccd.training.devices import in_smaller_batches
 logger = logging.getLogger(__name__)
 
 # Of a model's values, what no feature depends on: naming a category must not cost a second forward.
-_NOT_IN_FEATURES = ("head.", "classifier.", "class_means", "prototypes", "whitener", "spreads")
+_NOT_IN_FEATURES = (
+    "head.", "classifier.", "class_means", "margin", "feature_deviations", "prototypes", "whitener", "spreads",
+)  # fmt: skip
 _NOT_IN_FEATURES_CONFIG = frozenset(
     {
         "_name_or_path", "architectures", "auto_map", "transformers_version", "stage", "num_known", "category_ids",

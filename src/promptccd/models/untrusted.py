@@ -125,6 +125,8 @@ WHOLE = {
     "prompts_per_patch": (1, 65_536),
     "router_hidden_size": (1, 65_536),
     "teacher_epochs": (1, 1_000_000),
+    "split_rounds": (0, 1_000),
+    "split_epochs": (1, 1_000),
 }
 REAL = {
     "hidden_dropout_prob": (0, 1),
@@ -147,6 +149,16 @@ REAL = {
     "discovery_temperature": (1e-6, 1e6),
     "hardness_temperature": (1e-6, 1e6),
     "class_radius": (0, 1e3),
+    "logit_scale": (1e-6, 1e6),
+    "largest_margin": (0, 1e3),
+    "proxy_scale": (1e-6, 1e6),
+    "proxy_margin": (0, 1),
+    "warmup_share": (0, 1),
+    "discovery_warmup_share": (0, 1),
+    "largest_gradient": (1e-6, 1e6),
+    "clear_similarity": (0, 1),
+    "clear_chance": (0.5, 1),
+    "split_learning_rate": (0, 1),
 }
 CHOICES = {
     "hidden_act": ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish"),
