@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
+from promptccd.models.backbones import blocks_of
 from promptccd.models.modeling_orca import ORCAConfig, ORCAModel
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext
@@ -26,6 +27,7 @@ from promptccd.training.step import Batch, training_loss
 from promptccd.training.trainer import restore, snapshot
 from tests.conftest import TINY_BACKBONE
 from tests.order_one import fill
+from tests.training.test_distributed import on_two_processes
 
 LABELS = torch.tensor([2, 0, 2, 1, 0, 2])
 
@@ -105,16 +107,38 @@ def test_a_step(trained: ORCAModel, labelled: bool) -> None:
     pairs = -sum(float((p[i] @ other[j]).log()) for i, j in enumerate(partners.tolist())) / 6
     mean = p.mean(0)
     entropy = -float((mean * mean.log()).sum())
-    assert found["pairs"].item() == pytest.approx(pairs, rel=1e-4)
-    assert float(found["entropy"]) == pytest.approx(math.log(3) - entropy, rel=1e-4, abs=1e-6)
+    values = {name: float(value.detach()) for name, value in found.items()}
+    assert values["pairs"] == pytest.approx(pairs, rel=1e-4)
+    assert values["entropy"] == pytest.approx(math.log(3) - entropy, rel=1e-4, abs=1e-6)
     expected = pairs + math.log(3) - entropy
     assert ("classification" in found) == labelled
     if labelled:
         raised = 10 * (first + 0.2 * F.one_hot(LABELS, 3))
         expected += float(F.cross_entropy(raised, LABELS))
-    assert float(found["loss"]) == pytest.approx(expected, rel=1e-4)
+    assert values["loss"] == pytest.approx(expected, rel=1e-4)
     found["loss"].backward()
     assert trained.classifier.weight.grad.isfinite().all() and trained.classifier.weight.grad.any()
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_two_processes_have_the_loss_and_the_gradient_of_one(
+    trained: ORCAModel, labelled: bool, tmp_path: Path
+) -> None:
+    views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
+    labels = LABELS if labelled else None
+
+    def step(share: slice) -> tuple[float, list]:
+        found = training_loss(
+            trained, objective_for(trained, labels), Batch(views[share], labels, torch.arange(6)), 0
+        )
+        weight = blocks_of(trained.backbone)[-1].mlp.fc1.weight
+        return float(found["loss"].detach()), torch.autograd.grad(found["loss"], weight)[0].tolist()
+
+    loss, gradient = step(slice(None))
+    both = on_two_processes(lambda rank: step((slice(0, 3), slice(3, 6))[rank]), tmp_path)
+    assert [each[0] for each in both] == pytest.approx([loss, loss], rel=1e-5)
+    mean = (torch.tensor(both[0][1]) + torch.tensor(both[1][1])) / 2  # as DistributedDataParallel takes it
+    torch.testing.assert_close(mean, torch.tensor(gradient), rtol=1e-3, atol=1e-6)
 
 
 def test_the_margin_is_the_mean_uncertainty_up_to_a_half(trained: ORCAModel) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from promptccd.data.randomness import torch_generator
 from promptccd.models.backbones import blocks_of
 from promptccd.models.modeling_pa_cgcd import PACGCDConfig, PACGCDModel
+from promptccd.runs import train_run
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext, pa_cgcd
 from promptccd.training.objectives.pa_cgcd import (
@@ -26,6 +28,8 @@ from promptccd.training.objectives.pa_cgcd import (
 )
 from promptccd.training.step import Batch, training_loss
 from tests.order_one import fill
+from tests.runs.test_variants import Signals, in_a_fork, in_folder, listen, merged, stage_bytes
+from tests.training.test_distributed import on_two_processes
 
 NUM_OLD, WIDTH = 3, 32
 
@@ -231,8 +235,9 @@ def test_a_step_on_labels_reads_the_first_view(trained: PACGCDModel) -> None:
     views = torch.randn(5, 2, 3, 16, 16, generator=torch_generator("views"))
     found = training_loss(trained, objective, Batch(views, labels, torch.arange(5)), epoch=0)
     unit = F.normalize(trained(views[:, 0]).features, dim=-1)
-    cosines = (unit @ F.normalize(trained.classifier.weight, dim=-1).T).double()
-    assert float(found["loss"]) == pytest.approx(written_out(cosines, labels.tolist(), 32, 0.1), rel=1e-5)
+    cosines = (unit @ F.normalize(trained.classifier.weight, dim=-1).T).double().detach()
+    loss = float(found["loss"].detach())
+    assert loss == pytest.approx(written_out(cosines, labels.tolist(), 32, 0.1), rel=1e-5)
     assert torch.equal(found["anchor"], found["loss"])
 
 
@@ -318,3 +323,50 @@ def test_the_answer_is_the_nearest_proxy(trained: PACGCDModel) -> None:
     features = stream()
     distances = torch.cdist(features, F.normalize(trained.classifier.weight.detach(), dim=-1))
     assert torch.equal(trained.assign_natively(features), distances.argmin(1))
+
+
+def test_two_processes_have_the_loss_and_the_gradient_of_one(trained: PACGCDModel, tmp_path: Path) -> None:
+    """Although the second one's features are others, and it would label their images otherwise."""
+    views = torch.randn(5, 2, 3, 16, 16, generator=torch_generator("views"))
+
+    def step(rank: int, share: slice) -> list[Any]:
+        model = copy.deepcopy(trained)
+        objective = objective_for(model, stream().roll(rank, 1))
+        objective.begin_stage()
+        moved(model)
+        found = training_loss(model, objective, Batch(views[share], None, torch.arange(58, 63)), 0)
+        found["loss"].backward()
+        gradients = [model.classifier.weight.grad, blocks_of(model.backbone)[-1].mlp.fc1.weight.grad]
+        return [objective.new_labels.tolist(), float(found["loss"]), *(each.tolist() for each in gradients)]
+
+    alone = step(0, slice(None))
+    both = on_two_processes(lambda rank: step(rank, (slice(0, 2), slice(2, 5))[rank]), tmp_path)
+    for labels, loss, *_ in both:
+        assert labels == alone[0]
+        assert loss == pytest.approx(alone[1], rel=1e-5)
+    for place in (2, 3):  # DistributedDataParallel takes the mean
+        mean = (torch.tensor(both[0][place]) + torch.tensor(both[1][place])) / 2
+        torch.testing.assert_close(mean, torch.tensor(alone[place]), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_kill_inside_a_warmup_leaves_no_trace(
+    recipe_values: dict[str, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the optimiser of this method, which keeps nothing of what does not learn yet."""
+    shares = {"warmup_share": 0.7, "discovery_warmup_share": 0.7}
+    training = {"optimizer": "adamw", "learning_rate": 1e-4, "classifier_learning_rate": 0.01}
+    changes = {"model": {"variant": "pa-cgcd", "options": shares}, "training": training}
+    values = merged(recipe_values, changes)
+    whole = train_run(in_folder(values, tmp_path / "whole"))
+
+    def train_until_killed() -> None:
+        listen(Signals(every=7, numbers=[signal.SIGKILL]), monkeypatch)
+        train_run(in_folder(values, tmp_path / "killed"))
+
+    kills = 0
+    while (code := in_a_fork(train_until_killed)) == -signal.SIGKILL:
+        kills += 1
+    assert code == 0 and kills >= 3
+    assert stage_bytes(tmp_path / "killed") == stage_bytes(tmp_path / "whole")
+    assert train_run(in_folder(values, tmp_path / "killed")).to_dict() == whole.to_dict()
