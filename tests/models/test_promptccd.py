@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
-from promptccd.models import VARIANTS, CategorySpread
+from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbones import blocks_of, class_token, embed
 from promptccd.models.projection_head import ProjectionHead
@@ -359,6 +359,10 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         "projection_hidden_size": 2048, "projection_bottleneck_size": 256, "projection_output_size": 65_536,
         "num_known": 0, "confidence_temperature": 0.1, "initializer_range": 0.02,
     }  # fmt: skip
+    answers = {
+        "num_classes": 0, "student_temperature": 0.1, "first_teacher_temperature": 0.07, "teacher_temperature": 0.04,
+        "teacher_epochs": 30,
+    }  # fmt: skip
     own = {
         "promptccd": {"num_components": 0, "count_scale": 1.0, "prompts_per_image": 5},
         "promptccd-gcd": {},
@@ -369,6 +373,17 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         "promptccd-pp": {
             "num_parts": 8, "pool_size": 20, "prompt_length": 10, "prompts_per_patch": 2, "prompt_reach": 1.0,
             "key_reach": 1.0, "cos_weight": 1.0, "route_weight": 0.1, "distill_weight": 0.2,
+        },
+        "simgcd": {**answers, "entropy_weight": 2.0},
+        "happy": {
+            **answers, "entropy_weight": 1.0, "discovery_temperature": 0.05, "hardness_temperature": 0.1,
+            "num_means": 0, "class_radius": 0.0,
+        },
+        "orca": {"num_classes": 0, "logit_scale": 10.0, "largest_margin": 0.5},
+        "pa-cgcd": {
+            "num_classes": 0, "proxy_scale": 32.0, "proxy_margin": 0.1, "distill_weight": 10.0, "warmup_share": 5 / 60,
+            "discovery_warmup_share": 10 / 60, "largest_gradient": 10.0, "clear_similarity": 0.03, "clear_chance": 0.95,
+            "split_rounds": 3, "split_epochs": 5, "split_learning_rate": 0.01,
         },
     }  # fmt: skip
     switches = {
@@ -384,7 +399,7 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         fields = {
             each
             for base in kind.__mro__
-            if base.__module__ == kind.__module__
+            if issubclass(base, CategoryDiscoveryConfig)
             for each in base.__annotations__
         }
         said = {each: getattr(config, each) for each in fields}
