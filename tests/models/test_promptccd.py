@@ -359,6 +359,13 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         "projection_hidden_size": 2048, "projection_bottleneck_size": 256, "projection_output_size": 65_536,
         "num_known": 0, "confidence_temperature": 0.1, "initializer_range": 0.02,
     }  # fmt: skip
+    answers = {
+        "num_classes": 0, "student_temperature": 0.1, "first_teacher_temperature": 0.07, "teacher_temperature": 0.04,
+        "teacher_epochs": 30,
+    }  # fmt: skip
+    pairs = {
+        "num_classes": 0, "top_ranks": 5, "pseudo_weight": 0.05, "consistency_weight": 25.0, "ramp_epochs": 300,
+    }  # fmt: skip
     own = {
         "promptccd": {"num_components": 0, "count_scale": 1.0, "prompts_per_image": 5},
         "promptccd-gcd": {},
@@ -374,22 +381,19 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
             "neighbour_threshold": 0.85, "neighbour_weight": 0.5, "meta_episodes": 20, "meta_sessions": 3,
             "meta_epochs": 10, "meta_learning_rate": 1e-5,
         },
-    }  # fmt: skip
-    answers = {
-        "num_classes": 0, "entropy_weight": 2.0, "student_temperature": 0.1, "first_teacher_temperature": 0.07,
-        "teacher_temperature": 0.04, "teacher_epochs": 30,
-    }  # fmt: skip
-    pairs = {
-        "num_classes": 0, "top_ranks": 5, "pseudo_weight": 0.05, "consistency_weight": 25.0, "ramp_epochs": 300,
-    }  # fmt: skip
-    own |= {
-        "simgcd": answers,
+        "simgcd": {**answers, "entropy_weight": 2.0},
         "happy": {
             **answers, "entropy_weight": 1.0, "discovery_temperature": 0.05, "hardness_temperature": 0.1,
             "num_means": 0, "class_radius": 0.0,
         },
         "rankstats": pairs,
         "frost": {**pairs, "pseudo_weight": 0.01, "drawn_per_class": 2, "drift_weight": 10.0, "num_means": 0},
+        "orca": {"num_classes": 0, "logit_scale": 10.0, "largest_margin": 0.5},
+        "pa-cgcd": {
+            "num_classes": 0, "proxy_scale": 32.0, "proxy_margin": 0.1, "distill_weight": 10.0, "warmup_share": 5 / 60,
+            "discovery_warmup_share": 10 / 60, "largest_gradient": 10.0, "clear_similarity": 0.03, "clear_chance": 0.95,
+            "split_rounds": 3, "split_epochs": 5, "split_learning_rate": 0.01,
+        },
     }  # fmt: skip
     switches = {
         "promptccd": {"random_prompts": False, "prompts_at_test": False},

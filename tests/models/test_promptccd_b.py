@@ -126,7 +126,7 @@ def loss_of(model: PromptCCDBModel, views: torch.Tensor) -> torch.Tensor:
         accelerator=None,
         plain_features=None,
     )
-    return training_loss(model, objective, Batch(views, None, len(views)), epoch=0)["loss"]
+    return training_loss(model, objective, Batch(views, None, torch.arange(len(views))), epoch=0)["loss"]
 
 
 def test_prompts_and_keys_learn_and_the_prefix_does_not(pool_model: PromptCCDBModel) -> None:

@@ -500,11 +500,11 @@ def test_sizes_begin_with_one_and_numbers_of_what_there_may_be_none_with_zero() 
         "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "mlp_ratio", "image_size",
         "patch_size", "projection_hidden_size", "projection_bottleneck_size", "projection_output_size", "pool_size",
         "prompt_length", "prompts_per_image", "prompts_per_patch", "router_hidden_size", "teacher_epochs", "top_ranks",
-        "ramp_epochs", "meta_sessions",
+        "ramp_epochs", "meta_sessions", "split_epochs",
     )  # fmt: skip
     numbers = (
         "num_register_tokens", "stage", "num_known", "num_components", "num_classes", "num_means", "drawn_per_class",
-        "meta_episodes", "meta_epochs",
+        "meta_episodes", "meta_epochs", "split_rounds",
     )  # fmt: skip
     leasts = {**dict.fromkeys(sizes, 1), **dict.fromkeys(numbers, 0), "num_channels": 3, "num_parts": 2}
     assert set(leasts) == set(WHOLE)
@@ -526,6 +526,7 @@ def test_the_greatest_number_of_each_kind_is_taken_and_one_more_is_not() -> None
         "prompt_length": 4_096, "prompts_per_image": 65_536, "prompts_per_patch": 65_536, "router_hidden_size": 65_536,
         "num_classes": 10**6, "num_means": 10**6, "teacher_epochs": 10**6, "top_ranks": 8_192, "ramp_epochs": 10**6,
         "drawn_per_class": 65_536, "meta_episodes": 10**6, "meta_sessions": 65_536, "meta_epochs": 10**6,
+        "split_rounds": 1_000, "split_epochs": 1_000,
     }  # fmt: skip
     assert set(greatest) == set(WHOLE)
     for name, most in greatest.items():
@@ -544,6 +545,10 @@ def test_real_numbers_have_ranges_too() -> None:
         "teacher_temperature": (1e-6, 1e6), "discovery_temperature": (1e-6, 1e6), "hardness_temperature": (1e-6, 1e6),
         "class_radius": (0, 1e3), "pseudo_weight": (0, 1e6), "consistency_weight": (0, 1e6), "drift_weight": (0, 1e6),
         "neighbour_threshold": (-1, 1), "neighbour_weight": (0, 1), "meta_learning_rate": (0, 1e6),
+        "logit_scale": (1e-6, 1e6), "largest_margin": (0, 1e3), "proxy_scale": (1e-6, 1e6),
+        "proxy_margin": (0, 1), "warmup_share": (0, 1), "discovery_warmup_share": (0, 1),
+        "largest_gradient": (1e-6, 1e6), "clear_similarity": (0, 1), "clear_chance": (0.5, 1),
+        "split_learning_rate": (0, 1),
     }  # fmt: skip
     assert set(ranges) == set(REAL)
     for name, (low, high) in ranges.items():

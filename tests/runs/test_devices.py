@@ -218,12 +218,22 @@ def test_a_training_that_does_not_fit_on_the_disk_is_refused_before_it_begins(
 
 @pytest.mark.slow
 @pytest.mark.fault(4)
-@pytest.mark.parametrize("variant", ["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"])
+@pytest.mark.parametrize(
+    ("variant", "optimizer"),
+    [
+        ("promptccd", "sgd"),
+        ("promptccd-gcd", "sgd"),
+        ("promptccd-b", "sgd"),
+        ("promptccd-pp", "sgd"),
+        ("promptccd-gcd", "adamw"),
+        ("pa-cgcd", "adamw"),
+    ],
+)
 def test_the_estimate_is_what_a_training_writes(
-    image_folder: Path, backbone_folder: Path, tmp_path: Path, variant: str
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, variant: str, optimizer: str
 ) -> None:
     values = quick_recipe(image_folder, backbone_folder, tmp_path / "run", variant=variant)
-    values["training"]["epochs"] = 1
+    values["training"] |= {"epochs": 1, "optimizer": optimizer, "learning_rate": 1e-4}
     recipe = Recipe.from_dict(values)
     space, run = TrainingSpace.of(recipe), RunDirectory(tmp_path / "run")
     saved = RunDirectory.save_state

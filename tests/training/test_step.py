@@ -166,7 +166,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formulas(
     nets, w = networks_of(model, options)
     nets.teacher = teacher
     views = torch.randn(5, 2, 3, 32, 32, generator=torch_generator("views"))
-    batch = Batch(views, LABELS if labelled else None, 5)
+    batch = Batch(views, LABELS if labelled else None, torch.arange(5))
 
     stage = StageContext(images=None, labels=batch.labels)  # one step looks at no other image
     objective = BY_NAME[variant].objective(model, stage, ARGUMENTS, accelerator=None, plain_features=None)

@@ -19,11 +19,11 @@ from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, bui
 from promptccd.errors import InterruptedRunError
 from promptccd.runs import train_run
 from promptccd.training import progress
-from promptccd.training.arguments import TrainingArguments
+from promptccd.training.arguments import TrainingArguments, cosine_rate
 from promptccd.training.history import EpochRecord
 from promptccd.training.objectives import ContrastiveObjective, Rows, StageContext
 from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import StageTrainer, TrainingState, cosine_rate, restore, snapshot
+from promptccd.training.trainer import StageTrainer, TrainingState, restore, snapshot
 from tests.conftest import coloured_images
 
 

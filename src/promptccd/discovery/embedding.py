@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 
 # Of a model's values, what no feature depends on: naming a category must not cost a second forward.
 _NOT_IN_FEATURES = (
-    "head.", "classifier.", "class_means", "class_deviation", "prototypes", "whitener", "spreads",
+    "head.", "classifier.", "class_means", "class_deviation", "margin", "feature_deviations", "prototypes", "whitener",
+    "spreads",
 )  # fmt: skip
 _NOT_IN_FEATURES_CONFIG = frozenset(
     {

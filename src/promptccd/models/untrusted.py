@@ -131,6 +131,8 @@ WHOLE = {
     "meta_episodes": (0, 1_000_000),
     "meta_sessions": (1, 65_536),
     "meta_epochs": (0, 1_000_000),
+    "split_rounds": (0, 1_000),
+    "split_epochs": (1, 1_000),
 }
 REAL = {
     "hidden_dropout_prob": (0, 1),
@@ -159,6 +161,16 @@ REAL = {
     "neighbour_threshold": (-1, 1),
     "neighbour_weight": (0, 1),
     "meta_learning_rate": (0, 1e6),
+    "logit_scale": (1e-6, 1e6),
+    "largest_margin": (0, 1e3),
+    "proxy_scale": (1e-6, 1e6),
+    "proxy_margin": (0, 1),
+    "warmup_share": (0, 1),
+    "discovery_warmup_share": (0, 1),
+    "largest_gradient": (1e-6, 1e6),
+    "clear_similarity": (0, 1),
+    "clear_chance": (0.5, 1),
+    "split_learning_rate": (0, 1),
 }
 CHOICES = {
     "hidden_act": ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish"),

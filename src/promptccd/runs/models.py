@@ -289,7 +289,8 @@ class TrainingSpace:
         blocks = recipe.data.resolved.class_blocks
         models = [model_on_meta(recipe, stage, sum(blocks[: stage + 1])) for stage in (0, len(blocks) - 1)]
         made_here = 0 if recipe.model.backbone is not None else _bytes_of(models[0].backbone.parameters())
-        return cls(made_here, max(map(checkpoint_bytes, models)), max(map(_state_bytes, models)))
+        states = [_state_bytes(model, _KEPT[recipe.training.optimizer]) for model in models]
+        return cls(made_here, max(map(checkpoint_bytes, models)), max(states))
 
     def left(self, run: RunDirectory, num_stages: int) -> int:
         """What is still to be written of a run, and of one that was not begun all of it.
@@ -319,10 +320,13 @@ def space_of_all(recipes: Iterable[Recipe]) -> int:
     return needed
 
 
-def _state_bytes(model: CategoryDiscoveryModel) -> int:
-    """Bytes of what learns, of its momentum, and of what is fitted."""
+_KEPT = {"sgd": 1, "adamw": 2}  # values that an optimiser keeps of each that learns
+
+
+def _state_bytes(model: CategoryDiscoveryModel, kept: int) -> int:
+    """Bytes of what learns, of what the optimiser keeps of it, and of what is fitted."""
     learnt = _bytes_of(value for value in model.parameters() if value.requires_grad)
-    return checkpoint_bytes(model) - _bytes_of(model.parameters()) + 2 * learnt
+    return checkpoint_bytes(model) - _bytes_of(model.parameters()) + (1 + kept) * learnt
 
 
 def _bytes_of(values: Iterable[Tensor]) -> int:

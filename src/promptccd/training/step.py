@@ -117,12 +117,12 @@ class Batch:
     Attributes:
         pixel_values: normalised views ``(b, V, 3, H, W)``.
         labels: category ids ``(B,)`` of the whole global batch; `None` at unlabelled stages.
-        num_rows: B, images in the global batch.
+        positions: of the images of the whole global batch in the stage's, ``(B,)``.
     """
 
     pixel_values: Tensor
     labels: Tensor | None
-    num_rows: int
+    positions: Tensor
 
 
 def training_loss(
@@ -148,5 +148,5 @@ def rows_of(model: nn.Module, batch: Batch, prompted: bool, epoch: int, step: in
     views = batch.pixel_values.transpose(0, 1)  # (V, b, 3, H, W): view-major, as the losses expect
     output: CategoryDiscoveryOutput = model(views.flatten(0, 1), prompted=prompted, project=True)
     assert output.bottleneck is not None  # asked for by project=True
-    bottleneck = gather_rows(output.bottleneck.float().unflatten(0, views.shape[:2]), batch.num_rows)
-    return Rows(output, bottleneck, batch.labels, epoch, step)
+    bottleneck = gather_rows(output.bottleneck.float().unflatten(0, views.shape[:2]), len(batch.positions))
+    return Rows(output, bottleneck, batch.labels, batch.positions, epoch, step)

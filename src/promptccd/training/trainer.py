@@ -238,7 +238,7 @@ class StageTrainer:
         return Batch(
             pixel_values=normalise(pixels.to(device, non_blocking=True), view.mean, view.std),
             labels=None if self.labels is None else self.labels[indices].to(device),
-            num_rows=len(indices),
+            positions=torch.from_numpy(indices),
         )
 
     def _forward_rows(self, what: str, batches: Sequence[tuple[int, np.ndarray]]) -> Iterator[Rows]:

@@ -60,7 +60,8 @@ class HappyObjective(SelfDistillationObjective):
         if self.previous is None:
             return parts
         parts["replay"] = self.replay_loss(rows)
-        parts["drift"] = self.drift(rows)
+        # The paper has 1 - cos, half of it.
+        parts["drift"] = self.moved(rows).mean()
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
     def spread_of_answers(self, logits: Tensor) -> dict[str, Tensor]:
@@ -84,16 +85,6 @@ class HappyObjective(SelfDistillationObjective):
         features = means[classes.to(means.device)] + self.model.config.class_radius * noise.to(means)
         logits = self.model.classifier(features) / self.config.student_temperature
         return F.cross_entropy(logits, classes.to(logits.device))
-
-    def drift(self, rows: Rows) -> Tensor:
-        """Mean squared distance of unit features to those of the last block as the previous stage left it.
-
-        (The paper has 1 - cos, half of it.)
-        """
-        assert rows.output.features is not None
-        before = self.features_before(rows)
-        moved = F.normalize(rows.output.features.float(), dim=-1) - F.normalize(before, dim=-1)
-        return rows.mean_of(moved.square().sum(-1))
 
     @torch.no_grad()
     def end_stage(self) -> None:

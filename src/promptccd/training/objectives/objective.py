@@ -42,6 +42,7 @@ class Rows:
         output: of this process's share, view-major: ``(V * b, ...)``.
         bottleneck: unit embeddings of the whole batch, ``(V, B, d)``, with their gradient on every process.
         labels: category ids ``(B,)``; `None` at unlabelled stages.
+        positions: of the images in the stage's, ``(B,)``, on the CPU.
         epoch: of the step.
         step: of the epoch.
     """
@@ -49,20 +50,24 @@ class Rows:
     output: CategoryDiscoveryOutput
     bottleneck: Tensor
     labels: Tensor | None
+    positions: Tensor
     epoch: int = 0
     step: int = 0
 
     @cached_property
     def features(self) -> Tensor:
         """Features of the whole batch as they come, ``(V, B, D)``, with their gradient on every process."""
-        views, images = self.bottleneck.shape[:2]
         assert self.output.features is not None
-        return gather_rows(self.output.features.float().unflatten(0, (views, -1)), images)
+        return self.of_all(self.output.features)
+
+    def of_all(self, values: Tensor) -> Tensor:
+        """What there is per view of this process's share, ``(V * b, ...)``, of the whole batch: ``(V, B, ...)``."""
+        views, images = self.bottleneck.shape[:2]
+        return gather_rows(values.float().unflatten(0, (views, -1)), images)
 
     def mean_of(self, values: Tensor) -> Tensor:
         """Mean over the whole batch of one value per view of this process's share, ``(V * b,)``."""
-        views, images = self.bottleneck.shape[:2]
-        return gather_rows(values.float().unflatten(0, (views, -1)), images).mean()
+        return self.of_all(values).mean()
 
 
 class Objective:

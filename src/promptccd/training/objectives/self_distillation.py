@@ -15,10 +15,10 @@ from promptccd.training.objectives.contrastive import (
     info_nce_loss,
     supervised_contrastive_loss,
 )
-from promptccd.training.objectives.objective import Rows
+from promptccd.training.objectives.objective import Objective, Rows
 
 
-class ClassifierObjective(ContrastiveObjective):
+class ClassifierObjective(Objective):
     """An objective over a classifier, which grows by the new categories when a stage begins."""
 
     model: ClassifierModel
@@ -49,8 +49,15 @@ class ClassifierObjective(ContrastiveObjective):
         with self.accelerator.autocast():
             return class_row(self.model.backbone, rows.output.entering, self.previous).float()
 
+    def moved(self, rows: Rows) -> Tensor:
+        """Squared distance of unit features to those before, of the whole batch: ``(V, B)``."""
+        assert rows.output.features is not None
+        before = F.normalize(self.features_before(rows), dim=-1)
+        moved = F.normalize(rows.output.features.float(), dim=-1) - before
+        return rows.of_all(moved.square().sum(-1))
 
-class SelfDistillationObjective(ClassifierObjective):
+
+class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
     """SimGCD (Wen et al., ICCV 2023), at stage 0 with its labelled terms, later without.
 
     ``(1 - w) (distillation + eps R + InfoNCE) + w (cross-entropy + SupCon)``; where no label is given, w is 0. The

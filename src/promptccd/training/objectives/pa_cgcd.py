@@ -1,0 +1,255 @@
+"""PA-CGCD (Kim et al., ICCV 2023): proxies of classes, and pseudo-labels for images that are split into old and new."""
+
+import itertools
+import warnings
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from torch import Tensor, nn
+
+from promptccd.models.modeling_pa_cgcd import PACGCDConfig, PACGCDModel
+from promptccd.training.devices import same_on_all
+from promptccd.training.objectives.objective import Method, Rows
+from promptccd.training.objectives.self_distillation import ClassifierObjective
+
+SPLIT_WIDTH, SPLIT_BATCH, SPLIT_DECAY = 32, 64, 5e-3  # of the net that tells old from new
+HARDLY_ANY = 0.05  # of all images: so few teach that net nothing
+TINY = 1e-12  # a squared distance whose root still has a gradient
+
+
+class PACGCDObjective(ClassifierObjective):
+    """The proxy-anchor loss, at stage 0 of the labels.
+
+    Later stages begin by splitting their images into old and new and giving each a class. Then the loss is of these
+    pseudo-labels and of features drawn around old proxies, as many as the batch has old images, and images that count
+    as new stay near where the previous stage's features were. That last term looks inverted; the released code means
+    it so.
+
+    Ours, not the paper's or its code's: the loss reads the first view alone, for there it has but one; the number of
+    new classes is given, where the code asks affinity propagation; after every stage all proxies are old, for the code
+    has one step only; and the first new class is new, which the code counts as old.
+    """
+
+    model: PACGCDModel
+    least_batch = 0.0
+
+    def begin_stage(self) -> None:
+        """Draw proxies; at an unlabelled stage keep the last block and the proxies, and find pseudo-labels."""
+        self.num_old = self.model.classifier.num_classes
+        if self.stage.labels is not None:
+            super().begin_stage()
+            return
+        self.keep_last_block()
+        self.old_proxies = self.model.classifier.weight.detach().clone()
+        self.old_labels, self.new_labels, proxies = same_on_all(self.pseudo_labels())
+        self.model.grow(proxies)
+
+    def new_rows(self, count: int) -> Tensor:
+        """Proxies as they are first drawn, of length ``sqrt(2 D / K)`` or so."""
+        grown = self.stage.num_categories
+        assert grown is not None  # needs_count
+        width = self.model.config.vision_config.hidden_size
+        return (2 / grown) ** 0.5 * torch.randn(count, width, generator=self.generator())
+
+    def pseudo_labels(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The old class and the new class of every image, ``(N,)``, -1 for none, and the new proxies ``(n, D)``.
+
+        Who is not clearly old or new has one of each.
+        """
+        features = self.plain_features("features to tell old from new").cpu()
+        cosines = features @ F.normalize(self.old_proxies.cpu(), dim=-1).T
+        similarity, old_labels = cosines.max(1)
+        new_labels = torch.full_like(old_labels, -1)
+        assert self.stage.num_categories is not None  # needs_count
+        count = self.stage.num_categories - self.num_old
+        if count < 1:
+            return old_labels, new_labels, self.new_rows(0)
+        clearly_old, clearly_new = split(features, similarity, self.model.config, self.generator())
+        is_new = ~clearly_old
+        is_new[similarity.argsort(stable=True)[: max(2, count)]] = True  # new classes have images, ours
+        own, centres = cluster(features[is_new], count)
+        old_labels[clearly_new] = -1
+        new_labels[is_new] = self.num_old + own
+        return old_labels, new_labels, torch.cat([centres, self.new_rows(count - len(centres))])
+
+    def losses(self, rows: Rows) -> dict[str, Tensor]:
+        """``anchor``, and at unlabelled stages ``drift``."""
+        features, labels = rows.features[0], rows.labels
+        if labels is not None:
+            anchor = self.anchor(features, labels)
+            return {"loss": anchor, "anchor": anchor}
+        old, new = self.old_labels[rows.positions], self.new_labels[rows.positions]
+        drawn, classes = self.draw(int((old >= 0).sum()), rows)
+        together = torch.cat([features[old >= 0], features[new >= 0], drawn])
+        anchor = self.anchor(together, torch.cat([old[old >= 0], new[new >= 0], classes]).to(together.device))
+        drift = self.model.config.distill_weight * self.drift(rows, new >= 0)
+        return {"loss": anchor + drift, "anchor": anchor, "drift": drift}
+
+    def anchor(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The proxy-anchor loss of features and their labels."""
+        config = self.model.config
+        return proxy_anchor_loss(
+            self.model.classifier(features), labels, config.proxy_scale, config.proxy_margin
+        )
+
+    def draw(self, count: int, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Features ``(count, D)`` around old proxies as the previous stage left them (ours), and their classes."""
+        generator = self.generator(rows.epoch, rows.step)
+        classes = torch.randint(self.num_old, (count,), generator=generator)
+        noise = torch.randn(count, self.old_proxies.shape[1], generator=generator)
+        around = self.old_proxies[classes.to(self.old_proxies.device)]
+        return around + self.model.feature_deviations * noise.to(around), classes
+
+    def drift(self, rows: Rows, is_new: Tensor) -> Tensor:
+        """Root of the mean squared distance of new-labelled images' unit features to those before.
+
+        (The code has the norm of the difference of two normalised, flattened matrices: the same for unit rows.)
+        """
+        squared = self.moved(rows)[0, is_new]
+        if len(squared) < 2:
+            return squared.new_zeros(())
+        return squared.mean().clamp(min=TINY).sqrt()  # nothing has moved at the first step
+
+    def adjust_gradients(self, epoch: int) -> None:
+        """In the first epochs proxies alone learn; at stage 0 values of gradients are cut off."""
+        config, labelled = self.model.config, self.stage.labels is not None
+        share = config.warmup_share if labelled else config.discovery_warmup_share
+        warmup = round(share * self.arguments.epochs_of(self.stage.images.stage.index))
+        for role, parameters in self.model.learning().items():
+            if epoch < warmup and role != "classifier":
+                for parameter in parameters:
+                    parameter.grad = None
+            elif labelled:
+                nn.utils.clip_grad_value_(parameters, config.largest_gradient)
+
+    @torch.no_grad()
+    def end_stage(self) -> None:
+        """After stage 0 keep how far features spread, which stays (ours)."""
+        if self.stage.labels is not None:
+            features = self.plain_features("features for their spread")
+            self.model.feature_deviations.copy_(same_on_all(features.std(0).cpu()))
+
+
+def proxy_anchor_loss(cosines: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
+    """Every proxy that has images pulls those that are far, and every proxy pushes the others that are near.
+
+    Args:
+        cosines: ``(N, K)`` of features with proxies, float32: exponents reach `scale` times ``1 + margin``.
+        labels: ``(N,)``.
+        scale: alpha.
+        margin: m.
+    """
+    own = F.one_hot(labels, cosines.shape[1]).bool()
+
+    def log_one_and_sum(exponents: Tensor, which: Tensor) -> Tensor:
+        """``log(1 + sum exp)`` over some of the rows, ``(K,)``; the one is a row of zeros."""
+        return F.pad(exponents.masked_fill(~which, float("-inf")), (0, 0, 1, 0)).logsumexp(0)
+
+    pulls = log_one_and_sum(scale * (margin - cosines), own)
+    pushes = log_one_and_sum(scale * (margin + cosines), ~own)
+    return pulls.sum() / own.any(0).sum().clamp(min=1) + pushes.mean()
+
+
+def split(
+    features: Tensor, similarity: Tensor, config: PACGCDConfig, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Which images are clearly old and which clearly new, ``(N,)`` both; none is both, some are neither.
+
+    At first sight by their similarity, or by two Gaussians of it where that finds hardly any old or new ones (ours:
+    the code has one step, and after it everything lies nearer to some proxy). Then, round by round, a small net learns
+    that split of those that are clear, and judges all images anew. The released code trains a copy of the whole model
+    along with the net; ours reads the features alone, which spares a second training of the model, and needs a higher
+    rate for it.
+
+    Args:
+        features: unit features ``(N, D)``, on the CPU.
+        similarity: of each with the nearest old proxy, ``(N,)``.
+        config: thresholds and lengths.
+        generator: a CPU generator.
+    """
+    old, new = similarity >= config.clear_similarity, similarity < -config.clear_similarity
+    if min(old.float().mean(), new.float().mean()) < HARDLY_ANY:
+        old, new = clear(chance_of_low(-similarity), config)
+    net = split_net(features.shape[1], generator)
+    optimizer = torch.optim.AdamW(
+        net.parameters(), lr=config.split_learning_rate, weight_decay=SPLIT_DECAY, foreach=False
+    )
+    for _ in range(config.split_rounds):
+        seen = (old | new).nonzero().squeeze(1)
+        if not (old.any() and new.any()):
+            break  # there is nothing to tell apart
+        for _ in range(config.split_epochs):
+            order = seen[torch.randperm(len(seen), generator=generator)]
+            size = min(SPLIT_BATCH, len(order))
+            for batch in order[: len(order) // size * size].split(size):
+                optimizer.zero_grad()
+                F.cross_entropy(net(features[batch]), new[batch].long()).backward()
+                optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            losses = -net(features).log_softmax(1)[:, 0]  # as old ones
+        net.train()
+        old, new = clear(chance_of_low(losses), config)
+    return old, new
+
+
+def clear(chance: Tensor, config: PACGCDConfig) -> tuple[Tensor, Tensor]:
+    """Who is clearly old and who clearly new, by the chance ``(N,)`` of being old."""
+    return chance >= config.clear_chance, chance < 1 - config.clear_chance
+
+
+def split_net(width: int, generator: torch.Generator) -> nn.Sequential:
+    """D -> 32 -> 32 -> 2, old and new, with batch norm and sigmoid between; first values as torch draws them."""
+    sizes = [width, SPLIT_WIDTH, SPLIT_WIDTH, 2]
+    layers: list[nn.Module] = []
+    for entering, leaving in itertools.pairwise(sizes):
+        linear = nn.utils.skip_init(nn.Linear, entering, leaving)  # which draws from the global generator
+        for parameter in linear.parameters():
+            nn.init.uniform_(parameter, -(entering**-0.5), entering**-0.5, generator=generator)
+        layers += [linear, nn.BatchNorm1d(leaving), nn.Sigmoid()]
+    return nn.Sequential(*layers[:-2])
+
+
+def chance_of_low(values: Tensor) -> Tensor:
+    """Chance ``(N,)`` that a value is of the lower of the two Gaussians that fit all of them."""
+    low, high = values.double().aminmax()
+    scaled = ((values.double() - low) / (high - low).clamp(min=TINY))[:, None].numpy()
+    mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # ten steps, whether they are enough or not
+        mixture.fit(scaled)
+    return torch.from_numpy(mixture.predict_proba(scaled)[:, mixture.means_.argmin()])
+
+
+def cluster(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Classes ``(N,)`` of images that are new, by a Gaussian mixture, and their unit means.
+
+    Args:
+        features: ``(N, D)``, on the CPU.
+        count: of classes; fewer where there are fewer images.
+
+    Covariances are full, but diagonal where a class that the mixture starts with has fewer images than D (ours).
+    """
+    points, count = features.double().numpy(), min(count, len(features))
+    start = KMeans(count, n_init=1, random_state=0).fit_predict(points)
+    is_full = np.bincount(start, minlength=count).min() >= points.shape[1]
+    mixture = GaussianMixture(
+        count, covariance_type="full" if is_full else "diag", tol=1e-4, max_iter=1000, random_state=0
+    )
+    own = torch.from_numpy(mixture.fit_predict(points)).long()
+    return own, F.normalize(torch.from_numpy(mixture.means_).to(features.dtype), dim=-1)
+
+
+METHOD = Method(
+    name="pa-cgcd",
+    model=PACGCDModel,
+    objective=PACGCDObjective,
+    title="PA-CGCD",
+    summary="a proxy per class; old is told from new by a net on features alone, which is ours",
+    parts={"classifier": "proxies"},
+    losses={"anchor": "proxy-anchor", "drift": "distance of new images to the features before"},
+)
