@@ -171,6 +171,9 @@ def test_a_model_without_a_registry_gets_one(tmp_path: Path) -> None:
         CategoryRegistry.from_categories([0], ["a"], 1, np.eye(1), members={"x": 9})
     with pytest.raises(RegistryError, match="2 different ids"):
         CategoryRegistry.from_categories([0, 1], ["a"], 1, np.eye(2))
+    for odd in (np.full((1, 1), np.nan), np.ones(1)):
+        with pytest.raises(RegistryError, match=r"finite prototypes \(R, D\)"):
+            CategoryRegistry.from_categories([0], ["a"], 1, odd)
 
 
 def category(values: dict, identity: int) -> dict:

@@ -138,6 +138,7 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
 
 
 def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with progress.StopRequest() as stop:
         assert list(stop.progress("ab", 2, "")) == ["a", "b"]
         assert not stop.agreed(Accelerator(cpu=True))
@@ -153,3 +154,4 @@ def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
         ) as error:
             os.kill(os.getpid(), signal.SIGINT)
         assert error.value.exit_code == 128 + signal.SIGTERM
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
