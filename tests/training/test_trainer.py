@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from promptccd.runs import train_run
 from promptccd.training import progress
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.history import EpochRecord
-from promptccd.training.objectives import ContrastiveObjective, Rows, StageContext
+from promptccd.training.objectives import ContrastiveObjective, Objective, Rows, StageContext
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState, cosine_rate, restore, snapshot
 from tests.conftest import coloured_images
@@ -103,6 +104,36 @@ def test_a_stage_that_cannot_tell_images_apart_says_so(
     assert len(told) == (2 if pictures == "one" else 0)  # once for every stage
 
 
+def trainer_of(
+    model: PromptCCDModel,
+    images: StageImages,
+    objective: type[Objective],
+    arguments: TrainingArguments,
+    save: Callable[[TrainingState], None],
+    record: Callable[[EpochRecord], None],
+) -> StageTrainer:
+    views = ViewOptions(image_size=16, resize_size=18)
+    return StageTrainer(
+        model, StageContext(images), objective, arguments=arguments, views=TrainingViews(views),
+        evaluation_view=EvaluationView(build_image_processor(views)),
+        accelerator=Accelerator(cpu=True, mixed_precision=arguments.mixed_precision), stop=progress.StopRequest(),
+        save=save, record=record,
+    )  # fmt: skip
+
+
+def test_after_training_in_bfloat16_a_model_computes_in_float32_again(
+    model: PromptCCDModel, stages: StageStream
+) -> None:
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    inside: list[bool] = []
+    model.head.register_forward_hook(lambda *_: inside.append(torch.is_autocast_enabled("cpu")))
+    arguments = TrainingArguments(epochs=1, batch_size=len(images), mixed_precision="bf16")
+    trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, lambda _: None).train()
+    assert inside == [True] * len(inside) != []
+    model(torch.rand(1, 3, 16, 16), project=True)
+    assert inside[-1] is False
+
+
 def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_were_left(
     model: PromptCCDModel, stages: StageStream
 ) -> None:
@@ -115,15 +146,10 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
             return found
 
     images = StageImages.read(stages[1], 0, progress.progress_bar)
-    views = ViewOptions(image_size=16, resize_size=18)
     states: list[TrainingState] = []
     records: list[EpochRecord] = []
-    trainer = StageTrainer(
-        model, StageContext(images), Noted,
-        arguments=TrainingArguments(epochs=2, batch_size=len(images) // 4, save_steps=3, learning_rate=0.01),
-        views=TrainingViews(views), evaluation_view=EvaluationView(build_image_processor(views)),
-        accelerator=Accelerator(cpu=True), stop=progress.StopRequest(), save=states.append, record=records.append,
-    )  # fmt: skip
+    arguments = TrainingArguments(epochs=2, batch_size=len(images) // 4, save_steps=3, learning_rate=0.01)
+    trainer = trainer_of(model, images, Noted, arguments, states.append, records.append)
     assert trainer.steps >= 4
     trainer.train()
     trainer.train(states[0])
