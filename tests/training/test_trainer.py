@@ -138,12 +138,16 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     model: PromptCCDModel, stages: StageStream
 ) -> None:
     losses: list[float] = []
+    ends: list[int] = []
 
     class Noted(ContrastiveObjective):
         def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
             found = super().losses(rows)
             losses.append(float(found["loss"]))
             return found
+
+        def end_stage(self) -> None:
+            ends.append(len(losses))
 
     images = StageImages.read(stages[1], 0, progress.progress_bar)
     states: list[TrainingState] = []
@@ -161,6 +165,8 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     for record, own in zip(records, np.split(np.array(losses), [n, 2 * n, 3 * n - 3]), strict=True):
         assert record.losses == pytest.approx({"loss": own.mean(), "info_nce": own.mean()}, rel=1e-5)
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
+    trainer.train(states[-1])  # its epochs are over
+    assert ends == [2 * n, 4 * n - 3, 4 * n - 3]
 
 
 def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
