@@ -288,6 +288,9 @@ def test_a_component_that_is_no_category_yet_becomes_the_nearest_one(
     model.load_mixture(prototypes[rows] + 0.01, torch.ones(count, 32), torch.zeros(count))
     model.set_categories(prototypes, [0, 1, 5, 9], list("abcd"))
     assert model.config.component_categories == [5, 0, 9][:count]
+    model.config.component_categories = []  # nothing was ever said of them
+    model.set_categories(prototypes, [0, 1, 5, 9], list("abcd"))
+    assert model.config.component_categories == [5, 0, 9][:count]
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
