@@ -147,6 +147,12 @@ def test_everything_measured_is_as_plain_sums_over_images_left_out_say() -> None
         losses[temperature] = np.mean(np.logaddexp.reduce(logits, axis=1) - logits[np.arange(123), of])
     assert spread.temperature == pytest.approx(min(losses, key=losses.get))
     assert 0.01 < spread.temperature < 5
+    # A logistic regression is the likeliest where what it says of either kind adds up to what there is of it.
+    others = 1 + 0.5 * np.maximum(without - 1, 0)
+    missed = 1 / (1 + np.exp(spread.slope * (spread.border - nearest)))
+    taken = 1 / (1 + np.exp(spread.slope * (others - spread.border)))
+    assert missed.sum() == pytest.approx(0.25 * taken.sum(), abs=0.1)
+    assert (nearest * missed).sum() == pytest.approx(0.25 * (others * taken).sum(), abs=0.1)
 
 
 def test_small_categories_borrow_their_spread() -> None:

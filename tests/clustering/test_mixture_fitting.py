@@ -267,14 +267,20 @@ def test_parameters_cannot_be_changed():
         mixture.means = torch.zeros(1)
 
 
+@pytest.mark.parametrize("sparse_share", [0.0, 1.0])
 @pytest.mark.parametrize("covariance_type", COVARIANCES)
-def test_a_component_without_points_has_the_variance_of_all_of_them(covariance_type):
-    """Copies of two points and three components: one of them is empty."""
+def test_a_component_without_points_has_the_variance_of_all_of_them(
+    covariance_type, sparse_share, monkeypatch
+):
+    """Copies of two points that are settled, and three components: the last one is empty."""
+    monkeypatch.setattr(module, "MAX_SPARSE_SHARE", sparse_share)
     points = torch.tensor([[0.0, 0.0], [2.0, 6.0]]).double().repeat(8, 1)
+    settled = torch.arange(2).repeat(8)
     mixture = fit_gaussian_mixture(
-        points, 3, covariance_type=covariance_type, max_iter=0, floor_share=0.05, seed=0
+        points, 3, settled=settled, covariance_type=covariance_type, max_iter=0, floor_share=0.05, seed=0
     )
     empty = int(mixture.log_weights.argmin())
+    assert empty == 2
     expected = {
         "full": torch.tensor([[1.25, 3.0], [3.0, 9.25]]),
         "diag": torch.tensor([1.25, 9.25]),

@@ -279,6 +279,20 @@ def test_assign_takes_the_nearest_prototype(model: PromptCCDModel) -> None:
     torch.testing.assert_close(found.distances, distances.min(1).values)
 
 
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_component_that_is_no_category_yet_becomes_the_nearest_one(
+    model: PromptCCDModel, count: int
+) -> None:
+    prototypes = F.normalize(torch.randn(4, 32), dim=1)
+    rows = torch.tensor([2, 0, 3])[:count]
+    model.load_mixture(prototypes[rows] + 0.01, torch.ones(count, 32), torch.zeros(count))
+    model.set_categories(prototypes, [0, 1, 5, 9], list("abcd"))
+    assert model.config.component_categories == [5, 0, 9][:count]
+    model.config.component_categories = []  # nothing was ever said of them
+    model.set_categories(prototypes, [0, 1, 5, 9], list("abcd"))
+    assert model.config.component_categories == [5, 0, 9][:count]
+
+
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 def test_confidence_is_a_soft_max_over_distances_divided_by_the_temperature(
     model: PromptCCDModel, temperature: float

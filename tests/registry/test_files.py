@@ -171,6 +171,9 @@ def test_a_model_without_a_registry_gets_one(tmp_path: Path) -> None:
         CategoryRegistry.from_categories([0], ["a"], 1, np.eye(1), members={"x": 9})
     with pytest.raises(RegistryError, match="2 different ids"):
         CategoryRegistry.from_categories([0, 1], ["a"], 1, np.eye(2))
+    for odd in (np.full((1, 1), np.nan), np.ones(1)):
+        with pytest.raises(RegistryError, match=r"finite prototypes \(R, D\)"):
+            CategoryRegistry.from_categories([0], ["a"], 1, odd)
 
 
 def category(values: dict, identity: int) -> dict:
@@ -234,8 +237,8 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "a redo without changes": (lambda values: values["redo"][0].update(patch=None), "does not say what it changes"),
     "a patch of nothing known": (lambda values: values["redo"][0].update(patch={"a": []}), "Expected the changes of"),
     "a patch of odd rows": (lambda values: values["redo"][0].update(patch={"members": [[1]]}), "rows of 3 values"),
-    "rows that are not there": (change("prototypes.rows", 999), "Expected float32 prototypes of 999 x 24"),
-    "memory for nothing": (change("prototypes.rows", 2**40), "more than a registry may have"),
+    "rows that are not there": (change("prototypes.rows", 2**31 // 96), "Expected float32 prototypes of 22369621 x 24"),
+    "memory for nothing": (change("prototypes.rows", 2**31 // 96 + 1), "more than a registry may have"),
     "other prototypes": (change("prototypes.sha256", "0" * 64), "does not hold the prototypes"),
 }  # fmt: skip
 

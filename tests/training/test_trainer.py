@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from promptccd.runs import train_run
 from promptccd.training import progress
 from promptccd.training.arguments import TrainingArguments, cosine_rate
 from promptccd.training.history import EpochRecord
-from promptccd.training.objectives import ContrastiveObjective, Rows, StageContext
+from promptccd.training.objectives import ContrastiveObjective, Objective, Rows, StageContext
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState, restore, snapshot
 from tests.conftest import coloured_images
@@ -103,10 +104,41 @@ def test_a_stage_that_cannot_tell_images_apart_says_so(
     assert len(told) == (2 if pictures == "one" else 0)  # once for every stage
 
 
+def trainer_of(
+    model: PromptCCDModel,
+    images: StageImages,
+    objective: type[Objective],
+    arguments: TrainingArguments,
+    save: Callable[[TrainingState], None],
+    record: Callable[[EpochRecord], None],
+) -> StageTrainer:
+    views = ViewOptions(image_size=16, resize_size=18)
+    return StageTrainer(
+        model, StageContext(images), objective, arguments=arguments, views=TrainingViews(views),
+        evaluation_view=EvaluationView(build_image_processor(views)),
+        accelerator=Accelerator(cpu=True, mixed_precision=arguments.mixed_precision), stop=progress.StopRequest(),
+        save=save, record=record,
+    )  # fmt: skip
+
+
+def test_after_training_in_bfloat16_a_model_computes_in_float32_again(
+    model: PromptCCDModel, stages: StageStream
+) -> None:
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    inside: list[bool] = []
+    model.head.register_forward_hook(lambda *_: inside.append(torch.is_autocast_enabled("cpu")))
+    arguments = TrainingArguments(epochs=1, batch_size=len(images), mixed_precision="bf16")
+    trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, lambda _: None).train()
+    assert inside == [True] * len(inside) != []
+    model(torch.rand(1, 3, 16, 16), project=True)
+    assert inside[-1] is False
+
+
 def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_were_left(
     model: PromptCCDModel, stages: StageStream
 ) -> None:
     losses: list[float] = []
+    ends: list[int] = []
 
     class Noted(ContrastiveObjective):
         def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
@@ -114,16 +146,14 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
             losses.append(float(found["loss"]))
             return found
 
+        def end_stage(self) -> None:
+            ends.append(len(losses))
+
     images = StageImages.read(stages[1], 0, progress.progress_bar)
-    views = ViewOptions(image_size=16, resize_size=18)
     states: list[TrainingState] = []
     records: list[EpochRecord] = []
-    trainer = StageTrainer(
-        model, StageContext(images), Noted,
-        arguments=TrainingArguments(epochs=2, batch_size=len(images) // 4, save_steps=3, learning_rate=0.01),
-        views=TrainingViews(views), evaluation_view=EvaluationView(build_image_processor(views)),
-        accelerator=Accelerator(cpu=True), stop=progress.StopRequest(), save=states.append, record=records.append,
-    )  # fmt: skip
+    arguments = TrainingArguments(epochs=2, batch_size=len(images) // 4, save_steps=3, learning_rate=0.01)
+    trainer = trainer_of(model, images, Noted, arguments, states.append, records.append)
     assert trainer.steps >= 4
     trainer.train()
     trainer.train(states[0])
@@ -135,9 +165,12 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     for record, own in zip(records, np.split(np.array(losses), [n, 2 * n, 3 * n - 3]), strict=True):
         assert record.losses == pytest.approx({"loss": own.mean(), "info_nce": own.mean()}, rel=1e-5)
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
+    trainer.train(states[-1])  # its epochs are over
+    assert ends == [2 * n, 4 * n - 3, 4 * n - 3]
 
 
 def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with progress.StopRequest() as stop:
         assert list(stop.progress("ab", 2, "")) == ["a", "b"]
         assert not stop.agreed(Accelerator(cpu=True))
@@ -153,3 +186,4 @@ def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
         ) as error:
             os.kill(os.getpid(), signal.SIGINT)
         assert error.value.exit_code == 128 + signal.SIGTERM
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before

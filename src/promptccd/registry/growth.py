@@ -1,5 +1,6 @@
 """Bring a grouping of a stage into a registry: ids and names stay, edits hold, what is new gets an id."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,7 +64,7 @@ def grow(draft: Draft, prototypes: np.ndarray, stage: int, groups: StageGroups) 
     targets = _targets(groups.keys, clusters, matched, tables, first_new)
     _keep_together(targets, constraints, tables)
     _keep_apart(targets, constraints, tables)
-    numbers = _number(draft, targets, len(matched), first_new, stage)
+    numbers = _number(draft, targets, first_new, stage)
     homes = np.array([numbers.get(targets[key], targets[key]) for key in groups.keys], dtype=np.int64)
     for index, (key, home) in enumerate(zip(groups.keys, homes.tolist(), strict=True)):
         if key not in tables.images:
@@ -130,15 +131,11 @@ def _keep_apart(targets: dict[str, int], constraints: GroupingConstraints, table
                 break
 
 
-def _number(
-    draft: Draft, targets: Mapping[str, int], num_clusters: int, first_new: int, stage: int
-) -> dict[int, int]:
+def _number(draft: Draft, targets: Mapping[str, int], first_new: int, stage: int) -> dict[int, int]:
     """New ids for clusters that have none and got images, largest first, by target."""
-    sizes = np.bincount(
-        [target - first_new for target in targets.values() if target >= first_new], minlength=num_clusters
-    )
+    sizes = Counter(target - first_new for target in targets.values() if target >= first_new)
     numbers: dict[int, int] = {}
-    for cluster in sorted(np.flatnonzero(sizes).tolist(), key=lambda each: (-sizes[each], each)):
+    for cluster in sorted(sizes, key=lambda each: (-sizes[each], each)):
         identity = draft.new_id()
         name = free_name(default_name(identity), {each.name for each in draft.tables.not_retired()})
         draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, stage))
