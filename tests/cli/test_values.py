@@ -120,7 +120,8 @@ DEFAULTS = {
         "projection_hidden_size": 2048, "projection_bottleneck_size": 256, "projection_output_size": 65_536,
     },
     "training": {
-        "seed": 1, "epochs": 200, "batch_size": 128, "learning_rate": 0.1, "final_learning_rate_factor": 1e-3,
+        "seed": 1, "epochs": 200, "batch_size": 128, "learning_rate": 0.1, "fall_factor": 0.1,
+        "final_learning_rate_factor": 1e-3,
         "momentum": 0.9, "weight_decay": 5e-5, "temperature_unsupervised": 1.0, "temperature_supervised": 0.07,
         "supervised_weight": 0.35, "refit_every": 30, "prompt_warmup_epochs": 30, "replay_samples": 100,
         "mixture_floor": 0.01, "kmeans_restarts": 100, "init_components": 0, "num_workers": 0,

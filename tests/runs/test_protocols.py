@@ -28,7 +28,7 @@ from promptccd.runs import RunEvaluation, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images
 
-GROUPING = [name for name in PROTOCOLS if name != "part-routing"]
+GROUPING = [name for name in PROTOCOLS if name not in ("part-routing", "native")]
 BLOCKS = [2, 1, 1, 1]
 
 

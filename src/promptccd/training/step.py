@@ -124,6 +124,15 @@ class Batch:
     labels: Tensor | None
     positions: Tensor
 
+    def rows(self, model: nn.Module, prompted: bool, epoch: int, step: int = 0) -> Rows:
+        """What an objective reads: the forward of this process's share, gathered from all."""
+        views = self.pixel_values.transpose(0, 1)  # (V, b, 3, H, W): view-major, as the losses expect
+        output: CategoryDiscoveryOutput = model(views.flatten(0, 1), prompted=prompted, project=True)
+        assert output.bottleneck is not None  # asked for by project=True
+        share = output.bottleneck.float().unflatten(0, views.shape[:2])
+        bottleneck = gather_rows(share, len(self.positions))
+        return Rows(output, bottleneck, self.labels, self.positions, epoch, step)
+
 
 def training_loss(
     model: nn.Module, objective: Objective, batch: Batch, epoch: int, step: int = 0
@@ -140,13 +149,4 @@ def training_loss(
     Returns:
         Scalars by name; ``"loss"`` is what is minimised, the same on every process.
     """
-    return objective.losses(rows_of(model, batch, objective.prompted(epoch), epoch, step))
-
-
-def rows_of(model: nn.Module, batch: Batch, prompted: bool, epoch: int, step: int = 0) -> Rows:
-    """What an objective reads of a batch: the forward of this process's share, gathered from all."""
-    views = batch.pixel_values.transpose(0, 1)  # (V, b, 3, H, W): view-major, as the losses expect
-    output: CategoryDiscoveryOutput = model(views.flatten(0, 1), prompted=prompted, project=True)
-    assert output.bottleneck is not None  # asked for by project=True
-    bottleneck = gather_rows(output.bottleneck.float().unflatten(0, views.shape[:2]), len(batch.positions))
-    return Rows(output, bottleneck, batch.labels, batch.positions, epoch, step)
+    return objective.losses(batch.rows(model, objective.prompted(epoch), epoch, step))

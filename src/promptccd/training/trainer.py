@@ -25,7 +25,6 @@ from promptccd.training.step import (
     Batch,
     PositionSampler,
     epoch_order,
-    rows_of,
     steps_per_epoch,
     training_loader,
     training_loss,
@@ -250,7 +249,7 @@ class StageTrainer:
         loader = self._views_of(shares)
         pixels = self.stop.progress(loader, len(loader), f"stage {self.stage}: {what}")
         for (epoch, indices), each in zip(batches, pixels, strict=True):
-            yield rows_of(self.model, self._batch(each, indices), self.objective.prompted(epoch), epoch)
+            yield self._batch(each, indices).rows(self.model, self.objective.prompted(epoch), epoch)
 
     def _save_where_due(self, optimizer: torch.optim.Optimizer, epoch: int, step: int, total: Tensor) -> None:
         """Save every `save_steps`, at the end of the stage, and when asked to stop."""

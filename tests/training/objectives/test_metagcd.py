@@ -91,7 +91,7 @@ def test_an_unlabelled_stage_has_half_of_each_term_and_infonce_alone_without_nei
     apart = F.normalize(torch.randn(2, 5, 16, generator=torch_generator("apart")), dim=-1)
     close = F.normalize(apart[:, :1] + 0.1 * apart, dim=-1)
     for rows, weight, share in ((apart, 0.0, 0.0), (close, 0.5, 1.0)):
-        parts = objective_of(meta_model).losses(Rows(None, rows, None))
+        parts = objective_of(meta_model).losses(Rows(None, rows, None, torch.arange(rows.shape[1])))
         similarities = meta_model.head.similarities(rows.flatten(0, 1))
         expected = (1 - weight) * info_nce_loss(similarities) + weight * parts["soft_neighbours"]
         torch.testing.assert_close(parts["loss"], expected)
@@ -106,7 +106,7 @@ def test_weights_of_neighbours_carry_no_gradient(meta_model: MetaGCDModel) -> No
     neighbours = (closeness >= 0.85).fill_diagonal_(False)
     (expected,) = torch.autograd.grad(soft_neighbour_loss(similarities, closeness, neighbours, 0.07), rows)
     meta_model.head.similarities = lambda bottleneck: bottleneck @ bottleneck.T
-    parts = objective_of(meta_model).losses(Rows(None, rows, None))
+    parts = objective_of(meta_model).losses(Rows(None, rows, None, torch.arange(rows.shape[1])))
     torch.testing.assert_close(torch.autograd.grad(parts["soft_neighbours"], rows)[0], expected)
 
 

@@ -122,7 +122,7 @@ def begun(
 def rows_of(model: RankStatsModel, labels: torch.Tensor | None, epoch: int = 8) -> Rows:
     views = torch.randn(2, 5, 3, 16, 16, generator=torch_generator("views"))
     output = model(views.flatten(0, 1), project=True)
-    return Rows(output, output.bottleneck.unflatten(0, (2, 5)), labels, epoch)
+    return Rows(output, output.bottleneck.unflatten(0, (2, 5)), labels, torch.arange(5), epoch)
 
 
 KINDS = [(RankStatisticsObjective, RankStatsModel), (FrostObjective, FrostModel)]
@@ -211,7 +211,7 @@ def test_too_few_positive_pairs_are_said_once(
     model = RankStatsModel.from_pretrained(backbone_folder, top_ranks=16)
     objective = begun(RankStatisticsObjective, model, stage(1, None, 2))
     features = drawn(10, 32)
-    rows = Rows(CategoryDiscoveryOutput(features), drawn(2, 5, 32), None)
+    rows = Rows(CategoryDiscoveryOutput(features), drawn(2, 5, 32), None, torch.arange(5))
     with caplog.at_level(logging.WARNING):
         for epoch in range(3):
             objective.begin_epoch(epoch)

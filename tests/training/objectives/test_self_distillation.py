@@ -109,7 +109,7 @@ def test_a_last_batch_below_the_least_is_left_out_but_for_the_only_one() -> None
 
 def test_rates_fall_in_steps_where_they_are_told_to() -> None:
     arguments = TrainingArguments(schedule="steps", falls_at=[2, 4], fall_factor=0.1)
-    shares = [arguments.rate_share(epoch, 6) for epoch in range(6)]
+    shares = [arguments.rate_share(1, epoch) for epoch in range(6)]
     assert shares == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
