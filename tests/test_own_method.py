@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from promptccd.cli.main import main
 from promptccd.models import VARIANTS, CategoryDiscoveryModel, GCDModel, PromptCCDModel
 from promptccd.models.stored_files import CODE
-from promptccd.runs import count_parameters, load_model, train_run
+from promptccd.runs import RunDirectory, count_parameters, load_model, train_run
 from promptccd.training.objectives import LOSSES, METHODS, PARTS, ContrastiveObjective, Method, Rows, register
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
@@ -126,6 +126,24 @@ def test_losses_on_the_report_have_their_titles(run: Trained, tmp_path: Path) ->
     for name in run.method.losses:
         assert titles[name] in page
     assert main(["evaluate", str(run.path), "--baselines"]) == 0
+
+
+def test_a_classifiers_own_answer_stands_in_every_table_or_is_refused(run: Trained, capsys) -> None:
+    recorded = RunDirectory(run.path).results
+    assert recorded is not None
+    code = main(["evaluate", str(run.path), "--protocol", "native", "--json"])
+    said = capsys.readouterr()
+    card = (run.path / "stage3" / "README.md").read_text()
+    if not hasattr(load_model(run.path / "stage3"), "classifier"):
+        assert code == 2
+        assert f"{run.method.name} has none" in said.err
+        assert recorded.native is None
+        assert "own classifier" not in card
+        return
+    assert code == 0
+    found = [row["all"] for row in json.loads(said.out)["stages"]]
+    assert found == pytest.approx([row.all for row in recorded.native.stages], abs=1e-3)
+    assert f"| Stage 3, own classifier | {found[-1]:.2f} |" in card
 
 
 def test_the_card_says_what_the_method_is_and_its_snippets_run(
