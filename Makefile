@@ -25,7 +25,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 spectrum mechanisms test test-slow test-all faults guards mutants lint format bench clean
+.PHONY: demo demo-seeds variants variants-cifar100 baselines spectrum mechanisms test test-slow test-all faults guards mutants lint format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -39,6 +39,9 @@ variants: $(VENV)/.run       ## every variant on digits, three seeds: mean and d
 
 variants-cifar100: $(VENV)/.run  ## the same on 20 classes of CIFAR-100; CIFAR100=folder for a local copy
 	$(call sweep_variants,cifar100,--dataset $(CIFAR100) $(SMALL))
+
+baselines: $(VENV)/.run      ## the other methods of the paper's tables on digits, three seeds
+	$(MAKE) variants VARIANTS="simgcd happy orca pa-cgcd metagcd rankstats frost"
 
 spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories and of images; about an hour
 	$(BIN)/promptccd train --config hub_configs/promptccd-gcd-creatures.yaml --dataset other-creatures \
