@@ -32,7 +32,7 @@ from promptccd.experiments import (
     stage_costs,
     write_comparison,
 )
-from promptccd.experiments.comparison import average_records
+from promptccd.experiments.comparison import average_records, with_own_answers
 from promptccd.experiments.measures import Spread
 from promptccd.runs import RunDirectory
 from promptccd.storage import make_inside, write_file
@@ -53,7 +53,7 @@ def sweep_record(result: SweepResult, settings: Mapping[str, Sequence[Any]]) -> 
     keys = grid_keys(settings)
     return {
         "unit": "percent",
-        "averages": average_records(result.groups) if result.groups else [],
+        "averages": average_records(with_own_answers(result.groups)) if result.groups else [],
         "cells": [
             {
                 "cell": cell.name,
@@ -76,7 +76,8 @@ def sweep_record(result: SweepResult, settings: Mapping[str, Sequence[Any]]) -> 
 def write_tables(result: SweepResult, record: Mapping[str, Any], out: Path) -> None:
     """Write ``table.md``, ``table.csv`` and ``results.json``."""
     rows = [
-        f"| {name} | {' | '.join(map(str, _spreads(scores)))} |" for name, scores in _counted(result).items()
+        f"| {name} | {' | '.join(map(str, _spreads(scores)))} |"
+        for name, scores in with_own_answers(_counted(result)).items()
     ]
     missing = [f"\nMissing: {name}" for name in result.failures]
     write_file(

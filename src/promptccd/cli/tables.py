@@ -7,6 +7,7 @@ from typing import Any
 
 from promptccd.data.splits import StageCount
 from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.experiments.comparison import with_own_answers
 from promptccd.experiments.measures import count_range
 from promptccd.runs import ParameterCount
 
@@ -32,7 +33,11 @@ def score_table(score: ContinualScore, counted: str = "categories") -> str:
 
 
 def comparison_table(scores: Mapping[str, Sequence[ContinualScore]]) -> str:
-    """Average All/Old/New by name; over several runs their mean and standard deviation (n - 1)."""
+    """Average All/Old/New by name; over several runs their mean and standard deviation (n - 1).
+
+    What methods answer by their own classifiers has rows of its own.
+    """
+    scores = with_own_answers(scores)
     counts = {len(each) for each in scores.values()}
     runs, upto = max(counts), "up to " if len(counts) > 1 else ""
     rows = [

@@ -73,6 +73,7 @@ def write_comparison(
     """
     if not groups or not all(groups.values()):
         raise ValueError("Expected at least one variant and at least one run of each to compare.")
+    groups = with_own_answers(groups)
     sections = {
         "averages": average_records(groups),
         "stages": stage_records(groups),
@@ -93,6 +94,16 @@ def write_comparison(
         panels=_grid_panels(grid),
     )
     return write_report_files(out, page, title, facts or {}, sections)
+
+
+def with_own_answers(groups: Scores) -> dict[str, Sequence[ContinualScore]]:
+    """The same rows, each with one of what the methods' own classifiers answered behind it, where they have any."""
+    rows: dict[str, Sequence[ContinualScore]] = {}
+    for name, scores in groups.items():
+        rows[name] = scores
+        if natives := [native for score in scores if (native := score.native) is not None]:
+            rows[f"{name}, own classifier"] = natives
+    return rows
 
 
 def average_records(groups: Scores) -> list[Record]:
