@@ -69,7 +69,7 @@ MISTAKES = {
     "a port that none is": ("demo {bare} --port 99999999", "whole number from 1 to 65535"),
     "a stage that was not trained": ("push {run} --namespace me --stage 9 --dry-run", "9"),
     # Values
-    "a variant that does not exist": ("train --variant promptccd++", "expected promptccd-gcd | promptccd"),
+    "a variant that does not exist": ("train --variant promptccd++", "| promptccd | promptccd-b"),
     "a benchmark that does not exist": ("train --benchmark cifar", "expected digits | creatures | cifar100"),
     "a protocol that does not exist": ("evaluate {run} --protocol cac", "invalid choice: 'cac'"),
     "a field of another variant": ("train --config {recipe} --pool_size 5", "promptccd has no pool_size"),

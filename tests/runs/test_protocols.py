@@ -67,7 +67,7 @@ def told(name: str) -> ProtocolOptions:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", [*GROUPING, "part-routing"])
 def test_all_is_the_mean_of_old_and_new_weighted_by_the_images_scored(
     name: str, evaluation: RunEvaluation, data: Path
 ) -> None:

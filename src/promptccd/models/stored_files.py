@@ -23,13 +23,23 @@ BACKBONE_TYPES = tuple(BACKBONE_CONFIGS)
 
 # Where our own code lies in a checkpoint, for machines without this package. Nothing else may be named there.
 # These are the ones of this package, which such a machine has to know too; `register_variant` adds others.
+_CONFIGURATION = (
+    "configuration_promptccd"  # of this paper's own; the other methods' stand beside their models
+)
 CODE: dict[str, dict[str, str]] = {
-    name: {"AutoConfig": f"configuration_promptccd.{config}", "AutoModel": model}
-    for name, config, model in (
-        ("promptccd", "PromptCCDConfig", "modeling_promptccd.PromptCCDModel"),
-        ("promptccd-gcd", "GCDConfig", "modeling_gcd.GCDModel"),
-        ("promptccd-b", "PromptCCDBConfig", "modeling_promptccd_b.PromptCCDBModel"),
-        ("promptccd-pp", "PromptCCDPlusPlusConfig", "modeling_promptccd_pp.PromptCCDPlusPlusModel"),
+    name: {"AutoConfig": f"{config}.{kind}Config", "AutoModel": f"{model}.{kind}Model"}
+    for name, config, model, kind in (
+        ("promptccd", _CONFIGURATION, "modeling_promptccd", "PromptCCD"),
+        ("promptccd-gcd", _CONFIGURATION, "modeling_gcd", "GCD"),
+        ("promptccd-b", _CONFIGURATION, "modeling_promptccd_b", "PromptCCDB"),
+        ("promptccd-pp", _CONFIGURATION, "modeling_promptccd_pp", "PromptCCDPlusPlus"),
+        ("frost", "modeling_frost", "modeling_frost", "Frost"),
+        ("happy", "modeling_happy", "modeling_happy", "Happy"),
+        ("metagcd", "modeling_metagcd", "modeling_metagcd", "MetaGCD"),
+        ("orca", "modeling_orca", "modeling_orca", "ORCA"),
+        ("pa-cgcd", "modeling_pa_cgcd", "modeling_pa_cgcd", "PACGCD"),
+        ("rankstats", "modeling_rankstats", "modeling_rankstats", "RankStats"),
+        ("simgcd", "modeling_simgcd", "modeling_simgcd", "SimGCD"),
     )
 }
 
