@@ -73,7 +73,7 @@ class Trained:
 
 
 @pytest.fixture(
-    scope="module", params=[*(pytest.param(name, marks=pytest.mark.slow) for name in METHODS), OWN]
+    scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in (*METHODS, OWN)]
 )
 def run(
     request: pytest.FixtureRequest,

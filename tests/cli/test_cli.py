@@ -95,6 +95,7 @@ def test_train_evaluate_predict(recipe: Path, tmp_path: Path, pictures: Path, ca
     assert {item["known"] for item in found["predictions"]} == {True, False}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(47)
 def test_a_run_holds_no_path_of_this_machine(recipe: Path, tmp_path: Path, capsys) -> None:
     run(capsys, "train", "--config", recipe, "--epochs", "1")
@@ -103,6 +104,7 @@ def test_a_run_holds_no_path_of_this_machine(recipe: Path, tmp_path: Path, capsy
             assert str(tmp_path.parent).encode() not in file.read_bytes(), file
 
 
+@pytest.mark.slow
 def test_a_run_finds_its_data_again_or_asks_where_it_is(
     recipe: Path, tmp_path: Path, image_folder: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

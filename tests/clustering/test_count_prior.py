@@ -25,6 +25,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"{setting.width}-{setting.power}")
 def test_the_calibrated_count_is_near_whatever_the_spectrum(setting: Setting) -> None:
     truth = setting.known + setting.new
@@ -33,6 +34,7 @@ def test_the_calibrated_count_is_near_whatever_the_spectrum(setting: Setting) ->
     assert found.low <= truth <= found.high
 
 
+@pytest.mark.slow
 def test_the_prior_of_the_paper_counts_its_own_expectation() -> None:
     """What the calibrated one is for: the same features, a third too many of them."""
     setting = Setting(known=58, new=27, images=25, imbalance=1, seed=1, width=96, power=0.0, within=0.66)
@@ -57,6 +59,7 @@ def heavy_tailed(seed: int) -> Features:
     return Features(torch.cat(known), torch.arange(12).repeat_interleave(40), torch.cat([*more, *new]))
 
 
+@pytest.mark.slow
 def test_the_scale_is_the_one_that_finds_held_out_categories_again() -> None:
     features = heavy_tailed(0)
     taught = calibrate(features.labelled, features.labels, seed=0)

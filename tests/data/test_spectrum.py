@@ -129,6 +129,7 @@ def test_the_stream_is_that_of_the_blocks_and_cuts(image_folder: Path) -> None:
     assert [count.images for count in ratios.counts] == [30, 14 + 2 * 21, 16 + 2 * 9 + 30]
 
 
+@pytest.mark.slow
 def test_a_run_is_taken_up_evaluated_and_verified(recipe_values: dict[str, dict]) -> None:
     recipe_values["data"] = {
         "dataset": recipe_values["data"]["dataset"],

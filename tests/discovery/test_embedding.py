@@ -189,6 +189,7 @@ def test_features_that_cannot_be_are_computed_anew(model, counted, view, intake,
     assert counted.images == 10
 
 
+@pytest.mark.slow
 def test_reduced_photographs_have_the_features_of_whole_ones(tmp_path):
     """Of a backbone that knows photographs, at the fewest pixels that are enough, and at more."""
     for number, side in enumerate((1024, 1031, 1100, 1280, 1777)):

@@ -245,14 +245,24 @@ def test_links_are_known_by_what_they_lead_to(run, album, tmp_path, monkeypatch)
     assert rows_of(tmp_path / "out")["a link.png"]["note"].startswith("same bytes as 1-")
 
 
+DAMAGES = {
+    "empty": lambda found: b"",
+    "cut short": lambda found: found[:-9],
+    "half": lambda found: found[: len(found) // 2],
+    "another": lambda found: b"x" * 99,
+    "zeros": lambda found: bytes(len(found)),
+}
+QUICK = {(FILES, "cut short"), (FEATURES, "half"), (THUMBS, "zeros")}
+
+
 @pytest.mark.parametrize(
-    "damage",
+    ("which", "damage"),
     [
-        lambda found: b"", lambda found: found[:-9], lambda found: found[: len(found) // 2], lambda found: b"x" * 99,
-        lambda found: bytes(len(found)),
+        pytest.param(which, damage, marks=() if (which, damage) in QUICK else pytest.mark.slow)
+        for which in (FILES, FEATURES, THUMBS)
+        for damage in DAMAGES
     ],
-)  # fmt: skip
-@pytest.mark.parametrize("which", [FILES, FEATURES, THUMBS])
+)
 def test_what_can_be_made_again_is(run, album, tmp_path, monkeypatch, damage, which):
     out = tmp_path / "out"
 
@@ -264,7 +274,7 @@ def test_what_can_be_made_again_is(run, album, tmp_path, monkeypatch, damage, wh
     before = results()
     place = out / PROJECT / which
     (path,) = [place] if place.is_file() else place.rglob("*.safetensors")
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
     (out / "discovery.html").unlink()  # its pictures are asked for
     run(album)
     assert results() == before

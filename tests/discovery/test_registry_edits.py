@@ -279,6 +279,7 @@ def test_lost_and_damaged_features_are_said_where_nothing_can_be_done_without(fo
     edit_registry(found, lambda each: split_in(found, each, first, []))
 
 
+@pytest.mark.slow
 def test_after_many_corrections_the_registry_is_written_whole(found):
     whole = (found / PROJECT / REGISTRY).read_bytes()
     for number in range(LONGEST_JOURNAL):

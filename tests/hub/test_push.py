@@ -18,10 +18,9 @@ from tests.hub.server import Fault, Hub
 
 
 @pytest.fixture
-def run(recipe_values: dict, tmp_path: Path) -> RunDirectory:
-    """A finished run of four stages."""
-    train_run(Recipe.from_dict(recipe_values))
-    return RunDirectory(tmp_path / "run")
+def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
+    """A finished run of four stages, to change."""
+    return RunDirectory(Path(shutil.copytree(trained_run, tmp_path / "run")))
 
 
 def is_whole(hub: Hub, repo_id: str, folder: Path) -> bool:
@@ -175,6 +174,7 @@ def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub:
     assert slept == [1, 2, 4, 8]
 
 
+@pytest.mark.slow
 def test_a_hub_that_hangs_is_one_that_is_down(run: RunDirectory, hub: Hub, waits, monkeypatch) -> None:
     monkeypatch.setattr("promptccd.hub.commits.PATIENCE", 0.4)
     hub.plan(lambda request: "/commit/" in request.path, Fault(delay=1.5), times=1)

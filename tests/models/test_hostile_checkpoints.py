@@ -117,6 +117,7 @@ def test_a_hostile_checkpoint_is_refused_in_one_line_or_harmless(
     require_answer(outcome, given.says)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(37)
 @pytest.mark.parametrize("number", range(25))
 def test_odd_values_are_refused_in_one_line_or_harmless(

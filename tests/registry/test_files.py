@@ -345,6 +345,7 @@ def test_a_forged_log_is_refused_when_it_is_used(folder: Path) -> None:
     assert found.state_hash() == before
 
 
+@pytest.mark.slow
 def test_thirty_thousand_images_are_quick(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     clusters = generator.integers(0, 200, 30_000)

@@ -78,6 +78,7 @@ def test_any_sequence_of_edits_comes_back_line_by_line(folder: Path, seed: int) 
     assert same(load_registry(folder), journal.registry)
 
 
+@pytest.mark.slow
 def test_torn_at_every_byte_it_is_what_was_answered_for(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

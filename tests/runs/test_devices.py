@@ -79,6 +79,7 @@ def test_too_little_memory_saves_the_state_before_the_step_and_the_named_command
     assert not (tmp_path / "run" / "out_of_memory.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(53)
 def test_the_same_command_goes_on_when_there_is_more_memory_and_ends_in_the_same_bytes(
     values: Values, trained_run: Path, tmp_path: Path

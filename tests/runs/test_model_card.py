@@ -91,7 +91,10 @@ def values_of(header: dict) -> list[float]:
     ]
 
 
-@pytest.fixture(scope="module", params=TRAINED)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name == "mixture" else pytest.mark.slow) for name in TRAINED],
+)
 def run(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

@@ -147,6 +147,7 @@ def test_the_whole_grid_is_checked_before_anything_trains(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_lists_the_cells_and_their_state(recipes: Path, undisturbed: Path, capsys) -> None:
     command = [
         "sweep",
@@ -166,6 +167,7 @@ def test_a_dry_run_lists_the_cells_and_their_state(recipes: Path, undisturbed: P
     assert not (undisturbed / "tiny-seed3").exists()
 
 
+@pytest.mark.slow
 def test_a_cell_is_what_training_alone_gives(recipes: Path, undisturbed: Path, tmp_path: Path) -> None:
     recipe = Recipe.from_yaml(
         recipes / "tiny.yaml", {"training": {"seed": 2, "output_dir": str(tmp_path / "alone")}}
@@ -245,6 +247,7 @@ def test_a_failed_cell_stops_no_other(recipes: Path, tmp_path: Path, capsys) -> 
     assert (tmp_path / "out" / "table.md").read_text() == table
 
 
+@pytest.mark.slow
 def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
     recipes: Path, undisturbed: Path, caplog
 ) -> None:
@@ -267,6 +270,7 @@ def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
     assert {"tiny-seed2", "tiny-gcd-seed1"} <= set(state)
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_before_it_noted_the_end_of_a_cell_notes_it(recipes: Path, undisturbed: Path) -> None:
     cells = plan(recipes, undisturbed)
     state = undisturbed / "sweep.json"
@@ -285,6 +289,7 @@ def note_the_seed(recipe: Recipe) -> None:
     Path(recipe.training.output_dir, "asked").touch()
 
 
+@pytest.mark.slow
 def test_a_cell_killed_while_it_cleaned_up_is_cleaned_up(recipes: Path, undisturbed: Path) -> None:
     """All of it is whole but for states inside its last stage, which nobody goes on from any more."""
     out = undisturbed.parent / "cleaned-up"
@@ -300,6 +305,7 @@ def test_a_cell_killed_while_it_cleaned_up_is_cleaned_up(recipes: Path, undistur
     assert not scored.exists()
 
 
+@pytest.mark.slow
 def test_a_finished_cell_is_looked_at_again_where_it_is_to_be_pushed(
     recipes: Path, undisturbed: Path
 ) -> None:

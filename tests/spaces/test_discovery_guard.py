@@ -280,6 +280,7 @@ def test_one_address_does_not_have_all_requests(page: Page, space: RequestGuard)
     assert run(come(own, "", "127.0.0.1")) == [200] * 8
 
 
+@pytest.mark.slow
 @pytest.mark.fault(43)
 def test_four_hundred_half_sent_uploads_are_closed_and_a_visit_goes_on(page: Page, url: str) -> None:
     within = 30.0  # seconds, on a machine that is busy otherwise
@@ -368,6 +369,7 @@ def test_requests_that_are_read_share_a_bounded_memory(url: str) -> None:
     wait_for(lambda: httpx.post(f"{url}gradio_api/queue/join", content=b"{" * 900_000).status_code == 400)
 
 
+@pytest.mark.slow
 def test_an_upload_can_be_followed_by_who_sends_it(url: str) -> None:
     def follow(cookies: dict[str, str]) -> list[dict]:
         answer = httpx.get(f"{url}gradio_api/upload_progress?upload_id=mine", cookies=cookies, timeout=20)

@@ -124,6 +124,7 @@ def test_forgetting_waits_for_work_and_no_work_starts_afterwards(visits: Visits)
     assert not place.exists()
 
 
+@pytest.mark.slow
 def test_nobody_comes_back_so_it_is_forgotten(backbone_folder: Path, store: Store) -> None:
     visits = Visits(str(backbone_folder), store, limits=IntakeLimits.for_visitors(), lifetime_s=2.0, most=3)
     stays, goes = visits.open(), visits.open()

@@ -135,6 +135,7 @@ def test_answers_do_not_wait_for_the_network() -> None:
         assert time.monotonic() - started < 50 * 0.03  # 40 ms each, were they sent in two parts and held back
 
 
+@pytest.mark.slow
 def test_what_is_answered_may_take_longer() -> None:
     with served() as (host, port, _):
         text = httpx.get(f"http://{host}:{port}/stream?40").text

@@ -160,6 +160,7 @@ def trained(
     return torch.cat([each.detach().flatten().double() for each in model.parameters() if each.requires_grad])
 
 
+@pytest.mark.slow
 def test_meta_training_is_of_the_first_order_and_repeats_itself_after_an_interruption(
     meta_model: MetaGCDModel, stages: StageStream
 ) -> None:
