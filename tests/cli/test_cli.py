@@ -329,6 +329,7 @@ def test_yaml_that_is_no_recipe_is_one_line(content: str, tmp_path: Path, capsys
     assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.slow
 def test_shipped_recipes_are_valid() -> None:
     from promptccd.training.recipe import Recipe, recipes_in
 

@@ -161,6 +161,7 @@ def test_seeds_are_averaged(runs: list[Path], tmp_path: Path) -> None:
     assert {row["run"] for row in sections["blocks"]} == {"tiny-seed1", "tiny-seed2"}
 
 
+@pytest.mark.slow
 def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, capsys) -> None:
     other = tmp_path / "other-seed1"
     shutil.copytree(runs[1], other)

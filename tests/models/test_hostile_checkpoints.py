@@ -196,6 +196,7 @@ answer(lambda: transformers.pipeline(TASK, arguments[0], trust_remote_code=False
 """
 
 
+@pytest.mark.slow
 @pytest.mark.fault(36, 37, 38)
 @pytest.mark.parametrize("given", WAYS_IN, ids=lambda each: each.name)
 def test_the_pipeline_refuses_it(given: Case, honest: Path, process: Limited, tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from promptccd.models import VARIANTS
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.model_card import BEGIN, END, merge_card, stage_card
 from promptccd.training.recipe import Recipe, recipes_in
+from tests.shipped_recipes import HUB_CONFIGS, every_recipe
 
-HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
 
 TRAINED = {
@@ -189,7 +189,7 @@ def test_snippets_of_a_card_run(run: RunDirectory, tmp_path: Path, monkeypatch: 
         assert names["model"].config.stage == 3
 
 
-@pytest.mark.parametrize("path", recipes_in(HUB_CONFIGS), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", every_recipe())
 def test_card_of_every_recipe(path: Path) -> None:
     recipe = Recipe.from_yaml(path)
     facts = recipe.data.resolved

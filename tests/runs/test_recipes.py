@@ -11,9 +11,9 @@ from promptccd.runs import load_model, train_run
 from promptccd.runs.run_directory import _portable, _require_same
 from promptccd.training.recipe import Recipe, read_yaml_file, recipes_in
 from tests.conftest import TINY_HEAD, coloured_images
+from tests.shipped_recipes import HUB_CONFIGS, every_recipe
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step
-FOLDER = Path(__file__).parents[2] / "hub_configs"
 
 # What a name begins with, and the fields that make it so.
 METHODS = {
@@ -53,7 +53,7 @@ SETTINGS = {
 def recipe_files(in_a_setting: bool = False) -> list[Path]:
     """All recipes by name: those of the paper's stages, or those of other settings."""
     endings = tuple(f"-{setting}" for setting in SETTINGS)
-    return [path for path in recipes_in(FOLDER) if path.stem.endswith(endings) == in_a_setting]
+    return [path for path in recipes_in(HUB_CONFIGS) if path.stem.endswith(endings) == in_a_setting]
 
 
 def test_every_method_has_a_recipe_for_every_data_set() -> None:
@@ -80,13 +80,15 @@ def test_a_recipe_is_what_its_name_says(path: Path) -> None:
 )
 def test_a_name_that_stands_for_nothing_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="no method and data set of that name"):
-        Recipe.from_yaml(FOLDER / f"{name}.yaml")
+        Recipe.from_yaml(HUB_CONFIGS / f"{name}.yaml")
 
 
 def test_every_pair_is_of_a_method_and_a_data_set_that_exist() -> None:
     """One that was misspelt would change nothing."""
-    stems = {kind: {path.stem for path in (FOLDER / kind).glob("*.yaml")} for kind in ("methods", "data")}
-    pairs = read_yaml_file(FOLDER / "pairs.yaml")
+    stems = {
+        kind: {path.stem for path in (HUB_CONFIGS / kind).glob("*.yaml")} for kind in ("methods", "data")
+    }
+    pairs = read_yaml_file(HUB_CONFIGS / "pairs.yaml")
     assert pairs
     for method, data in (pair.split("/") for pair in pairs):
         assert method in stems["methods"]
@@ -130,7 +132,7 @@ def test_a_setting_changes_the_stages_alone(path: Path) -> None:
     assert Recipe.from_yaml(path).to_dict() == expected
 
 
-@pytest.mark.parametrize("path", recipe_files() + recipe_files(in_a_setting=True), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", every_recipe())
 def test_a_run_records_the_facts_of_its_benchmark(path: Path, tmp_path: Path) -> None:
     """So that a later table of benchmarks changes no earlier run."""
     recipe = Recipe.from_yaml(path)

@@ -96,6 +96,7 @@ def edited_run(
     return run, said[0], said[1]
 
 
+@pytest.mark.slow
 def test_corrections_between_stages_are_kept_and_no_id_is_given_again(edited_run) -> None:
     run, first, second = edited_run
     assert len(first) == 3
@@ -125,6 +126,7 @@ def test_corrections_between_stages_are_kept_and_no_id_is_given_again(edited_run
     assert not set(retired).intersection(ids)
 
 
+@pytest.mark.slow
 def test_training_on_from_the_same_corrections_gives_equal_bytes(edited_run, tmp_path: Path) -> None:
     run = Path(shutil.copytree(edited_run[0], tmp_path / "run"))
     before = {name: (run / "stage3" / name).read_bytes() for name in ("model.safetensors", "registry.json")}
@@ -133,6 +135,7 @@ def test_training_on_from_the_same_corrections_gives_equal_bytes(edited_run, tmp
     assert {name: (run / "stage3" / name).read_bytes() for name in before} == before
 
 
+@pytest.mark.slow
 def test_verify_names_corrections_and_still_finds_damage(edited_run, tmp_path: Path) -> None:
     run = Path(shutil.copytree(edited_run[0], tmp_path / "run"))
     checks = verify(str(run))
@@ -153,6 +156,7 @@ def test_verify_names_corrections_and_still_finds_damage(edited_run, tmp_path: P
     assert any("registry.json was altered" in check.problem for check in verify(str(run), recompute=False))
 
 
+@pytest.mark.slow
 def test_a_corrected_run_can_be_evaluated(edited_run) -> None:
     score = RunEvaluation(str(edited_run[0])).evaluate()
     assert [row.stage for row in score.stages] == [1, 2, 3]

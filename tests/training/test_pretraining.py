@@ -61,6 +61,7 @@ def separation(features: Tensor, labels: Tensor) -> float:
     return float(similarities[same].mean() - similarities[~same].mean())
 
 
+@pytest.mark.slow
 def test_images_of_one_digit_move_together(digits: tuple[Tensor, Tensor]) -> None:
     images, labels = digits
     processor = build_image_processor(ViewOptions(image_size=16, resize_size=16))

@@ -173,6 +173,7 @@ def test_more_groups_than_seeds_are_found_where_so_many_are_asked_for():
     assert adjusted_rand_score(groups, found.category_ids) == 1
 
 
+@pytest.mark.slow
 def test_more_categories_than_the_first_tree_holds_are_counted(monkeypatch):
     """It is made again with more seeds, as long as the curve has not come down or shows nothing yet."""
     points, groups = blobs([6] * 70, width=16, spread=0.15)

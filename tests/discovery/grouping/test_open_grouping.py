@@ -102,6 +102,7 @@ def test_new_digits_are_not_lumped_with_known_ones(digits):
         assert (ids[labels >= 7] < 7).mean() < 0.1
 
 
+@pytest.mark.slow
 def test_order_of_images_changes_nothing(digits):
     points, _, known = digits
     keys = keys_of(points)
