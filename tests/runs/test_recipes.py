@@ -24,6 +24,8 @@ METHODS = {
     "promptccd-u": {"variant": "promptccd", "category_count": "split_merge", "epochs": 100, "refit_every": 5},
     "promptccd-pp": {"variant": "promptccd-pp", "num_parts": None},
     "simgcd": {"variant": "simgcd", "epochs": 200, "decay_vectors": False},
+    "gcd-replay": {"variant": "promptccd-gcd", "exemplars_per_class": 20},
+    "simgcd-replay": {"variant": "simgcd", "decay_vectors": False, "exemplars_per_class": 20},
     "happy": {"variant": "happy", "epochs": 100, "discovery_learning_rate": 0.01, "decay_vectors": False},
     "orca": {"variant": "orca", "epochs": 200, "schedule": "steps", "falls_at": [140, 180]},
     "pa-cgcd": {

@@ -12,19 +12,22 @@ from promptccd.training.objectives.objective import Objective, Rows
 class ContrastiveObjective(Objective):
     """``(1 - w) InfoNCE + w SupCon`` where labels are given, InfoNCE alone where not, and what prompts add.
 
+    InfoNCE is of all images, SupCon among those with a label.
+
     The paper prints one loss with one temperature; its code mixes two, and so do we. Both read one matrix of
     similarities, whose rows are views: ``[view 1 of all images; view 2 of all images]``.
     """
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
-        """``info_nce``, ``supervised`` at labelled stages, and the model's `auxiliary_losses`, weighted already."""
+        """``info_nce``, ``supervised`` where labels are given, and the model's `auxiliary_losses`, weighted already."""
         options = self.arguments
         similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
         parts = {"info_nce": info_nce_loss(similarities, options.temperature_unsupervised)}
         loss = parts["info_nce"]
-        if rows.labels is not None:
+        if rows.labelled is not None:
+            which, labels = rows.labelled
             parts["supervised"] = supervised_contrastive_loss(
-                similarities, rows.labels, options.temperature_supervised
+                rows.among(similarities, which), labels, options.temperature_supervised
             )
             loss = torch.lerp(loss, parts["supervised"], options.supervised_weight)
         for name, values in self.model.auxiliary_losses(rows.output).items():

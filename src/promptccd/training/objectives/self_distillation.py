@@ -58,7 +58,7 @@ class ClassifierObjective(Objective):
 
 
 class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
-    """SimGCD (Wen et al., ICCV 2023), at stage 0 with its labelled terms, later without.
+    """SimGCD (Wen et al., ICCV 2023), at stage 0 with its labelled terms, later without, or with those of a memory.
 
     ``(1 - w) (distillation + eps R + InfoNCE) + w (cross-entropy + SupCon)``; where no label is given, w is 0. The
     contrastive terms are of the MLP's unit outputs, the others of the classifier.
@@ -82,13 +82,13 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
             "info_nce": info_nce_loss(similarities, self.arguments.temperature_unsupervised),
         }
         loss = torch.stack(list(parts.values())).sum()
-        if rows.labels is not None:
-            labels = rows.labels.repeat(len(logits))
+        if rows.labelled is not None:
+            which, labels = rows.labelled
             parts["classification"] = F.cross_entropy(
-                logits.flatten(0, 1) / self.config.student_temperature, labels
+                logits[:, which].flatten(0, 1) / self.config.student_temperature, labels.repeat(len(logits))
             )
             parts["supervised"] = supervised_contrastive_loss(
-                similarities, rows.labels, self.arguments.temperature_supervised
+                rows.among(similarities, which), labels, self.arguments.temperature_supervised
             )
             taught = parts["classification"] + parts["supervised"]
             loss = torch.lerp(loss, taught, self.arguments.supervised_weight)
