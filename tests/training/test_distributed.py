@@ -163,8 +163,9 @@ def run(command: list[str], recipe: dict, folder: Path, name: str) -> list[dict]
         {"variant": "metagcd", "options": {"meta_episodes": 1, "meta_epochs": 2, "meta_learning_rate": 0.1}},
         # The direction of a drift that is hardly longer than rounding is rounding: at its full weight it would show.
         {"variant": "frost", "options": {"drift_weight": 0.1}},
+        {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
     ],
-    ids=["mixture", "dualprompt", "parts", "metagcd", "frost"],
+    ids=["mixture", "dualprompt", "parts", "metagcd", "frost", "grow-merge"],
 )
 def test_two_processes_give_the_losses_of_one(recipe_values: dict, model: dict, tmp_path: Path) -> None:
     recipe_values = {**recipe_values, "model": {**recipe_values["model"], **model}}
