@@ -201,7 +201,7 @@ def test_card_of_every_recipe(path: Path) -> None:
         assert ("scikit-learn's digits" in card) == (facts.dataset == "digits")
         own_split = facts == BENCHMARKS[recipe.data.benchmark] and recipe.data.cuts is None
         given = recipe.training.category_count == "known" and own_split
-        published = published_results(recipe.data.benchmark, recipe.model.variant) if given else None
+        published = published_results(recipe.data.benchmark, recipe.published_name) if given else None
         assert ("Average in the paper" in card) == (published is not None and stage == 3)
 
 

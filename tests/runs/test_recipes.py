@@ -24,6 +24,8 @@ METHODS = {
     "promptccd-u": {"variant": "promptccd", "category_count": "split_merge", "epochs": 100, "refit_every": 5},
     "promptccd-pp": {"variant": "promptccd-pp", "num_parts": None},
     "simgcd": {"variant": "simgcd", "epochs": 200, "decay_vectors": False},
+    "gcd-replay": {"variant": "promptccd-gcd", "exemplars_per_class": 20},
+    "simgcd-replay": {"variant": "simgcd", "decay_vectors": False, "exemplars_per_class": 20},
     "happy": {"variant": "happy", "epochs": 100, "discovery_learning_rate": 0.01, "decay_vectors": False},
     "orca": {"variant": "orca", "epochs": 200, "schedule": "steps", "falls_at": [140, 180]},
     "pa-cgcd": {
@@ -35,7 +37,7 @@ METHODS = {
     },
     "metagcd": {"variant": "metagcd", "discovery_epochs": 20, "discovery_learning_rate": 1e-4},
     "rankstats": {"variant": "rankstats", "epochs": 400, "batch_size": 256, "falls_at": [340]},
-    "grow-merge": {"variant": "grow-merge", "epochs": 200, "discovery_epochs": None, "batch_size": 128},
+    "grow-merge": {"variant": "grow-merge", "epochs": 200, "batch_size": 128, "exemplars_per_class": 20},
     "frost": {"variant": "frost", "epochs": 200, "discovery_epochs": 300, "batch_size": 256},
 }
 

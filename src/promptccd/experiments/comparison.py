@@ -12,7 +12,6 @@ from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, audit_r
 from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.experiments.measures import ABSENT, Spread, StageCost, count_range, count_text, signed
 from promptccd.experiments.pages import Record, render_page, write_report_files
-from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 PARTS = ("all", "old", "new")
@@ -337,7 +336,7 @@ def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
         recipe: of the run.
         num_scored: unlabelled stages the run has finished.
     """
-    benchmark, method = recipe.data.benchmark, _published_name(recipe)
+    benchmark, method = recipe.data.benchmark, recipe.published_name
     own = _BACKBONES.get(recipe.model.backbone or "")
     setting = _setting_of(recipe)
     if benchmark is None or setting is None:
@@ -352,14 +351,6 @@ def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
             notes = [setting.note] if setting.note else []
             return PublishedTable(by_stage, said, [*notes, *_differences(recipe, num_scored, backbone)])
     return None
-
-
-def _published_name(recipe: Recipe) -> str:
-    """What the paper's tables call the method, with the pool or the way of counting that it is used with."""
-    method, options = method_named(recipe.model.variant), recipe.model
-    pool: str = options.pool or getattr(method.model.config_class, "pool", None) or ""
-    counting: str = recipe.training.category_count
-    return method.published.get(counting) or method.published.get(pool) or method.name
 
 
 def _setting_of(recipe: Recipe) -> _Setting | None:

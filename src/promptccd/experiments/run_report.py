@@ -260,9 +260,10 @@ def _write(
 
 def _facts(runs: Sequence[RunMeasures]) -> dict[str, str]:
     run = runs[0]
-    backbone = run.recipe.model.backbone
+    backbone, shown = run.recipe.model.backbone, run.recipe.training.exemplars_per_class
     return {
         "method": run.recipe.model.variant,
+        **({"images shown again": f"up to {shown} per category"} if shown else {}),
         "data": _data(run),
         "categories per stage": _blocks(run),
         "backbone": hub_id_of(backbone) or "a local folder"

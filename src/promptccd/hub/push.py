@@ -13,6 +13,7 @@ from promptccd.errors import HubError, PromptCCDError
 from promptccd.hub.commits import CARD, Contents, Repository, bring, retried
 from promptccd.runs import RunDirectory
 from promptccd.runs.model_card import merge_card
+from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
 from promptccd.storage import problems_of, require_no_links
 
 logger = logging.getLogger(__name__)
@@ -158,6 +159,8 @@ def _holdings(folder: Path) -> str:
     if (folder / "assignments.json").exists():
         given = json.loads((folder / "assignments.json").read_text(encoding="utf-8"))
         told += f", the category ids of {len(given['category_ids'])} images"
+    if (folder / EXEMPLARS).exists():
+        told += f", the row numbers of {len(load_exemplars(folder).sample_ids)} images so far"
     return f"{told}, and what people corrected; no image"
 
 

@@ -193,6 +193,7 @@ def stage_sections(
         _categories(config, category_sizes),
         _results(recipe, table),
         _prompts(recipe, instruments),
+        _memory(recipe),
         _training(recipe, fingerprint, images, versions),
         _limits(recipe),
     ]
@@ -236,8 +237,10 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
         number = (
             f"; the number of all of them was estimated as {CountEstimate.from_dict(config.count_estimate)}"
         )
+    is_apart = recipe.training.exemplars_per_class and "exemplars" in method.published
+    replay = " with replay" if is_apart else ""
     return (
-        f"{method.title} ({method.summary}) over {backbone}, after stage {config.stage} of {last} of continual "
+        f"{method.title}{replay} ({method.summary}) over {backbone}, after stage {config.stage} of {last} of continual "
         f"category discovery on {data_in_words(recipe)}. It tells {len(config.category_ids)} categories apart: "
         f"{config.num_known} known, which stage 0 labelled, and {discovered}{number}."
     )
@@ -341,6 +344,21 @@ def _prompts(recipe: Recipe, instruments: Instruments | None) -> str:
     )
 
 
+def _memory(recipe: Recipe) -> str:
+    """Which images are shown again, and who decided that."""
+    given = recipe.training
+    if not given.exemplars_per_class:
+        return ""
+    which = {"nearest_centre": "those nearest to its mean feature", "random": "drawn at random"}
+    return f"""## What is shown again
+
+Half of every batch of later stages are images of earlier ones: up to {given.exemplars_per_class} of a category, at most
+{100 * given.exemplar_share:g} % of its images, {which[given.exemplar_choice]}. They are chosen once, when a category
+first appears (`exemplars.json`), and are never among the images that are scored. Labels, those of stage 0 and later the
+method's own, take {"" if given.exemplar_labels else "no "}part. The paper says that samples of discovered categories
+are saved and mixed in; how many, which, what share of a batch they are and with what labels is decided here."""
+
+
 def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
     """The published figure, if this run is of the same method, backbone, data, stages and given counts."""
     facts = BENCHMARKS.get(recipe.data.benchmark or "")
@@ -352,7 +370,7 @@ def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
         and hub_id_of(recipe.model.backbone) == PUBLISHED_BACKBONE
         and recipe.training.category_count == "known"
     )
-    return published_results(recipe.data.benchmark, recipe.model.variant) if same else None
+    return published_results(recipe.data.benchmark, recipe.published_name) if same else None
 
 
 def _training(

@@ -1,5 +1,6 @@
 """One stage on disk: loadable by ``from_pretrained``, predicting by itself, and saying what it holds."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,10 @@ from promptccd.registry import (
 )
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
+from promptccd.training.exemplars import Exemplars
 from promptccd.training.objectives import method_named
 
-ASSIGNMENTS = "assignments.json"
+ASSIGNMENTS, EXEMPLARS = "assignments.json", "exemplars.json"
 
 
 def save_stage(
@@ -38,6 +40,7 @@ def save_stage(
     category_ids: np.ndarray,
     card: str,
     registry: CategoryRegistry,
+    exemplars: Exemplars | None = None,
 ) -> None:
     """Write a stage's checkpoint, whole or not at all.
 
@@ -49,6 +52,7 @@ def save_stage(
         category_ids: what they were assigned to, ``(N,)``.
         card: its model card, see `stage_card`.
         registry: its categories, and what people corrected so far.
+        exemplars: images that later stages are shown again, where they are.
     """
 
     def fill(folder: Path) -> None:
@@ -58,6 +62,8 @@ def save_stage(
             folder / ASSIGNMENTS,
             {"sample_ids": sample_ids.tolist(), "category_ids": category_ids.tolist()},
         )
+        if exemplars is not None:
+            write_json(folder / EXEMPLARS, exemplars.to_dict())
         save_registry(registry, folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
@@ -131,6 +137,23 @@ def load_configuration(path: Path) -> CategoryDiscoveryConfig:
         raise RunError(f"Cannot read the configuration of {path}: {one_line(error)}") from error
 
 
+def load_exemplars(path: Path) -> Exemplars:
+    """The images that stages after a finished one are shown again.
+
+    Raises:
+        RunError: it names none, or they are damaged.
+    """
+    try:
+        return Exemplars.from_dict(json.loads((path / EXEMPLARS).read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise RunError(
+            f"{path} has no {EXEMPLARS}: it was trained without exemplars_per_class. Set that to 0, or train all "
+            "stages in a new output_dir."
+        ) from error
+    except ValueError as error:
+        raise RunError(f"{path / EXEMPLARS} is damaged: {one_line(error)} Train the stage again.") from error
+
+
 NO_CATEGORY = -1
 
 
@@ -145,6 +168,11 @@ class SettledImages:
 
     registry: CategoryRegistry | None
     ids: Sequence[np.ndarray]
+
+    def category_of(self, sample_id: int) -> int:
+        """The category that an image has by now, -1 for none."""
+        assert self.registry is not None
+        return self.registry.members.get(key_of(sample_id), NO_CATEGORY)
 
     @property
     def assigned(self) -> list[np.ndarray]:

@@ -45,6 +45,7 @@ from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import (
     SettledImages,
     load_configuration,
+    load_exemplars,
     load_stage,
     observe_stage,
     save_stage,
@@ -53,6 +54,7 @@ from promptccd.runs.stage_checkpoint import (
 from promptccd.storage import make_inside, require_space, trusted
 from promptccd.training.arguments import DataArguments
 from promptccd.training.devices import device_problem, same_on_all
+from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, add_epoch, peak_memory, reset_peak_memory
 from promptccd.training.instruments import Instruments, measure
@@ -223,7 +225,9 @@ class _Run:
 
         trainer = StageTrainer(
             model,
-            StageContext(images, labels, replay, None if count is None else count.count),
+            StageContext(
+                images, labels, replay, None if count is None else count.count, self._memory(stage.index)
+            ),
             method.objective,
             arguments=self.recipe.training,
             views=TrainingViews(self.recipe.views),
@@ -303,6 +307,7 @@ class _Run:
             category_ids=found.category_ids,
             card=self._card(model, found, self._instruments(model, stage, found)),
             registry=registry,
+            exemplars=self._exemplars(model, settled, found, features[stage.index]),
         )
 
     def _measure_spread(
@@ -380,6 +385,31 @@ class _Run:
         if stage == 0 or count == 0:
             return None
         return model.replay(count, torch_generator("replay", seed, stage))
+
+    def _memory(self, stage: int) -> Memory | None:
+        """What a stage is shown again, under the labels that it has by now."""
+        training = self.recipe.training
+        if stage == 0 or not training.exemplars_per_class:
+            return None
+        exemplars = load_exemplars(self.run.stage(stage - 1))
+        labels = exemplars.labels(self._settled(stage).category_of)
+        shown = labels if training.exemplar_labels else np.full_like(labels, NO_LABEL)
+        return Memory.of(exemplars, shown, self.images[:stage])
+
+    def _exemplars(
+        self, model: CategoryDiscoveryModel, settled: SettledImages, found: Discovery, features: Tensor
+    ) -> Exemplars | None:
+        """The memory after a stage, of which classes that the method itself sees get images; none if it has none."""
+        stage, nothing = len(settled.ids), np.zeros(0, dtype=np.int64)
+        if not self.recipe.training.exemplars_per_class:
+            return None
+        own = model.assign_natively(features) if stage else None  # stage 0 has the truth
+        classes = found.category_ids if own is None else own.cpu().numpy()
+        before = load_exemplars(self.run.stage(stage - 1)) if stage else Exemplars(*4 * [nothing])
+        labels = before.labels(settled.category_of)
+        return before.extended(
+            features, classes, found.category_ids, self.images[stage], labels, self.recipe.training
+        )
 
     def _settled(self, stage: int) -> SettledImages:
         """Images of earlier stages under the categories they have by now."""

@@ -240,6 +240,12 @@ class TrainingArguments:
         refit_every: epochs between fits of the mixture, the first at epoch 0.
         prompt_warmup_epochs: first epoch in which mixture prompts act; learnt ones act from the first.
         replay_samples: features drawn per component of the last stage's mixture for every fit.
+        exemplars_per_class: images of a category that later stages are shown again, half of every batch, where a method
+            takes them (``promptccd-gcd``, ``simgcd``, ``grow-merge``); 0 for none. The paper says of it only that
+            there are some.
+        exemplar_share: the most of a category's images that are, rounded up.
+        exemplar_choice: which: ``nearest_centre``, next to the category's mean feature, or ``random``.
+        exemplar_labels: whether their labels take part: those of stage 0, of later stages what the method said.
         mixture_floor: share of the features' own variance that every fit of the mixture adds to its variances.
         kmeans_restarts: restarts of semi-supervised k-means.
         category_count: how a stage gets its number of categories: ``known``, from the data set; ``split_merge``, by
@@ -290,6 +296,10 @@ class TrainingArguments:
     refit_every: int = number(30, 1)
     prompt_warmup_epochs: int = number(30, 0)
     replay_samples: int = number(100, *WHOLE["num_components"])
+    exemplars_per_class: int = number(0, 0, 1_000_000)
+    exemplar_share: float = number(0.2, 0, 1, above=True)
+    exemplar_choice: Literal["nearest_centre", "random"] = "nearest_centre"
+    exemplar_labels: bool = True
     mixture_floor: float = number(0.01, 0, 1, above=True)
     kmeans_restarts: int = number(100, 1, 1_000_000)
     category_count: Literal["known", "split_merge", "kmeans"] = "known"

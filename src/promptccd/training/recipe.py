@@ -248,7 +248,22 @@ class Recipe:
     pretraining: PretrainingOptions = field(default_factory=PretrainingOptions)
 
     def __post_init__(self) -> None:
-        method_named(self.model.variant)
+        method = method_named(self.model.variant)
+        if self.training.exemplars_per_class and not method.takes_exemplars:
+            able = ", ".join(each.name for each in METHODS.values() if each.takes_exemplars)
+            raise ConfigurationError(
+                f"{method.name} takes no images of earlier stages, got exemplars_per_class "
+                f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
+            )
+
+    @property
+    def published_name(self) -> str:
+        """What the paper's tables call the method, with the pool, the counting or the memory it is used with."""
+        method = method_named(self.model.variant)
+        pool: str = self.model.pool or getattr(method.model.config_class, "pool", None) or ""
+        memory = "exemplars" if self.training.exemplars_per_class else ""
+        apart: list[str] = [self.training.category_count, pool, memory]
+        return next((method.published[each] for each in apart if each in method.published), method.name)
 
     @classmethod
     def from_yaml(
@@ -298,7 +313,8 @@ def recipes_in(folder: str | Path) -> list[Path]:
 
 def _published(method: str) -> str:
     """What the names of a method's checkpoints begin with: a variant of PromptCCD says so, another method its name."""
-    return method if method in METHODS else f"promptccd-{method}"
+    names = {name for each in METHODS.values() for name in (each.name, *each.published.values())}
+    return method if method in names else f"promptccd-{method}"
 
 
 def _layers(path: Path) -> list[Mapping[str, Any]]:

@@ -24,7 +24,7 @@ from promptccd.training.progress import EpochProgress, StopRequest
 from promptccd.training.step import (
     Batch,
     PositionSampler,
-    epoch_order,
+    epoch_batches,
     steps_per_epoch,
     training_loader,
     training_loss,
@@ -93,7 +93,8 @@ class StageTrainer:
         save: Callable[[TrainingState], None],
         record: Callable[[EpochRecord], None] = lambda record: None,
     ):
-        self.model, self.images, self.labels = model, stage.images, stage.labels
+        self.model, self.context, self.images, self.memory = model, stage, stage.images, stage.memory
+        self.num_exemplars = 0 if self.memory is None else len(self.memory)
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
         self.accelerator, self.stop, self.save, self.record = accelerator, stop, save, record
         self.collapsed_epoch: int | None = None
@@ -101,7 +102,9 @@ class StageTrainer:
         self._next: tuple[int, int] | None = None
         self.stage = stage.images.stage.index
         self.epochs = arguments.epochs_of(self.stage)
-        self.steps = steps_per_epoch(len(self.images), arguments.batch_size, objective.least_batch)
+        self.steps = steps_per_epoch(
+            len(self.images), arguments.batch_size, objective.least_batch, self.num_exemplars
+        )
         self.learning_rate = arguments.rate_of(self.stage)
         self.objective = objective(
             model, stage, arguments, accelerator, self._plain_features, self._forward_rows
@@ -174,12 +177,13 @@ class StageTrainer:
             start=start,
             rank=self.accelerator.process_index,
             num_processes=self.accelerator.num_processes,
+            num_exemplars=self.num_exemplars,
         )
         return self._views_of(sampler)
 
     def _views_of(self, batches: Iterable[list[tuple[int, int]]]) -> torch.utils.data.DataLoader:
-        arguments = self.arguments
-        return training_loader(self.images, self.views, batches, arguments.seed, arguments.num_workers)
+        given = self.arguments
+        return training_loader(self.images, self.views, batches, given.seed, given.num_workers, self.memory)
 
     def _run_epoch(
         self,
@@ -197,13 +201,13 @@ class StageTrainer:
         rate = self.learning_rate * share
         for group in optimizer.param_groups:
             group["lr"] = group["first_rate"] * share
-        order = epoch_order(len(self.images), self.arguments.seed, self.stage, epoch)
+        position = len(self.images), self.arguments.batch_size, self.arguments.seed, self.stage, epoch
+        planned = epoch_batches(*position, self.num_exemplars)
         bars.begin_epoch(first_step)
         # On the device, read only where they are needed: no wait per step.
         totals = {"loss": torch.zeros((), device=self.accelerator.device)}
         for step in range(first_step, self.steps):
-            size = self.arguments.batch_size
-            batch = self._batch(next(batches), order[step * size : (step + 1) * size])
+            batch = self._batch(next(batches), planned[step])
             self._next = (epoch, step)
             losses = training_loss(wrapped, self.objective, batch, epoch, step)
             optimizer.zero_grad()
@@ -223,7 +227,7 @@ class StageTrainer:
                 steps = self.steps - first_step
                 means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
                 seconds = time.monotonic() - started
-                self._warn_if_collapsed(means, epoch, first_step)
+                self._warn_if_collapsed(means, epoch, list(map(len, planned[first_step : self.steps])))
                 self.record(EpochRecord(self.stage, epoch, steps, means, rate, seconds))
             self._save_where_due(optimizer, epoch, step, totals["loss"])
         mean = self._finite(totals["loss"], epoch) / max(1, self.steps - first_step)
@@ -234,10 +238,11 @@ class StageTrainer:
 
     def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
         device, view = self.accelerator.device, self.evaluation_view
+        labels, positions = self.context.of_batch(indices)
         return Batch(
             pixel_values=normalise(pixels.to(device, non_blocking=True), view.mean, view.std),
-            labels=None if self.labels is None else self.labels[indices].to(device),
-            positions=torch.from_numpy(indices),
+            labels=None if labels is None else labels.to(device),
+            positions=positions,
         )
 
     def _forward_rows(self, what: str, batches: Sequence[tuple[int, np.ndarray]]) -> Iterator[Rows]:
@@ -276,10 +281,8 @@ class StageTrainer:
             saved = f"saved stage {self.stage}, epoch {epoch}, step {step}"
         return OutOfMemoryError(self.arguments.batch_size, saved)
 
-    def _warn_if_collapsed(self, means: Mapping[str, float], epoch: int, first_step: int) -> None:
+    def _warn_if_collapsed(self, means: Mapping[str, float], epoch: int, sizes: Sequence[int]) -> None:
         """Say so, once a stage, when no image can be told from another: such a stage trains nothing any more."""
-        size, images = self.arguments.batch_size, len(self.images)
-        sizes = [min(size, images - step * size) for step in range(first_step, self.steps)]
         each = [self.objective.guessing(size) for size in sizes]
         chances = {name: sum(guess[name] for guess in each) / len(each) for name in each[0]}
         collapsed = [

@@ -12,20 +12,22 @@ from promptccd.training.objectives.objective import Objective, Rows
 class ContrastiveObjective(Objective):
     """``(1 - w) InfoNCE + w SupCon`` where labels are given, InfoNCE alone where not, and what prompts add.
 
+    InfoNCE is of all images, SupCon among those with a label.
+
     The paper prints one loss with one temperature; its code mixes two, and so do we. Both read one matrix of
     similarities, whose rows are views: ``[view 1 of all images; view 2 of all images]``.
     """
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
-        """``info_nce``, ``supervised`` at labelled stages, and the model's `auxiliary_losses`, weighted already."""
+        """``info_nce``, ``supervised`` where labels are given, and the model's `auxiliary_losses`, weighted already."""
         options = self.arguments
         similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
         parts = {"info_nce": info_nce_loss(similarities, options.temperature_unsupervised)}
         loss = parts["info_nce"]
-        if rows.labels is not None:
-            parts["supervised"] = supervised_contrastive_loss(
-                similarities, rows.labels, options.temperature_supervised
-            )
+        if rows.labelled is not None:
+            which, labels = rows.labelled
+            among = similarities_among(similarities, which, len(rows.bottleneck))
+            parts["supervised"] = supervised_contrastive_loss(among, labels, options.temperature_supervised)
             loss = torch.lerp(loss, parts["supervised"], options.supervised_weight)
         for name, values in self.model.auxiliary_losses(rows.output).items():
             parts[name] = rows.mean_of(values)
@@ -69,6 +71,12 @@ def supervised_contrastive_loss(similarities: Tensor, labels: Tensor, temperatur
     positive = (both[:, None] == both[None, :]).fill_diagonal_(False)
     # The diagonal holds log 0: it must not be multiplied by its weight 0, but masked out.
     return -(log_probabilities.masked_fill(~positive, 0.0).sum(1) / positive.sum(1)).mean()
+
+
+def similarities_among(similarities: Tensor, images: Tensor | slice, num_views: int) -> Tensor:
+    """Those of the views of some images, ``(V * b, V * b)``, of all ``(V * B, V * B)``; both view-major."""
+    by_view = similarities.unflatten(1, (num_views, -1)).unflatten(0, (num_views, -1))  # (V, B, V, B)
+    return by_view[:, images][..., images].flatten(2).flatten(0, 1)
 
 
 def _without_self(similarities: Tensor) -> Tensor:

@@ -10,4 +10,6 @@ METHOD = Method(
     objective=ContrastiveObjective,
     title="GCD",
     summary="the baseline without prompts",
+    published={"exemplars": "gcd-replay"},
+    takes_exemplars=True,
 )

@@ -15,6 +15,7 @@ from promptccd.training.devices import same_on_all
 from promptccd.training.objectives.contrastive import (
     ContrastiveObjective,
     info_nce_loss,
+    similarities_among,
     supervised_contrastive_loss,
 )
 from promptccd.training.objectives.objective import Method, Rows
@@ -53,16 +54,14 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """GCD's at stage 0; later ``info_nce``, ``drift`` of known images, ``pairs`` of others, ``supervised``.
 
-        InfoNCE is of all images, drift and pairs of the stage's own, and the supervised term of those with a label: a
-        label of -1 is none. Beside them ``known_images`` and ``positive_pairs``, shares.
+        InfoNCE is of all images, drift and pairs of the stage's own, and the supervised term of exemplars with a label.
+        Beside them ``known_images`` and ``positive_pairs``, shares.
         """
         if self.stage.labels is not None:
             return super().losses(rows)
         similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
-        labels = torch.full_like(rows.positions, -1) if rows.labels is None else rows.labels.cpu()
-        streamed = labels < 0
-        known = torch.zeros_like(streamed)
-        known[streamed] = self.known[rows.positions[streamed]]
+        streamed = rows.positions >= 0
+        known = streamed & self.known[rows.positions]
         drift = self.moved(rows)[:, known]
         parts = {
             "info_nce": info_nce_loss(similarities, self.arguments.temperature_unsupervised),
@@ -75,12 +74,12 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
             answers = self.model.clusters(others)
             # Of no image it is a sum over nothing, so that every process has a gradient, of zeros.
             parts["pairs"] = pair_loss(answers, positive) if len(positive) else answers.sum()
-        if not streamed.all():
-            kept = ~streamed.repeat(len(rows.bottleneck))
+        if rows.labelled is not None:
+            which, labels = rows.labelled
+            among = similarities_among(similarities, which, len(rows.bottleneck))
             parts["supervised"] = supervised_contrastive_loss(
-                similarities[kept][:, kept], labels[~streamed].to(similarities.device),
-                self.arguments.temperature_supervised,
-            )  # fmt: skip
+                among, labels, self.arguments.temperature_supervised
+            )
         loss = torch.stack(list(parts.values())).sum()
         if self.model.config.num_clusters:
             parts["positive_pairs"] = self.watch.share(positive).float()
@@ -115,4 +114,5 @@ METHOD = Method(
         "positive_pairs": "share of pairs that are positive",
         "known_images": "share of images that look known",
     },
+    takes_exemplars=True,
 )

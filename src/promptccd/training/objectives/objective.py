@@ -15,6 +15,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.devices import gather_rows
+from promptccd.training.exemplars import NO_LABEL, Memory
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,22 @@ class StageContext:
         labels: their category ids ``(N,)``; `None` at unlabelled stages.
         replay: features drawn from the last stage's mixture; `None` at stage 0.
         num_categories: K_t; `None` to let every fit of a mixture estimate it by splitting and merging.
+        memory: images of earlier stages that are shown beside those of an unlabelled one, if any are.
     """
 
     images: StageImages
     labels: Tensor | None = None
     replay: Replay | None = None
     num_categories: int | None = None
+    memory: Memory | None = None
+
+    def of_batch(self, indices: np.ndarray) -> tuple[Tensor | None, Tensor]:
+        """Labels and positions of a batch, as `Rows` has them; indices from N on are those of the memory."""
+        if self.memory is None:
+            return None if self.labels is None else self.labels[indices], torch.from_numpy(indices)
+        places = torch.from_numpy(indices) - len(self.images)
+        labels = self.memory.labels[places % len(self.memory)].masked_fill(places < 0, NO_LABEL)
+        return labels, torch.from_numpy(indices).masked_fill(places >= 0, -1)
 
 
 @dataclass(frozen=True)
@@ -41,8 +52,8 @@ class Rows:
     Attributes:
         output: of this process's share, view-major: ``(V * b, ...)``.
         bottleneck: unit embeddings of the whole batch, ``(V, B, d)``, with their gradient on every process.
-        labels: category ids ``(B,)``; `None` at unlabelled stages.
-        positions: of the images in the stage's, ``(B,)``, on the CPU.
+        labels: category ids ``(B,)``; `None` at unlabelled stages, or with a memory -1 for images without one.
+        positions: of the images in the stage's, ``(B,)``, on the CPU; -1 for those of the memory.
         epoch: of the step.
         step: of the epoch.
     """
@@ -53,6 +64,16 @@ class Rows:
     positions: Tensor
     epoch: int = 0
     step: int = 0
+
+    @cached_property
+    def labelled(self) -> tuple[Tensor | slice, Tensor] | None:
+        """The images with a label, to index B with, and their labels; `None` where none has one."""
+        if self.labels is None:
+            return None
+        if bool((self.positions >= 0).all()):  # a labelled stage: no device has to be waited for
+            return slice(None), self.labels
+        places = (self.labels >= 0).nonzero().flatten()
+        return (places, self.labels[places]) if len(places) else None
 
     @cached_property
     def features(self) -> Tensor:
@@ -155,10 +176,12 @@ class Method:
         summary: what its prompts are, as a phrase for cards and ``--help``.
         parts: children of the model beside backbone and head that learn or are fitted, with their titles.
         losses: titles of its terms beside those of `ContrastiveObjective`.
-        published: its name in the paper's tables by what sets it apart there: a pool, or a way of counting
-            categories; what is not listed has the method's name.
+        published: its name in the paper's tables by what sets it apart there: a pool, a way of counting categories, or
+            ``exemplars``; what is not listed has the method's name.
         answers_natively: whether the paper's figures are taken to be those of its own classifier (ours; the paper does
             not say), not of semi-supervised k-means over its features.
+        takes_exemplars: whether images of earlier stages can be shown again (`exemplars_per_class`): its losses read
+            `Rows.labelled`.
     """
 
     name: str
@@ -170,3 +193,4 @@ class Method:
     losses: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[str, str] = field(default_factory=dict)
     answers_natively: bool = False
+    takes_exemplars: bool = False

@@ -13,6 +13,7 @@ from promptccd.models.modeling_simgcd import SelfDistillationConfig
 from promptccd.training.objectives.contrastive import (
     ContrastiveObjective,
     info_nce_loss,
+    similarities_among,
     supervised_contrastive_loss,
 )
 from promptccd.training.objectives.objective import Objective, Rows
@@ -67,7 +68,7 @@ def drawn_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
 
 
 class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
-    """SimGCD (Wen et al., ICCV 2023), at stage 0 with its labelled terms, later without.
+    """SimGCD (Wen et al., ICCV 2023), at stage 0 with its labelled terms, later without, or with those of a memory.
 
     ``(1 - w) (distillation + eps R + InfoNCE) + w (cross-entropy + SupCon)``; where no label is given, w is 0. The
     contrastive terms are of the MLP's unit outputs, the others of the classifier.
@@ -91,13 +92,14 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
             "info_nce": info_nce_loss(similarities, self.arguments.temperature_unsupervised),
         }
         loss = torch.stack(list(parts.values())).sum()
-        if rows.labels is not None:
-            labels = rows.labels.repeat(len(logits))
+        if rows.labelled is not None:
+            which, labels = rows.labelled
             parts["classification"] = F.cross_entropy(
-                logits.flatten(0, 1) / self.config.student_temperature, labels
+                logits[:, which].flatten(0, 1) / self.config.student_temperature, labels.repeat(len(logits))
             )
+            among = similarities_among(similarities, which, len(logits))
             parts["supervised"] = supervised_contrastive_loss(
-                similarities, rows.labels, self.arguments.temperature_supervised
+                among, labels, self.arguments.temperature_supervised
             )
             taught = parts["classification"] + parts["supervised"]
             loss = torch.lerp(loss, taught, self.arguments.supervised_weight)

@@ -16,5 +16,7 @@ METHOD = Method(
         "entropy": "unevenness of the mean answer, weighted",
         "classification": "cross-entropy of labels",
     },
+    published={"exemplars": "simgcd-replay"},
     answers_natively=True,
+    takes_exemplars=True,
 )

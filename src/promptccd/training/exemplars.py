@@ -1,0 +1,140 @@
+"""Images of earlier stages that later ones are shown again: which, and under what labels; M of them.
+
+(The paper says of its replay baselines that samples of discovered categories are saved and mixed in, and no more: how
+many, which, what share of a batch they are, and that their labels take part are decisions of ours.)
+"""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from promptccd.data.randomness import numpy_generator
+from promptccd.data.stage_images import StageImages
+from promptccd.training.arguments import TrainingArguments
+
+logger = logging.getLogger(__name__)
+
+NO_LABEL = -1
+_ORDERS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
+    "nearest_centre": lambda points, generator: np.argsort(-(points @ points.mean(0)), kind="stable"),
+    "random": lambda points, generator: generator.permutation(len(points)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Exemplars:
+    """The memory after a stage; what is in it stays as it was chosen.
+
+    Attributes:
+        sample_ids: rows in the source data set, ``(M,)``.
+        stages: that they came with, ``(M,)``.
+        category_ids: their categories when they were chosen, ``(M,)``.
+        class_ids: what the method took them for, ``(M,)``: the true category at stage 0, later that of k-means, or the
+            answer of its classifier.
+    """
+
+    sample_ids: np.ndarray
+    stages: np.ndarray
+    category_ids: np.ndarray
+    class_ids: np.ndarray
+
+    def to_dict(self) -> dict[str, list[int]]:
+        """As JSON types."""
+        return {name: values.tolist() for name, values in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Exemplars":
+        """What `to_dict` wrote; a `ValueError` for anything else."""
+        try:
+            found = cls(**{name: np.array(each, dtype=np.int64) for name, each in values.items()})
+        except (AttributeError, TypeError, OverflowError) as error:
+            raise ValueError(str(error)) from error
+        if {each.shape for each in vars(found).values()} != {(found.sample_ids.size,)}:
+            raise ValueError("its lists are not of one length")
+        return found
+
+    def labels(self, category_of: Callable[[int], int]) -> np.ndarray:
+        """What each is learnt as by now, ``(M,)``, given the category that an image is in by now, by its sample id.
+
+        One that a correction moved, or whose category was merged, is learnt as the first exemplars of its category are
+        mostly, and without a label (-1) where there are none: a class of a classifier is no category (ours).
+        """
+        now = np.array([category_of(each) for each in self.sample_ids.tolist()], dtype=np.int64)
+        moved, labels = now != self.category_ids, self.class_ids.copy()
+        for category in np.unique(now[moved]):
+            mates = np.flatnonzero(self.category_ids == category)
+            first = mates[self.stages[mates] == self.stages[mates[:1]]]
+            label = np.bincount(self.class_ids[first]).argmax() if len(first) else NO_LABEL
+            labels[moved & (now == category)] = label
+        return labels
+
+    def extended(
+        self, features: Tensor, class_ids: np.ndarray, category_ids: np.ndarray, images: StageImages,
+        labels: np.ndarray, arguments: TrainingArguments,
+    ) -> "Exemplars":  # fmt: skip
+        """These, and images of a stage of every class that none of these was chosen for or is learnt as.
+
+        Args:
+            features: of the stage's images, ``(N, D)``, of length 1.
+            class_ids: what the method takes them for, ``(N,)``.
+            category_ids: their categories, ``(N,)``.
+            images: those images.
+            labels: what these exemplars are learnt as, ``(M,)``.
+            arguments: how many of a class are chosen, and how.
+        """
+        points, stage, chosen = features.double().cpu().numpy(), images.stage.index, [np.zeros(0, np.int64)]
+        for number in np.setdiff1d(class_ids, [*self.class_ids, *labels, NO_LABEL]).tolist():
+            own = np.flatnonzero(class_ids == number)
+            generator = numpy_generator("exemplars", arguments.seed, stage, number)
+            order = _ORDERS[arguments.exemplar_choice](points[own], generator)
+            share = math.ceil(arguments.exemplar_share * len(own) - 1e-9)  # 0.2 * 35 is a little more than 7
+            chosen.append(own[order[: min(arguments.exemplars_per_class, share)]])
+        new = np.concatenate(chosen)
+        parts = images.sample_ids[new], np.full_like(new, stage), category_ids[new], class_ids[new]
+        return Exemplars(*map(np.append, vars(self).values(), parts))
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Exemplars that can be read, as a stage is trained with them.
+
+    Attributes:
+        places: the images of an earlier stage that each is among, and its index there.
+        labels: what they are learnt as, ``(M,)``, -1 for none.
+    """
+
+    places: Sequence[tuple[StageImages, int]]
+    labels: Tensor
+
+    @classmethod
+    def of(cls, exemplars: Exemplars, labels: np.ndarray, images: Sequence[StageImages]) -> "Memory | None":
+        """Those whose images can be read at the earlier stages, with their labels; fewer are said, none is `None`."""
+        index_of = {
+            (stage, sample): index
+            for stage, each in enumerate(images)
+            for index, sample in enumerate(each.sample_ids.tolist())
+        }
+        keys = list(zip(exemplars.stages.tolist(), exemplars.sample_ids.tolist(), strict=True))
+        found = [place for place, key in enumerate(keys) if key in index_of]
+        if lost := [key[1] for key in keys if key not in index_of]:
+            logger.warning(
+                "%d of %d exemplars are not among the readable images of earlier stages any more, image %d for one: "
+                "training goes on without them.", len(lost), len(keys), lost[0],
+            )  # fmt: skip
+        places = [(images[keys[place][0]], index_of[keys[place]]) for place in found]
+        return cls(places, torch.from_numpy(labels[found])) if found else None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def sample(self, place: int) -> tuple[Image.Image, int]:
+        """The decoded RGB image of an exemplar, and its row in the source data set."""
+        images, index = self.places[place]
+        return images[index], int(images.sample_ids[index])

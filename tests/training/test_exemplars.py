@@ -1,0 +1,353 @@
+"""Which images are kept, what they are learnt as, and how batches are made of two sources."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import Tensor
+
+from promptccd.data import StageStream
+from promptccd.data.stage_images import StageImages
+from promptccd.data.views import TrainingViews, ViewOptions
+from promptccd.errors import ConfigurationError
+from promptccd.models import GCDModel
+from promptccd.models.configuration_promptccd import GCDConfig
+from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.exemplars import Exemplars, Memory
+from promptccd.training.objectives import METHODS, StageContext
+from promptccd.training.progress import progress_bar
+from promptccd.training.recipe import Recipe
+from promptccd.training.step import (
+    Batch,
+    PositionSampler,
+    epoch_batches,
+    epoch_order,
+    steps_per_epoch,
+    training_loader,
+    training_loss,
+)
+from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
+from tests.training.reference import eq5
+
+NOTHING = Exemplars(*4 * [np.zeros(0, dtype=np.int64)])
+
+
+@pytest.fixture(scope="module")
+def read() -> list[StageImages]:
+    """The images of two stages of three categories."""
+    stream = StageStream.from_dataset(coloured_images(3, 12), class_blocks=[2, 1], cuts=[[0.5, 1.0], [1.0]])
+    return [StageImages.read(stage, 0, progress_bar) for stage in stream]
+
+
+def kept(samples: list[int], stages: list[int], categories: list[int], classes: list[int]) -> Exemplars:
+    return Exemplars(*(np.array(each, dtype=np.int64) for each in (samples, stages, categories, classes)))
+
+
+def extended(
+    before: Exemplars, features: Tensor, classes: list[int], images: StageImages, **options: object
+) -> Exemplars:
+    arguments = TrainingArguments(seed=5, exemplars_per_class=20, **options)
+    own = np.array(classes)
+    return before.extended(F.normalize(features, dim=1), own, own + 100, images, before.class_ids, arguments)
+
+
+# Batches of two sources
+
+
+@pytest.mark.parametrize(("batch_size", "num_exemplars"), [(8, 7), (9, 50), (2, 3)])
+def test_a_batch_is_half_of_the_stream_and_half_of_the_memory(batch_size: int, num_exemplars: int) -> None:
+    """Every image of the stream once, in the order it has without a memory; those of the memory round by round."""
+    batches = epoch_batches(23, batch_size, 1, 2, 3, num_exemplars)
+    own = math.ceil(batch_size / 2)
+    for step, batch in enumerate(batches):
+        stream = batch[batch < 23]
+        assert len(stream) == min(own, 23 - step * own)
+        assert list(batch[: len(stream)]) == list(stream)
+        assert len(batch) - len(stream) == min(batch_size // 2, len(stream))
+    together = np.concatenate(batches)
+    assert np.array_equal(together[together < 23], epoch_order(23, 1, 2, 3))
+    again = together[together >= 23] - 23
+    laps, places = np.divmod(again, num_exemplars)
+    assert list(laps) == sorted(laps)
+    rounds = [list(places[laps == lap]) for lap in range(laps.max() + 1)]
+    assert all(len(set(each)) == len(each) for each in rounds)
+    if batch_size == 8:  # nothing is passed over where both sources have as many
+        assert [len(each) for each in rounds] == [7, 7, 7, 2]
+        assert rounds[0] != rounds[1]
+
+
+def test_without_a_memory_batches_are_what_they_were() -> None:
+    order = epoch_order(23, 1, 2, 3)
+    batches = epoch_batches(23, 8, 1, 2, 3)
+    assert [list(batch) for batch in batches] == [list(order[first : first + 8]) for first in (0, 8, 16)]
+
+
+def test_steps_are_counted_in_images_of_the_stream() -> None:
+    assert steps_per_epoch(23, 8, num_exemplars=5) == 6
+    assert steps_per_epoch(21, 8, num_exemplars=5) == 5  # one image is left over
+    assert steps_per_epoch(26, 12, 0.5, 5) == 4  # two are less than half of six
+    assert steps_per_epoch(27, 12, 0.5, 5) == 5
+
+
+def test_processes_share_a_batch_of_two_sources_and_go_on_where_it_was() -> None:
+    options = {"seed": 1, "stage": 1, "epochs": 2, "num_exemplars": 5}
+    whole = list(PositionSampler(23, 9, **options))
+    shares = [list(PositionSampler(23, 9, rank=rank, num_processes=2, **options)) for rank in (0, 1)]
+    assert whole == [one + other for one, other in zip(*shares, strict=True)]
+    assert len(whole) == 10
+    assert list(PositionSampler(23, 9, start=(1, 2), **options)) == whole[7:]
+
+
+def test_an_image_of_the_memory_is_cropped_anew_in_every_round_and_the_same_way_again(
+    read: list[StageImages],
+) -> None:
+    places = [(read[0], 4), (read[0], 1)]
+    memory = Memory(places, torch.tensor([0, 1]))
+    views = TrainingViews(ViewOptions(image_size=16, resize_size=18))
+    num = len(read[1])
+
+    def drawn(indices: list[int], workers: int = 0) -> Tensor:
+        batches = [[(0, index) for index in indices]]
+        return next(iter(training_loader(read[1], views, batches, 3, workers, memory)))
+
+    rounds = drawn([num, num + 2, num + 4, num + 1])
+    assert not torch.equal(rounds[0], rounds[1])
+    assert not torch.equal(rounds[1], rounds[2])
+    assert torch.equal(drawn([num + 1, num], workers=1), rounds[[3, 0]])
+    (alone,) = drawn([0])
+    assert torch.equal(alone, next(iter(training_loader(read[1], views, [[(0, 0)]], 3, 0)))[0])
+
+
+def test_labels_have_holes_where_the_stream_is(read: list[StageImages]) -> None:
+    memory = Memory([(read[0], 4), (read[0], 1), (read[0], 2)], torch.tensor([4, 6, -1]))
+    context, num = StageContext(read[1], memory=memory), len(read[1])
+    labels, positions = context.of_batch(np.array([2, num + 1, 0, num + 3, num + 5]))
+    assert labels is not None
+    assert labels.tolist() == [-1, 6, -1, 4, -1]
+    assert positions.tolist() == [2, -1, 0, -1, -1]
+    labels, positions = StageContext(read[1]).of_batch(np.array([2, 0]))
+    assert labels is None
+    assert positions.tolist() == [2, 0]
+
+
+# Which images
+
+
+def test_those_next_to_the_mean_of_their_class_are_kept(read: list[StageImages]) -> None:
+    """Two classes of 7 and 5 images: 20 % are 2 and 1."""
+    classes, features = [3, 8, 3, 3, 8, 8, 3, 3, 8, 3, 8, 3], torch.randn(12, 6)
+    found = extended(NOTHING, features, classes, read[0])
+    unit, expected = F.normalize(features, dim=1), []
+    for number, count in ((3, 2), (8, 1)):
+        own = [place for place, each in enumerate(classes) if each == number]
+        mean = sum(unit[place] for place in own) / len(own)
+        cosines = {place: float(unit[place] @ mean / mean.norm()) for place in own}
+        expected += sorted(own, key=lambda place: -cosines[place])[:count]
+    assert found.sample_ids.tolist() == read[0].sample_ids[expected].tolist()
+    assert found.class_ids.tolist() == [3, 3, 8]
+    assert found.category_ids.tolist() == [103, 103, 108]
+    assert found.stages.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [
+        ({}, [20, 7, 1]),
+        ({"exemplar_share": 1.0}, [20, 20, 2]),
+        ({"exemplar_share": 0.01}, [2, 1, 1]),
+    ],
+)
+def test_how_many_of_a_class_are_kept(options: dict, counts: list[int], read: list[StageImages]) -> None:
+    """No more than 20, nor than a share of its images, rounded up; 0.2 * 35 is 7, whatever floats make of it."""
+    classes = [0] * 130 + [1] * 35 + [2] * 2
+    images = StageImages(read[0].stage, np.arange(12).repeat(14)[: len(classes)], None, read[0].report)
+    found = extended(NOTHING, torch.randn(len(classes), 4), classes, images, **options)
+    assert np.bincount(found.class_ids).tolist() == counts
+
+
+def test_random_ones_are_drawn_by_position(read: list[StageImages]) -> None:
+    classes, features = [0] * 6 + [1] * 6, torch.randn(12, 4)
+    random = {"exemplar_choice": "random", "exemplar_share": 0.5}
+    found = [extended(NOTHING, features * sign, classes, read[0], **random) for sign in (1, -1)]
+    assert found[0].to_dict() == found[1].to_dict()
+    assert len(found[0].sample_ids) == 6
+    assert (
+        found[0].sample_ids.tolist()
+        != extended(NOTHING, features, classes, read[0], exemplar_share=0.5).sample_ids.tolist()
+    )
+
+
+def test_a_class_is_chosen_for_once(read: list[StageImages]) -> None:
+    """Also where a correction has moved all that was kept of one; and who is in no class is never kept."""
+    before = kept([7, 9], [0, 0], [0, 1], [0, 1])
+    own = np.array([0, 1, 2, 3, -1, 2, 1, 0] + [-1] * (len(read[1]) - 8))
+    labels = np.array([3, 1])
+    arguments = TrainingArguments(exemplars_per_class=1)
+    found = before.extended(torch.eye(len(own)), own, own, read[1], labels, arguments)
+    assert found.class_ids.tolist() == [0, 1, 2]
+    assert found.stages.tolist() == [0, 0, 1]
+    assert found.sample_ids.tolist()[:2] == [7, 9]
+    assert found.sample_ids[2] in read[1].sample_ids[[2, 5]]
+    assert Exemplars.from_dict(json.loads(json.dumps(found.to_dict()))).to_dict() == found.to_dict()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], {"sample_ids": [1]}, {**NOTHING.to_dict(), "stages": [0]}, {**NOTHING.to_dict(), "more": []},
+     {name: [[1]] for name in NOTHING.to_dict()}, {name: 1 for name in NOTHING.to_dict()},
+     {name: [2**70] for name in NOTHING.to_dict()}, {name: ["a"] for name in NOTHING.to_dict()}],
+)  # fmt: skip
+def test_what_is_no_memory_is_refused(values: object) -> None:
+    with pytest.raises(ValueError):
+        Exemplars.from_dict(values)
+
+
+# Under what labels
+
+
+def test_corrections_reach_the_labels() -> None:
+    """Rows of a classifier: 7 and 9 were mostly category 5 when it appeared, at stage 1."""
+    memory = kept(
+        samples := [10, 11, 12, 13, 14, 15, 16],
+        [0, 0, 1, 1, 1, 2, 2],
+        [0, 1, 5, 5, 5, 5, 8],
+        [0, 1, 7, 9, 9, 7, 7],
+    )
+    category = dict(zip(samples, memory.category_ids.tolist(), strict=True))
+    assert memory.labels(category.__getitem__).tolist() == memory.class_ids.tolist()
+    category |= {
+        16: 5,
+        13: 1,
+        11: 12,
+        10: -1,
+    }  # 8 was merged into 5, an image moved, 12 is new, and 10 is in none
+    assert memory.labels(category.__getitem__).tolist() == [-1, -1, 7, 1, 9, 7, 9]
+
+
+def test_what_cannot_be_read_any_more_shrinks_the_memory(
+    read: list[StageImages], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (each.sample_ids for each in read)
+    memory = Memory.of(
+        kept([first[2], second[0], second[1]], [0, 0, 1], [0] * 3, [0] * 3), np.array([4, 5, 6]), read
+    )
+    assert memory is not None
+    assert memory.labels.tolist() == [4, 6]
+    assert [memory.sample(place)[1] for place in range(2)] == [first[2], second[1]]
+    assert (
+        f"1 of 3 exemplars are not among the readable images of earlier stages any more, image {second[0]}"
+        in (caplog.text)
+    )
+    assert np.array_equal(np.asarray(memory.sample(1)[0]), np.asarray(read[1][1]))
+    assert Memory.of(kept([first[2]], [7], [0], [0]), np.array([4]), read) is None
+
+
+# What is learnt of it
+
+LABELS = torch.tensor([-1, 4, -1, 0, 4])
+POSITIONS = torch.tensor([3, -1, 0, -1, -1])
+ARGUMENTS = TrainingArguments(
+    temperature_unsupervised=0.7, temperature_supervised=0.3, supervised_weight=0.35
+)
+VISION = {"model_type": "dinov2", **TINY_BACKBONE}
+
+
+def loss_of(variant: str, model: GCDModel | SimGCDModel, pixels: Tensor, labels: Tensor | None) -> dict:
+    context = StageContext(images=None, labels=labels)
+    objective = METHODS[variant].objective(model, context, ARGUMENTS, Accelerator(cpu=True), None)
+    return training_loss(model, objective, Batch(pixels, labels, POSITIONS), epoch=0)
+
+
+def supervised(embeddings: Tensor, labels: list[int]) -> Tensor:
+    """Among images with a label alone: ``(V, B, d)`` to a scalar."""
+    places = [place for place, label in enumerate(labels) if label >= 0]
+    z = embeddings[:, places].flatten(0, 1)
+    both = torch.tensor([labels[place] for place in places]).repeat(2)
+    return eq5(z, (both[:, None] == both) & ~torch.eye(len(z), dtype=torch.bool), 0.3)
+
+
+def embedded(model: GCDModel | SimGCDModel, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit embeddings ``(2, B, d)`` and unit features ``(2, B, D)`` in float64."""
+    model = model.double()
+    output = model(pixels.double().transpose(0, 1).flatten(0, 1), project=True)
+    z = output.bottleneck
+    if isinstance(model, GCDModel):
+        z = F.normalize(model.head.outputs(z), dim=1)
+    return z.unflatten(0, (2, -1)), F.normalize(output.features, dim=1).unflatten(0, (2, -1))
+
+
+def test_gcd_learns_the_labels_of_the_memory_and_tells_all_images_apart() -> None:
+    model = GCDModel(GCDConfig(vision_config=VISION, **TINY_HEAD)).train()
+    pixels = torch.randn(5, 2, 3, 16, 16)
+    found = loss_of("promptccd-gcd", model, pixels, LABELS)
+    without = loss_of("promptccd-gcd", model, pixels, torch.full((5,), -1))
+    assert set(without) == {"loss", "info_nce"}
+    assert without["loss"] == without["info_nce"] == found["info_nce"]
+    weighted = 0.65 * found["info_nce"] + 0.35 * found["supervised"]
+    assert float(found["loss"]) == pytest.approx(float(weighted), rel=1e-6)
+    z, _ = embedded(model, pixels)
+    rows = z.flatten(0, 1)
+    assert float(found["supervised"]) == pytest.approx(float(supervised(z, LABELS.tolist())), rel=1e-4)
+    partner = torch.arange(10)[:, None] == torch.arange(10).roll(5)
+    assert float(found["info_nce"]) == pytest.approx(float(eq5(rows, partner, 0.7)), rel=1e-4)
+
+
+def test_simgcd_learns_the_labels_of_the_memory() -> None:
+    model = SimGCDModel(SimGCDConfig(vision_config=VISION, **TINY_HEAD)).train()
+    model.grow(torch.randn(6, 32))
+    pixels = torch.randn(5, 2, 3, 16, 16)
+    found = loss_of("simgcd", model, pixels, LABELS)
+    without = loss_of("simgcd", model, pixels, None)
+    taught = float(found["classification"] + found["supervised"])
+    assert float(found["loss"]) == pytest.approx(0.65 * float(without["loss"]) + 0.35 * taught, rel=1e-5)
+    z, features = embedded(model, pixels)
+    assert float(found["supervised"]) == pytest.approx(float(supervised(z, LABELS.tolist())), rel=1e-4)
+    logits = features @ F.normalize(model.classifier.weight, dim=1).T / 0.1
+    expected = [
+        -float(logits[view, image].log_softmax(0)[label])
+        for view in (0, 1)
+        for image, label in enumerate(LABELS.tolist())
+        if label >= 0
+    ]
+    assert float(found["classification"]) == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+# Recipes
+
+
+def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
+    values = {"model": {"variant": "orca"}, "training": {"exemplars_per_class": 3}}
+    with pytest.raises(
+        ConfigurationError, match="orca takes no images of earlier stages, got exemplars_per_class 3"
+    ):
+        Recipe.from_dict(values)
+    assert {name for name, each in METHODS.items() if each.takes_exemplars} >= {"promptccd-gcd", "simgcd"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [("gcd-replay-cub", "gcd-replay"), ("simgcd-replay-cub", "simgcd-replay"), ("simgcd-cub", "simgcd"),
+     ("promptccd-gcd-cub", "promptccd-gcd"), ("promptccd-b-dp-cub", "promptccd-b-dp"),
+     ("promptccd-u-cub", "promptccd-u"), ("promptccd-cub", "promptccd")],
+)  # fmt: skip
+def test_what_the_paper_calls_a_recipe(recipe: str, name: str) -> None:
+    path = Path(__file__).parents[2] / "hub_configs" / f"{recipe}.yaml"
+    assert Recipe.from_yaml(path).published_name == name
+
+
+@pytest.mark.parametrize(
+    ("data", "weight"), [("cifar100", 4.0), ("cars", 1.0), ("cub", 2.0), ("digits", 2.0)]
+)
+def test_replay_changes_nothing_else_of_a_recipe(data: str, weight: float) -> None:
+    folder = Path(__file__).parents[2] / "hub_configs"
+    replay, plain = (Recipe.from_yaml(folder / f"{name}-{data}.yaml") for name in ("simgcd-replay", "simgcd"))
+    assert plain.model.options == {"entropy_weight": weight}
+    expected = plain.to_dict()
+    expected["training"] |= {"exemplars_per_class": 20, "output_dir": f"runs/simgcd-replay-{data}"}
+    assert replay.to_dict() == expected
