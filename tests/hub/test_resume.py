@@ -26,11 +26,21 @@ def in_folder(values: dict, folder: Path, **training: object) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [{}, {"variant": "promptccd-pp", "num_parts": 2}], ids=["mixture", "parts"])
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [
+        ({}, {}),
+        ({"variant": "promptccd-pp", "num_parts": 2}, {}),
+        ({"variant": "promptccd-gcd"}, {"exemplars_per_class": 3}),
+    ],
+    ids=["mixture", "parts", "replay"],
+)
 def test_training_goes_on_from_a_stage_on_the_hub(
-    recipe_values: dict, model: dict, hub: Hub, tmp_path: Path
+    recipe_values: dict, model: dict, training: dict, hub: Hub, tmp_path: Path
 ) -> None:
-    values = {**recipe_values, "model": {**recipe_values["model"], **model}}
+    values = recipe_values
+    for section, changes in (("model", model), ("training", training)):
+        values = {**values, section: {**values[section], **changes}}
     assert main(["train", "--config", str(in_folder(values, tmp_path / "whole", push_to_hub=True))]) == 0
     assert {name for name in ("user/whole-stage0", "user/whole-stage3") if hub.repo(name)}
     options = in_folder(values, tmp_path / "again", resume_from="whole-stage1")

@@ -155,20 +155,34 @@ def run(command: list[str], recipe: dict, folder: Path, name: str) -> list[dict]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "model",
+    ("model", "training"),
     [
-        {},
-        {"variant": "promptccd-b", "pool": "dualprompt"},
-        {"variant": "promptccd-pp", "num_parts": 2},
-        {"variant": "metagcd", "options": {"meta_episodes": 1, "meta_epochs": 2, "meta_learning_rate": 0.1}},
+        ({}, {}),
+        ({"variant": "promptccd-b", "pool": "dualprompt"}, {}),
+        ({"variant": "promptccd-pp", "num_parts": 2}, {}),
+        (
+            {
+                "variant": "metagcd",
+                "options": {"meta_episodes": 1, "meta_epochs": 2, "meta_learning_rate": 0.1},
+            },
+            {},
+        ),
         # The direction of a drift that is hardly longer than rounding is rounding: at its full weight it would show.
-        {"variant": "frost", "options": {"drift_weight": 0.1}},
-        {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
+        ({"variant": "frost", "options": {"drift_weight": 0.1}}, {}),
+        ({"variant": "promptccd-gcd"}, {"exemplars_per_class": 3}),
+        ({"variant": "simgcd"}, {"exemplars_per_class": 3}),
+        (
+            {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
+            {"exemplars_per_class": 3},
+        ),
     ],
-    ids=["mixture", "dualprompt", "parts", "metagcd", "frost", "grow-merge"],
+    ids=["mixture", "dualprompt", "parts", "metagcd", "frost", "gcd-replay", "simgcd-replay", "grow-merge"],
 )
-def test_two_processes_give_the_losses_of_one(recipe_values: dict, model: dict, tmp_path: Path) -> None:
-    recipe_values = {**recipe_values, "model": {**recipe_values["model"], **model}}
+def test_two_processes_give_the_losses_of_one(
+    recipe_values: dict, model: dict, training: dict, tmp_path: Path
+) -> None:
+    for section, changes in (("model", model), ("training", training)):
+        recipe_values = {**recipe_values, section: {**recipe_values[section], **changes}}
     if model:  # the loop is the same: one labelled and one unlabelled stage will do
         recipe_values["data"] = {**recipe_values["data"], "class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}
     (alone,) = run([sys.executable], recipe_values, tmp_path, "alone")

@@ -148,7 +148,7 @@ def test_those_next_to_the_mean_of_their_class_are_kept(read: list[StageImages])
         own = [place for place, each in enumerate(classes) if each == number]
         mean = sum(unit[place] for place in own) / len(own)
         cosines = {place: float(unit[place] @ mean / mean.norm()) for place in own}
-        expected += sorted(own, key=lambda place: -cosines[place])[:count]
+        expected += sorted(sorted(own, key=lambda place: -cosines[place])[:count])
     assert found.sample_ids.tolist() == read[0].sample_ids[expected].tolist()
     assert found.class_ids.tolist() == [3, 3, 8]
     assert found.category_ids.tolist() == [103, 103, 108]

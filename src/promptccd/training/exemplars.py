@@ -22,8 +22,11 @@ from promptccd.training.arguments import TrainingArguments
 logger = logging.getLogger(__name__)
 
 NO_LABEL = -1
+# Similarities that agree to five places are a tie, which the first image wins: a last bit shall not choose.
 _ORDERS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
-    "nearest_centre": lambda points, generator: np.argsort(-(points @ points.mean(0)), kind="stable"),
+    "nearest_centre": lambda points, generator: np.argsort(
+        -(points @ points.mean(0)).round(5), kind="stable"
+    ),
     "random": lambda points, generator: generator.permutation(len(points)),
 }
 
@@ -95,7 +98,7 @@ class Exemplars:
             generator = numpy_generator("exemplars", arguments.seed, stage, number)
             order = _ORDERS[arguments.exemplar_choice](points[own], generator)
             share = math.ceil(arguments.exemplar_share * len(own) - 1e-9)  # 0.2 * 35 is a little more than 7
-            chosen.append(own[order[: min(arguments.exemplars_per_class, share)]])
+            chosen.append(np.sort(own[order[: min(arguments.exemplars_per_class, share)]]))
         new = np.concatenate(chosen)
         parts = images.sample_ids[new], np.full_like(new, stage), category_ids[new], class_ids[new]
         return Exemplars(*map(np.append, vars(self).values(), parts))

@@ -44,7 +44,8 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         self.known: Tensor = same_on_all(self.model.looks_known(static).cpu())
         self.model.grow(drawn_rows(new, static.shape[1], self.generator()))
         self.previous = blocks_of(self.model.backbone)[-1]
-        self.watch = PairWatch(config.top_ranks, self.accelerator.is_main_process)
+        # A head of one output is pushed nowhere.
+        self.watch = PairWatch(config.top_ranks, new > 1 and self.accelerator.is_main_process)
 
     def begin_epoch(self, epoch: int) -> None:
         """Judge the epochs before."""

@@ -1,0 +1,220 @@
+"""Runs that show images of earlier stages again: which they keep, what reaches the labels, and what an end leaves."""
+
+import json
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.errors import RunError
+from promptccd.hub.push import _holdings
+from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
+from promptccd.runs.stage_checkpoint import EXEMPLARS
+from promptccd.training.exemplars import Memory
+from promptccd.training.recipe import Recipe
+from tests.conftest import quick_recipe, resumable_recipe, sum_again
+from tests.runs.test_variants import RATE, Signals, in_a_fork, listen, merged, train_through_signals
+
+METHODS = {
+    "gcd": {"variant": "promptccd-gcd"},
+    "simgcd": {"variant": "simgcd", "options": {"entropy_weight": 4.0}},
+}
+# A classifier that learns fast answers with new classes too, and not with the categories of k-means.
+REPLAY = {"exemplars_per_class": 4, "learning_rate": RATE, "classifier_learning_rate": 3.0}
+
+
+def recipe_of(method: str, images: Path, backbone: Path, folder: Path, **training: Any) -> Recipe:
+    values = quick_recipe(images, backbone, folder, **METHODS[method])
+    return Recipe.from_dict({**values, "training": {**values["training"], **REPLAY, **training}})
+
+
+@pytest.fixture(
+    scope="module", params=["simgcd", pytest.param("gcd", marks=pytest.mark.slow)], ids=lambda name: name
+)
+def run(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    image_folder: Path,
+    tiny_backbone: Path,
+) -> RunDirectory:
+    folder = tmp_path_factory.mktemp("replay") / "run"
+    train_run(recipe_of(request.param, image_folder, tiny_backbone, folder))
+    return RunDirectory(folder)
+
+
+def exemplars_of(run: RunDirectory, stage: int) -> dict[str, list[int]]:
+    return json.loads((run.stage(stage) / EXEMPLARS).read_text())
+
+
+def begun_again(run: RunDirectory, folder: Path, stage: int) -> Recipe:
+    """The recipe of a copy of a run that has yet to train a stage and those after it."""
+    shutil.copytree(run.path, folder)
+    for later in range(stage, 4):
+        shutil.rmtree(folder / f"stage{later}")
+    recipe = RunDirectory(folder).recipe
+    recipe.training.output_dir = str(folder)
+    return recipe
+
+
+def test_a_stage_adds_the_most_typical_images_of_what_is_new_to_the_method(run: RunDirectory) -> None:
+    """By its own answer: that of the classifier where it has one, else the category of k-means."""
+    evaluation, before = RunEvaluation(str(run.path)), {name: [] for name in exemplars_of(run, 0)}
+    for stage in range(4):
+        found = exemplars_of(run, stage)
+        (features,) = evaluation.features(stage, [evaluation.images[stage]])
+        categories = np.array(run.assignments(stage)["category_ids"])
+        native = load_model(run.stage(stage)).assign_natively(features)
+        classes = categories if native is None or stage == 0 else native.numpy()
+        expected = {name: list(values) for name, values in before.items()}
+        for number in sorted(set(classes.tolist()) - set(before["class_ids"])):
+            own = np.flatnonzero(classes == number)
+            mean, count = features[own].mean(0), min(4, -(-len(own) // 5))
+            nearest = sorted(own.tolist(), key=lambda place: -round(float(features[place] @ mean), 5))
+            best = np.array(sorted(nearest[:count]))
+            expected["sample_ids"] += evaluation.images[stage].sample_ids[best].tolist()
+            expected["stages"] += [stage] * count
+            expected["category_ids"] += categories[best].tolist()
+            expected["class_ids"] += [number] * count
+        assert found == expected
+        before = found
+    assert Counter(before["stages"])[0] == 8  # two labelled categories of 26 images
+    assert len(set(before["stages"])) > 1
+
+
+def test_no_image_that_is_shown_again_is_scored(run: RunDirectory) -> None:
+    for stage in (1, 2, 3):
+        shown, scored = exemplars_of(run, stage - 1)["sample_ids"], run.assignments(stage)["sample_ids"]
+        assert shown
+        assert not set(shown) & set(scored)
+        assert run.results is not None
+        assert run.results.stages[stage - 1].num_images == len(scored)
+
+
+@pytest.mark.slow
+def test_card_report_and_hub_say_what_is_shown_again(run: RunDirectory, tmp_path: Path) -> None:
+    card = (run.stage(3) / "README.md").read_text()
+    assert "GCD with replay (" in card
+    assert "up to 4 of a category" in card
+    assert "decided here" in card
+    assert "take part" in card
+    assert "average in the paper" not in card.lower()
+    assert main(["report", str(run.path), "--out", str(tmp_path / "report")]) == 0
+    assert "up to 4 per category" in (tmp_path / "report" / "index.html").read_text()
+    count = len(exemplars_of(run, 3)["sample_ids"])
+    assert f"the row numbers of {count} images so far" in _holdings(run.stage(3))
+    assert main(["verify", str(run.path)]) == 0
+
+
+def shown_at(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> list[dict[int, int]]:
+    """What stages that are trained now learn each sample as."""
+    shown, of = [], Memory.of
+
+    def noted(*arguments: Any) -> Memory | None:
+        memory = of(*arguments)
+        assert memory is not None
+        samples = [memory.sample(place)[1] for place in range(len(memory))]
+        shown.append(dict(zip(samples, memory.labels.tolist(), strict=True)))
+        return memory
+
+    monkeypatch.setattr(Memory, "of", noted)
+    train_run(recipe)
+    return shown
+
+
+def test_a_merge_between_stages_reaches_the_labels(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was chosen stays chosen."""
+    recipe = begun_again(run, tmp_path / "again", 3)
+    kept, place = exemplars_of(run, 2), str(tmp_path / "again" / "stage2")
+    discovered = next(category for category in kept["category_ids"] if category >= 2)
+    for words in (["rename", "0", "nought"], ["merge", "1", str(discovered)]):
+        assert main(["categories", place, *words]) == 0
+    (shown,) = shown_at(recipe, monkeypatch)
+    learnt = zip(kept["category_ids"], kept["class_ids"], strict=True)
+    classes = [1 if category == discovered else own for category, own in learnt]
+    assert shown == dict(zip(kept["sample_ids"], classes, strict=True))
+    after = exemplars_of(RunDirectory(tmp_path / "again"), 3)
+    assert {name: values[: len(classes)] for name, values in after.items()} == kept
+
+
+def test_an_exemplar_that_is_not_there_is_left_out_with_a_word(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor is one that a stage is yet to be scored on let in."""
+    recipe = begun_again(run, tmp_path / "again", 3)
+    path = tmp_path / "again" / "stage2" / EXEMPLARS
+    values = json.loads(path.read_text())
+    values["sample_ids"][0], values["stages"][1] = run.assignments(3)["sample_ids"][0], 3
+    path.write_text(json.dumps(values))
+    sum_again(path.parent)
+    (shown,) = shown_at(recipe, monkeypatch)
+    assert set(shown) == set(values["sample_ids"][2:])
+    assert f"2 of {len(values['stages'])} exemplars are not among the readable images" in caplog.text
+
+
+def test_a_memory_that_was_altered_or_never_kept_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+    recipe = begun_again(run, tmp_path / "again", 3)
+    path = tmp_path / "again" / "stage2" / EXEMPLARS
+    path.write_text("{}")
+    sum_again(path.parent)
+    with pytest.raises(RunError, match=r"exemplars.json is damaged"):
+        train_run(recipe)
+    path.unlink()
+    sum_again(path.parent)
+    with pytest.raises(RunError, match="has no exemplars.json: it was trained without exemplars_per_class"):
+        train_run(recipe)
+
+
+@pytest.mark.slow
+def test_without_labels_images_are_shown_all_the_same(
+    image_folder: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    losses, folders = (
+        {},
+        {"with": {}, "without": {"exemplar_labels": False}, "none": {"exemplars_per_class": 0}},
+    )
+    for name, options in folders.items():
+        train_run(recipe_of("simgcd", image_folder, tiny_backbone, tmp_path / name, **options))
+        lines = (tmp_path / name / "history.jsonl").read_text().splitlines()
+        losses[name] = [json.loads(line) for line in lines]
+    assert losses["with"][:2] != losses["without"][2:4]
+    for name, count in (("with", 6), ("without", 4), ("none", 4)):
+        assert len(losses[name][2]["losses"]) == count
+    assert losses["without"][2]["losses"] != losses["none"][2]["losses"]
+    assert losses["without"][2]["steps"] == 2 * losses["none"][2]["steps"]
+    assert "take no part" in (tmp_path / "without" / "stage1" / "README.md").read_text()
+    assert not (tmp_path / "none" / "stage1" / EXEMPLARS).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_was_killed_inside_an_epoch_ends_in_the_same_bytes(
+    method: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed once in the first stage that shows images again, then stopped by signals."""
+    values = resumable_recipe(image_folder, tiny_backbone, tmp_path / "run")
+    values = merged(values, {"model": METHODS[method], "training": REPLAY})
+    whole = merged(values, {"training": {"output_dir": str(tmp_path / "whole")}})
+    train_run(Recipe.from_dict(whole))
+    recipe = Recipe.from_dict(values)
+
+    def train_until_killed() -> None:
+        listen(Signals(every=15, numbers=[signal.SIGKILL]), monkeypatch)
+        train_run(recipe)
+
+    assert in_a_fork(train_until_killed) == -signal.SIGKILL
+    state = max((tmp_path / "run" / "resume").glob("stage1-*")).name
+    assert not state.endswith("step00000000")
+    listen(Signals(every=7, numbers=[signal.SIGTERM, signal.SIGINT]), monkeypatch)
+    _, stops = train_through_signals(recipe)
+    assert sum(step > 0 for step in stops) > 1
+    for stage in range(4):
+        for name in ("model.safetensors", EXEMPLARS, "assignments.json"):
+            one, other = (tmp_path / each / f"stage{stage}" / name for each in ("run", "whole"))
+            assert one.read_bytes() == other.read_bytes(), (stage, name)
