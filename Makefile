@@ -41,7 +41,7 @@ variants-cifar100: $(VENV)/.run  ## the same on 20 classes of CIFAR-100; CIFAR10
 	$(call sweep_variants,cifar100,--dataset $(CIFAR100) $(SMALL))
 
 baselines: $(VENV)/.run      ## the other methods of the paper's tables on digits, three seeds
-	$(MAKE) variants VARIANTS="simgcd simgcd-replay gcd-replay happy orca pa-cgcd metagcd rankstats frost"
+	$(MAKE) variants VARIANTS="simgcd simgcd-replay gcd-replay happy orca pa-cgcd metagcd rankstats frost grow-merge"
 
 spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories and of images; about an hour
 	$(BIN)/promptccd train --config hub_configs/promptccd-gcd-creatures.yaml --dataset other-creatures \

@@ -36,6 +36,7 @@ OPTIONS = {
     "promptccd-pp": {"num_parts": 2},
     "metagcd": {"options": {"meta_episodes": 2, "meta_epochs": 2}},
 }
+TRAINING = {"grow-merge": {"exemplars_per_class": 3}}
 
 
 def write_own_method(folder: Path) -> Path:
@@ -85,7 +86,7 @@ def run(
     method, folder = METHODS[request.param], tmp_path_factory.mktemp("method")
     changes = {
         "model": {"variant": method.name, **OPTIONS.get(method.name, {})},
-        "training": {"learning_rate": RATE, "epochs": 2},
+        "training": {"learning_rate": RATE, "epochs": 2, **TRAINING.get(method.name, {})},
     }
     values = merged(resumable_recipe(image_folder, backbone_folder, folder / "run"), changes)
     path = folder / "recipe.yaml"

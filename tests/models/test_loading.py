@@ -35,10 +35,13 @@ save_file({"features": output.features, "ids": found.category_ids}, folder + "/o
 """
 
 
+GROWN = {"grow-merge": {"num_branches": 2, "num_means": 2, "num_clusters": 1, "static_for_known": True}}
+
+
 def small(name: str) -> CategoryDiscoveryModel:
     variant = VARIANTS[name]
     vision = {"model_type": "dinov2", **TINY_BACKBONE}
-    model = variant(variant.config_class(vision_config=vision, **TINY_HEAD)).eval()
+    model = variant(variant.config_class(vision_config=vision, **TINY_HEAD, **GROWN.get(name, {}))).eval()
     model.set_categories(torch.randn(2, 32), [0, 1], ["zero", "one"])
     return model
 

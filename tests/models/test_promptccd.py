@@ -402,6 +402,10 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         },
         "rankstats": pairs,
         "frost": {**pairs, "pseudo_weight": 0.01, "drawn_per_class": 2, "drift_weight": 10.0, "num_means": 0},
+        "grow-merge": {
+            "top_ranks": 5, "distill_weight": 1.0, "known_quantile": 0.05, "known_similarity": 0.0, "num_means": 0,
+            "num_branches": 0, "num_clusters": 0,
+        },
         "orca": {"num_classes": 0, "logit_scale": 10.0, "largest_margin": 0.5},
         "pa-cgcd": {
             "num_classes": 0, "proxy_scale": 32.0, "proxy_margin": 0.1, "distill_weight": 10.0, "warmup_share": 5 / 60,
@@ -412,6 +416,7 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
     switches = {
         "promptccd": {"random_prompts": False, "prompts_at_test": False},
         "promptccd-b": {"random_prompts": False},
+        "grow-merge": {"static_for_known": False},
         "promptccd-pp": {
             "random_prompts": False, "router_fusion": True, "router_queries": True, "route_reaches_backbone": False,
         },

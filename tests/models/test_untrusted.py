@@ -503,8 +503,8 @@ def test_sizes_begin_with_one_and_numbers_of_what_there_may_be_none_with_zero() 
         "ramp_epochs", "meta_sessions", "split_epochs",
     )  # fmt: skip
     numbers = (
-        "num_register_tokens", "stage", "num_known", "num_components", "num_classes", "num_means", "drawn_per_class",
-        "meta_episodes", "meta_epochs", "split_rounds",
+        "num_register_tokens", "stage", "num_known", "num_components", "num_classes", "num_means", "num_branches",
+        "num_clusters", "drawn_per_class", "meta_episodes", "meta_epochs", "split_rounds",
     )  # fmt: skip
     leasts = {**dict.fromkeys(sizes, 1), **dict.fromkeys(numbers, 0), "num_channels": 3, "num_parts": 2}
     assert set(leasts) == set(WHOLE)
@@ -524,7 +524,8 @@ def test_the_greatest_number_of_each_kind_is_taken_and_one_more_is_not() -> None
         "projection_hidden_size": 65_536, "projection_bottleneck_size": 16_384, "projection_output_size": 2**20,
         "stage": 10**6, "num_known": 10**6, "num_components": 10**6, "num_parts": 1_024, "pool_size": 65_536,
         "prompt_length": 4_096, "prompts_per_image": 65_536, "prompts_per_patch": 65_536, "router_hidden_size": 65_536,
-        "num_classes": 10**6, "num_means": 10**6, "teacher_epochs": 10**6, "top_ranks": 8_192, "ramp_epochs": 10**6,
+        "num_classes": 10**6, "num_means": 10**6, "num_branches": 1_000, "num_clusters": 10**6, "teacher_epochs": 10**6,
+        "top_ranks": 8_192, "ramp_epochs": 10**6,
         "drawn_per_class": 65_536, "meta_episodes": 10**6, "meta_sessions": 65_536, "meta_epochs": 10**6,
         "split_rounds": 1_000, "split_epochs": 1_000,
     }  # fmt: skip
@@ -548,7 +549,7 @@ def test_real_numbers_have_ranges_too() -> None:
         "logit_scale": (1e-6, 1e6), "largest_margin": (0, 1e3), "proxy_scale": (1e-6, 1e6),
         "proxy_margin": (0, 1), "warmup_share": (0, 1), "discovery_warmup_share": (0, 1),
         "largest_gradient": (1e-6, 1e6), "clear_similarity": (0, 1), "clear_chance": (0.5, 1),
-        "split_learning_rate": (0, 1),
+        "split_learning_rate": (0, 1), "known_quantile": (0, 1), "known_similarity": (-1, 1),
     }  # fmt: skip
     assert set(ranges) == set(REAL)
     for name, (low, high) in ranges.items():

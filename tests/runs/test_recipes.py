@@ -37,6 +37,7 @@ METHODS = {
     },
     "metagcd": {"variant": "metagcd", "discovery_epochs": 20, "discovery_learning_rate": 1e-4},
     "rankstats": {"variant": "rankstats", "epochs": 400, "batch_size": 256, "falls_at": [340]},
+    "grow-merge": {"variant": "grow-merge", "epochs": 200, "batch_size": 128, "exemplars_per_class": 20},
     "frost": {"variant": "frost", "epochs": 200, "discovery_epochs": 300, "batch_size": 256},
 }
 

@@ -171,8 +171,12 @@ def run(command: list[str], recipe: dict, folder: Path, name: str) -> list[dict]
         ({"variant": "frost", "options": {"drift_weight": 0.1}}, {}),
         ({"variant": "promptccd-gcd"}, {"exemplars_per_class": 3}),
         ({"variant": "simgcd"}, {"exemplars_per_class": 3}),
+        (
+            {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
+            {"exemplars_per_class": 3},
+        ),
     ],
-    ids=["mixture", "dualprompt", "parts", "metagcd", "frost", "gcd-replay", "simgcd-replay"],
+    ids=["mixture", "dualprompt", "parts", "metagcd", "frost", "gcd-replay", "simgcd-replay", "grow-merge"],
 )
 def test_two_processes_give_the_losses_of_one(
     recipe_values: dict, model: dict, training: dict, tmp_path: Path

@@ -312,6 +312,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """
         return None
 
+    @property
+    def acting_block(self) -> nn.Module:
+        """The last block whose [CLS] makes features."""
+        return blocks_of(self.backbone)[-1]
+
     def keep_pretrained_block(self) -> None:
         """Keep the last block a second time, as it was pretrained, for queries and part labels."""
         self.pretrained_block = copy.deepcopy(blocks_of(self.backbone)[-1])
@@ -321,7 +326,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """How [CLS] of the plain forward attends to the patches in the last block, ``(B, L, H)``."""
         tokens = self.embed(pixel_values)
         entering = run_prefix(self.backbone, tokens)
-        return class_attention(blocks_of(self.backbone)[-1], entering, patch_count(self.backbone, tokens))
+        return class_attention(self.acting_block, entering, patch_count(self.backbone, tokens))
 
     @torch.no_grad()
     def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:

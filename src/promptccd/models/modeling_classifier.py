@@ -1,6 +1,6 @@
 """What parametric methods share: a classifier beside the head, which answers by itself, and means of its classes."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -92,17 +92,16 @@ class HeadlessClassifierModel(ClassifierModel):
         return UnitHead()
 
 
-class RememberingModel(ClassifierModel):
-    """A classifier's model that also keeps where its classes lie: later stages draw features around their means.
+class RememberingModel(CategoryDiscoveryModel):
+    """What a model adds that also keeps where its classes lie.
 
     Its configuration has ``num_means``, how many are known, which sizes the buffer.
     """
 
     class_means: Tensor
 
-    def add_buffers(self, config: ClassifierConfig) -> None:
-        """See the base class."""
-        super().add_buffers(config)
+    def __init__(self, config: Any):
+        super().__init__(config)
         self.register_buffer("class_means", torch.zeros(config.num_means, config.vision_config.hidden_size))
 
     @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from huggingface_hub.dataclasses import strict
 
-from .modeling_classifier import RememberingModel
+from .modeling_classifier import ClassifierModel, RememberingModel
 from .modeling_simgcd import SelfDistillationConfig
 
 
@@ -26,7 +26,7 @@ class HappyConfig(SelfDistillationConfig):
     class_radius: float = 0.0
 
 
-class HappyModel(RememberingModel):
+class HappyModel(ClassifierModel, RememberingModel):
     """The last block, an MLP and a cosine classifier, and the unit means that later stages draw features around."""
 
     config: HappyConfig

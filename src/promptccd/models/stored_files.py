@@ -34,6 +34,7 @@ CODE: dict[str, dict[str, str]] = {
         ("promptccd-b", _CONFIGURATION, "modeling_promptccd_b", "PromptCCDB"),
         ("promptccd-pp", _CONFIGURATION, "modeling_promptccd_pp", "PromptCCDPlusPlus"),
         ("frost", "modeling_frost", "modeling_frost", "Frost"),
+        ("grow-merge", "modeling_grow_merge", "modeling_grow_merge", "GrowMerge"),
         ("happy", "modeling_happy", "modeling_happy", "Happy"),
         ("metagcd", "modeling_metagcd", "modeling_metagcd", "MetaGCD"),
         ("orca", "modeling_orca", "modeling_orca", "ORCA"),

@@ -118,6 +118,8 @@ WHOLE = {
     "num_components": (0, 1_000_000),
     "num_classes": (0, 1_000_000),
     "num_means": (0, 1_000_000),
+    "num_branches": (0, 1_000),
+    "num_clusters": (0, 1_000_000),
     "num_parts": (2, 1_024),
     "pool_size": (1, 65_536),
     "prompt_length": (1, 4_096),
@@ -169,6 +171,8 @@ REAL = {
     "discovery_warmup_share": (0, 1),
     "largest_gradient": (1e-6, 1e6),
     "clear_similarity": (0, 1),
+    "known_quantile": (0, 1),
+    "known_similarity": (-1, 1),
     "clear_chance": (0.5, 1),
     "split_learning_rate": (0, 1),
 }

@@ -237,7 +237,8 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
         number = (
             f"; the number of all of them was estimated as {CountEstimate.from_dict(config.count_estimate)}"
         )
-    replay = " with replay" if recipe.training.exemplars_per_class else ""
+    is_apart = recipe.training.exemplars_per_class and "exemplars" in method.published
+    replay = " with replay" if is_apart else ""
     return (
         f"{method.title}{replay} ({method.summary}) over {backbone}, after stage {config.stage} of {last} of continual "
         f"category discovery on {data_in_words(recipe)}. It tells {len(config.category_ids)} categories apart: "

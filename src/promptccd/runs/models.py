@@ -208,8 +208,7 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
     Raises:
         ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
     """
-    blocks = recipe.data.resolved.class_blocks
-    counts = [_learning(recipe, stage, sum(blocks[: stage + 1])) for stage in (0, len(blocks) - 1)]
+    counts = [_learning(recipe, stage) for stage in (0, len(recipe.data.resolved.class_blocks) - 1)]
     titles = {**PARTS, **method_named(recipe.model.variant).parts}
     undeclared = {name: name for each in counts for name in each if name not in titles}
     return [
@@ -219,7 +218,7 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
     ]
 
 
-def model_on_meta(recipe: Recipe, stage: int, num_categories: int) -> CategoryDiscoveryModel:
+def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
     """A model as it learns at a stage, of shapes without values.
 
     Raises:
@@ -227,9 +226,11 @@ def model_on_meta(recipe: Recipe, stage: int, num_categories: int) -> CategoryDi
     """
     variant = method_named(recipe.model.variant).model
     options = model_options(recipe)
-    for size in ("num_components", "num_classes", "num_means"):
-        if size in variant.config_class.__dataclass_fields__:
-            options[size] = num_categories
+    blocks = recipe.data.resolved.class_blocks
+    sizes = dict.fromkeys(("num_components", "num_classes", "num_means"), sum(blocks[: stage + 1]))
+    sizes |= {"num_branches": stage, "num_clusters": blocks[stage] if stage else 0}
+    own = variant.config_class.__dataclass_fields__
+    options |= {name: size for name, size in sizes.items() if name in own}
     with torch.device("meta"):
         model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
     model.config.stage = None if stage == 0 else stage - 1
@@ -237,8 +238,8 @@ def model_on_meta(recipe: Recipe, stage: int, num_categories: int) -> CategoryDi
     return model
 
 
-def _learning(recipe: Recipe, stage: int, num_categories: int) -> dict[str, int]:
-    model = model_on_meta(recipe, stage, num_categories)
+def _learning(recipe: Recipe, stage: int) -> dict[str, int]:
+    model = model_on_meta(recipe, stage)
     counts: dict[str, int] = {}
     for name, value in model.named_parameters():
         if value.requires_grad:
@@ -286,8 +287,7 @@ class TrainingSpace:
         Raises:
             ConfigurationError: there is no such model.
         """
-        blocks = recipe.data.resolved.class_blocks
-        models = [model_on_meta(recipe, stage, sum(blocks[: stage + 1])) for stage in (0, len(blocks) - 1)]
+        models = [model_on_meta(recipe, stage) for stage in (0, len(recipe.data.resolved.class_blocks) - 1)]
         made_here = 0 if recipe.model.backbone is not None else _bytes_of(models[0].backbone.parameters())
         states = [_state_bytes(model, _KEPT[recipe.training.optimizer]) for model in models]
         return cls(made_here, max(map(checkpoint_bytes, models)), max(states))

@@ -17,6 +17,39 @@ logger = logging.getLogger(__name__)
 FEWEST_POSITIVES = 1e-3  # of all pairs of images; with fewer the novel head only learns to keep images apart
 
 
+class PairWatch:
+    """Says so, once a stage, when hardly any pair is put together: the statistic was made for values >= 0.
+
+    Args:
+        top_ranks: how many dimensions two images must have in common.
+        speaks: whether this process is the one that says it.
+    """
+
+    def __init__(self, top_ranks: int, speaks: bool):
+        self.top_ranks, self.speaks = top_ranks, speaks
+        self.shares: list[Tensor] = []
+
+    def share(self, positive: Tensor) -> Tensor:
+        """Share of pairs of two images that are put together, of ``(B, B)``."""
+        images = len(positive)
+        share = (positive.sum() - images) / max(1, images * (images - 1))
+        if images > 1:
+            self.shares.append(share)
+        return share
+
+    def judge(self) -> None:
+        """Judge the batches since the last time."""
+        share = float(torch.stack(self.shares).mean()) if self.shares else 1.0
+        self.shares = []
+        if share < FEWEST_POSITIVES and self.speaks:
+            self.speaks = False
+            logger.warning(
+                "Only %.4f %% of all pairs of images have the same %d largest dimensions: nearly all others, also of "
+                "one category, are pushed apart. Set a smaller top_ranks among model.options.",
+                100 * share, self.top_ranks,
+            )  # fmt: skip
+
+
 class RankStatisticsObjective(ClassifierObjective):
     """Cross-entropy of labels; of new classes, pairs that a novel head puts together and the joint head learns from.
 
@@ -35,16 +68,15 @@ class RankStatisticsObjective(ClassifierObjective):
         new = self.model.classifier.num_classes - self.num_old
         if self.stage.labels is None and new:
             self.model.open_novel_head(self.new_rows(2 * new)[new:])
-        self.positives: list[Tensor] = []
-        self.warned = False
+        self.watch = PairWatch(self.model.config.top_ranks, self.accelerator.is_main_process)
 
     def begin_epoch(self, epoch: int) -> None:
         """Judge the epochs before."""
-        self._warn_if_few_positives()
+        self.watch.judge()
 
     def end_stage(self) -> None:
         """Judge the last epoch; the novel head is done."""
-        self._warn_if_few_positives()
+        self.watch.judge()
         self.model.close_novel_head()
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
@@ -70,9 +102,7 @@ class RankStatisticsObjective(ClassifierObjective):
             parts["consistency"] = self.model.config.consistency_weight * rise * apart
         loss = sum(parts.values(), joint.new_zeros(()))
         if novel is not None:
-            images = len(positive)
-            parts["positive_pairs"] = (positive.sum() - images) / (images * (images - 1))
-            self.positives.append(parts["positive_pairs"])
+            parts["positive_pairs"] = self.watch.share(positive)
         return {"loss": loss, **parts}
 
     def steadied(self, joint: Tensor, novel: Tensor | None) -> Sequence[Tensor]:
@@ -82,18 +112,6 @@ class RankStatisticsObjective(ClassifierObjective):
     def guessing(self, num_images: int) -> dict[str, float]:
         """See the base class: nothing here is contrasted."""
         return {}
-
-    def _warn_if_few_positives(self) -> None:
-        """Say so, once a stage: the statistic was made for features whose values are never negative."""
-        share = float(torch.stack(self.positives).mean()) if self.positives else 1.0
-        self.positives = []
-        if share < FEWEST_POSITIVES and not self.warned and self.accelerator.is_main_process:
-            self.warned = True
-            logger.warning(
-                "Only %.4f %% of all pairs of images have the same %d largest dimensions: nearly all others, also of "
-                "one category, are pushed apart. Set a smaller top_ranks among model.options.",
-                100 * share, self.model.config.top_ranks,
-            )  # fmt: skip
 
 
 def ramp(epoch: int, length: int) -> float:

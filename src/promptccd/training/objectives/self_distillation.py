@@ -18,25 +18,10 @@ from promptccd.training.objectives.contrastive import (
 from promptccd.training.objectives.objective import Objective, Rows
 
 
-class ClassifierObjective(Objective):
-    """An objective over a classifier, which grows by the new categories when a stage begins."""
+class ComparingObjective(Objective):
+    """An objective that holds features against those of another last block, for the very views."""
 
-    model: ClassifierModel
-    least_batch = 0.5
-    needs_count = True
     previous: nn.Module | None = None
-
-    def begin_stage(self) -> None:
-        """Rows for the categories that are new at this stage."""
-        grown = self.stage.num_categories
-        assert grown is not None  # needs_count
-        if (more := grown - self.model.classifier.num_classes) > 0:
-            self.model.grow(self.new_rows(more))
-
-    def new_rows(self, count: int) -> Tensor:
-        """Further rows of the classifier, as `torch.nn.Linear` draws them: uniform in plus and minus 1 / sqrt(D)."""
-        width = self.model.config.vision_config.hidden_size
-        return (2 * torch.rand(count, width, generator=self.generator()) - 1) / width**0.5
 
     def keep_last_block(self) -> None:
         """Keep the last block as the stage before left it; all that comes before it is frozen."""
@@ -55,6 +40,30 @@ class ClassifierObjective(Objective):
         before = F.normalize(self.features_before(rows), dim=-1)
         moved = F.normalize(rows.output.features.float(), dim=-1) - before
         return rows.of_all(moved.square().sum(-1))
+
+
+class ClassifierObjective(ComparingObjective):
+    """An objective over a classifier, which grows by the new categories when a stage begins."""
+
+    model: ClassifierModel
+    least_batch = 0.5
+    needs_count = True
+
+    def begin_stage(self) -> None:
+        """Rows for the categories that are new at this stage."""
+        grown = self.stage.num_categories
+        assert grown is not None  # needs_count
+        if (more := grown - self.model.classifier.num_classes) > 0:
+            self.model.grow(self.new_rows(more))
+
+    def new_rows(self, count: int) -> Tensor:
+        """Further rows of the classifier."""
+        return drawn_rows(count, self.model.config.vision_config.hidden_size, self.generator())
+
+
+def drawn_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
+    """Rows ``(n, D)`` as `torch.nn.Linear` draws them: uniform in plus and minus 1 / sqrt(D)."""
+    return (2 * torch.rand(count, width, generator=generator) - 1) / width**0.5
 
 
 class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
