@@ -9,6 +9,7 @@ from typing import Any
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS
 from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, audit_rows, published_rows
+from promptccd.evaluation.paper_tables import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.experiments.measures import ABSENT, Spread, StageCost, count_range, count_text, signed
 from promptccd.experiments.pages import Record, render_page, write_report_files
@@ -358,18 +359,21 @@ def _published_name(recipe: Recipe) -> str:
     """What the paper's tables call the method, with the pool or the way of counting that it is used with."""
     method, options = method_named(recipe.model.variant), recipe.model
     pool: str = options.pool or getattr(method.model.config_class, "pool", None) or ""
-    counting: str = recipe.training.category_count
+    counting = recipe.training.counting
     return method.published.get(counting) or method.published.get(pool) or method.name
 
 
 def _setting_of(recipe: Recipe) -> _Setting | None:
     """Where the paper's figures of the recipe's split stand; `None` for a split it has none of."""
-    data, counting = recipe.data, recipe.training.category_count
+    data, counting = recipe.data, recipe.training.counting
     facts, own = BENCHMARKS.get(data.benchmark or ""), data.resolved
     cuts = PAPER_CUTS if data.resolved_cuts is None else tuple(map(tuple, data.resolved_cuts))
     split = (own.class_blocks, own.split_rule, cuts)
     if facts and split == (facts.class_blocks, facts.split_rule, PAPER_CUTS):
-        return _Setting(_PROTOCOLS[counting])
+        given = tuple(recipe.training.given_counts or ())
+        shared = [name for name, counts in SHARED_COUNTS.items() if counts.get(data.benchmark or "") == given]
+        found = [_PROTOCOLS[counting]] if counting in _PROTOCOLS else shared
+        return _Setting(found[0]) if found else None
     return _SETTINGS.get((data.benchmark, *split)) if counting == "known" else None
 
 

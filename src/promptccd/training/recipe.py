@@ -249,6 +249,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         method_named(self.model.variant)
+        if (given := self.training.given_counts) is not None:
+            known, *later = self.data.resolved.class_blocks
+            if len(given) != len(later) or given[0] < known:
+                raise ConfigurationError(
+                    f"Expected category_count to be a number for each of {len(later)} unlabelled stages, none below "
+                    f"the {known} labelled categories, got {reprlib.repr(given)}: labelled categories count too."
+                )
 
     @classmethod
     def from_yaml(
