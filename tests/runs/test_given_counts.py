@@ -42,6 +42,7 @@ def test_lists_of_other_fields_may_have_commas_too() -> None:
     assert given_fields(options)["data"] == {"class_blocks": [7, 1, 1, 1], "cuts": [[0.7, 1.0], [1.0]]}
 
 
+@pytest.mark.slow
 def test_what_was_given_is_what_a_run_is_trained_scored_and_described_with(
     recipe_values: Values, tmp_path: Path, capsys
 ) -> None:

@@ -296,6 +296,20 @@ def section_types() -> dict[str, Any]:
     return typing.get_type_hints(Recipe)
 
 
+def recipe_values(path: str | Path) -> dict[str, dict[str, Any]]:
+    """What a recipe says by section and field, its layers on one another; no default is written out.
+
+    Raises:
+        ConfigurationError: no such recipe, or no YAML.
+    """
+    return _laid_over(_layers(Path(path)))
+
+
+def recipe_path(method: Path, data: str) -> Path:
+    """The name of the recipe that a file of ``methods`` and a data set stand for."""
+    return method.parents[1] / f"{_published(method.stem)}-{data}.yaml"
+
+
 def recipes_in(folder: str | Path) -> list[Path]:
     """Every recipe that a folder of methods and data sets stands for, by name."""
     root = Path(folder)
