@@ -78,6 +78,9 @@ def test_values_of_a_key_are_read_as_the_command_line_reads_them() -> None:
         "model.num_parts": [4, "auto", None],
         "model.pool": ["l2p"],
     }
+    assert parse_settings(["category_count=known,[85,100,115],kmeans"]) == {
+        "training.category_count": ["known", [85, 100, 115], "kmeans"]
+    }
 
 
 @pytest.mark.parametrize(

@@ -185,11 +185,15 @@ def option_value(given: str | list[str], hint: Any) -> Any:
     words = given if isinstance(given, list) else [given]
     if len(words) == 1 and says_none(words[0], hint):
         return None
-    if isinstance(given, list):  # either one YAML list, or its items one by one
-        values = [parse_value(word) for word in words]
-        return values[0] if len(values) == 1 and isinstance(values[0], list) else values
     choices = any(typing.get_origin(option) is Literal for option in options)
-    is_word = str in options or (choices and int not in options)  # a column may be called 5
+    if isinstance(given, list):  # one list, its items one by one, or a word that the field takes
+        values = [parse_value(word) for word in words]
+        if len(values) == 1 and isinstance(values[0], str) and "," in values[0]:
+            values = [parse_value(f"[{words[0]}]")]
+        alone = len(values) == 1 and (isinstance(values[0], list) or (choices and isinstance(values[0], str)))
+        return values[0] if alone else values
+    takes_more = any(option is int or typing.get_origin(option) is list for option in options)
+    is_word = str in options or (choices and not takes_more)  # a column may be called 5
     return given if is_word else parse_value(given)
 
 

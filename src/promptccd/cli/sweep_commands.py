@@ -1,4 +1,4 @@
-"""``promptccd sweep``."""
+"""``promptccd sweep``, of recipes or of a table of the paper."""
 
 import argparse
 import difflib
@@ -32,8 +32,18 @@ from promptccd.experiments import (
     stage_costs,
     write_comparison,
 )
-from promptccd.experiments.comparison import average_records, with_own_answers
+from promptccd.experiments.comparison import BACKBONES, average_records, with_own_answers
 from promptccd.experiments.measures import Spread
+from promptccd.experiments.paper_tables import (
+    Grid,
+    TablePlan,
+    layout,
+    paper_tables,
+    remarks,
+    table_records,
+    write_table_page,
+)
+from promptccd.experiments.sweep_cells import ProtocolScoring
 from promptccd.runs import RunDirectory
 from promptccd.storage import make_inside, write_file
 from promptccd.training.recipe import field_types, require_known, section_types
@@ -180,8 +190,7 @@ def add_commands(commands: Any) -> None:
         metavar="RECIPE",
         nargs="+",
         action="extend",
-        required=True,
-        help="YAML files, see hub_configs/",
+        help="YAML files, see hub_configs/; with --table the folder that holds them (hub_configs)",
     )
     sweep.add_argument(
         "--seeds",
@@ -203,33 +212,140 @@ def add_commands(commands: Any) -> None:
     sweep.add_argument(
         "--baselines", action="store_true", help="also score raw pixels and the frozen backbone"
     )
-    sweep.add_argument("--out", default="runs/sweep", help="folder of the runs and their table (runs/sweep)")
+    sweep.add_argument(
+        "--out", help="folder of the runs and their table (runs/sweep, or runs/<table>-<backbone>)"
+    )
     sweep.add_argument(
         "--jobs", type=whole_number(1, MOST_WORKERS), default=1, help="cells to train at once (1)"
     )
     sweep.add_argument("--dry-run", action="store_true", help="list the cells and train nothing")
+    _add_table_options(sweep)
     add_recipe_options(sweep)
+
+
+def _add_table_options(sweep: argparse.ArgumentParser) -> None:
+    group = sweep.add_argument_group("tables", "a table of the paper instead of recipes, laid out like it")
+    group.add_argument(
+        "--table",
+        choices=list(paper_tables()),
+        help="its methods, data sets, protocol and settings; --backbone dino or dinov2 chooses its half, dino=PLACE "
+        "says where the weights lie. What cannot be had is left out with a line, and its printed row stays",
+    )
+    group.add_argument(
+        "--methods", metavar="NAME", nargs="+", help="some of its methods, as the paper calls them"
+    )
+    group.add_argument(
+        "--datasets",
+        metavar="NAME[=PLACE]",
+        nargs="+",
+        help="some of its data sets, and where they lie if not on the Hub: cifar100=FOLDER",
+    )
+    group.add_argument(
+        "--small",
+        action="store_true",
+        help="try it in minutes: 20 categories in its proportions, 100 images of each at 32 pixels, a small backbone "
+        "that is trained here, and the rates and lengths that methods have on digits",
+    )
 
 
 def sweep_command(options: argparse.Namespace) -> None:
     """``promptccd sweep``."""
     settings = parse_settings([text for many in options.set for text in many])
-    cells = plan_cells(options.config, options.seeds, settings, options.out, given_fields(options))
+    _require_fitting(options)
+    if options.table:
+        return _table_command(options, settings)
+    out = options.out or "runs/sweep"
+    cells = plan_cells(options.config, options.seeds, settings, out, given_fields(options))
     if options.dry_run:
-        states = [{"cell": cell.name, "state": _state(cell), "settings": cell.settings} for cell in cells]
-        rows = [[row["cell"], row["state"]] for row in states]
-        show(options, states, lambda: f"{table(['cell', 'state'], rows)}\n{len(cells)} cells")
-        return
-    result = run_sweep(cells, options.out, jobs=options.jobs, baselines=options.baselines, train=train_recipe)
+        return _list_cells(options, cells)
+    result = run_sweep(cells, out, jobs=options.jobs, baselines=options.baselines, train=train_recipe)
     record = sweep_record(result, settings)
-    write_tables(result, record, Path(options.out))
-    write_page(result, record, Path(options.out))
+    write_tables(result, record, Path(out))
+    write_page(result, record, Path(out))
     show(options, record, lambda: sweep_text(result))
+    _require_whole(result)
+
+
+def _require_fitting(options: argparse.Namespace) -> None:
+    """Refuse options of tables without one, and of recipes with one."""
+    if options.table is None:
+        if options.methods or options.datasets or options.small:
+            raise ConfigurationError(
+                "--methods, --datasets and --small belong to --table, which is not given."
+            )
+        if not options.config:
+            raise ConfigurationError("Expected --config with recipes, or --table with a table of the paper.")
+    elif options.baselines or len(options.config or ()) > 1:
+        raise ConfigurationError(
+            "--table takes one folder of recipes as --config and no --baselines, of which the paper's tables have none."
+        )
+
+
+def _list_cells(options: argparse.Namespace, cells: Sequence[SweepCell], said: Sequence[str] = ()) -> None:
+    states = [{"cell": cell.name, "state": _state(cell), "settings": cell.settings} for cell in cells]
+    rows = [[row["cell"], row["state"]] for row in states]
+    show(options, states, lambda: "\n".join([table(["cell", "state"], rows), f"{len(cells)} cells", *said]))
+
+
+def _require_whole(result: SweepResult) -> None:
     if result.failures:
         raise IncompleteSweepError(
-            f"{len(result.failures)} of {len(cells)} cells failed: {', '.join(result.failures)}. Their folders hold "
-            "train.log; the same command tries them again."
+            f"{len(result.failures)} of {len(result.cells)} cells failed: {', '.join(result.failures)}. Their folders "
+            "hold train.log; the same command tries them again."
         )
+
+
+def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> None:
+    """Run what a table of the paper needs and can be had, and lay it out like the paper."""
+    plan = _table_plan(options, settings)
+    entries, out = plan.entries(options.table), plan.out
+    cells = list({cell.name: cell for entry in entries for cell in entry.cells}.values())
+    if options.dry_run:
+        return _list_cells(options, cells, remarks(entries, []))
+    protocols = dict.fromkeys(entry.part.protocol for entry in entries)
+    scorings = [ProtocolScoring(name) for name in protocols if name != "cacc"]
+    result = run_sweep(cells, out, jobs=options.jobs, scorings=scorings, train=train_recipe)
+    records = table_records(entries, settings)
+    tables, said = layout(records), remarks(entries, records)
+    said += [f"missing: {name}: {why.splitlines()[-1]}" for name, why in result.failures.items()]
+    facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}
+    record = {**facts, "unit": "percent", "rows": records, "remarks": said}
+    write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
+    write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *said]) + "\n")
+    write_file(out / "table.csv", csv_text(list(records[0]), records))
+    title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
+    write_table_page(entries, records, make_inside(out, "report"), title, facts, settings)
+    texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
+    show(options, record, lambda: "\n\n".join([*texts, "\n".join(said)]).rstrip())
+    _require_whole(result)
+
+
+def _markdown(title: str, grid: Grid) -> str:
+    lines = [grid[0], ["---"] * len(grid[0]), *grid[1]]
+    return "\n".join([f"**{title}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> TablePlan:
+    overrides, weights = given_fields(options), None
+    hub_ids = {short: hub_id for hub_id, short in BACKBONES.items()}
+    name, _, place = (overrides.get("model", {}).get("backbone") or "").partition("=")
+    if name in hub_ids:
+        del overrides["model"]["backbone"]
+        weights = place or hub_ids[name]
+    backbone = name if weights else paper_tables()[options.table][0].backbone
+    return TablePlan(
+        recipes=Path(options.config[0] if options.config else "hub_configs"),
+        seeds=options.seeds,
+        out=Path(options.out or f"runs/{options.table}-{backbone}{'-small' if options.small else ''}"),
+        backbone=backbone,
+        weights=weights,
+        methods=options.methods or (),
+        places={each.partition("=")[0]: each.partition("=")[2] or None for each in options.datasets or ()},
+        small=options.small,
+        look=not options.dry_run,
+        settings=settings,
+        overrides=overrides,
+    )
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, list[Any]]:

@@ -59,7 +59,7 @@ class CountEstimate:
 
     @classmethod
     def known(cls, count: int) -> "CountEstimate":
-        """A count that is given with the data, so that nothing was estimated."""
+        """A count that is given, with the data or by a person, so that nothing was estimated."""
         return cls(count, count, count, "known", "nothing: given with the data")
 
     @property

@@ -268,6 +268,31 @@ def audit_rows(rows: Iterable[PublishedRow]) -> list[AuditedRow]:
     ]
 
 
+# How a table marks a printed row with stages that cannot come from their split.
+MARKS = {
+    "!": "at two stages or more the share of Old images that All, Old and New imply is not that of the split",
+    "?": "at one stage it is not, a misprint most likely",
+    "i": "it is that of the inductive split",
+}
+
+
+def mark_of(figures: Mapping[int | None, AuditedRow]) -> str:
+    """A key of `MARKS` for printed stages that cannot come from their split; empty where they can."""
+    wrong = [
+        audited.row
+        for stage, audited in figures.items()
+        if stage is not None and audited.verdict.outcome == "impossible"
+    ]
+    if not wrong:
+        return ""
+    cut_alike = wrong[0].protocol not in (*_OWN_SPLIT, "class_split")
+    unseen = DECLARED_SPLITS.get(("inductive", wrong[0].benchmark), ()) if cut_alike else ()
+    at_unseen = [audit_row(row, unseen[row.stage - 1].share).outcome for row in wrong if row.stage and unseen]
+    if len(wrong) > 1 and at_unseen.count("consistent") > len(wrong) / 2:
+        return "i"
+    return "!" if len(wrong) > 1 else "?"
+
+
 def _run_of(row: PublishedRow) -> tuple[str, ...]:
     return (row.benchmark, row.method, row.protocol, row.backbone, row.setting)
 

@@ -136,7 +136,11 @@ class KnownCount:
             features: computes the features of stages 0 to this one under the model of the stage before.
             assigned: category ids of all earlier stages.
         """
-        return CountEstimate.known(stage.num_categories)
+        return CountEstimate.known(self.number(stage))
+
+    def number(self, stage: Stage) -> int:
+        """What is told to a stage that is told its number."""
+        return stage.num_categories
 
     def after_training(
         self, stage: Stage, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
@@ -155,6 +159,15 @@ class KnownCount:
             assigned: category ids of all earlier stages.
         """
         raise NotImplementedError
+
+
+class GivenCount(KnownCount):
+    """The numbers of the recipe, as all rows of the paper's tables with unknown numbers share theirs."""
+
+    def number(self, stage: Stage) -> int:
+        """See the base class; labelled categories are as many as there are."""
+        given = self.arguments.given_counts
+        return given[stage.index - 1] if given and stage.index else super().number(stage)
 
 
 class AccuracyCount(KnownCount):
@@ -233,6 +246,7 @@ class SplitMergeCount(KnownCount):
 
 COUNTS: dict[str, type[KnownCount]] = {
     "known": KnownCount,
+    "given": GivenCount,
     "kmeans": AccuracyCount,
     "split_merge": SplitMergeCount,
 }

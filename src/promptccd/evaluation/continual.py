@@ -105,6 +105,11 @@ class ContinualScore:
         return ContinualScore("native", rows) if rows and len(rows) == len(self.stages) else None
 
     @property
+    def as_published(self) -> "ContinualScore":
+        """Those figures that the paper prints of such a score: its All, Old and New."""
+        return self
+
+    @property
     def summary(self) -> Mapping[str, float]:
         """Further figures of the whole run in percent, by name; some protocols have them."""
         return {}

@@ -47,6 +47,12 @@ class SessionScore(ContinualScore):
     separate: Sequence[ClusteringAccuracy]
 
     @property
+    def as_published(self) -> ContinualScore:
+        """See the base class: those under separate assignments."""
+        pairs = zip(self.stages, self.separate, strict=True)
+        return ContinualScore(self.protocol, [replace(row, **own._asdict()) for row, own in pairs])
+
+    @property
     def columns(self) -> Mapping[str, Sequence[float]]:
         """The accuracies under separate assignments."""
         return {
@@ -211,9 +217,11 @@ class Protocol(ABC):
         counted: what the groups are.
         options: the fields of `ProtocolOptions` it reads.
         has_baselines: whether features of another model can be scored with it.
+        scores: what `score` gives.
     """
 
     text: str
+    scores: type[ContinualScore] = ContinualScore
     images: str = "unlabelled training images of the stage"
     reference: str = "labelled images, and earlier stages under their predicted labels"
     count: str = "as the run was trained: given, or its estimate"
@@ -310,6 +318,7 @@ class UnknownCount(Continual):
 class Steps(Protocol):
     """PA-CGCD's figures on the unlabelled images of a stage, which are grouped as for continual accuracy."""
 
+    scores = ForgettingScore
     text = "PA-CGCD's setting: M_all, M_o, M_f and M_d on the unlabelled images of the stage"
 
     def score(self, task: Task) -> ForgettingScore:
@@ -384,6 +393,7 @@ class StepsOnTest(Steps):
 class Sessions(Protocol):
     """MetaGCD's setting; its published figures are those with separate assignments."""
 
+    scores = SessionScore
     text = "MetaGCD's setting: test images of all categories seen so far, plain k-means without labels"
     images = StepsOnTest.images
     reference = "none"

@@ -8,6 +8,7 @@ so is what is no accuracy. `promptccd.evaluation.audit` tells which rows can com
 """
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -17,6 +18,22 @@ from promptccd.evaluation.accuracy import ClusteringAccuracy
 _PARTS = ClusteringAccuracy._fields
 # Of one printed number several tables repeat the average; the first of them is named.
 _MAIN_TABLES = ("main_result_avg", "main_result_avg_ssb")
+
+# Numbers of categories after every unlabelled stage, which all rows of a table with unknown numbers share.
+SHARED_COUNTS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "unknown_c_gpc": {
+        "cifar100": (85, 100, 115),
+        "imagenet100": (83, 98, 113),
+        "tinyimagenet": (155, 170, 185),
+        "cub": (161, 180, 198),
+    },
+    "unknown_c_kmeans": {
+        "cifar100": (84, 84, 84),
+        "imagenet100": (90, 90, 91),
+        "tinyimagenet": (169, 169, 172),
+        "cub": (166, 192, 220),
+    },
+}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 34
 DODGE, FEW_POINTS = 3.0, 12  # how far lines of few points stand apart
 NICE_TICKS, WHOLE_TICKS = 5, 8  # steps between the values at an axis, at most
-NUM_STYLES = 8  # colours of the style sheet, and marks and dashes that go with them
+NUM_STYLES = 10  # colours of the style sheet, and marks and dashes that go with them
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,7 @@ def line_chart(
     y_label: str,
     y_most: float = math.inf,
     whole: bool = False,
+    dodge: float = DODGE,
 ) -> Chart:
     """Lines through points ``(x, y)`` or ``(x, y, deviation)``; places without a number are left out.
 
@@ -109,6 +110,7 @@ def line_chart(
         y_label: name of the vertical axis.
         y_most: what no value can exceed; neither the axis nor a deviation goes beyond.
         whole: whether values are counts, so that only whole numbers are written at the axis.
+        dodge: how far series of few points stand apart.
     """
     points = {
         name: [(float(x), float(y), rest[0] if rest else None) for x, y, *rest in each if math.isfinite(y)]
@@ -129,7 +131,7 @@ def line_chart(
         return Point(x_scale(x) + side, y_scale(y), said, low, high)
 
     few = max((len(each) for each in points.values()), default=0) <= FEW_POINTS
-    spread = DODGE if few else 0.0  # marks and bars on one another cannot be told apart
+    spread = dodge if few else 0.0  # marks and bars on one another cannot be told apart
     drawn = [
         Series(
             name,

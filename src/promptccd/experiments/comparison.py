@@ -9,6 +9,7 @@ from typing import Any
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS
 from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, audit_rows, published_rows
+from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.experiments.measures import ABSENT, Spread, StageCost, count_range, count_text, signed
 from promptccd.experiments.pages import Record, render_page, write_report_files
@@ -87,7 +88,7 @@ def write_comparison(
         averages=[_average_row(name, scores, groups) for name, scores in groups.items()],
         stages=_stage_rows(groups),
         counts=_count_rows(groups),
-        charts=_stage_charts(groups),
+        charts=stage_charts(groups),
         costs=_cost_rows(costs or {}),
         grid=grid,
         panels=_grid_panels(grid),
@@ -189,7 +190,8 @@ def _count_rows(groups: Scores) -> list[list[str]]:
     return rows
 
 
-def _stage_charts(groups: Scores) -> list[Chart]:
+def stage_charts(groups: Scores) -> list[Chart]:
+    """All, Old and New over stages, a line per variant."""
     names = {"all": "All", "old": "Old", "new": "New"}
 
     def points(part: str) -> dict[str, list[tuple[float, float, float | None]]]:
@@ -288,7 +290,7 @@ def _megabytes(value: float) -> str:
 
 # The protocol under which the paper reports a way of counting categories.
 _PROTOCOLS = {"known": "transductive_cacc", "split_merge": "unknown_c_gpc", "kmeans": "unknown_c_kmeans"}
-_BACKBONES = {"facebook/dinov2-base": "dinov2", "facebook/dino-vitb16": "dino"}
+BACKBONES = {"facebook/dinov2-base": "dinov2", "facebook/dino-vitb16": "dino"}
 _USUAL_BACKBONE = "dinov2"
 
 
@@ -337,11 +339,11 @@ def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
         num_scored: unlabelled stages the run has finished.
     """
     benchmark, method = recipe.data.benchmark, recipe.published_name
-    own = _BACKBONES.get(recipe.model.backbone or "")
+    own = BACKBONES.get(recipe.model.backbone or "")
     setting = _setting_of(recipe)
     if benchmark is None or setting is None:
         return None
-    for backbone in dict.fromkeys([own or _USUAL_BACKBONE, *_BACKBONES.values()]):
+    for backbone in dict.fromkeys([own or _USUAL_BACKBONE, *BACKBONES.values()]):
         rows = published_rows(benchmark, method, setting.protocol, backbone, setting.setting)
         if rows:
             by_stage: dict[int | None, AuditedRow] = {}
@@ -349,27 +351,31 @@ def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
                 by_stage.setdefault(audited.row.stage, audited)  # averages are printed again in other tables
             said = f"{method} on {benchmark} with {backbone}, seed 1, table {rows[0].table}"
             notes = [setting.note] if setting.note else []
-            return PublishedTable(by_stage, said, [*notes, *_differences(recipe, num_scored, backbone)])
+            return PublishedTable(by_stage, said, [*notes, *differences(recipe, num_scored, backbone)])
     return None
 
 
 def _setting_of(recipe: Recipe) -> _Setting | None:
     """Where the paper's figures of the recipe's split stand; `None` for a split it has none of."""
-    data, counting = recipe.data, recipe.training.category_count
+    data, counting = recipe.data, recipe.training.counting
     facts, own = BENCHMARKS.get(data.benchmark or ""), data.resolved
     cuts = PAPER_CUTS if data.resolved_cuts is None else tuple(map(tuple, data.resolved_cuts))
     split = (own.class_blocks, own.split_rule, cuts)
     if facts and split == (facts.class_blocks, facts.split_rule, PAPER_CUTS):
-        return _Setting(_PROTOCOLS[counting])
+        given = tuple(recipe.training.given_counts or ())
+        shared = [name for name, counts in SHARED_COUNTS.items() if counts.get(data.benchmark or "") == given]
+        found = [_PROTOCOLS[counting]] if counting in _PROTOCOLS else shared
+        return _Setting(found[0]) if found else None
     return _SETTINGS.get((data.benchmark, *split)) if counting == "known" else None
 
 
-def _differences(recipe: Recipe, num_scored: int, backbone: str) -> list[str]:
+def differences(recipe: Recipe, num_scored: int, backbone: str) -> list[str]:
+    """What keeps a run from the paper's setting with a backbone, a phrase each; it has scored so many stages."""
     facts, own = BENCHMARKS[recipe.data.benchmark or ""], recipe.data.resolved
     num_stages = len(own.class_blocks) - 1
     found = []
-    if _BACKBONES.get(recipe.model.backbone or "") != backbone:
-        name = next(name for name, short in _BACKBONES.items() if short == backbone)
+    if BACKBONES.get(recipe.model.backbone or "") != backbone:
+        name = next(name for name, short in BACKBONES.items() if short == backbone)
         found.append(f"the backbone is not {name}")
     if replace(own, class_blocks=facts.class_blocks, split_rule=facts.split_rule) != facts:
         found.append("the data or its part is not the paper's")

@@ -34,6 +34,7 @@ from promptccd.experiments.run_records import run_records
 from promptccd.runs import RunEvaluation
 from promptccd.runs.model_card import data_in_words, hub_id_of
 from promptccd.runs.run_groups import require_different, require_seeds_alone, row_names, without_seed
+from promptccd.training.arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -244,7 +245,7 @@ def _write(
         blocks=block_rows(runs),
         count_chart=count_chart(runs),
         counts=count_rows(runs),
-        counting=run.recipe.training.category_count,
+        counting=run.recipe.training.counting,
         figure=pictures.figure,
         cards=pictures.cards,
         left_out=pictures.left_out,
@@ -269,13 +270,17 @@ def _facts(runs: Sequence[RunMeasures]) -> dict[str, str]:
         "backbone": hub_id_of(backbone) or "a local folder"
         if backbone
         else "pretrained on the images of stage 0",
-        "number of categories": {"known": "given"}.get(
-            run.recipe.training.category_count, f"estimated ({run.recipe.training.category_count})"
-        ),
+        "number of categories": _counted(run.recipe.training),
         "seeds": ", ".join(str(each.recipe.training.seed) for each in runs),
         "split": ", ".join(dict.fromkeys(each.fingerprint[:12] for each in runs)),
         "made with": ", ".join(f"{package} {run.versions[package]}" for package in ("promptccd", "torch")),
     }
+
+
+def _counted(training: TrainingArguments) -> str:
+    if training.given_counts is not None:
+        return f"given by the recipe: {', '.join(map(str, training.given_counts))}"
+    return "given" if training.counting == "known" else f"estimated ({training.counting})"
 
 
 def _data(run: RunMeasures) -> str:

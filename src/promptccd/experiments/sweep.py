@@ -11,7 +11,15 @@ from typing import Any
 
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation import ContinualScore
-from promptccd.experiments.sweep_cells import BASELINES, LOG, CellProcess, SweepCell, Work, score_baselines
+from promptccd.experiments.sweep_cells import (
+    BASELINES,
+    LOG,
+    CellProcess,
+    ProtocolScoring,
+    SweepCell,
+    Work,
+    score_baselines,
+)
 from promptccd.runs.models import space_of_all
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import baseline_rows
@@ -59,6 +67,7 @@ def run_sweep(
     *,
     jobs: int = 1,
     baselines: bool = False,
+    scorings: Sequence[ProtocolScoring] = (),
     train: Work = train_run,
 ) -> SweepResult:
     """Train all cells that are not finished; a sweep that was begun goes on, and may have grown.
@@ -71,6 +80,7 @@ def run_sweep(
         out: folder of the runs; the state of the sweep is in its ``sweep.json``.
         jobs: cells at work at once.
         baselines: also score the frozen backbone and raw pixels, once per data and seed.
+        scorings: also score every cell by these protocols.
         train: what trains a cell, a function of a module.
 
     Raises:
@@ -86,10 +96,10 @@ def run_sweep(
     try:
         refuse_links(folder.path, [STATE, *(cell.name for cell in cells)])
         for cell in cells:
-            refuse_links(cell.path, [LOG, BASELINES])
+            refuse_links(cell.path, [LOG, BASELINES, *(scoring.file for scoring in scorings)])
         remove_leftovers(folder.path)
         with StopRequest() as stop:
-            return _Sweep(cells, folder.path, jobs, stop).run(train, baselines)
+            return _Sweep(cells, folder.path, jobs, stop).run(train, baselines, scorings)
     finally:
         folder.unlock()
 
@@ -101,7 +111,7 @@ class _Sweep:
         self.started = time.monotonic()
         self._open: set[str] = set()
 
-    def run(self, train: Work, baselines: bool) -> SweepResult:
+    def run(self, train: Work, baselines: bool, scorings: Sequence[ProtocolScoring]) -> SweepResult:
         for cell in self.cells:
             cell.require_same_recipe()
         # Whether all of a cell is on the Hub the training finds out itself.
@@ -123,9 +133,13 @@ class _Sweep:
             unscored = [cell for cell in sources if RunDirectory(cell.path).read(BASELINES) is None]
             self._work_through(unscored, score_baselines, lambda cell, _: cell.recipe, BASELINES_OF)
             tables = _named_baselines(finished, rows)
+        for scoring in scorings:
+            unscored = [cell for cell in finished if scoring.stored(cell) is None]
+            self._work_through(unscored, scoring, lambda cell, _: cell.recipe, f"{scoring.protocol} of ")
         results = {cell.name: RunDirectory(cell.path).results for cell in finished}
         scores = {name: score for name, score in results.items() if score is not None}
-        names = [f"{prefix}{cell.name}" for prefix in ("", BASELINES_OF) for cell in self.cells]
+        prefixes = ("", BASELINES_OF, *(f"{scoring.protocol} of " for scoring in scorings))
+        names = [f"{prefix}{cell.name}" for prefix in prefixes for cell in self.cells]
         failures = {name: self.failures[name] for name in names if name in self.failures}
         return SweepResult(self.cells, scores, tables, failures)
 

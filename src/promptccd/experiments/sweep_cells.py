@@ -23,11 +23,14 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
+from promptccd.evaluation import ContinualScore
+from promptccd.evaluation.protocols import PROTOCOLS
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import PIXELS
 from promptccd.storage import make_inside, open_to_change, problems_of, remove_leftovers
+from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 Settings = Mapping[str, Any]
@@ -313,6 +316,34 @@ def score_baselines(recipe: Recipe) -> None:
         PIXELS: evaluation.raw_pixels(),
     }
     evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
+
+
+@dataclass(frozen=True)
+class ProtocolScoring:
+    """Scores a finished run by a protocol, into ``file`` of its folder; cACC is in its results already."""
+
+    protocol: str
+
+    @property
+    def file(self) -> str:
+        """Name of the file."""
+        return f"score-{self.protocol}.json"
+
+    def __call__(self, recipe: Recipe) -> None:
+        """Score and write."""
+        evaluation = RunEvaluation(
+            recipe.training.output_dir, recipe.data.dataset, recipe.training.num_workers
+        )
+        evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
+
+    def stored(self, cell: SweepCell) -> ContinualScore | None:
+        """Of such a score what the paper prints, by the classifier of methods whose rows are taken to be its."""
+        run = RunDirectory(cell.path)
+        if self.protocol != "cacc":
+            values = run.read(self.file)
+            return None if values is None else PROTOCOLS[self.protocol].scores.from_dict(values).as_published
+        natively = method_named(cell.recipe.model.variant).answers_natively
+        return (run.results and run.results.native if natively else None) or run.results
 
 
 def _start_server() -> None:

@@ -295,7 +295,8 @@ class RunEvaluation:
         """K_t as the run grouped the stage: given, or the estimate its checkpoint records."""
         recorded = load_configuration(self.run.stage(stage)).count_estimate
         if recorded is None:
-            return CountEstimate.known(self.images[stage].stage.num_categories)
+            training = self.recipe.training
+            return CountEstimate.known(COUNTS[training.counting](training).number(self.images[stage].stage))
         return CountEstimate.from_dict(recorded)
 
     def true_ids(self, images: StageImages) -> np.ndarray:

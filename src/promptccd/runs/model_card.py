@@ -412,7 +412,10 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 def _limits(recipe: Recipe) -> str:
     count = "The number of categories of every stage was given, not found."
-    if recipe.training.category_count != "known":
+    if (given := recipe.training.given_counts) is not None:
+        told = ", ".join(map(str, given))
+        count = f"The recipe gave the numbers of categories, {told} by stage; the data may hold others."
+    elif recipe.training.counting != "known":
         count = "The number of categories is an estimate; its range is no confidence interval."
     return f"""## Limits and biases
 

@@ -107,7 +107,7 @@ class _Run:
 
     def __init__(self, path: Path):
         run, recipe = RunDirectory(path), RunDirectory(path).recipe
-        self.path, self.seed, self.counting = path, recipe.training.seed, recipe.training.category_count
+        self.path, self.seed, self.counting = path, recipe.training.seed, str(recipe.training.category_count)
         self._backbone = backbone_of(recipe, run)
         self._finished = sum(run.stage(stage).exists() for stage in range(run.num_stages))
         done, wanted = self._finished - 1, run.num_stages - 1

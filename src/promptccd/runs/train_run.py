@@ -171,7 +171,7 @@ class _Run:
         self.view = evaluation_view(recipe)
         self.images: list[StageImages] = []
         self._seen = SeenPictures()
-        self._counts = COUNTS[recipe.training.category_count](recipe.training)
+        self._counts = COUNTS[recipe.training.counting](recipe.training)
 
     def train(self) -> ContinualScore:
         finished = self._finished_stages()

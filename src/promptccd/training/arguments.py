@@ -6,6 +6,7 @@ here. An unknown key and a wrong type are errors that name the key and what it t
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -249,7 +250,8 @@ class TrainingArguments:
         mixture_floor: share of the features' own variance that every fit of the mixture adds to its variances.
         kmeans_restarts: restarts of semi-supervised k-means.
         category_count: how a stage gets its number of categories: ``known``, from the data set; ``split_merge``, by
-            splitting and merging clusters (PromptCCD-U); ``kmeans``, by the accuracy of k-means on labelled images.
+            splitting and merging clusters (PromptCCD-U); ``kmeans``, by the accuracy of k-means on labelled images; or
+            the numbers themselves, one per unlabelled stage, labelled categories included: ``85,100,115``.
         count_prior: what splitting and merging expects of a category: ``paper``, its prior; ``matched``, the spread of
             known categories; ``calibrated``, the same with the scale that finds held-out labelled categories again.
             But for ``paper``, ranges, those of ``kmeans`` too, hold what held-out categories were miscounted by.
@@ -302,7 +304,7 @@ class TrainingArguments:
     exemplar_labels: bool = True
     mixture_floor: float = number(0.01, 0, 1, above=True)
     kmeans_restarts: int = number(100, 1, 1_000_000)
-    category_count: Literal["known", "split_merge", "kmeans"] = "known"
+    category_count: Literal["known", "split_merge", "kmeans"] | list[int] = "known"
     count_prior: Literal["paper", "matched", "calibrated"] = "paper"
     init_components: int = number(0, *WHOLE["num_components"])
     max_categories: int | None = number(None, *WHOLE["num_components"])
@@ -319,6 +321,22 @@ class TrainingArguments:
     def __post_init__(self) -> None:
         """Check ranges."""
         require_in_range(self)
+        given = self.given_counts
+        if given is not None and (not given or min(given) < 1 or given != sorted(given)):
+            raise ConfigurationError(
+                f"Expected category_count to be numbers from 1 on, one per unlabelled stage and none below the one "
+                f"before, got {reprlib.repr(given)}: categories that were found stay."
+            )
+
+    @property
+    def given_counts(self) -> list[int] | None:
+        """Numbers of categories of the unlabelled stages, where they are given here; none where they are not."""
+        return self.category_count if isinstance(self.category_count, list) else None
+
+    @property
+    def counting(self) -> str:
+        """How a stage gets its number of categories, in a word: `category_count`, or ``given`` for numbers."""
+        return self.category_count if isinstance(self.category_count, str) else "given"
 
     def rate_share(self, stage: int, epoch: int) -> float:
         """Share of its first rate that a stage has in one of its epochs."""

@@ -255,6 +255,13 @@ class Recipe:
                 f"{method.name} takes no images of earlier stages, got exemplars_per_class "
                 f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
             )
+        if (given := self.training.given_counts) is not None:
+            known, *later = self.data.resolved.class_blocks
+            if len(given) != len(later) or given[0] < known:
+                raise ConfigurationError(
+                    f"Expected category_count to be a number for each of {len(later)} unlabelled stages, none below "
+                    f"the {known} labelled categories, got {reprlib.repr(given)}: labelled categories count too."
+                )
 
     @property
     def published_name(self) -> str:
@@ -262,7 +269,7 @@ class Recipe:
         method = method_named(self.model.variant)
         pool: str = self.model.pool or getattr(method.model.config_class, "pool", None) or ""
         memory = "exemplars" if self.training.exemplars_per_class else ""
-        apart: list[str] = [self.training.category_count, pool, memory]
+        apart: list[str] = [self.training.counting, pool, memory]
         return next((method.published[each] for each in apart if each in method.published), method.name)
 
     @classmethod
@@ -302,6 +309,20 @@ class Recipe:
 def section_types() -> dict[str, Any]:
     """The dataclass of every section, in the order a bare ``--field`` is looked up."""
     return typing.get_type_hints(Recipe)
+
+
+def recipe_values(path: str | Path) -> dict[str, dict[str, Any]]:
+    """What a recipe says by section and field, its layers on one another; no default is written out.
+
+    Raises:
+        ConfigurationError: no such recipe, or no YAML.
+    """
+    return _laid_over(_layers(Path(path)))
+
+
+def recipe_path(method: Path, data: str) -> Path:
+    """The name of the recipe that a file of ``methods`` and a data set stand for."""
+    return method.parents[1] / f"{_published(method.stem)}-{data}.yaml"
 
 
 def recipes_in(folder: str | Path) -> list[Path]:

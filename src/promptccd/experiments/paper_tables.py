@@ -1,0 +1,364 @@
+"""The paper's tables: what has to be run for one, and its cells laid out like the paper.
+
+``paper_tables.yaml`` says what they are; their methods and data sets are those of the rows in ``published.csv``.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from promptccd.data.loading import load_images
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
+from promptccd.evaluation.audit import MARKS, audit_rows, mark_of
+from promptccd.evaluation.published import SHARED_COUNTS, published_rows
+from promptccd.experiments.charts import Chart, line_chart
+from promptccd.experiments.comparison import BACKBONES, PARTS, Scores, differences, stage_charts
+from promptccd.experiments.measures import ABSENT, Spread, forgetting, signed
+from promptccd.experiments.pages import Record, render_page, write_report_files
+from promptccd.experiments.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
+from promptccd.training.recipe import Recipe, recipe_path, recipe_values
+
+Grid = tuple[list[str], list[list[str]]]  # header and rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePart:
+    """Rows and columns that share a protocol and a way of cutting the data; ``paper_tables.yaml`` tells the fields."""
+
+    title: str
+    label: str = ""
+    published: str = "transductive_cacc"
+    setting: str = ""
+    protocol: str = "cacc"
+    recipes: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    methods: Sequence[str] = ()
+    benchmarks: Sequence[str] = ()
+    backbone: str = "dino"
+    note: str = ""
+
+    def places(self, backbone: str) -> list[tuple[str, str]]:
+        """Methods and data sets in the paper's order, every one with every other."""
+        rows = published_rows(None, None, self.published, backbone, self.setting)
+        own = [row for row in rows if row.table == self.label]
+        methods = dict.fromkeys([*self.methods, *(row.method for row in own)])
+        return list(product(methods, dict.fromkeys([*self.benchmarks, *(row.benchmark for row in own)])))
+
+    def figures(self, backbone: str, method: str, benchmark: str) -> dict[int | None, AuditedRow]:
+        """Printed rows with their audit by stage, `None` for the average; empty where the paper has no such table."""
+        rows = published_rows(benchmark, method, self.published, backbone, self.setting) if self.label else []
+        found: dict[int | None, AuditedRow] = {}
+        for audited in audit_rows(rows):
+            found.setdefault(audited.row.stage, audited)  # averages are printed again in other tables
+        return found
+
+
+def paper_tables() -> dict[str, list[TablePart]]:
+    """All tables by the name that ``promptccd sweep --table`` has for them."""
+    text = files("promptccd.experiments").joinpath("paper_tables.yaml").read_text(encoding="utf-8")
+    return {name: [TablePart(**part) for part in parts] for name, parts in yaml.safe_load(text).items()}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A place of a table.
+
+    Attributes:
+        part: of the table it stands in.
+        method: as the paper calls it.
+        benchmark: the data set.
+        figures: what the paper prints there, by stage; `None` is the average.
+        cells: what is trained for it.
+        notes: why nothing is, or what keeps it from the paper's setting, a line each.
+    """
+
+    part: TablePart
+    method: str
+    benchmark: str
+    figures: Mapping[int | None, AuditedRow]
+    cells: Sequence[SweepCell] = ()
+    notes: Sequence[str] = ()
+
+    def scores(self, keys: Collection[str]) -> dict[str, list[ContinualScore]]:
+        """What finished cells reached, scored as the paper's rows, by the settings of `keys` in words."""
+        found: dict[str, list[ContinualScore]] = {}
+        for cell in self.cells:
+            varied = ", ".join(f"{key.partition('.')[2]}={cell.settings[key]}" for key in keys)
+            if cell.finished() and (score := ProtocolScoring(self.part.protocol).stored(cell)) is not None:
+                found.setdefault(varied, []).append(score)
+        return found
+
+    @property
+    def printed(self) -> ContinualScore | None:
+        """The paper's rows by stage; none where it prints an average alone, or nothing."""
+        rows = [audited.row for stage, audited in self.figures.items() if stage]
+        scores = [StageScore(row.stage or 0, row.all, row.old, row.new, 0, 0) for row in rows]
+        if rows and rows[0].forgetting is not None:
+            return ForgettingScore("paper", scores, [row.old + (row.forgetting or 0.0) for row in rows])
+        return ContinualScore("paper", scores) if rows else None
+
+    @property
+    def printed_average(self) -> Mapping[str, float]:
+        """All, Old and New as the paper's table has them; NaN where it has none."""
+        if None in self.figures:
+            return {part: getattr(self.figures[None].row, part) for part in PARTS}
+        return self.printed.average if self.printed else dict.fromkeys(PARTS, math.nan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePlan:
+    """How a table is to be run.
+
+    Attributes:
+        recipes: folder of the recipes.
+        seeds: of every cell.
+        out: folder of the runs.
+        backbone: whose figures they are set beside, ``dino`` or ``dinov2``.
+        weights: of that backbone, by Hub id or place, where a person asks for them.
+        methods: some of the table's; all where none is named.
+        places: some of its data sets, and where they lie if not where their benchmark says; all where none is named.
+        small: whether to try it out in minutes.
+        look: whether to leave out data that cannot be loaded, which may fetch it.
+        settings: values to try, by ``section.field``.
+        overrides: values by section and field that all cells have.
+    """
+
+    recipes: Path
+    seeds: Sequence[int]
+    out: Path
+    backbone: str
+    weights: str | None = None
+    methods: Collection[str] = ()
+    places: Mapping[str, str | None] = field(default_factory=dict)
+    small: bool = False
+    look: bool = True
+    settings: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    overrides: Mapping[str, Settings] = field(default_factory=dict)
+
+    def entries(self, name: str) -> list[Entry]:
+        """All places of a table, the cells of each planned and checked.
+
+        Raises:
+            ConfigurationError: the table has no such method, data set or backbone, or a cell cannot be.
+        """
+        parts = paper_tables()[name]
+        places = [(part, *place) for part in parts for place in part.places(self.backbone)]
+        methods = list(dict.fromkeys(method for _, method, _ in places))
+        benchmarks = list(dict.fromkeys(benchmark for _, _, benchmark in places))
+        known = {"backbone": [self.backbone] if places else [parts[0].backbone]}
+        known |= {"method": methods, "data set": benchmarks}
+        for what, wanted in zip(known, ([self.backbone], self.methods, self.places), strict=True):
+            for each in wanted:
+                if each not in known[what]:
+                    has = ", ".join(known[what])
+                    raise ConfigurationError(
+                        f"The paper's table {name} has no {what} {each!r}: it has {has}."
+                    )
+        wanted_methods, wanted_benchmarks = self.methods or methods, self.places or benchmarks
+        return [
+            self._entry(*place)
+            for place in places
+            if place[1] in wanted_methods and place[2] in wanted_benchmarks
+        ]
+
+    def _entry(self, part: TablePart, method: str, benchmark: str) -> Entry:
+        entry = Entry(part, method, benchmark, part.figures(self.backbone, method, benchmark))
+        file = self.recipes / "methods" / f"{method.removeprefix('promptccd-')}.yaml"
+        if not file.is_file():
+            return replace(entry, notes=[f"{method} is not built: the paper's figures alone."])
+        path = recipe_path(file, f"{benchmark}{part.recipes}")
+        recipe = Recipe.from_yaml(path)
+        blocks: Sequence[int] = recipe.data.resolved.class_blocks
+        own = _scaled(blocks) if self.small else blocks
+        settings: dict[str, Sequence[Any]] = {key: [value] for key, value in part.settings.items()}
+        given = SHARED_COUNTS.get(part.published, {}).get(benchmark)
+        if given and recipe.training.counting == "known":  # a method that counts does so itself
+            counts = [max(own[0], round(count * sum(own) / sum(blocks))) for count in given]
+            settings["training.category_count"] = [counts]
+        settings |= dict(self.settings)
+        values = {section: dict(fields) for section, fields in self.overrides.items()}
+        if (place := self.places.get(benchmark)) is not None:
+            values.setdefault("data", {})["dataset"] = place
+        if self.weights or not (self.small or "backbone" in values.get("model", {})):
+            hub_ids = {short: hub_id for hub_id, short in BACKBONES.items()}
+            values.setdefault("model", {})["backbone"] = self.weights or hub_ids[self.backbone]
+        if self.small:
+            small = _small_values(recipe_values(recipe_path(file, "digits")), None if part.settings else own)
+            for key in settings:
+                section, _, name = key.partition(".")
+                small[section].pop(name, None)
+            values = {
+                section: {**small.get(section, {}), **values.get(section, {})} for section in small | values
+            }
+        cells = plan_cells([path], self.seeds, settings, self.out, values)
+        facts = cells[0].recipe.data.resolved
+        if self.look and (problem := _data_problem(facts.dataset, facts.split)):
+            return replace(entry, notes=[f"{benchmark} is left out: {problem}"])
+        return replace(entry, cells=cells, notes=self._differences(cells[0].recipe) if part.label else ())
+
+    def _differences(self, recipe: Recipe) -> list[str]:
+        """What keeps a recipe from the paper's setting; of data and weights in another place a person has said so."""
+        elsewhere = replace(recipe, data=replace(recipe.data, dataset=None))
+        found = differences(elsewhere, len(recipe.data.resolved.class_blocks) - 1, self.backbone)
+        return [f"Not comparable: {each}." for each in found if not (self.weights and "backbone" in each)]
+
+
+SMALL_CLASSES = 20
+
+
+def _small_values(digits: Mapping[str, Settings], blocks: Sequence[int] | None) -> dict[str, dict[str, Any]]:
+    """What a trial lays over a recipe: few images, and rates, lengths and backbone that the method has on digits."""
+    model, training = dict(digits["model"]), dict(digits["training"])
+    del training["output_dir"]
+    return {
+        "data": {"num_classes": SMALL_CLASSES, "images_per_class": 100, "class_blocks": blocks},
+        "views": {"image_size": 32, "resize_size": 36},
+        "model": {**model, "backbone_config": {**model["backbone_config"], "image_size": 32}},
+        "training": {**training, "mixed_precision": "no", "num_workers": 0},
+        "pretraining": dict(digits.get("pretraining", {})),
+    }
+
+
+def _scaled(blocks: Sequence[int]) -> list[int]:
+    """The same proportions for few categories; every stage has one."""
+    later = [max(1, round(SMALL_CLASSES * block / sum(blocks))) for block in blocks[1:]]
+    return [SMALL_CLASSES - sum(later), *later]
+
+
+@cache
+def _data_problem(dataset: str, split: str) -> str:
+    try:
+        load_images(dataset, split)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[Record]:
+    """A row per place and values of the settings of `keys`: ours over seeds, the paper's, difference and mark."""
+    scores = [entry.scores(keys) for entry in entries]
+    variations = list(dict.fromkeys(varied for each in scores for varied in each)) or [""]
+    records = []
+    for (entry, found), varied in product(zip(entries, scores, strict=True), variations):
+        own, paper = found.get(varied, []), entry.printed_average
+        record: Record = {"part": entry.part.title, "method": ", ".join(filter(None, (entry.method, varied)))}
+        record |= {"benchmark": entry.benchmark, "runs": len(own), "mark": mark_of(entry.figures)}
+        for part in PARTS:
+            spread = Spread.of(score.average[part] for score in own)
+            figures = (spread.mean, spread.std, paper[part], spread.mean - paper[part])
+            for name, value in zip(("", "_std", "_paper", "_difference"), figures, strict=True):
+                record[f"{part}{name}"] = None if value is None or math.isnan(value) else round(value, 4)
+        records.append(record)
+    return records
+
+
+def layout(records: Sequence[Record]) -> dict[str, Grid]:
+    """Tables by part: per method what was measured, what the paper prints with its mark, and the difference."""
+    tables: dict[str, Grid] = {}
+    for title in dict.fromkeys(record["part"] for record in records):
+        own = {
+            (record["method"], record["benchmark"]): record for record in records if record["part"] == title
+        }
+        methods, benchmarks = (list(dict.fromkeys(key[column] for key in own)) for column in (0, 1))
+        header = ["", *(word for benchmark in benchmarks for word in (f"{benchmark} All", "Old", "New"))]
+        rows = []
+        for method, (what, write) in product(methods, _ROWS.items()):
+            cells = [write(own[method, benchmark], part) for benchmark, part in product(benchmarks, PARTS)]
+            if set(cells) != {ABSENT}:
+                rows.append([f"{method}{what}", *cells])
+        tables[title] = (header, rows)
+    return tables
+
+
+def _measured(record: Record, part: str) -> str:
+    mean = record[part]
+    return str(Spread(math.nan if mean is None else mean, record[f"{part}_std"], record["runs"]))
+
+
+def _printed(record: Record, part: str) -> str:
+    value, mark = record[f"{part}_paper"], record["mark"] if part == "all" else ""
+    return ABSENT if value is None else f"{value:.2f} {mark}".rstrip()
+
+
+def _difference(record: Record, part: str) -> str:
+    value = record[f"{part}_difference"]
+    return signed(math.nan if value is None else value)
+
+
+_ROWS = {"": _measured, ", paper": _printed, ", difference": _difference}
+
+
+def remarks(entries: Sequence[Entry], records: Sequence[Record]) -> list[str]:
+    """What has to be said below a table, a line each: what was left out, what differs, what marks mean."""
+    notes = [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
+    used = {record["mark"] for record in records}
+    return list(dict.fromkeys([*notes, *(f"{mark} {text}" for mark, text in MARKS.items() if mark in used)]))
+
+
+def write_table_page(
+    entries: Sequence[Entry],
+    records: Sequence[Record],
+    out: Path,
+    title: str,
+    facts: Mapping[str, str],
+    keys: Collection[str] = (),
+) -> Path:
+    """Write tables and a figure for every data set, ``index.html``, with the numbers as CSV and JSON beside it.
+
+    Args:
+        entries: places of the table.
+        records: what `table_records` has of them.
+        out: folder for the files.
+        title: heading of the page.
+        facts: what was run, in words by name.
+        keys: settings that were varied.
+    """
+    own: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
+    paper: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
+    for entry in entries:
+        place = (entry.benchmark, entry.part.title)
+        for varied, scores in (entry.scores(keys) or {"": []}).items():
+            own.setdefault(place, {})[", ".join(filter(None, (entry.method, varied)))] = scores
+        paper.setdefault(place, {})[entry.method] = [entry.printed] if entry.printed else []
+    page = render_page(
+        "paper_table.html.jinja",
+        title=title,
+        facts=facts,
+        tables=layout(records),
+        remarks=remarks(entries, records),
+        figures=[(*place, _charts(own[place]), _charts(paper[place])) for place in own],
+    )
+    return write_report_files(out, page, title, facts, {"table": records})
+
+
+def _charts(groups: Scores) -> list[Chart]:
+    """All, Old and New over stages, and forgetting against discovery; a method without scores keeps its style."""
+    if not any(groups.values()):
+        return []
+    points = {
+        name: [(Spread.of(each.average["new"] for each in many).mean, Spread.of(map(_forgotten, many)).mean)]
+        for name, many in groups.items()
+    }
+    return [
+        *stage_charts(groups),
+        line_chart(
+            "Forgetting against discovery, a mark per method",
+            points,
+            x_label="discovery: New, average over stages, percent",
+            y_label="Forgetting: points of Old lost since its best stage",
+            dodge=0.0,
+        ),
+    ]
+
+
+def _forgotten(score: ContinualScore) -> float:
+    """M_f where the protocol has it, else what Old has lost since its best stage."""
+    return score.m_f if isinstance(score, ForgettingScore) else forgetting([row.old for row in score.stages])

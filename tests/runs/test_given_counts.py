@@ -1,0 +1,113 @@
+"""Numbers of categories that a person gives, stage by stage: every method trains and is scored with them."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import build_parser, main
+from promptccd.cli.parsing import given_fields
+from promptccd.errors import InterruptedRunError
+from promptccd.experiments.comparison import published_table
+from promptccd.runs import RunEvaluation, load_model, train_run
+from promptccd.training.objectives import METHODS
+from promptccd.training.recipe import Recipe
+from tests.runs.test_resume import stage_hashes
+from tests.runs.test_variants import Signals, Values, in_folder, listen, merged
+
+GIVEN = {"training": {"category_count": [4, 4, 6], "epochs": 1, "learning_rate": 1e-5}}
+PAPER = Path(__file__).parents[2] / "hub_configs"
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["85,100,115"], [85, 100, 115]),
+        (["[85,100,115]"], [85, 100, 115]),
+        (["85", "100", "115"], [85, 100, 115]),
+        (["85"], [85]),
+        (["kmeans"], "kmeans"),
+    ],
+)
+def test_numbers_and_words_are_typed_alike(words: list[str], value: object) -> None:
+    options = build_parser().parse_args(["train", "--category_count", *words])
+    assert given_fields(options) == {"training": {"category_count": value}}
+
+
+def test_lists_of_other_fields_may_have_commas_too() -> None:
+    options = build_parser().parse_args(
+        ["train", "--class_blocks", "7,1,1,1", "--cuts", "[[0.7, 1.0], [1.0]]"]
+    )
+    assert given_fields(options)["data"] == {"class_blocks": [7, 1, 1, 1], "cuts": [[0.7, 1.0], [1.0]]}
+
+
+@pytest.mark.slow
+def test_what_was_given_is_what_a_run_is_trained_scored_and_described_with(
+    recipe_values: Values, tmp_path: Path, capsys
+) -> None:
+    """True are 3, 4 and 5; the second stage may open no category, and the third two."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(merged(recipe_values, {**GIVEN, "model": {"variant": "promptccd-gcd"}})))
+    assert main(["train", "--config", str(path), "--output_dir", str(tmp_path / "run")]) == 0
+    rows = json.loads((tmp_path / "run" / "results.json").read_text())["stages"]
+    assert [row["num_categories"] for row in rows] == [4, 4, 6]
+    assert [row["count_range"] for row in rows] == [None, None, None]
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"] == rows
+    card = (tmp_path / "run" / "stage3" / "README.md").read_text()
+    assert "The recipe gave the numbers of categories, 4, 4, 6 by stage; the data may hold others." in card
+    assert "category_count:\n  - 4\n  - 4\n  - 6" in card
+    assert load_model(tmp_path / "run" / "stage3").config.count_estimate is None
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page"), "--no-map"]) == 0
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert "given by the recipe: 4, 4, 6" in page
+    assert "given by the recipe and need not be the true one" in page
+    changed = ["train", "--config", str(path), "--output_dir", str(tmp_path / "run")]
+    assert main([*changed, "--category_count", "4,5,6"]) == 2
+    assert "training.category_count was [4, 4, 6], is [4, 5, 6]" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_with_given_numbers(method: str, recipe_values: Values, tmp_path: Path) -> None:
+    """Also where a stage may open no category, and heads of new classes would have none."""
+    pool = {"pool": "l2p"} if method == "promptccd-b" else {}
+    recipe = in_folder(
+        merged(recipe_values, {**GIVEN, "model": {"variant": method, **pool}}), tmp_path / "run"
+    )
+    score = train_run(recipe)
+    assert [row.num_categories for row in score.stages] == [4, 4, 6]
+    evaluation = RunEvaluation(str(tmp_path / "run"))
+    assert [evaluation.count_of_stage(stage).count for stage in (1, 2, 3)] == [4, 4, 6]
+    sizes = [
+        getattr(load_model(tmp_path / "run" / f"stage{stage}").config, "num_classes", 0)
+        for stage in (1, 2, 3)
+    ]
+    assert sizes in ([4, 4, 6], [0, 0, 0])
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_with_the_numbers(
+    recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = merged(recipe_values, {**GIVEN, "model": {"variant": "simgcd"}})
+    whole = train_run(in_folder(values, tmp_path / "whole"))
+    listen(Signals(3, [signal.SIGTERM]), monkeypatch)
+    for _ in range(100):
+        try:
+            score = train_run(in_folder(values, tmp_path / "again"))
+            break
+        except InterruptedRunError:
+            continue
+    assert score == whole
+    assert stage_hashes(tmp_path / "again") == stage_hashes(tmp_path / "whole")
+
+
+def test_the_paper_s_numbers_are_held_against_its_tables_of_unknown_numbers() -> None:
+    given = {"85,100,115": "unknown_c_gpc", "84,84,84": "unknown_c_kmeans", "85,100,116": None}
+    for numbers, protocol in given.items():
+        told = {"training": {"category_count": [int(number) for number in numbers.split(",")]}}
+        table = published_table(Recipe.from_yaml(PAPER / "pa-cgcd-cifar100.yaml", told), num_scored=3)
+        assert (table and {row.protocol for row, _ in table.rows.values()}) == (protocol and {protocol})
