@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from promptccd.cli.main import main
+from promptccd.cli.main import build_parser, main
+from promptccd.cli.sweep_commands import _table_plan
 from promptccd.evaluation import (
     ClusteringAccuracy,
     ContinualScore,
@@ -233,6 +234,32 @@ def test_what_keeps_a_run_from_the_paper_is_said(tmp_path: Path) -> None:
     ):
         (entry,) = plan(tmp_path, **wanted, **options).entries("ssb")
         assert list(entry.notes) == [f"Not comparable: {each}." for each in said]
+
+
+@pytest.mark.parametrize(
+    ("words", "table", "weights", "trained_on"),
+    [
+        ([], "dino", None, "facebook/dino-vitb16"),
+        (["--backbone", "dinov2"], "dinov2", "facebook/dinov2-base", "facebook/dinov2-base"),
+        (["--backbone", "dinov2=/weights"], "dinov2", "/weights", "/weights"),
+        (["--backbone", "/weights"], "dino", None, "/weights"),
+        (["--small"], "dino", None, None),
+        (["--small", "--backbone", "dino"], "dino", "facebook/dino-vitb16", "facebook/dino-vitb16"),
+        (["--backbone", "none"], "dino", None, None),
+    ],
+)
+def test_a_backbone_is_a_half_of_a_table_or_a_place(
+    words: list[str], table: str, weights: str | None, trained_on: str | None
+) -> None:
+    given = ["sweep", "--table", "main", "--config", str(RECIPES), "--seeds", "1", "--dry-run", *words]
+    options = build_parser().parse_args([*given, "--methods", "happy", "--datasets", "cifar100=/photos"])
+    wanted = _table_plan(options, {})
+    assert (wanted.backbone, wanted.weights, wanted.look) == (table, weights, False)
+    assert wanted.out == Path(f"runs/main-{table}{'-small' if '--small' in words else ''}")
+    (entry,) = wanted.entries("main")
+    assert entry.figures[None].row.backbone == table
+    assert entry.cells[0].recipe.model.backbone == trained_on
+    assert entry.cells[0].recipe.data.dataset == "/photos"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 
 from promptccd.errors import RunError
 from promptccd.experiments import plan_cells, run_sweep
+from promptccd.experiments.sweep_cells import ProtocolScoring
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
@@ -105,7 +106,14 @@ def test_a_link_is_refused_before_a_run_begins(
 
 
 @pytest.mark.parametrize(
-    "name", ["sweep.json", "recipe-seed1", "recipe-seed1/train.log", "recipe-seed1/baselines.json"]
+    "name",
+    [
+        "sweep.json",
+        "recipe-seed1",
+        "recipe-seed1/train.log",
+        "recipe-seed1/baselines.json",
+        "recipe-seed1/score-gcd.json",
+    ],
 )
 def test_a_link_is_refused_before_a_sweep_begins(
     image_folder: Path, backbone_folder: Path, tmp_path: Path, name: str
@@ -116,6 +124,7 @@ def test_a_link_is_refused_before_a_sweep_begins(
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "absent")
     with pytest.raises(RunError, match=f"remove {link.name}"):
-        run_sweep(plan_cells([recipe], [1], {}, tmp_path / "sweep"), tmp_path / "sweep")
+        cells = plan_cells([recipe], [1], {}, tmp_path / "sweep")
+        run_sweep(cells, tmp_path / "sweep", scorings=[ProtocolScoring("gcd")])
     assert not (tmp_path / "absent").exists()
     assert {path.name for path in (tmp_path / "sweep").rglob("*")} <= {".lock", *Path(name).parts}
