@@ -24,6 +24,7 @@ from promptccd.evaluation import (
     SessionScore,
     clustering_accuracy,
 )
+from promptccd.evaluation.accuracy import separate_clustering_accuracy
 from promptccd.runs import RunEvaluation, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images
@@ -109,6 +110,36 @@ def test_v1_of_the_sessions_is_never_below_v2(evaluation: RunEvaluation) -> None
         assert each.all == pytest.approx(share * each.old + (1 - share) * each.new, abs=1e-9)
     again = SessionScore.from_dict(json.loads(json.dumps(score.to_dict())))
     assert again.to_dict() == score.to_dict()
+
+
+@pytest.mark.slow
+def test_classifiers_answer_for_the_test_images_of_sessions_too(
+    data: Path, backbone_folder: Path, tmp_path: Path
+) -> None:
+    """By separate assignments; a baseline has no classifier, and the paper's figures are those of the method's own."""
+    values = {
+        "data": {"dataset": str(data), "class_blocks": BLOCKS},
+        "views": {"image_size": 16, "resize_size": 18},
+        "model": {"variant": "rankstats", "backbone": str(backbone_folder), **TINY_HEAD},
+        "training": {"output_dir": str(tmp_path), "epochs": 1, "batch_size": 42, "kmeans_restarts": 3},
+    }
+    train_run(Recipe.from_dict(values))
+    evaluation = RunEvaluation(str(tmp_path), keep_features=True)
+    score = evaluation.evaluate("metagcd", told("metagcd"))
+    images, labels = evaluation.test_images("test").images[0], evaluation.test_images("test").labels[0]
+    for row in score.stages:
+        features = evaluation.features(row.stage, [images])[0]
+        answers = evaluation.load_stage(row.stage).classifier(features).argmax(-1).numpy()
+        seen = labels < 2 + row.stage
+        expected = separate_clustering_accuracy(labels[seen], answers[seen], range(2))
+        assert row.native == (expected.all, expected.old, expected.new)
+    assert "native_all_v1" in score.columns
+    again = SessionScore.from_dict(json.loads(json.dumps(score.to_dict())))
+    assert again.to_dict() == score.to_dict()
+    assert again.native.average == pytest.approx(score.native.average, abs=1e-4)
+    assert again.as_published.average["all"] == pytest.approx(np.mean([row.all for row in score.separate]))
+    frozen = evaluation.frozen_backbone("metagcd", told("metagcd"))
+    assert [row.native for row in frozen.stages] == [None, None, None]
 
 
 @pytest.mark.parametrize("name", ["pa-cgcd", "pa-cgcd-test"])

@@ -54,11 +54,12 @@ class SessionScore(ContinualScore):
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
-        """The accuracies under separate assignments."""
-        return {
+        """The accuracies under separate assignments; what a classifier answers has these alone."""
+        found = {
             f"{part}_v1": [getattr(each, part) for each in self.separate]
             for part in ClusteringAccuracy._fields
         }
+        return {**found, **{f"{name}_v1": values for name, values in super().columns.items()}}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "SessionScore":
@@ -158,7 +159,7 @@ class Task:
         features: features to group: of a model's own, or of a baseline.
         count_of_stage: number of categories that a stage was grouped with.
         estimate: estimates the number by the estimator that was asked for.
-        native: class of every image of a stage by the classifier of its model; `None` for a model without one.
+        native: class of every given image by the classifier of a stage's model; `None` for a model without one.
         part_routing: how well patches are routed to their parts; `None` for a model without parts.
         method: name of the run's method, for messages.
         num_known: initially labelled categories, which are Old at every stage; their ids come first.
@@ -173,7 +174,7 @@ class Task:
     count_of_stage: Callable[[int], CountEstimate]
     estimate: CountOf
     part_routing: Callable[[], ContinualScore | None]
-    native: Callable[[int], np.ndarray | None]
+    native: Callable[[int, StageImages], np.ndarray | None]
     method: str
     num_known: int
     restarts: int
@@ -401,14 +402,23 @@ class Sessions(Protocol):
     options = ("test_split",)
 
     def score(self, task: Task) -> SessionScore:
-        """See the base class."""
-        return session_accuracy(
+        """See the base class; what a classifier answers is scored by separate assignments alone."""
+        found = session_accuracy(
             task.seen_test_features,
             self.true_ids(task),
             task.categories_so_far,
             num_known=len(task.known),
             **task.grouping,
         )
+        (test,), (labels,) = task.test_images().images, task.test_images().labels
+        rows = []
+        for row, count in zip(found.stages, task.categories_so_far, strict=True):
+            if (answers := task.native(row.stage, test)) is None:
+                return found
+            seen = labels < count
+            own = separate_clustering_accuracy(labels[seen], answers[seen], task.known)
+            rows.append(replace(row, native=(own.all, own.old, own.new)))
+        return replace(found, stages=rows)
 
     def true_ids(self, task: Task) -> list[np.ndarray]:
         """See the base class."""
@@ -427,7 +437,7 @@ class Native(Protocol):
         """See the base class."""
         rows = []
         for stage, true_ids in enumerate(self.true_ids(task), start=1):
-            answers = task.native(stage)
+            answers = task.native(stage, task.trained.images[stage])
             if answers is None:
                 raise ConfigurationError(
                     f"Protocol native scores a classifier, and {task.method} has none: choose cacc."

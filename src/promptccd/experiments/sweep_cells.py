@@ -339,11 +339,15 @@ class ProtocolScoring:
     def stored(self, cell: SweepCell) -> ContinualScore | None:
         """Of such a score what the paper prints, by the classifier of methods whose rows are taken to be its."""
         run = RunDirectory(cell.path)
-        if self.protocol != "cacc":
+        if self.protocol == "cacc":
+            score = run.results
+        else:
             values = run.read(self.file)
-            return None if values is None else PROTOCOLS[self.protocol].scores.from_dict(values).as_published
+            score = None if values is None else PROTOCOLS[self.protocol].scores.from_dict(values)
+        if score is None:
+            return None
         natively = method_named(cell.recipe.model.variant).answers_natively
-        return (run.results and run.results.native if natively else None) or run.results
+        return (score.native if natively else None) or score.as_published
 
 
 def _start_server() -> None:

@@ -115,9 +115,12 @@ class RunEvaluation:
             )
         return ContinualScore("part-routing", rows) if rows else None
 
-    def native_answers(self, stage: int) -> np.ndarray | None:
-        """Class ``(N,)`` of every image of a stage by the classifier of its model; `None` for models without one."""
-        answers = self.load_stage(stage).assign_natively(self.features(stage, [self.images[stage]])[0].cpu())
+    def native_answers(self, stage: int, images: StageImages) -> np.ndarray | None:
+        """Class ``(N,)`` of images by the classifier of a stage's model; `None` for models without one."""
+        model = self.load_stage(stage)
+        if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
+            return None  # before features are computed
+        answers = model.assign_natively(self.features(stage, [images])[0].cpu())
         return None if answers is None else answers.numpy()
 
     def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
@@ -233,7 +236,7 @@ class RunEvaluation:
             count_of_stage=self.count_of_stage,
             estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
             part_routing=self.part_routing,
-            native=self.native_answers,
+            native=self.native_answers if features in (None, self.features) else lambda stage, images: None,
             method=self.recipe.model.variant,
             num_known=self.stages.num_known,
             restarts=training.kmeans_restarts,
