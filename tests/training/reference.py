@@ -52,37 +52,35 @@ class Reference:
 
     def train(self, stage: Stage) -> Weights:
         """All that learns, and the mixture, after a stage."""
-        t, images = self.t, [stage.decode(position).image for position in range(len(stage))]
+        t, self.sample_ids = self.t, stage.sample_ids
+        self.images = images = [stage.decode(position).image for position in range(len(stage))]
         self.stage, self.labels = stage.index, torch.tensor(getattr(stage, "labels", []))
         self.fixed = torch.stack([viewing.normalise(self.fixed_view(image)).double() for image in images])
         if self.kind == "parts" and self.stage == 0:
             self.fit_parts()
+        self.learning = [name for name in self.names if self.stage == 0 or not name.startswith("router.")]
         self.begin(stage.num_categories)
-        learning = [name for name in self.names if self.stage == 0 or not name.startswith("router.")]
-        velocity = dict.fromkeys(learning, 0.0)
-        epochs = t.epochs if self.stage == 0 else t.discovery_epochs
-        for epoch in range(epochs):
+        self.kept_by_optimizer: dict[str, Any] = {}
+        for epoch in range(t.epochs if self.stage == 0 else t.discovery_epochs):
+            self.epoch = epoch
             if self.kind == "gaussians" and epoch % t.refit_every == 0:
                 self.refit(epoch, stage.num_categories)
-            last = t.final_learning_rate_factor
-            share = 1.0 if self.stage == 0 else t.discovery_learning_rate / t.learning_rate
-            share *= last + (1 - last) * (1 + math.cos(math.pi * epoch / epochs)) / 2
+            self.begin_epoch()
             order = numpy_generator("order", t.seed, self.stage, epoch).permutation(len(stage))
             for step, first in enumerate(range(0, len(order), self.most_rows)):
                 rows, self.step = order[first : first + self.most_rows], step
+                self.positions = rows
                 if len(rows) < self.least_rows:
                     continue
                 pixels, labels = self.shown(images, stage.sample_ids, rows, epoch)
-                self.w |= {name: self.w[name].detach().requires_grad_() for name in learning}
+                self.w |= {name: self.w[name].detach().requires_grad_() for name in self.learning}
                 loss = self.loss(pixels, labels, epoch)
-                found = torch.autograd.grad(loss, [self.w[name] for name in learning])
-                gradients = self.clipped(dict(zip(learning, found, strict=True)))
-                for name, gradient in gradients.items():
+                found = torch.autograd.grad(loss, [self.w[name] for name in self.learning])
+                for name, gradient in self.clipped(dict(zip(self.learning, found, strict=True))).items():
                     value = self.w[name].detach()
                     decay = t.weight_decay if value.ndim > 1 or t.decay_vectors else 0.0
-                    velocity[name] = t.momentum * velocity[name] + gradient + decay * value
                     rate = getattr(t, f"{role(name)}_learning_rate", t.learning_rate)
-                    self.w[name] = value - share * rate * velocity[name]
+                    self.w[name] = self.moved(name, value, gradient, self.share() * rate, decay)
         if self.stage == 0:
             self.hand_on()
         self.end()
@@ -112,6 +110,24 @@ class Reference:
 
     def end(self) -> None:
         """After its last."""
+
+    def begin_epoch(self) -> None:
+        """Before the first step of an epoch."""
+
+    def share(self) -> float:
+        """What is left of every rate in this epoch."""
+        t = self.t
+        shrunk = 1.0 if self.stage == 0 else t.discovery_learning_rate / t.learning_rate
+        if (t.schedule if self.stage == 0 else t.discovery_schedule or t.schedule) == "steps":
+            return shrunk * t.fall_factor ** len([fall for fall in t.falls_at if fall <= self.epoch])
+        epochs, last = t.epochs if self.stage == 0 else t.discovery_epochs, t.final_learning_rate_factor
+        return shrunk * (last + (1 - last) * (1 + math.cos(math.pi * self.epoch / epochs)) / 2)
+
+    def moved(self, name: str, value: Tensor, gradient: Tensor, rate: float, decay: float) -> Tensor:
+        """A parameter after a step of SGD."""
+        velocity = self.t.momentum * self.kept_by_optimizer.get(name, 0.0) + gradient + decay * value
+        self.kept_by_optimizer[name] = velocity
+        return value - rate * velocity
 
     def clipped(self, gradients: Weights) -> Weights:
         """Gradients of a role shortened together where they are longer than allowed."""
@@ -187,7 +203,7 @@ class Reference:
 
 def role(name: str) -> str:
     """What a parameter is, for rates of its own."""
-    if name.startswith("classifier."):
+    if name.startswith(("classifier.", "novel.")):
         return "classifier"
     kinds = {"keys": "key", "prompts": "prompt", "general": "prompt", "experts": "prompt", "values": "prompt"}
     return "router" if name.startswith("router.") else kinds.get(name.split(".")[-1], "model")

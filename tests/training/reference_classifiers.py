@@ -8,12 +8,19 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
+from promptccd.data.stages import Stage
 from tests.training.reference import Reference, eq5
 from tests.training.reference_networks import Weights, linear, unit
 
+NATIVE = "native answers"
 
-class SimGCDReference(Reference):
-    """Self-distillation, an even mean answer and InfoNCE of the MLP; at stage 0 cross-entropy and SupCon besides."""
+
+class ClassifierReference(Reference):
+    """A classifier that grows when a stage begins."""
+
+    def train(self, stage: Stage) -> Weights:
+        """See the base class; and what the classifier says of the stage's images."""
+        return super().train(stage) | {NATIVE: self.answers()}
 
     @property
     def least_rows(self) -> int:
@@ -25,19 +32,38 @@ class SimGCDReference(Reference):
         old = self.w["classifier.weight"].detach()
         self.num_old = 0 if self.stage == 0 else len(old)
         if (more := num_categories - len(old)) > 0:
-            width = old.shape[1]
-            noise = torch.rand(more, width, generator=torch_generator("objective", self.t.seed, self.stage))
-            self.w["classifier.weight"] = torch.cat([old, self.placed((2 * noise - 1) / math.sqrt(width))])
+            self.w["classifier.weight"] = torch.cat([old, self.placed(self.uniform(more))])
+
+    def uniform(self, count: int) -> Tensor:
+        """Rows as torch draws those of a linear layer."""
+        width, generator = self.nets.config.hidden_size, torch_generator("objective", self.t.seed, self.stage)
+        return (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
 
     def placed(self, rows: Tensor) -> Tensor:
         """What new rows become."""
         return rows.double()
 
+    def logits(self, raw: Tensor) -> Tensor:
+        """Cosines of features as they come with every row."""
+        return unit(raw) @ unit(self.w["classifier.weight"]).T
+
+    def features(self) -> Tensor:
+        """Unit features of all images of the stage, in the fixed view."""
+        return unit(self.nets.plain(self.w, self.fixed)[0]).detach()
+
+    def answers(self) -> Tensor:
+        """Its own answer for each of them."""
+        return self.logits(self.features()).argmax(1)
+
+
+class SimGCDReference(ClassifierReference):
+    """Self-distillation, an even mean answer and InfoNCE of the MLP; at stage 0 cross-entropy and SupCon besides."""
+
     def loss(self, pixels: Tensor, labels: Tensor | None, epoch: int) -> Tensor:
         """All terms."""
         raw, options = self.nets.plain(self.w, pixels)[0], self.nets.model
         z, n = bottleneck(self.w, raw), len(pixels) // 2
-        logits = unit(raw) @ unit(self.w["classifier.weight"]).T
+        logits = self.logits(raw)
         answers = (logits / options.student_temperature).softmax(1)
         loss = self.spread(answers.mean(0))
         for own, other in ((slice(n), slice(n, None)), (slice(n, None), slice(n))):
@@ -80,10 +106,8 @@ class HappyReference(SimGCDReference):
         """The centres with the least cosine to any old row, as long as drawn rows are on average."""
         old = self.w["classifier.weight"].detach()
         count = len(old) + len(rows)
-        features = unit(self.nets.plain(self.w, self.fixed)[0]).detach().float().numpy()
-        centres = torch.from_numpy(
-            KMeans(count, n_init="auto", random_state=0).fit(features).cluster_centers_
-        )
+        kmeans = KMeans(count, n_init="auto", random_state=0).fit(self.features().float().numpy())
+        centres = torch.from_numpy(kmeans.cluster_centers_)
         similar = (unit(centres.double()) @ unit(old).T).max(1).values
         return rows.norm(dim=1).mean() * unit(centres.double())[similar.argsort()[: len(rows)]]
 
@@ -122,8 +146,8 @@ class HappyReference(SimGCDReference):
     def end(self) -> None:
         """Means of the classes that are new, and how far features of stage 0 lie from theirs."""
         rows = unit(self.w["classifier.weight"].detach())
-        features = unit(self.nets.plain(self.w, self.fixed)[0]).detach()
-        own = self.labels if self.stage == 0 else (features @ rows.T).argmax(1)
+        features = self.features()
+        own = self.labels if self.stage == 0 else self.answers()
         members = [features[own == number] for number in range(self.num_old, len(rows))]
         means = [
             unit(each.mean(0)) if len(each) else rows[self.num_old + place]

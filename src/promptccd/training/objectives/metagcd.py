@@ -107,8 +107,12 @@ class MetaGCDObjective(ContrastiveObjective):
         return torch.stack(losses).mean()
 
     def _optimizer(self, rate: float) -> torch.optim.SGD:
-        momentum, decay = self.arguments.momentum, self.arguments.weight_decay
-        return torch.optim.SGD(self._learning(), lr=rate, momentum=momentum, weight_decay=decay)
+        decay, of_all = self.arguments.weight_decay, self.arguments.decay_vectors
+        groups = [
+            {"params": [each], "weight_decay": decay if each.ndim > 1 or of_all else 0.0}
+            for each in self._learning()
+        ]
+        return torch.optim.SGD(groups, lr=rate, momentum=self.arguments.momentum)
 
     def _learning(self) -> list[torch.nn.Parameter]:
         return [each for role in self.model.learning().values() for each in role]
