@@ -68,13 +68,13 @@ class Reference:
             share = 1.0 if self.stage == 0 else t.discovery_learning_rate / t.learning_rate
             share *= last + (1 - last) * (1 + math.cos(math.pi * epoch / epochs)) / 2
             order = numpy_generator("order", t.seed, self.stage, epoch).permutation(len(stage))
-            for step, first in enumerate(range(0, len(order), t.batch_size)):
-                rows, self.step = order[first : first + t.batch_size], step
+            for step, first in enumerate(range(0, len(order), self.most_rows)):
+                rows, self.step = order[first : first + self.most_rows], step
                 if len(rows) < self.least_rows:
                     continue
-                pixels = self.drawn([images[row] for row in rows], stage.sample_ids[rows], epoch)
+                pixels, labels = self.shown(images, stage.sample_ids, rows, epoch)
                 self.w |= {name: self.w[name].detach().requires_grad_() for name in learning}
-                loss = self.loss(pixels, self.labels[rows] if self.stage == 0 else None, epoch)
+                loss = self.loss(pixels, labels, epoch)
                 found = torch.autograd.grad(loss, [self.w[name] for name in learning])
                 gradients = self.clipped(dict(zip(learning, found, strict=True)))
                 for name, gradient in gradients.items():
@@ -89,6 +89,18 @@ class Reference:
         parts = [f"mixture.{part}" for part in ("means", "variances", "log_weights", "floor")]
         ended = {name: self.w[name] for name in self.names} | self.extra
         return ended | dict(zip(parts, self.nets.mixture, strict=False))
+
+    @property
+    def most_rows(self) -> int:
+        """Images of a stage in a step."""
+        return self.t.batch_size
+
+    def shown(
+        self, images: list[Any], sample_ids: Any, rows: Any, epoch: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Views of some images of a stage, and their labels."""
+        pixels = self.drawn([images[row] for row in rows], [(int(each),) for each in sample_ids[rows]], epoch)
+        return pixels, self.labels[rows] if self.stage == 0 else None
 
     @property
     def least_rows(self) -> int:
@@ -110,9 +122,9 @@ class Reference:
             gradients |= {name: gradients[name] * shorter for name in names}
         return gradients
 
-    def drawn(self, images: list[Any], sample_ids: Any, epoch: int) -> Tensor:
+    def drawn(self, images: list[Any], places: list[tuple[int, ...]], epoch: int) -> Tensor:
         """View 1 of all images, then view 2 of all: ``(2B, 3, S, S)``."""
-        keys = [("view", self.t.seed, self.stage, epoch, int(sample)) for sample in sample_ids]
+        keys = [("view", self.t.seed, self.stage, epoch, *place) for place in places]
         generators = [numpy_generator(*key) for key in keys]
         pairs = [self.training_views(*drawing) for drawing in zip(images, generators, strict=True)]
         return viewing.normalise(torch.stack(pairs, dim=1).flatten(0, 1)).double()
@@ -123,10 +135,16 @@ class Reference:
         z, rows = self.nets.project(self.w, features), torch.arange(len(pixels))
         loss = eq5(z, rows[:, None] == rows.roll(len(rows) // 2), self.t.temperature_unsupervised)
         if labels is not None:
-            both, share = torch.cat([labels, labels]), self.t.supervised_weight
-            same = (both[:, None] == both) & (rows[:, None] != rows)
-            loss = (1 - share) * loss + share * eq5(z, same, self.t.temperature_supervised)
+            share = self.t.supervised_weight
+            loss = (1 - share) * loss + share * self.supervised(z, labels)
         return loss + added
+
+    def supervised(self, z: Tensor, labels: Tensor) -> Tensor:
+        """Eq. 5 with the label as what is alike, among those that have one."""
+        both = torch.cat([labels, labels])
+        z, both = z[both >= 0], both[both >= 0]
+        same = (both[:, None] == both) & ~torch.eye(len(z), dtype=torch.bool)
+        return eq5(z, same, self.t.temperature_supervised)
 
     @torch.no_grad()
     def refit(self, epoch: int, count: int) -> None:

@@ -18,7 +18,7 @@ class SimGCDReference(Reference):
     @property
     def least_rows(self) -> int:
         """Half a batch: the mean answer over fewer is noise."""
-        return math.ceil(self.t.batch_size / 2)
+        return math.ceil(self.most_rows / 2)
 
     def begin(self, num_categories: int) -> None:
         """Rows of the new categories, as torch draws those of a linear layer."""
@@ -47,8 +47,8 @@ class SimGCDReference(Reference):
         loss = loss + eq5(z, rows[:, None] == rows.roll(n), self.t.temperature_unsupervised)
         if labels is not None:
             both, share = torch.cat([labels, labels]), self.t.supervised_weight
-            same = (both[:, None] == both) & (rows[:, None] != rows)
-            taught = -answers[rows, both].log().mean() + eq5(z, same, self.t.temperature_supervised)
+            asked = answers[rows, both.clamp(min=0)][both >= 0]
+            taught = -asked.log().mean() + self.supervised(z, labels)
             return (1 - share) * loss + share * taught
         return loss + self.kept(raw, pixels, epoch)
 

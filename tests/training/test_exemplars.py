@@ -261,7 +261,8 @@ VISION = {"model_type": "dinov2", **TINY_BACKBONE}
 def loss_of(variant: str, model: GCDModel | SimGCDModel, pixels: Tensor, labels: Tensor | None) -> dict:
     context = StageContext(images=None, labels=labels)
     objective = METHODS[variant].objective(model, context, ARGUMENTS, Accelerator(cpu=True), None)
-    return training_loss(model, objective, Batch(pixels, labels, POSITIONS), epoch=0)
+    parts = training_loss(model, objective, Batch(pixels, labels, POSITIONS), epoch=0)
+    return {name: value.detach() for name, value in parts.items()}
 
 
 def supervised(embeddings: Tensor, labels: list[int]) -> Tensor:

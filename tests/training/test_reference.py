@@ -34,6 +34,7 @@ from tests.order_one import drawn, lively_backbone
 from tests.training.reference import Reference
 from tests.training.reference_classifiers import HappyReference, SimGCDReference
 from tests.training.reference_networks import Networks
+from tests.training.reference_replay import GCDReplayReference, SimGCDReplayReference
 
 Values = dict[str, Any]
 Weights = dict[str, Tensor]
@@ -96,6 +97,8 @@ ANSWERS: Values = {
     "teacher_temperature": 0.1,
     "teacher_epochs": 2,
 }
+# Ten images, four a step. A supervised loss over so few is steep: a larger rate would make much of rounding.
+REPLAY: Values = {"exemplars_per_class": 5, "exemplar_share": 0.5, "discovery_learning_rate": 0.02}
 HAPPY: Values = {"discovery_temperature": 0.2, "hardness_temperature": 0.4}
 # The forward of the reference, the sections of the recipe.
 METHODS: dict[str, tuple[str, Values, Values]] = {
@@ -109,8 +112,16 @@ METHODS: dict[str, tuple[str, Values, Values]] = {
     "parts": ("parts", {"variant": "promptccd-pp", **PARTS}, {}),
     "simgcd": ("plain", {"variant": "simgcd", "options": ANSWERS}, CLASSIFIED),
     "happy": ("plain", {"variant": "happy", "options": ANSWERS | HAPPY}, CLASSIFIED),
+    "gcd-replay": ("plain", {"variant": "promptccd-gcd"}, REPLAY),
+    "simgcd-replay": ("plain", {"variant": "simgcd", "options": ANSWERS}, CLASSIFIED | REPLAY),
 }
-REFERENCES: dict[str, type[Reference]] = {"simgcd": SimGCDReference, "happy": HappyReference}
+REFERENCES: dict[str, type[Reference]] = {
+    "simgcd": SimGCDReference,
+    "happy": HappyReference,
+    "gcd-replay": GCDReplayReference,
+    "simgcd-replay": SimGCDReplayReference,
+}
+SLOW = ("gcd-replay", "simgcd-replay")
 
 
 def pictures(num_categories: int, per_category: int) -> Dataset:
@@ -207,7 +218,9 @@ def assert_equal_to(expected: list[Weights], run: Path) -> None:
         assert apart[worst] < TOLERANCE, (stage, worst, apart[worst])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in METHODS]
+)
 def test_parameters_equal_those_of_the_reference(
     method: str, folder: Path, references: References, tmp_path: Path
 ) -> None:
@@ -285,7 +298,7 @@ def test_the_search_for_an_unknown_count_starts_beyond_the_known_categories(
 
 
 def test_the_reference_shares_no_code_with_what_it_holds() -> None:
-    for name in ("reference.py", "reference_networks.py", "reference_classifiers.py"):
+    for name in ("reference.py", "reference_networks.py", "reference_classifiers.py", "reference_replay.py"):
         text = Path(__file__).with_name(name).read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 200
         imported = set()

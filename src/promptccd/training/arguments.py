@@ -241,8 +241,7 @@ class TrainingArguments:
         prompt_warmup_epochs: first epoch in which mixture prompts act; learnt ones act from the first.
         replay_samples: features drawn per component of the last stage's mixture for every fit.
         exemplars_per_class: images of a category that later stages are shown again, half of every batch, where a method
-            takes them (``promptccd-gcd``, ``simgcd``, ``grow-merge``); 0 for none. The paper says of it only that
-            there are some.
+            takes them, as GCD and SimGCD do; 0 for none. The paper says of its replay only that there are some.
         exemplar_share: the most of a category's images that are, rounded up.
         exemplar_choice: which: ``nearest_centre``, next to the category's mean feature, or ``random``.
         exemplar_labels: whether their labels take part: those of stage 0, of later stages what the method said.

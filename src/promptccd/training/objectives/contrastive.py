@@ -26,8 +26,9 @@ class ContrastiveObjective(Objective):
         loss = parts["info_nce"]
         if rows.labelled is not None:
             which, labels = rows.labelled
-            among = similarities_among(similarities, which, len(rows.bottleneck))
-            parts["supervised"] = supervised_contrastive_loss(among, labels, options.temperature_supervised)
+            parts["supervised"] = supervised_contrastive_loss(
+                rows.among(similarities, which), labels, options.temperature_supervised
+            )
             loss = torch.lerp(loss, parts["supervised"], options.supervised_weight)
         for name, values in self.model.auxiliary_losses(rows.output).items():
             parts[name] = rows.mean_of(values)
@@ -71,12 +72,6 @@ def supervised_contrastive_loss(similarities: Tensor, labels: Tensor, temperatur
     positive = (both[:, None] == both[None, :]).fill_diagonal_(False)
     # The diagonal holds log 0: it must not be multiplied by its weight 0, but masked out.
     return -(log_probabilities.masked_fill(~positive, 0.0).sum(1) / positive.sum(1)).mean()
-
-
-def similarities_among(similarities: Tensor, images: Tensor | slice, num_views: int) -> Tensor:
-    """Those of the views of some images, ``(V * b, V * b)``, of all ``(V * B, V * B)``; both view-major."""
-    by_view = similarities.unflatten(1, (num_views, -1)).unflatten(0, (num_views, -1))  # (V, B, V, B)
-    return by_view[:, images][..., images].flatten(2).flatten(0, 1)
 
 
 def _without_self(similarities: Tensor) -> Tensor:

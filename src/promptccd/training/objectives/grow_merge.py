@@ -15,7 +15,6 @@ from promptccd.training.devices import same_on_all
 from promptccd.training.objectives.contrastive import (
     ContrastiveObjective,
     info_nce_loss,
-    similarities_among,
     supervised_contrastive_loss,
 )
 from promptccd.training.objectives.objective import Method, Rows
@@ -77,9 +76,8 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
             parts["pairs"] = pair_loss(answers, positive) if len(positive) else answers.sum()
         if rows.labelled is not None:
             which, labels = rows.labelled
-            among = similarities_among(similarities, which, len(rows.bottleneck))
             parts["supervised"] = supervised_contrastive_loss(
-                among, labels, self.arguments.temperature_supervised
+                rows.among(similarities, which), labels, self.arguments.temperature_supervised
             )
         loss = torch.stack(list(parts.values())).sum()
         if self.model.config.num_clusters:

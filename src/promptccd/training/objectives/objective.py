@@ -81,6 +81,12 @@ class Rows:
         assert self.output.features is not None
         return self.of_all(self.output.features)
 
+    def among(self, similarities: Tensor, images: Tensor | slice) -> Tensor:
+        """Similarities of the views of some images, of those of all ``(V * B, V * B)``; both view-major."""
+        views = len(self.bottleneck), -1
+        by_view = similarities.unflatten(1, views).unflatten(0, views)  # (V, B, V, B)
+        return by_view[:, images][..., images].flatten(2).flatten(0, 1)
+
     def of_all(self, values: Tensor) -> Tensor:
         """What there is per view of this process's share, ``(V * b, ...)``, of the whole batch: ``(V, B, ...)``."""
         views, images = self.bottleneck.shape[:2]

@@ -13,7 +13,6 @@ from promptccd.models.modeling_simgcd import SelfDistillationConfig
 from promptccd.training.objectives.contrastive import (
     ContrastiveObjective,
     info_nce_loss,
-    similarities_among,
     supervised_contrastive_loss,
 )
 from promptccd.training.objectives.objective import Objective, Rows
@@ -97,9 +96,8 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
             parts["classification"] = F.cross_entropy(
                 logits[:, which].flatten(0, 1) / self.config.student_temperature, labels.repeat(len(logits))
             )
-            among = similarities_among(similarities, which, len(logits))
             parts["supervised"] = supervised_contrastive_loss(
-                among, labels, self.arguments.temperature_supervised
+                rows.among(similarities, which), labels, self.arguments.temperature_supervised
             )
             taught = parts["classification"] + parts["supervised"]
             loss = torch.lerp(loss, taught, self.arguments.supervised_weight)
