@@ -17,7 +17,7 @@ from promptccd import clustering
 from promptccd.data import views as viewing
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
 from promptccd.data.stages import Stage
-from tests.training.reference_networks import Networks, Weights, covariances, unit
+from tests.training.reference_networks import Networks, Weights, covariances, eq5, role, unit
 
 
 class Reference:
@@ -67,9 +67,8 @@ class Reference:
                 self.refit(epoch, stage.num_categories)
             self.begin_epoch()
             order = numpy_generator("order", t.seed, self.stage, epoch).permutation(len(stage))
-            for step, first in enumerate(range(0, len(order), self.most_rows)):
-                rows, self.step = order[first : first + self.most_rows], step
-                self.positions = rows
+            for self.step, first in enumerate(range(0, len(order), self.most_rows)):
+                self.positions = rows = order[first : first + self.most_rows]
                 if len(rows) < self.least_rows:
                     continue
                 pixels, labels = self.shown(images, stage.sample_ids, rows, epoch)
@@ -93,11 +92,9 @@ class Reference:
         """Images of a stage in a step."""
         return self.t.batch_size
 
-    def shown(
-        self, images: list[Any], sample_ids: Any, rows: Any, epoch: int
-    ) -> tuple[Tensor, Tensor | None]:
+    def shown(self, images: list[Any], ids: Any, rows: Any, epoch: int) -> tuple[Tensor, Tensor | None]:
         """Views of some images of a stage, and their labels."""
-        pixels = self.drawn([images[row] for row in rows], [(int(each),) for each in sample_ids[rows]], epoch)
+        pixels = self.drawn([images[row] for row in rows], ids[rows], epoch)
         return pixels, self.labels[rows] if self.stage == 0 else None
 
     @property
@@ -138,9 +135,10 @@ class Reference:
             gradients |= {name: gradients[name] * shorter for name in names}
         return gradients
 
-    def drawn(self, images: list[Any], places: list[tuple[int, ...]], epoch: int) -> Tensor:
-        """View 1 of all images, then view 2 of all: ``(2B, 3, S, S)``."""
-        keys = [("view", self.t.seed, self.stage, epoch, *place) for place in places]
+    def drawn(self, images: list[Any], sample_ids: Any, epoch: int, laps: Any = None) -> Tensor:
+        """View 1 of all images, then view 2 of all: ``(2B, 3, S, S)``; a lap shows an image of the memory again."""
+        keys = [("view", self.t.seed, self.stage, epoch, int(sample)) for sample in sample_ids]
+        keys = keys if laps is None else [(*key, lap) for key, lap in zip(keys, laps, strict=True)]
         generators = [numpy_generator(*key) for key in keys]
         pairs = [self.training_views(*drawing) for drawing in zip(images, generators, strict=True)]
         return viewing.normalise(torch.stack(pairs, dim=1).flatten(0, 1)).double()
@@ -199,18 +197,3 @@ class Reference:
         patches = self.nets.run(self.nets.pretrained, tokens)[0][:, 1:].float()
         count, seed = self.nets.model.num_parts, self.t.seed
         self.nets.parts_fit = clustering.fit_part_labels(patches, grid, count, seed=seed)
-
-
-def role(name: str) -> str:
-    """What a parameter is, for rates of its own."""
-    if name.startswith(("classifier.", "novel.")):
-        return "classifier"
-    kinds = {"keys": "key", "prompts": "prompt", "general": "prompt", "experts": "prompt", "values": "prompt"}
-    return "router" if name.startswith("router.") else kinds.get(name.split(".")[-1], "model")
-
-
-def eq5(z: Tensor, positive: Tensor, temperature: float) -> Tensor:
-    """Eq. 5: minus the log of a positive's share among all other rows, mean over positives, mean over rows."""
-    similar = (z @ z.T / temperature).exp() * (1 - torch.eye(len(z)))
-    logs = torch.where(positive, similar / similar.sum(1, keepdim=True), 1.0).log()
-    return -(logs.sum(1) / positive.sum(1)).mean()

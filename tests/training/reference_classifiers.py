@@ -9,8 +9,8 @@ from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stages import Stage
-from tests.training.reference import Reference, eq5
-from tests.training.reference_networks import Weights, linear, unit
+from tests.training.reference import Reference
+from tests.training.reference_networks import Weights, eq5, linear, unit
 
 NATIVE = "native answers"
 

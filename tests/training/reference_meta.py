@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from tests.training.reference import Reference, eq5
-from tests.training.reference_networks import Weights
+from tests.training.reference import Reference
+from tests.training.reference_networks import Weights, eq5
 
 
 class MetaReference(Reference):

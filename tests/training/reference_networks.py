@@ -181,3 +181,18 @@ def norm(w: Weights, name: str, x: Tensor, eps: float = 1e-6) -> Tensor:
 
 def unit(x: Tensor) -> Tensor:
     return x / x.norm(dim=-1, keepdim=True)
+
+
+def role(name: str) -> str:
+    """What a parameter is, for rates of its own."""
+    if name.startswith(("classifier.", "novel.")):
+        return "classifier"
+    kinds = {"keys": "key", "prompts": "prompt", "general": "prompt", "experts": "prompt", "values": "prompt"}
+    return "router" if name.startswith("router.") else kinds.get(name.split(".")[-1], "model")
+
+
+def eq5(z: Tensor, positive: Tensor, temperature: float) -> Tensor:
+    """Eq. 5: minus the log of a positive's share among all other rows, mean over positives, mean over rows."""
+    similar = (z @ z.T / temperature).exp() * (1 - torch.eye(len(z)))
+    logs = torch.where(positive, similar / similar.sum(1, keepdim=True), 1.0).log()
+    return -(logs.sum(1) / positive.sum(1)).mean()

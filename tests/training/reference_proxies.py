@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stages import Stage
-from tests.training.reference import role
 from tests.training.reference_classifiers import ClassifierReference
-from tests.training.reference_networks import Weights, unit
+from tests.training.reference_networks import Weights, role, unit
 
 
 class ProxyReference(ClassifierReference):

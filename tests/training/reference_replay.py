@@ -26,11 +26,9 @@ class GCDReplayReference(Reference):
         """The larger half at the stage without labels."""
         return self.t.batch_size if self.stage == 0 else math.ceil(self.t.batch_size / 2)
 
-    def shown(
-        self, images: list[Any], sample_ids: Any, rows: Any, epoch: int
-    ) -> tuple[Tensor, Tensor | None]:
+    def shown(self, images: list[Any], ids: Any, rows: Any, epoch: int) -> tuple[Tensor, Tensor | None]:
         """See the base class; the memory comes round by round, in another order each, and with other views."""
-        pixels, labels = super().shown(images, sample_ids, rows, epoch)
+        pixels, labels = super().shown(images, ids, rows, epoch)
         if self.stage == 0:
             return pixels, labels
         others, again = self.t.batch_size // 2, []
@@ -38,13 +36,10 @@ class GCDReplayReference(Reference):
             lap, turn = divmod(place, len(self.kept))
             order = numpy_generator("exemplar order", self.t.seed, self.stage, epoch, lap)
             again.append((*self.kept[order.permutation(len(self.kept))[turn]], lap))
-        views = self.drawn(
-            [image for image, _, _, _ in again], [(sample, lap) for _, sample, _, lap in again], epoch
-        )
+        memory, sample_ids, kept, laps = zip(*again, strict=True)
+        views = self.drawn(memory, sample_ids, epoch, laps)
         one, other, first, second = *pixels.chunk(2), *views.chunk(2)
-        return torch.cat([one, first, other, second]), torch.tensor(
-            [-1] * len(rows) + [label for _, _, label, _ in again]
-        )
+        return torch.cat([one, first, other, second]), torch.tensor([-1] * len(rows) + list(kept))
 
     @torch.no_grad()
     def end(self) -> None:

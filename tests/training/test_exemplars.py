@@ -33,7 +33,7 @@ from promptccd.training.step import (
     training_loss,
 )
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
-from tests.training.reference import eq5
+from tests.training.reference_networks import eq5
 
 NOTHING = Exemplars(*4 * [np.zeros(0, dtype=np.int64)])
 

@@ -18,8 +18,7 @@ from promptccd.training.objectives import StageContext
 from promptccd.training.step import Batch, training_loss
 from tests.conftest import TINY_HEAD
 from tests.order_one import LIVELY_BACKBONE, fill
-from tests.training.reference import eq5
-from tests.training.reference_networks import Networks, Weights
+from tests.training.reference_networks import Networks, Weights, eq5
 
 ARGUMENTS = TrainingArguments(
     temperature_unsupervised=0.7, temperature_supervised=0.3, supervised_weight=0.35, prompt_warmup_epochs=1
