@@ -67,8 +67,9 @@ class Reference:
                 self.refit(epoch, stage.num_categories)
             self.begin_epoch()
             order = numpy_generator("order", t.seed, self.stage, epoch).permutation(len(stage))
-            for self.step, first in enumerate(range(0, len(order), self.most_rows)):
-                self.positions = rows = order[first : first + self.most_rows]
+            for step, first in enumerate(range(0, len(order), self.most_rows)):
+                rows = order[first : first + self.most_rows]
+                self.step, self.positions = step, rows
                 if len(rows) < self.least_rows:
                     continue
                 pixels, labels = self.shown(images, stage.sample_ids, rows, epoch)
