@@ -233,6 +233,7 @@ class OneSum(ContrastiveObjective):
         return {"loss": super().losses(rows)["loss"]}
 
 
+@pytest.mark.slow
 def test_an_objective_over_a_model_that_is_there(
     recipe_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

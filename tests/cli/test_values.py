@@ -124,6 +124,7 @@ DEFAULTS = {
         "final_learning_rate_factor": 1e-3,
         "momentum": 0.9, "weight_decay": 5e-5, "temperature_unsupervised": 1.0, "temperature_supervised": 0.07,
         "supervised_weight": 0.35, "refit_every": 30, "prompt_warmup_epochs": 30, "replay_samples": 100,
+        "exemplars_per_class": 0, "exemplar_share": 0.2,
         "mixture_floor": 0.01, "kmeans_restarts": 100, "init_components": 0, "num_workers": 0,
         "feature_batch_size": 256, "save_steps": 200,
     },

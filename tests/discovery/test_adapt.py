@@ -101,6 +101,7 @@ def test_what_training_moved_is_measured_by_nobody(session, albums):
     assert session.model.spread is None
 
 
+@pytest.mark.slow
 def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache, tmp_path):
     for name in ("a", "b"):
         session = DiscoverySession.open(stage0, cache=cache)

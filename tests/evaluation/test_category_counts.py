@@ -17,7 +17,9 @@ SETTING = Setting(known=10, new=5, images=24, imbalance=1, seed=4, width=96, pow
 ARGUMENTS = TrainingArguments(replay_samples=12, seed=3)
 
 
-@pytest.mark.parametrize("prior", ["paper", pytest.param("matched", marks=pytest.mark.slow), "calibrated"])
+@pytest.mark.parametrize(
+    "prior", ["paper", *(pytest.param(prior, marks=pytest.mark.slow) for prior in ("matched", "calibrated"))]
+)
 def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     given = simulated(SETTING)
     counting = COUNTS["split_merge"](replace(ARGUMENTS, category_count="split_merge", count_prior=prior))

@@ -177,13 +177,13 @@ def test_numbers_of_categories_are_shared_but_by_a_method_that_counts(tmp_path: 
     assert given == {
         (name, method): counts[name]
         for name in counts
-        for method in ("promptccd-gcd", "metagcd", "pa-cgcd", "promptccd")
+        for method in ("promptccd-gcd", "grow-merge", "metagcd", "pa-cgcd", "promptccd")
         if (name, method) != ("unknown_c_gpc", "promptccd")
     } | {("unknown_c_gpc", "promptccd-u"): "split_merge"}
     assert {cell.recipe.model.backbone for entry in entries for cell in entry.cells} == {
         "facebook/dino-vitb16"
     }
-    assert len({cell.name for entry in entries for cell in entry.cells}) == 8
+    assert len({cell.name for entry in entries for cell in entry.cells}) == 10
 
 
 @pytest.mark.slow
@@ -204,11 +204,16 @@ def test_a_trial_keeps_the_proportions_of_every_table(name: str, tmp_path: Path)
                 assert data.class_blocks[0] == round(20 * cell.recipe.data.category_ratio)
 
 
+def recipes_without(method: str, folder: Path) -> Path:
+    """All recipes but those of a method."""
+    path = shutil.copytree(RECIPES, folder / "recipes")
+    (path / "methods" / f"{method}.yaml").unlink()
+    return Path(path)
+
+
 def test_a_method_appears_as_soon_as_it_has_a_recipe(tmp_path: Path) -> None:
-    folder = tmp_path / "recipes"
-    shutil.copytree(RECIPES, folder)
+    folder = recipes_without("gcd-replay", tmp_path)
     wanted: dict[str, Any] = {"methods": ["gcd-replay"], "places": {"cifar100": "/elsewhere"}}
-    (folder / "methods" / "gcd-replay.yaml").unlink(missing_ok=True)
     (entry,) = plan(tmp_path, recipes=folder, **wanted).entries("main")
     assert entry.cells == ()
     assert entry.notes == ["gcd-replay is not built: the paper's figures alone."]
@@ -284,7 +289,8 @@ def test_what_a_table_has_not_is_refused(words: list[str], message: str, capsys)
 
 
 def test_a_dry_run_fetches_nothing_and_lists_the_cells(tmp_path: Path, capsys) -> None:
-    words = ["sweep", "--table", "splits", "--seeds", "1", "7", "--config", str(RECIPES), "--dry-run"]
+    recipes = str(recipes_without("grow-merge", tmp_path))
+    words = ["sweep", "--table", "splits", "--seeds", "1", "7", "--config", recipes, "--dry-run"]
     assert main([*words, "--out", str(tmp_path / "runs"), "--methods", "promptccd", "grow-merge"]) == 0
     said = capsys.readouterr().out
     assert "6 cells" in said
@@ -321,7 +327,7 @@ def twenty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def sweep(table: str, data: Path, out: Path, *words: str) -> list[str]:
+def sweep(table: str, data: Path, out: Path, *words: str, recipes: Path = RECIPES) -> list[str]:
     head = [word for name, value in TINY_HEAD.items() for word in (f"--{name}", str(value))]
     quick = [
         "--epochs",
@@ -334,14 +340,15 @@ def sweep(table: str, data: Path, out: Path, *words: str) -> list[str]:
         "2",
     ]
     tiny = ["--backbone_config", json.dumps(TINY_BACKBONE), "--image_size", "16", "--resize_size", "18"]
-    place = ["--config", str(RECIPES), "--out", str(out), "--datasets", f"cifar100={data}", "imagenet100"]
+    place = ["--config", str(recipes), "--out", str(out), "--datasets", f"cifar100={data}", "imagenet100"]
     return ["sweep", "--table", table, "--small", "--seeds", "1", "2", *place, *head, *quick, *tiny, *words]
 
 
 @pytest.mark.slow
 def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "main"
-    words = sweep("main", twenty, out, "--methods", "promptccd-gcd", "happy", "grow-merge")
+    methods = ["--methods", "promptccd-gcd", "happy", "grow-merge"]
+    words = sweep("main", twenty, out, *methods, recipes=recipes_without("grow-merge", tmp_path))
     assert main([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((out / "results.json").read_text())

@@ -88,6 +88,7 @@ def test_a_refused_token_is_not_shown_even_by_the_traceback(
     assert CANARY not in result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.fault(36)
 def test_a_pickle_in_a_repository_is_refused_unopened(recipe_values: dict, hub: Hub, tmp_path: Path) -> None:
     train_run(Recipe.from_dict(recipe_values))

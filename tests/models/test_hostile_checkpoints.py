@@ -208,6 +208,7 @@ def test_the_pipeline_refuses_it(given: Case, honest: Path, process: Limited, tm
     assert theirs
 
 
+@pytest.mark.slow
 @pytest.mark.fault(37)
 def test_a_foreign_processor_brings_up_no_question_in_the_pipeline(
     honest: Path, process: Limited, tmp_path: Path

@@ -200,6 +200,7 @@ def test_predictions_that_are_no_numbers_stop_with_the_code_of_diverged_weights(
         predict_folder(model, stage, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4)
 def test_a_training_that_does_not_fit_on_the_disk_is_refused_before_it_begins(
     values: Values, tmp_path: Path, monkeypatch

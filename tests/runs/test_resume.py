@@ -291,6 +291,7 @@ def test_bf16_is_the_precision_from_end_to_end(recipe_values: Values, tmp_path: 
     assert expected["bfloat16"] != pytest.approx(expected["float32"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_model_without_prompts_trains_by_the_same_loop(quick_values: Values, tmp_path: Path) -> None:
     from promptccd import GCDModel
     from promptccd.runs import load_model

@@ -212,6 +212,7 @@ def test_prompts_that_do_nothing_are_said_in_log_manifest_and_card(
     assert ("this is the method without prompts" in caplog.text) == said
 
 
+@pytest.mark.slow
 def test_a_run_says_which_components_it_knows_before_it_names_the_others(
     image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,7 +218,7 @@ REFERENCES: dict[str, type[Reference]] = {
     "pa-cgcd, two humps": ProxyReference,
     "metagcd": MetaReference,
 }
-QUICK = ("gcd", "mixture", "parts", "happy")
+QUICK = ("gcd", "mixture", "parts")
 # One new category, or two old ones, hide terms of these; and features that are nearly alike, those of the first three.
 APART = ("orca", "rankstats", "frost")
 WITH_MORE_CATEGORIES = (*APART, "pa-cgcd", "pa-cgcd, two humps", "metagcd")

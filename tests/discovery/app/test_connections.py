@@ -151,6 +151,7 @@ def test_who_does_not_read_the_answer_is_closed() -> None:
         assert get(host, port) == 200
 
 
+@pytest.mark.slow
 def test_a_full_server_gives_up_who_keeps_it_waiting_and_nobody_else() -> None:
     with served(connections=6) as (host, port, server):
         streaming = [threading.Thread(target=get, args=(host, port, "/stream?15")) for _ in range(3)]
