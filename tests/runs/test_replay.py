@@ -161,10 +161,24 @@ def test_an_exemplar_that_is_not_there_is_left_out_with_a_word(
 def test_a_memory_that_was_altered_or_never_kept_is_refused(run: RunDirectory, tmp_path: Path) -> None:
     recipe = begun_again(run, tmp_path / "again", 3)
     path = tmp_path / "again" / "stage2" / EXEMPLARS
-    path.write_text("{}")
-    sum_again(path.parent)
-    with pytest.raises(RunError, match=r"exemplars.json is damaged"):
-        train_run(recipe)
+    values = json.loads(path.read_text())
+    for damage in (
+        {},
+        values | {"class_ids": [-1, *values["class_ids"][1:]]},
+        values | {"category_ids": [2**40, *values["category_ids"][1:]]},
+        values | {"stages": values["stages"][1:]},
+    ):
+        path.write_text(json.dumps(damage))
+        sum_again(path.parent)
+        with pytest.raises(RunError, match=r"exemplars.json is damaged"):
+            train_run(recipe)
+    if run.recipe.model.variant == "simgcd":
+        path.write_text(json.dumps(values | {"class_ids": [77, *values["class_ids"][1:]]}))
+        sum_again(path.parent)
+        with pytest.raises(
+            RunError, match="shows images of class 77 again, but its classifier has 4 classes"
+        ):
+            train_run(recipe)
     path.unlink()
     sum_again(path.parent)
     with pytest.raises(RunError, match="has no exemplars.json: it was trained without exemplars_per_class"):

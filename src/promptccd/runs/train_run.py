@@ -22,7 +22,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.table_files import image_roots
 from promptccd.data.views import TrainingViews
-from promptccd.errors import ConfigurationError, DeviceError, OutOfMemoryError, SplitMismatchError
+from promptccd.errors import ConfigurationError, DeviceError, OutOfMemoryError, RunError, SplitMismatchError
 from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
@@ -226,7 +226,11 @@ class _Run:
         trainer = StageTrainer(
             model,
             StageContext(
-                images, labels, replay, None if count is None else count.count, self._memory(stage.index)
+                images,
+                labels,
+                replay,
+                None if count is None else count.count,
+                self._memory(model, stage.index),
             ),
             method.objective,
             arguments=self.recipe.training,
@@ -386,13 +390,21 @@ class _Run:
             return None
         return model.replay(count, torch_generator("replay", seed, stage))
 
-    def _memory(self, stage: int) -> Memory | None:
-        """What a stage is shown again, under the labels that it has by now."""
+    def _memory(self, model: CategoryDiscoveryModel, stage: int) -> Memory | None:
+        """What a stage is shown again, under the labels that it has by now, by the model before it."""
         training = self.recipe.training
         if stage == 0 or not training.exemplars_per_class:
             return None
         exemplars = load_exemplars(self.run.stage(stage - 1))
         labels = exemplars.labels(self._settled(stage).category_of)
+        classes = getattr(
+            model.config, "num_classes", None
+        )  # of a classifier, which its labels have to be of
+        if classes is not None and labels.max(initial=NO_LABEL) >= classes:
+            raise RunError(
+                f"{self.run.stage(stage - 1)} shows images of class {labels.max()} again, but its classifier has "
+                f"{classes} classes: copy it again, or train the stage again."
+            )
         shown = labels if training.exemplar_labels else np.full_like(labels, NO_LABEL)
         return Memory.of(exemplars, shown, self.images[:stage])
 

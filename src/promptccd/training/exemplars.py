@@ -17,6 +17,7 @@ from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.stage_images import StageImages
+from promptccd.models.untrusted import MOST_CATEGORIES
 from promptccd.training.arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,12 @@ class Exemplars:
         except (AttributeError, TypeError, OverflowError) as error:
             raise ValueError(str(error)) from error
         if {each.shape for each in vars(found).values()} != {(found.sample_ids.size,)}:
-            raise ValueError("its lists are not of one length")
+            raise ValueError("its lists are not of one length.")
+        numbers = np.concatenate([found.category_ids, found.class_ids])
+        if any((each < 0).any() for each in vars(found).values()) or (numbers >= MOST_CATEGORIES).any():
+            raise ValueError(
+                f"a number in it is negative, or a category or class not below {MOST_CATEGORIES}."
+            )
         return found
 
     def labels(self, category_of: Callable[[int], int]) -> np.ndarray:
