@@ -31,7 +31,7 @@ def in_folder(values: dict, folder: Path, **training: object) -> Path:
     [
         ({}, {}),
         ({"variant": "promptccd-pp", "num_parts": 2}, {}),
-        ({"variant": "promptccd-gcd"}, {"exemplars_per_class": 3}),
+        ({"variant": "simgcd"}, {"exemplars_per_class": 3}),
     ],
     ids=["mixture", "parts", "replay"],
 )

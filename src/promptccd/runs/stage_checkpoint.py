@@ -41,6 +41,7 @@ def save_stage(
     card: str,
     registry: CategoryRegistry,
     exemplars: Exemplars | None = None,
+    class_ids: np.ndarray | None = None,
 ) -> None:
     """Write a stage's checkpoint, whole or not at all.
 
@@ -53,14 +54,15 @@ def save_stage(
         card: its model card, see `stage_card`.
         registry: its categories, and what people corrected so far.
         exemplars: images that later stages are shown again, where they are.
+        class_ids: what a classifier takes the images for, ``(N,)``, where there is one.
     """
 
     def fill(folder: Path) -> None:
         model.save_pretrained(folder)
         view.processor.save_pretrained(folder)
+        given = {"sample_ids": sample_ids, "category_ids": category_ids, "class_ids": class_ids}
         write_json(
-            folder / ASSIGNMENTS,
-            {"sample_ids": sample_ids.tolist(), "category_ids": category_ids.tolist()},
+            folder / ASSIGNMENTS, {name: each.tolist() for name, each in given.items() if each is not None}
         )
         if exemplars is not None:
             write_json(folder / EXEMPLARS, exemplars.to_dict())

@@ -275,6 +275,7 @@ class _Run:
         features = settled.of_placed([self._features(model, images) for images in self.images])
         protocol = self._protocol(settled)
         score: StageScore | None = None
+        own: Tensor | None = None  # what a classifier answers; at stage 0 there is the truth
         if isinstance(stage, LabelledStage):
             found = labelled_categories(features[0], protocol.assigned[0])
         else:
@@ -282,8 +283,7 @@ class _Run:
             found = protocol.discover(features, count.count)
             score = protocol.score(found, self._true_ids(stage), count)
             if (own := model.assign_natively(features[stage.index])) is not None:
-                native = clustering_accuracy(self._true_ids(stage), own.cpu(), range(self.stages.num_known))
-                score = replace(score, native=(native.all, native.old, native.new))
+                score = _beside(score, self._true_ids(stage), own.cpu().numpy(), self.stages.num_known)
             if count.is_estimate:
                 model.config.count_estimate = count.to_dict()
         registry, found = observe_stage(
@@ -311,7 +311,8 @@ class _Run:
             category_ids=found.category_ids,
             card=self._card(model, found, self._instruments(model, stage, found)),
             registry=registry,
-            exemplars=self._exemplars(model, settled, found, features[stage.index]),
+            exemplars=self._exemplars(settled, found, own, features[stage.index]),
+            class_ids=None if own is None else own.cpu().numpy(),
         )
 
     def _measure_spread(
@@ -409,13 +410,12 @@ class _Run:
         return Memory.of(exemplars, shown, self.images[:stage])
 
     def _exemplars(
-        self, model: CategoryDiscoveryModel, settled: SettledImages, found: Discovery, features: Tensor
+        self, settled: SettledImages, found: Discovery, own: Tensor | None, features: Tensor
     ) -> Exemplars | None:
         """The memory after a stage, of which classes that the method itself sees get images; none if it has none."""
         stage, nothing = len(settled.ids), np.zeros(0, dtype=np.int64)
         if not self.recipe.training.exemplars_per_class:
             return None
-        own = model.assign_natively(features) if stage else None  # stage 0 has the truth
         classes = found.category_ids if own is None else own.cpu().numpy()
         before = load_exemplars(self.run.stage(stage - 1)) if stage else Exemplars(*4 * [nothing])
         labels = before.labels(settled.category_of)
@@ -493,6 +493,14 @@ class _Run:
         return whole.nonzero().flatten().tolist()
 
 
+def _beside(
+    score: StageScore, true_ids: np.ndarray, class_ids: Sequence[int] | np.ndarray, num_known: int
+) -> StageScore:
+    """A row with what a classifier answers by itself beside it."""
+    native = clustering_accuracy(true_ids, class_ids, range(num_known))
+    return replace(score, native=(native.all, native.old, native.new))
+
+
 def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:
     """Score finished stages that have no row yet: their images were assigned where they were trained.
 
@@ -519,4 +527,7 @@ def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -
         config = load_configuration(run.stage(index))
         estimate = config.count_estimate
         limits = None if estimate is None else (estimate["low"], estimate["high"])
-        run.record(StageScore(index, *accuracy, len(config.category_ids), len(true_ids), limits))
+        score = StageScore(index, *accuracy, len(config.category_ids), len(true_ids), limits)
+        if (classes := given.get("class_ids")) is not None:
+            score = _beside(score, true_ids, classes, stages.num_known)
+        run.record(score)
