@@ -185,7 +185,7 @@ def unit(x: Tensor) -> Tensor:
 
 def role(name: str) -> str:
     """What a parameter is, for rates of its own."""
-    if name.startswith(("classifier.", "novel.")):
+    if name.startswith(("classifier.", "novel.", "clusters.")):
         return "classifier"
     kinds = {"keys": "key", "prompts": "prompt", "general": "prompt", "experts": "prompt", "values": "prompt"}
     return "router" if name.startswith("router.") else kinds.get(name.split(".")[-1], "model")

@@ -35,6 +35,7 @@ from tests.conftest import TINY_HEAD
 from tests.order_one import drawn, lively_backbone
 from tests.training.reference import Reference
 from tests.training.reference_classifiers import NATIVE, HappyReference, SimGCDReference
+from tests.training.reference_grow_merge import GrowMergeReference
 from tests.training.reference_meta import MetaReference
 from tests.training.reference_networks import Networks
 from tests.training.reference_pairs import FrostReference, ORCAReference, RankStatsReference
@@ -107,6 +108,7 @@ ANSWERS: Values = {
 }
 # Ten images, four a step. A supervised loss over so few is steep: a larger rate would make much of rounding.
 REPLAY: Values = {"exemplars_per_class": 5, "exemplar_share": 0.5, "discovery_learning_rate": 0.02}
+GROWN: Values = {"top_ranks": 2, "distill_weight": 0.7, "known_quantile": 0.1}
 HAPPY: Values = {"discovery_temperature": 0.2, "hardness_temperature": 0.4}
 # Steps of 8 or 11 of the 36 images of each stage: four are left over, which are enough for a mean answer, or three,
 # which are not. Rates at which answers differ from image to image when a stage ends.
@@ -187,6 +189,7 @@ METHODS: dict[str, tuple[str, Values, Values]] = {
     "happy": ("plain", {"variant": "happy", "options": ANSWERS | HAPPY}, CLASSIFIED),
     "gcd-replay": ("plain", {"variant": "promptccd-gcd"}, REPLAY),
     "simgcd-replay": ("plain", {"variant": "simgcd", "options": ANSWERS}, CLASSIFIED | REPLAY),
+    "grow-merge": ("plain", {"variant": "grow-merge", "options": GROWN}, REPLAY),
     "orca": ("plain", {"variant": "orca", "options": ORCA}, PAIRED | {"classifier_learning_rate": 0.06}),
     "rankstats": (
         "plain",
@@ -211,6 +214,7 @@ REFERENCES: dict[str, type[Reference]] = {
     "happy": HappyReference,
     "gcd-replay": GCDReplayReference,
     "simgcd-replay": SimGCDReplayReference,
+    "grow-merge": GrowMergeReference,
     "orca": ORCAReference,
     "rankstats": RankStatsReference,
     "frost": FrostReference,
@@ -220,7 +224,7 @@ REFERENCES: dict[str, type[Reference]] = {
 }
 QUICK = ("gcd", "mixture", "parts")
 # One new category, or two old ones, hide terms of these; and features that are nearly alike, those of the first three.
-APART = ("orca", "rankstats", "frost")
+APART = ("orca", "rankstats", "frost", "grow-merge")
 WITH_MORE_CATEGORIES = (*APART, "pa-cgcd", "pa-cgcd, two humps", "metagcd")
 
 
@@ -415,7 +419,7 @@ def test_the_search_for_an_unknown_count_starts_beyond_the_known_categories(
 
 def test_the_reference_shares_no_code_with_what_it_holds() -> None:
     files = sorted(Path(__file__).parent.glob("reference*.py"))
-    assert len(files) == 7
+    assert len(files) == 8
     for file in files:
         text = file.read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 200
