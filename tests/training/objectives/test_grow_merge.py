@@ -22,8 +22,8 @@ from tests.conftest import TINY_HEAD
 from tests.training.test_distributed import on_two_processes
 
 RECIPES = Path(__file__).parents[3] / "hub_configs"
-KNOWN = torch.tensor([True, False, True, False, False, False])  # of the stage's images
-POSITIONS = torch.tensor([3, 0, 5, 1, 2])  # of those in the batch, without exemplars
+KNOWN = torch.tensor([True, False, True, False, False, True])  # of the stage's images; exemplars are at -1
+POSITIONS = torch.tensor([3, 0, 4, 1, 2])  # of those in the batch, without exemplars
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -48,7 +48,7 @@ def begun(
 
 @pytest.fixture
 def grown(backbone_folder: Path) -> tuple[GrowMergeModel, GrowMergeObjective]:
-    """A model whose second branch learns at stage 2, on six images of which the first and third look known."""
+    """A model whose second branch learns at stage 2, on six images of which the first, third and last look known."""
     model = GrowMergeModel.from_pretrained(backbone_folder, **TINY_HEAD, top_ranks=1)
     model.head.reset_parameters(torch_generator("head"))
     model.remember(F.normalize(drawn(3, 32), dim=1))
@@ -151,7 +151,7 @@ def test_losses_of_a_later_stage_are_sums_over_the_images_they_are_of(grown) -> 
     turn(model, 0.02)
     labels = torch.tensor([-1, -1, 4, -1, -1, 9, 4, -1, -1])
     rows = rows_of(model, labels, 4)
-    rows = Rows(rows.output, rows.bottleneck, labels, torch.tensor([3, 0, -1, 1, 5, -1, -1, 2, -1]))
+    rows = Rows(rows.output, rows.bottleneck, labels, torch.tensor([3, 0, -1, 1, 4, -1, -1, 2, -1]))
     known, others, exemplars = [1, 7], [0, 3, 4], [2, 5, 6]
     parts = {name: value.detach() for name, value in objective.losses(rows).items()}
 
