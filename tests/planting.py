@@ -147,6 +147,8 @@ def warm_up() -> None:
     import promptccd.runs  # noqa: F401
 
     torch.set_num_threads(1)
+    # A fork loses the pool of threads; two threads of the child that ask for a new one at once may find none.
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def prepare(given: Path) -> int:

@@ -86,6 +86,8 @@ def serve() -> None:
     from promptccd.cli.main import main
 
     torch.set_num_threads(1)
+    # A fork loses the pool of threads; two threads of the child that ask for a new one at once may find none.
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for argv in json.loads(sys.argv[1]):

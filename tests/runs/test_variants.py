@@ -81,6 +81,7 @@ def in_a_fork(work: Callable[[], object]) -> int:
     if child == 0:
         code = 1
         try:
+            torch.set_num_threads(1)  # the first one to ask for the pool that the fork has lost must be alone
             work()
             code = 0
         except BaseException:
