@@ -15,6 +15,7 @@ from transformers.utils import ModelOutput, is_accelerate_available
 
 from .assignment import Assignment, CategorySpread, assign, spread_of
 from .backbones import (
+    Rotation,
     blocks_of,
     build_backbone,
     class_attention,
@@ -22,6 +23,7 @@ from .backbones import (
     embed,
     patch_count,
     patch_features,
+    rotation_of,
     run_prefix,
 )
 from .configuration_promptccd import CategoryDiscoveryConfig
@@ -64,6 +66,7 @@ class CategoryDiscoveryOutput(ModelOutput):
             density of a mixture component.
         entering: ``(B, T, D)``, tokens that enter the last block, of models whose objective lets another block read
             them; only if `bottleneck` was asked for.
+        rotation: with `entering`, what turns them in a block; none where the backbone turns no tokens.
     """
 
     features: Tensor | None = None
@@ -71,6 +74,7 @@ class CategoryDiscoveryOutput(ModelOutput):
     components: Tensor | None = None
     scores: Tensor | None = None
     entering: Tensor | None = None
+    rotation: Rotation | None = None
 
 
 @dataclass(frozen=True)
@@ -324,15 +328,16 @@ class CategoryDiscoveryModel(PreTrainedModel):
     @torch.no_grad()
     def attention_row(self, pixel_values: Tensor) -> Tensor:
         """How [CLS] of the plain forward attends to the patches in the last block, ``(B, L, H)``."""
-        tokens = self.embed(pixel_values)
-        entering = run_prefix(self.backbone, tokens)
-        return class_attention(self.acting_block, entering, patch_count(self.backbone, tokens))
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        entering = run_prefix(self.backbone, tokens, rotation)
+        return class_attention(self.acting_block, entering, patch_count(self.backbone, tokens), rotation)
 
     @torch.no_grad()
     def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:
         """Patch features ``(B, L, D)`` of the frozen pretrained backbone; only where its last block is kept."""
-        entering = run_prefix(self.backbone, self.embed(pixel_values))
-        return patch_features(self.backbone, entering, self.pretrained_block)
+        rotation = self.rotation(pixel_values)
+        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        return patch_features(self.backbone, entering, self.pretrained_block, rotation)
 
     def adopt_backbone(self) -> None:
         """Take over a backbone that was just loaded or drawn into what is derived from it."""
@@ -355,7 +360,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
             prompted: whether prompts act; `None` means as at test. A model without prompts ignores it.
             project: whether to return `CategoryDiscoveryOutput.bottleneck`.
         """
-        return self._output(class_token(self.backbone, self.embed(pixel_values)), project)
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        return self._output(class_token(self.backbone, tokens, rotation), project)
 
     def features_of(self, pixel_values: Tensor, prompted: bool | None = None) -> Tensor:
         """Unit features ``(B, D)`` in float32, computed in the precision that the model was trained in.
@@ -376,6 +382,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
         with torch.no_grad():
             return embed(self.backbone, pixel_values)
 
+    def rotation(self, pixel_values: Tensor) -> Rotation | None:
+        """What turns tokens of these images in every block; none where positions are added to them."""
+        return rotation_of(self.backbone, pixel_values)
+
     def _output(
         self,
         features: Tensor,
@@ -387,6 +397,15 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return CategoryDiscoveryOutput(
             features=features, bottleneck=bottleneck, components=components, scores=scores
         )
+
+    def _output_with_tokens(
+        self, features: Tensor, project: bool, entering: Tensor, rotation: Rotation | None
+    ) -> CategoryDiscoveryOutput:
+        """What a method returns whose objective lets another block read the tokens."""
+        output = self._output(features, project)
+        if project:
+            output.entering, output.rotation = entering, rotation
+        return output
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
         """Weighted terms that prompts add to the contrastive loss, by name; none here.

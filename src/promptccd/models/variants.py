@@ -82,7 +82,7 @@ def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfi
 
 
 def backbone_configuration(name: str | os.PathLike[str]) -> Any:
-    """The configuration of a bare backbone, of one of the three classes that are ever used.
+    """The configuration of a bare backbone, of one of the classes that are ever used.
 
     Raises:
         OSError: there is no such model.
