@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput, is_accelerate_available
 
-from .assignment import Assignment, CategorySpread, assign, spread_of
+from .answers import answering
+from .assignment import Assignment, CategorySpread, assign, nearest, spread_of
 from .backbones import (
     Rotation,
     blocks_of,
@@ -67,6 +68,8 @@ class CategoryDiscoveryOutput(ModelOutput):
         entering: ``(B, T, D)``, tokens that enter the last block, of models whose objective lets another block read
             them; only if `bottleneck` was asked for.
         rotation: with `entering`, what turns them in a block; none where the backbone turns no tokens.
+        hidden_states: of the plain backbone, if asked for: what enters each block and leaves the last, ``(B, T, D)``.
+        attentions: of the plain backbone, if asked for: ``(B, H, T, T)`` in each block.
     """
 
     features: Tensor | None = None
@@ -75,6 +78,8 @@ class CategoryDiscoveryOutput(ModelOutput):
     scores: Tensor | None = None
     entering: Tensor | None = None
     rotation: Rotation | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
     (what an unlabelled stage needs of the labelled one), or sets `mixture` or `part_labeller`, which training then
     fits. The training loop knows nothing else about variants.
 
+    Every `forward` also takes what `promptccd.models.answers` lists: ``output_hidden_states``, ``output_attentions``
+    and ``return_dict``.
+
     The backbone stays in eval mode and frozen but for its last block; the final norm is frozen too.
     """
 
@@ -106,6 +114,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     base_model_prefix = "backbone"  # so that a bare backbone's keys are found in `self.backbone`
     main_input_name = "pixel_values"
     input_modalities = ("image",)
+    supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
 
@@ -116,6 +125,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
     whitener: Tensor
     spreads: Tensor
     looked: dict[str, Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls):
+            cls.forward = answering(cls.forward)  # type: ignore[method-assign]
 
     def __init__(self, config: CategoryDiscoveryConfig):
         super().__init__(config)
@@ -350,6 +364,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.backbone.eval()
         return self
 
+    @answering
     def forward(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
@@ -374,7 +389,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """
         mixed = self.config.precision == "bfloat16"
         with torch.autocast(pixel_values.device.type, torch.bfloat16, enabled=mixed):
-            features = self(pixel_values, prompted=prompted).features
+            features = self(pixel_values, prompted=prompted, return_dict=True).features
         return F.normalize(features.float(), dim=-1)
 
     def embed(self, pixel_values: Tensor) -> Tensor:
@@ -464,8 +479,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        if len(self.prototypes) == 0:
-            raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
+        self._require_categories()
         return assign(
             F.normalize(features.float(), dim=-1),
             self.prototypes.float(),
@@ -473,6 +487,31 @@ class CategoryDiscoveryModel(PreTrainedModel):
             temperature=self.config.confidence_temperature,
             spread=self.spread,
         )
+
+    @torch.no_grad()
+    def nearest(self, features: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+        """Ids of the best categories and how sure each is, best first, ``(B, k)`` both; the first is `assign`'s.
+
+        Args:
+            features: ``(B, D)`` as `forward` returns them.
+            top_k: k; of fewer categories there are all.
+
+        Raises:
+            ValueError: the model has no prototypes yet.
+        """
+        self._require_categories()
+        return nearest(
+            F.normalize(features.float(), dim=-1),
+            self.prototypes.float(),
+            self.config.category_ids,
+            top_k,
+            temperature=self.config.confidence_temperature,
+            spread=self.spread,
+        )
+
+    def _require_categories(self) -> None:
+        if len(self.prototypes) == 0:
+            raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
 
 
 __all__ = ["CategoryDiscoveryModel", "CategoryDiscoveryOutput", "Replay"]
