@@ -1,10 +1,15 @@
 """``CategoryDiscoveryPipeline``: which category each image belongs to, known or discovered."""
 
 import os
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+from PIL import Image
 from transformers import AutoModel, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines.pt_utils import KeyDataset
 from transformers.utils import ModelOutput
 
 from promptccd.models import CategoryDiscoveryModel, CheckpointError, stored_model
@@ -12,13 +17,17 @@ from promptccd.models.loading import WHERE_TO_LOOK
 from promptccd.models.stored_files import PREPROCESSOR, stored_processor
 
 TASK = "category-discovery"
+_TAKEN = ("top_k", "timeout", "private_addresses")
+_TAKEN_BY_ALL = ("batch_size", "num_workers")
 
 
 class CategoryDiscoveryPipeline(Pipeline):
     """Assigns images to the categories of a finished stage, from its checkpoint alone.
 
-    Images may be PIL images, paths or bytes; one image gives one dictionary, a list gives a list:
-    ``category_id``, ``name``, ``known`` (labelled at stage 0) and ``confidence`` in 0..1.
+    Images may be PIL images, paths, bytes, addresses of the web or uint8 arrays; one image gives one dictionary, a list
+    gives a list, and a generator, a ``datasets.Dataset`` or a `KeyDataset` give one result after the other:
+    ``category_id``, ``name``, ``known`` (labelled at stage 0), ``strange`` (likelier of none of the categories) and
+    ``confidence`` in 0..1. With ``top_k`` an image gives a list of that many, best first.
 
     Example:
         >>> from promptccd import CategoryDiscoveryPipeline
@@ -28,7 +37,11 @@ class CategoryDiscoveryPipeline(Pipeline):
     that brings code, it asks whether to run it, before any code of this package is reached; `from_pretrained` never
     asks and never runs it.
 
+    An address is asked for within bounds (`promptccd.data.web_images`): let nobody else choose it who could not ask for
+    it himself.
+
     Raises:
+        TypeError: an argument that it does not take.
         ValueError: an input is no image that can be read; the reason is given.
     """
 
@@ -65,38 +78,113 @@ class CategoryDiscoveryPipeline(Pipeline):
         own = {key: kwargs.pop(key) for key in (*WHERE_TO_LOOK, "max_model_bytes") if key in kwargs}
         return cls(model=stored_model(name, **own), task=TASK, **kwargs)
 
-    def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        return {}, {}, {}
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
+        """Write what `from_pretrained` reads: the stage and its image processor, and no code of the pipeline."""
+        self.model.save_pretrained(save_directory, **kwargs)
+        self.image_processor.save_pretrained(save_directory)
 
-    def preprocess(self, image: Any, **parameters: Any) -> dict[str, Any]:
+    def __call__(self, inputs: Any, **kwargs: Any) -> Any:
+        """What each image is; see the class.
+
+        Args:
+            inputs: one image or many.
+            kwargs: ``top_k`` results of each instead of one; ``timeout`` in seconds and ``private_addresses`` for those
+                from the web; ``batch_size`` and ``num_workers``.
+        """
+        from datasets import Dataset
+
+        from promptccd.data.loading import image_column_of
+
+        if isinstance(inputs, Dataset):
+            inputs = KeyDataset(inputs, image_column_of(inputs, None))
+        return super().__call__(inputs, **kwargs)
+
+    def _sanitize_parameters(
+        self,
+        top_k: int | None = None,
+        timeout: float | None = None,
+        private_addresses: bool = False,
+        **unknown: Any,
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        for name in unknown:
+            near = get_close_matches(name, (*_TAKEN, *_TAKEN_BY_ALL), n=1)
+            raise TypeError(
+                f"The pipeline takes no {name!r}: {f'did you mean {near[0]}? ' if near else ''}It takes "
+                f"{', '.join((*_TAKEN, *_TAKEN_BY_ALL))}; model, device and image_processor are given when it is made."
+            )
+        if top_k is not None and (type(top_k) is not int or top_k < 1):
+            raise ValueError(f"Expected top_k to be a whole number >= 1, got {top_k!r}.")
+        web: dict[str, Any] = {"timeout": timeout, "private_addresses": private_addresses}
+        given = {name: value for name, value in web.items() if value}
+        return given, {} if top_k is None else {"top_k": top_k}, {}
+
+    def preprocess(
+        self, image: Any, timeout: float | None = None, private_addresses: bool = False
+    ) -> dict[str, Any]:
         """One image as `evaluate` and `predict` see it."""
         # Here, because reading data sets takes a second to import and most who load a model read none.
         from promptccd.data.images import decode_image
+        from promptccd.data.limits import SkippedFileError
         from promptccd.data.views import EvaluationView, normalise
+        from promptccd.data.web_images import fetch_image, is_web_address
 
-        decoded = decode_image(image)
+        if is_web_address(image):
+            try:
+                image = fetch_image(image, timeout=timeout, private_addresses=private_addresses)
+            except SkippedFileError as reason:
+                raise ValueError(f"Cannot read an image: {reason}. Leave it out.") from reason
+        decoded = decode_image(_of_array(image))
         if decoded.image is None:
             raise ValueError(f"Cannot read an image: {decoded.verdict.note}. Leave it out.")
         view = EvaluationView(self.image_processor)
         return {"pixel_values": normalise(view(decoded.image)[None], view.mean, view.std)}
 
-    def _forward(self, inputs: dict[str, Any], **parameters: Any) -> ModelOutput:
-        found = self.model.assign(self.model.features_of(**inputs))
-        return ModelOutput(
-            category_ids=found.category_ids, confidences=found.confidences, strange=found.strange
-        )
+    def _forward(self, inputs: dict[str, Any], top_k: int | None = None) -> ModelOutput:
+        features = self.model.features_of(**inputs)
+        found = self.model.assign(features)
+        if top_k is None:
+            ids, confidences = found.category_ids, found.confidences
+        else:
+            ids, confidences = self.model.nearest(features, top_k)
+        return ModelOutput(category_ids=ids, confidences=confidences, strange=found.strange)
 
-    def postprocess(self, outputs: ModelOutput, **parameters: Any) -> dict[str, Any]:
-        """One image's category."""
-        config = self.model.config
-        category = int(outputs["category_ids"][0])
-        return {
-            "category_id": category,
-            "name": config.names_by_id[category],
-            "known": category < config.num_known,
-            "strange": bool(outputs["strange"][0]),
-            "confidence": float(outputs["confidences"][0]),
-        }
+    def postprocess(
+        self, outputs: Mapping[str, Any], **parameters: Any
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """One image's category, or its best ones."""
+        config, strange = self.model.config, bool(outputs["strange"][0])
+        names = config.names_by_id
+
+        def row(category: int, confidence: float) -> dict[str, Any]:
+            return {
+                "category_id": category,
+                "name": names[category],
+                "known": category < config.num_known,
+                "strange": strange,
+                "confidence": confidence,
+            }
+
+        ids, confidences = outputs["category_ids"][0].tolist(), outputs["confidences"][0].tolist()
+        if not isinstance(ids, list):
+            return row(ids, confidences)
+        return [row(*each) for each in zip(ids, confidences, strict=True)]
+
+
+def _of_array(image: Any) -> Any:
+    """An array of pixels as an image; anything else as it is.
+
+    Raises:
+        ValueError: an array that is no picture of bytes, or a tensor.
+    """
+    is_bytes = isinstance(image, np.ndarray) and image.dtype == np.uint8
+    if is_bytes and (image.ndim == 2 or image.shape[2:] in ((3,), (4,))):
+        return Image.fromarray(image)
+    if hasattr(image, "dtype") and hasattr(image, "shape"):
+        raise ValueError(
+            f"Cannot read an image: expected pixels of uint8 in the shape (H, W) or (H, W, 3), got {image.dtype} of "
+            f"{tuple(image.shape)}. Hand a batch of model inputs to the model itself."
+        )
+    return image
 
 
 PIPELINE_REGISTRY.register_pipeline(

@@ -17,6 +17,8 @@ from transformers import (
     Dinov2Model,
     Dinov2WithRegistersConfig,
     Dinov2WithRegistersModel,
+    DINOv3ViTConfig,
+    DINOv3ViTModel,
     ViTConfig,
     ViTModel,
 )
@@ -24,7 +26,7 @@ from transformers import (
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
-from promptccd.models.backbones import blocks_of, class_token, embed
+from promptccd.models.backbones import blocks_of, class_token, embed, rotation_of
 from promptccd.models.projection_head import ProjectionHead
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
@@ -39,6 +41,10 @@ BACKBONES = {
     "dinov2": lambda: Dinov2Model(Dinov2Config(**SMALL, layerscale_value=0.7)),
     "registers": lambda: Dinov2WithRegistersModel(Dinov2WithRegistersConfig(**SMALL, num_register_tokens=3)),
     "vit": lambda: ViTModel(ViTConfig(**SMALL, intermediate_size=64), add_pooling_layer=False),
+    "dinov3": lambda: DINOv3ViTModel(DINOv3ViTConfig(**SMALL, intermediate_size=64, num_register_tokens=3)),
+    "dinov3 gated": lambda: DINOv3ViTModel(
+        DINOv3ViTConfig(**SMALL, intermediate_size=64, use_gated_mlp=True, key_bias=True)
+    ),
     "swiglu": lambda: Dinov2Model(Dinov2Config(**SMALL, use_swiglu_ffn=True)),
 }
 
@@ -49,7 +55,8 @@ def test_class_token_equals_the_unmodified_forward(kind: str) -> None:
     backbone = BACKBONES[kind]().eval()
     pixels = torch.randn(3, 3, 32, 32)
     expected = backbone(pixels).last_hidden_state[:, 0]
-    torch.testing.assert_close(class_token(backbone, embed(backbone, pixels)), expected, rtol=1e-5, atol=1e-5)
+    found = class_token(backbone, embed(backbone, pixels), rotation_of(backbone, pixels))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_not_loaded_starts_as_widely_as_in_the_backbone() -> None:
@@ -77,7 +84,8 @@ def test_gradients_equal_those_of_the_unmodified_forward(kind: str) -> None:
         (backbone(pixels).last_hidden_state[:, 0] * target).sum(), list(last.parameters())
     )
     tokens = embed(backbone, pixels).detach()
-    got = torch.autograd.grad((class_token(backbone, tokens) * target).sum(), list(last.parameters()))
+    found = class_token(backbone, tokens, rotation_of(backbone, pixels))
+    got = torch.autograd.grad((found * target).sum(), list(last.parameters()))
     for one, other in zip(wanted, got, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 

@@ -20,6 +20,8 @@ from transformers import (
     Dinov2Model,
     Dinov2WithRegistersConfig,
     Dinov2WithRegistersModel,
+    DINOv3ViTConfig,
+    DINOv3ViTModel,
     PreTrainedModel,
     ViTConfig,
     ViTModel,
@@ -94,10 +96,33 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
             "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "resample": 3, "size": 16,
         },
     ),
+    "dinov3": (
+        {
+            "apply_layernorm": True, "architectures": ["DINOv3ViTModel"], "attention_dropout": 0.0,
+            "drop_path_rate": 0.0, "hidden_act": "gelu", "initializer_range": 0.02, "intermediate_size": 128,
+            "key_bias": False, "layer_norm_eps": 1e-05, "layerscale_value": 1.0, "mlp_bias": True,
+            "model_type": "dinov3_vit", "num_channels": 3, "num_register_tokens": 4, "pos_embed_jitter": None,
+            "pos_embed_rescale": 2.0, "pos_embed_shift": None, "proj_bias": True, "query_bias": True,
+            "reshape_hidden_states": True, "rope_theta": 100.0, "torch_dtype": "float32", "use_gated_mlp": False,
+            "value_bias": True, "transformers_version": "4.56.0.dev0",
+        },
+        {
+            "crop_size": None, "data_format": "channels_first", "default_to_square": True, "device": None,
+            "disable_grouping": None, "do_center_crop": None, "do_convert_rgb": None, "do_normalize": True,
+            "do_rescale": True, "do_resize": True, "image_mean": [0.485, 0.456, 0.406],
+            "image_processor_type": "DINOv3ViTImageProcessorFast", "image_std": [0.229, 0.224, 0.225],
+            "input_data_format": None, "resample": 2, "rescale_factor": 0.00392156862745098, "return_tensors": None,
+            "size": {"height": 16, "width": 16},
+        },
+    ),
 }  # fmt: skip
 BUILT: dict[str, tuple[type[PreTrainedModel], Any]] = {
     "dinov2": (Dinov2Model, Dinov2Config(**TINY_BACKBONE)),
     "dinov2_with_registers": (Dinov2WithRegistersModel, Dinov2WithRegistersConfig(**TINY_BACKBONE)),
+    "dinov3_vit": (
+        DINOv3ViTModel,
+        DINOv3ViTConfig(intermediate_size=128, num_register_tokens=4, **TINY_BACKBONE),
+    ),
     "vit": (ViTModel, ViTConfig(intermediate_size=128, **TINY_BACKBONE)),
 }
 
@@ -550,6 +575,8 @@ def test_real_numbers_have_ranges_too() -> None:
         "proxy_margin": (0, 1), "warmup_share": (0, 1), "discovery_warmup_share": (0, 1),
         "largest_gradient": (1e-6, 1e6), "clear_similarity": (0, 1), "clear_chance": (0.5, 1),
         "split_learning_rate": (0, 1), "known_quantile": (0, 1), "known_similarity": (-1, 1),
+        "attention_dropout": (0, 1), "rope_theta": (1e-3, 1e9), "pos_embed_shift": (0, 1e3),
+        "pos_embed_jitter": (1e-3, 1e3), "pos_embed_rescale": (1e-3, 1e3),
     }  # fmt: skip
     assert set(ranges) == set(REAL)
     for name, (low, high) in ranges.items():
@@ -561,7 +588,9 @@ def test_real_numbers_have_ranges_too() -> None:
 
 
 def test_what_may_be_none_and_what_there_is_to_choose() -> None:
-    for name in ("stage", "router_hidden_size", "dtype"):
+    for name in (
+        "stage", "router_hidden_size", "dtype", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",
+    ):  # fmt: skip
         require_bounds({name: None})
     for name in ("num_known", "cos_weight", "hidden_act"):
         with pytest.raises(ValueError, match=name):
@@ -572,6 +601,9 @@ def test_what_may_be_none_and_what_there_is_to_choose() -> None:
     require_bounds({"hidden_size": 12, "num_attention_heads": 3})
     with pytest.raises(ValueError, match="num_attention_heads divides, got 12 and 5"):
         require_bounds({"hidden_size": 12, "num_attention_heads": 5})
+    require_bounds({"hidden_size": 24, "num_attention_heads": 3, "rope_theta": 100.0})
+    with pytest.raises(ValueError, match="heads whose width 4 divides .* got hidden_size 18 and"):
+        require_bounds({"hidden_size": 18, "num_attention_heads": 3, "rope_theta": 100.0})
 
 
 def test_an_image_has_1_to_16384_patches() -> None:

@@ -9,7 +9,15 @@ from promptccd.cli.parsing import add_model_limit, command, show, whole_number
 from promptccd.cli.tables import explanation_table
 from promptccd.errors import MismatchError
 from promptccd.hub import push_run, verify
-from promptccd.runs import Prediction, RunDirectory, explain_image, load_model, load_view, predict_folder
+from promptccd.runs import (
+    Prediction,
+    RunDirectory,
+    explain_image,
+    load_model,
+    load_view,
+    predict_folder,
+    stage_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +30,9 @@ def add_commands(commands: Any) -> None:
         explain_command,
         "show what a stage looked at in an image, and which prompts acted",
     )
-    explain.add_argument("model", metavar="MODEL", help="folder or Hub id of a finished stage")
+    explain.add_argument(
+        "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run its last one"
+    )
     explain.add_argument("image", metavar="IMAGE", help="an image file")
     explain.add_argument("--out", metavar="DIR", required=True, help="folder for the arrays and the overlay")
     add_model_limit(explain)
@@ -30,7 +40,9 @@ def add_commands(commands: Any) -> None:
     predict = command(
         commands, "predict", predict_command, "assign the images of a folder to a stage's categories"
     )
-    predict.add_argument("model", metavar="MODEL", help="folder or Hub id of a finished stage")
+    predict.add_argument(
+        "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run its last one"
+    )
     predict.add_argument("folder", metavar="FOLDER", help="folder of images, searched with its sub-folders")
     add_model_limit(predict)
     _add_hub_commands(commands)
@@ -38,8 +50,9 @@ def add_commands(commands: Any) -> None:
 
 def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
-    model = load_model(options.model, options.max_model_bytes)
-    explanation = explain_image(model, load_view(options.model), options.image)
+    place = stage_of(options.model)
+    model = load_model(place, options.max_model_bytes)
+    explanation = explain_image(model, load_view(place), options.image)
     paths = explanation.save(options.out)
     show(options, explanation.to_dict(), lambda: explanation_table(explanation.to_dict()))
     logger.info("Written: %s", ", ".join(str(path) for path in paths))
@@ -47,7 +60,8 @@ def explain_command(options: argparse.Namespace) -> None:
 
 def predict_command(options: argparse.Namespace) -> None:
     """``promptccd predict``."""
-    found = predict_folder(load_model(options.model, options.max_model_bytes), options.model, options.folder)
+    place = stage_of(options.model)
+    found = predict_folder(load_model(place, options.max_model_bytes), place, options.folder)
 
     def lines() -> str:
         rows = [

@@ -183,13 +183,8 @@ def assign(
             name: torch.cat([getattr(part, name) for part in parts]) for name in _OF_IMAGES
         }
         return replace(parts[0], features=features, keys=tuple(keys), **joined)
-    if spread is None:
-        costs = squared = squared_distances(features.to(prototypes.dtype), prototypes)
-        explained = squared.new_ones(len(squared))
-    else:
-        squared = spread.relative(features, prototypes)
-        costs, temperature = squared + spread.spreads.to(squared).log(), spread.temperature
-        explained = spread.known_probability(squared.amin(1))
+    costs, squared, explained = _costs(features, prototypes, spread)
+    temperature = temperature if spread is None else spread.temperature
     own = (costs.min(1).indices if rows is None else rows)[:, None]
     sure = torch.zeros_like(explained, dtype=torch.bool) if decided is None else decided.to(explained.device)
     confidences = (torch.softmax(-costs / temperature, dim=1).gather(1, own)[:, 0] * explained).float()
@@ -215,6 +210,43 @@ def assign(
     )
 
 
+def _costs(
+    features: Tensor, prototypes: Tensor, spread: CategorySpread | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a soft-max over categories reads, squared distances, ``(N, C)`` both, and the chance ``(N,)`` of any."""
+    if spread is None:
+        squared = squared_distances(features.to(prototypes.dtype), prototypes)
+        return squared, squared, squared.new_ones(len(squared))
+    squared = spread.relative(features, prototypes)
+    return squared + spread.spreads.to(squared).log(), squared, spread.known_probability(squared.amin(1))
+
+
+def nearest(
+    features: Tensor,
+    prototypes: Tensor,
+    ids: Sequence[int],
+    top_k: int,
+    *,
+    temperature: float,
+    spread: CategorySpread | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The best categories of each image and how sure each is, ``(N, k)`` both; the first column is `assign`'s.
+
+    Args:
+        features: unit features ``(N, D)``.
+        prototypes: ``(K, D)``.
+        ids: ``(K,)`` categories of the prototypes.
+        top_k: k; of fewer categories there are all.
+        temperature: as `assign` has it.
+        spread: likewise.
+    """
+    costs, _, explained = _costs(features, prototypes, spread)
+    order = costs.sort(dim=1, stable=True).indices[:, :top_k]
+    shares = torch.softmax(-costs / (temperature if spread is None else spread.temperature), dim=1)
+    confidences = (shares.gather(1, order) * explained[:, None]).float()
+    return torch.tensor(ids, device=costs.device)[order], confidences
+
+
 @torch.no_grad()
 def squared_distances(points: Tensor, centres: Tensor, squares: Tensor | None = None) -> Tensor:
     """Squared distances ``(N, K)`` of points ``(N, D)`` to centres ``(K, D)``, in their precision.
@@ -232,6 +264,7 @@ __all__ = [
     "Assignment",
     "CategorySpread",
     "assign",
+    "nearest",
     "spread_of",
     "squared_distances",
 ]

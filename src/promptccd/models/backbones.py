@@ -6,6 +6,8 @@ hundredth of a block's work.
 """
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,16 +16,22 @@ from torch import Tensor, nn
 from transformers import (
     Dinov2Model,
     Dinov2WithRegistersModel,
+    DINOv3ViTModel,
     PreTrainedConfig,
     PreTrainedModel,
     ViTModel,
 )
+from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTLayer
 
 _CLASSES = {
     "dinov2": (Dinov2Model, {}),
     "dinov2_with_registers": (Dinov2WithRegistersModel, {}),
+    "dinov3_vit": (DINOv3ViTModel, {}),
     "vit": (ViTModel, {"add_pooling_layer": False}),
 }
+
+# Cosines and sines ``(L, D / H)`` by which queries and keys of the patches are turned where they stand (DINOv3).
+Rotation = tuple[Tensor, Tensor]
 
 
 def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
@@ -34,14 +42,21 @@ def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
 
 def blocks_of(backbone: PreTrainedModel) -> nn.ModuleList:
     """The transformer blocks, first to last."""
-    return backbone.layers if hasattr(backbone, "layers") else backbone.encoder.layer
+    if hasattr(backbone, "layers"):
+        return backbone.layers
+    return backbone.model.layer if hasattr(backbone, "rope_embeddings") else backbone.encoder.layer
+
+
+def final_norm(backbone: PreTrainedModel) -> nn.Module:
+    """The norm behind the last block."""
+    return backbone.norm if hasattr(backbone, "rope_embeddings") else backbone.layernorm
 
 
 def embed(backbone: PreTrainedModel, pixel_values: Tensor) -> Tensor:
-    """Tokens that enter block 0, with positions.
+    """Tokens that enter block 0, with positions where those are added (`rotation_of` has the others).
 
     Args:
-        backbone: one of the three supported ones.
+        backbone: a supported one.
         pixel_values: normalised images ``(B, 3, H, W)``; any size the patch size divides.
 
     Returns:
@@ -52,12 +67,21 @@ def embed(backbone: PreTrainedModel, pixel_values: Tensor) -> Tensor:
     return backbone.embeddings(pixel_values)
 
 
+def rotation_of(backbone: PreTrainedModel, pixel_values: Tensor) -> Rotation | None:
+    """How the places of patches turn queries and keys of every block; none where positions are added to tokens.
+
+    [CLS], registers and prompts are not turned: patches stand last, and these alone are.
+    """
+    rotary = getattr(backbone, "rope_embeddings", None)
+    return None if rotary is None else rotary(pixel_values.to(backbone.dtype))
+
+
 def patch_count(backbone: PreTrainedModel, tokens: Tensor) -> int:
     """Number of patch tokens among ``(B, T, D)`` tokens as `embed` gives them; they stand last."""
     return tokens.shape[1] - 1 - getattr(backbone.config, "num_register_tokens", 0)
 
 
-def run_prefix(backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
+def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
     """Tokens that enter the last block, from those that enter block 0: ``(B, T, D)`` both.
 
     A graph is built only if the tokens themselves need a gradient, as learnt prompts do; frozen tokens cross
@@ -65,93 +89,164 @@ def run_prefix(backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
     """
     with torch.set_grad_enabled(torch.is_grad_enabled() and tokens.requires_grad):
         for block in blocks_of(backbone)[:-1]:
-            tokens = block(tokens)
+            tokens = recomputed(block, whole_block(block, rotation), tokens)
     return tokens
 
 
-def class_row(backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module | None = None) -> Tensor:
+def whole_block(block: Any, rotation: Rotation | None) -> Callable[[Tensor], Tensor]:
+    """A block as a function of the tokens alone, ``(B, T, D)`` to ``(B, T, D)``."""
+    _require_rotation(block, rotation)
+    return block if rotation is None else partial(block, position_embeddings=rotation)
+
+
+def recomputed(block: Any, function: Callable[..., Tensor], *tensors: Any) -> Tensor:
+    """A function of a block; where activation checkpointing is on, its inside is computed again on the way back.
+
+    The blocks themselves would do so in training mode alone, which the backbone is never in.
+    """
+    if torch.is_grad_enabled() and getattr(block, "gradient_checkpointing", False):
+        again: Tensor = block._gradient_checkpointing_func(function, *tensors)
+        return again
+    return function(*tensors)
+
+
+def class_row(
+    backbone: PreTrainedModel,
+    entering: Tensor,
+    last_block: nn.Module | None = None,
+    rotation: Rotation | None = None,
+) -> Tensor:
     """The [CLS] feature after the final norm, of tokens that enter the last block: ``(B, D)``.
 
     Args:
-        backbone: one of the three supported ones, in eval mode.
+        backbone: a supported one, in eval mode.
         entering: ``(B, T, D)`` from `run_prefix`.
         last_block: another last block over the same prefix: a pretrained copy, or a teacher's.
+        rotation: `rotation_of` the images.
     """
     block = blocks_of(backbone)[-1] if last_block is None else last_block
-    return backbone.layernorm(run_block_class_row(block, entering))
+    row: Tensor = final_norm(backbone)(run_block_class_row(block, entering, rotation=rotation))
+    return row
 
 
-def class_token(backbone: PreTrainedModel, tokens: Tensor) -> Tensor:
+def class_token(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
     """The [CLS] feature of tokens that enter block 0, after the final norm.
 
     Args:
-        backbone: one of the three supported ones, in eval mode.
+        backbone: a supported one, in eval mode.
         tokens: ``(B, T, D)``.
+        rotation: `rotation_of` the images.
 
     Returns:
         Features ``(B, D)``, equal to ``backbone(...).last_hidden_state[:, 0]`` of an unmodified forward.
     """
-    return class_row(backbone, run_prefix(backbone, tokens))
+    return class_row(backbone, run_prefix(backbone, tokens, rotation), rotation=rotation)
 
 
-def patch_features(backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module) -> Tensor:
+def patch_features(
+    backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module, rotation: Rotation | None = None
+) -> Tensor:
     """Patch features ``(B, L, D)`` after the final norm, of tokens that enter the given last block."""
     patches = patch_count(backbone, entering)
-    return backbone.layernorm(run_block(last_block, entering)[:, -patches:])
+    features: Tensor = final_norm(backbone)(run_block(last_block, entering, rotation=rotation)[:, -patches:])
+    return features
 
 
-def class_attention(block: Any, tokens: Tensor, num_patches: int) -> Tensor:
+def class_attention(block: Any, tokens: Tensor, num_patches: int, rotation: Rotation | None = None) -> Tensor:
     """How [CLS] attends to the patches, per head, without the other rows of the attention.
 
     Args:
         block: the block whose attention is read.
         tokens: ``(B, T, D)``, what enters it.
         num_patches: L; patches stand last.
+        rotation: `rotation_of` the images.
 
     Returns:
         ``(B, L, H)``: soft-max over all T tokens, of which the patch columns are returned.
     """
-    weights = _class_weights(block.attention, _norms(block)[0](tokens))
+    _require_rotation(block, rotation)
+    weights = _class_weights(block.attention, _norms(block)[0](tokens), rotation)
     return weights[:, :, -num_patches:].transpose(1, 2).float()
 
 
-def _class_weights(attention: Any, normed: Tensor, prefix_keys: Tensor | None = None) -> Tensor:
-    """Attention weights of token 0, ``(B, H, T)``; keys that stand before the tokens' own come first.
+def whole_attention(block: Any, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
+    """How every token attends to every other, per head, ``(B, T, D)`` to ``(B, H, T, T)``."""
+    _require_rotation(block, rotation)
+    attention, normed = block.attention, _norms(block)[0](tokens)
+    query = _turned(_heads(attention, attention.q_proj(normed)), rotation)
+    key = _turned(_heads(attention, attention.k_proj(normed)), rotation)
+    return torch.softmax(query @ key.transpose(2, 3) * attention.scaling, dim=-1)
 
-    With one query, q . (W x + b) = (W' q) . x + q . b: the query goes through the key projection, once and per
-    head, instead of every token.
-    """
-    heads = (attention.num_attention_heads, attention.head_dim)
+
+def _class_weights(
+    attention: Any, normed: Tensor, rotation: Rotation | None, prefix_keys: Tensor | None = None
+) -> Tensor:
+    """Attention weights of token 0, ``(B, H, T)``; keys that stand before the tokens' own come first."""
+    heads = _heads_of(attention)
     query = attention.q_proj(normed[:, 0]).unflatten(-1, heads)  # (B, H, d)
-    key_weight = attention.k_proj.weight.unflatten(0, heads)  # (H, d, D)
-    seen = torch.einsum("bhd,hdD->bhD", query, key_weight)
-    scores = seen @ normed.transpose(1, 2)  # (B, H, T)
-    if attention.k_proj.bias is not None:
-        scores = (
-            scores + torch.einsum("bhd,hd->bh", query, attention.k_proj.bias.unflatten(0, heads))[..., None]
-        )
+    if rotation is None:
+        scores = _class_scores(attention, query, normed)
+    else:
+        key = _turned(_heads(attention, attention.k_proj(normed)), rotation)
+        scores = (key @ query[..., None])[..., 0]
     if prefix_keys is not None:
         own = torch.einsum("bhd,bshd->bhs", query, prefix_keys.to(query.dtype).unflatten(-1, heads))
         scores = torch.cat([own, scores], dim=-1)
     return torch.softmax((scores * attention.scaling).float(), dim=-1).to(normed.dtype)
 
 
+def _class_scores(attention: Any, query: Tensor, normed: Tensor) -> Tensor:
+    """Scores ``(B, H, T)`` of one query ``(B, H, d)`` where no key is turned.
+
+    With one query, q . (W x + b) = (W' q) . x + q . b: the query goes through the key projection, once and per
+    head, instead of every token.
+    """
+    heads = _heads_of(attention)
+    key_weight = attention.k_proj.weight.unflatten(0, heads)  # (H, d, D)
+    seen = torch.einsum("bhd,hdD->bhD", query, key_weight)
+    scores = seen @ normed.transpose(1, 2)  # (B, H, T)
+    if attention.k_proj.bias is None:
+        return scores
+    return scores + torch.einsum("bhd,hd->bh", query, attention.k_proj.bias.unflatten(0, heads))[..., None]
+
+
+def _turned(rows: Tensor, rotation: Rotation | None) -> Tensor:
+    """Queries or keys ``(B, H, T, d)`` with those of the patches, which stand last, turned by their places."""
+    if rotation is None:
+        return rows
+    cosines, sines = (part.to(rows.dtype) for part in rotation)
+    before, patches = rows[..., : -len(sines), :], rows[..., -len(sines) :, :]
+    first, second = patches.chunk(2, dim=-1)
+    across = torch.cat([-second, first], dim=-1)
+    return torch.cat([before, patches * cosines + across * sines], dim=-2)
+
+
 def class_position(backbone: PreTrainedModel) -> Tensor:
-    """Position embedding of [CLS], ``(1, 1, D)``."""
-    return backbone.embeddings.position_embeddings[:, :1]
+    """Position embedding of [CLS], ``(1, 1, D)``; zero where positions turn patches alone."""
+    embeddings = backbone.embeddings
+    if hasattr(backbone, "rope_embeddings"):
+        return torch.zeros_like(embeddings.cls_token)
+    return embeddings.position_embeddings[:, :1]
 
 
-def run_block(block: Any, tokens: Tensor, prefix: tuple[Tensor, Tensor] | None = None) -> Tensor:
+def run_block(
+    block: Any,
+    tokens: Tensor,
+    prefix: tuple[Tensor, Tensor] | None = None,
+    rotation: Rotation | None = None,
+) -> Tensor:
     """A pre-norm block whose attention may see more than its own tokens.
 
     Args:
-        block: a block of any of the three backbones.
+        block: a block of any supported backbone.
         tokens: ``(B, T, D)``.
         prefix: keys and values ``(B, S, D)`` each that every query also attends to (prefix tuning).
+        rotation: `rotation_of` the images.
 
     Returns:
         ``(B, T, D)``.
     """
+    _require_rotation(block, rotation)
     attention = block.attention
     normed = _norms(block)[0](tokens)
     key, value = attention.k_proj(normed), attention.v_proj(normed)
@@ -159,25 +254,31 @@ def run_block(block: Any, tokens: Tensor, prefix: tuple[Tensor, Tensor] | None =
         key = torch.cat([prefix[0].to(key.dtype), key], dim=1)
         value = torch.cat([prefix[1].to(value.dtype), value], dim=1)
     mixed = F.scaled_dot_product_attention(
-        _heads(attention, attention.q_proj(normed)),
-        _heads(attention, key),
+        _turned(_heads(attention, attention.q_proj(normed)), rotation),
+        _turned(_heads(attention, key), rotation),
         _heads(attention, value),
         scale=attention.scaling,
     )
     return _after_attention(block, tokens, mixed.transpose(1, 2).flatten(2))
 
 
-def run_block_class_row(block: Any, tokens: Tensor, prefix: tuple[Tensor, Tensor] | None = None) -> Tensor:
+def run_block_class_row(
+    block: Any,
+    tokens: Tensor,
+    prefix: tuple[Tensor, Tensor] | None = None,
+    rotation: Rotation | None = None,
+) -> Tensor:
     """What `run_block` returns for token 0, computed for token 0 only: ``(B, T, D)`` to ``(B, D)``.
 
-    Neither keys nor values of the other tokens are formed. The query is taken to the tokens (`_class_weights`), and
-    as weights sum to one, the tokens are averaged first and go through the value projection afterwards: two
-    products with H rows instead of two with T.
+    No values of the other tokens are formed, and keys only where their places turn them. The query is taken to the
+    tokens (`_class_weights`), and as weights sum to one, the tokens are averaged first and go through the value
+    projection afterwards: two products with H rows instead of two with T.
     """
+    _require_rotation(block, rotation)
     attention = block.attention
-    heads = (attention.num_attention_heads, attention.head_dim)
+    heads = _heads_of(attention)
     normed = _norms(block)[0](tokens)
-    weights = _class_weights(attention, normed, None if prefix is None else prefix[0])
+    weights = _class_weights(attention, normed, rotation, None if prefix is None else prefix[0])
     before = 0 if prefix is None else prefix[0].shape[1]
     pooled = weights[..., before:] @ normed  # (B, H, D)
     mixed = torch.einsum("bhD,hdD->bhd", pooled, attention.v_proj.weight.unflatten(0, heads))
@@ -207,10 +308,25 @@ def _norms(block: Any) -> tuple[nn.Module, nn.Module]:
 
 def _heads(attention: Any, rows: Tensor) -> Tensor:
     """``(B, T, D)`` to ``(B, H, T, D / H)``."""
-    return rows.unflatten(-1, (attention.num_attention_heads, attention.head_dim)).transpose(1, 2)
+    return rows.unflatten(-1, _heads_of(attention)).transpose(1, 2)
+
+
+def _heads_of(attention: Any) -> tuple[int, int]:
+    """H and D / H."""
+    return attention.q_proj.out_features // attention.head_dim, attention.head_dim
+
+
+def _require_rotation(block: Any, rotation: Rotation | None) -> None:
+    """Refuse to run a block without the places of its patches."""
+    if rotation is None and isinstance(block, DINOv3ViTLayer):
+        raise ValueError(
+            "This backbone turns queries and keys by the place of their patch: hand the rotation on, which is "
+            "self.rotation(pixel_values) in a model and rotation_of(backbone, pixel_values) elsewhere."
+        )
 
 
 __all__ = [
+    "Rotation",
     "blocks_of",
     "build_backbone",
     "class_attention",
@@ -218,9 +334,14 @@ __all__ = [
     "class_row",
     "class_token",
     "embed",
+    "final_norm",
     "patch_count",
     "patch_features",
+    "recomputed",
+    "rotation_of",
     "run_block",
     "run_block_class_row",
     "run_prefix",
+    "whole_attention",
+    "whole_block",
 ]

@@ -14,6 +14,11 @@ from .loading import WHERE_TO_LOOK, find_model
 from .stored_files import BACKBONE_TYPES, own_values
 from .untrusted import REAL, WHOLE, CheckpointError, one_line, read_json, require_bounds, shown
 
+_NO_LABELS = (
+    "Expected no {}, got {}: labels are the categories, which category_ids and category_names list. Rename one with "
+    "`promptccd categories FOLDER rename ID NAME`; training on a new stage finds more."
+)
+
 
 @strict
 class CategoryDiscoveryConfig(PreTrainedConfig):
@@ -58,6 +63,31 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         """Name of every category."""
         return dict(zip(self.category_ids, self.category_names, strict=True))
 
+    @property
+    def id2label(self) -> dict[int, str]:
+        """The same, as transformers calls it: ids are those that are predicted, and none is ever reused.
+
+        It follows the categories and is never stored beside them.
+        """
+        return self.names_by_id
+
+    @id2label.setter
+    def id2label(self, names: dict[int, str] | None) -> None:
+        # transformers writes placeholders, and back what it read; it begins before our own fields are set
+        placeholders = {number: f"LABEL_{number}" for number in range(len(names or ()))}
+        own = self.names_by_id if "category_names" in vars(self) else {}
+        if names and names != placeholders and names != own:
+            raise ValueError(_NO_LABELS.format("id2label", shown(names)))
+
+    @property
+    def label2id(self) -> dict[str, int]:
+        """Id of every name; of two categories with the same name the first."""
+        return {name: number for number, name in reversed(self.names_by_id.items())}
+
+    @label2id.setter
+    def label2id(self, ids: dict[str, int] | None) -> None:
+        """Names are set with `category_names`; transformers writes placeholders."""
+
     @classmethod
     def get_config_dict(
         cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
@@ -80,6 +110,9 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         Raises:
             CheckpointError: a key that no model of this type has, or a value out of its range.
         """
+        for key in ("num_labels", "id2label", "label2id"):
+            if kwargs.get(key) is not None:
+                raise CheckpointError(_NO_LABELS.format(key, shown(kwargs[key])))
         values = own_values(config_dict, cls)
         try:
             return super().from_dict(values, **kwargs)

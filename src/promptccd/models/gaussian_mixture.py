@@ -97,23 +97,25 @@ class GaussianMixture(nn.Module):
 
     def _log_joint_axis_aligned(self, features: Tensor) -> Tensor:
         width = features.shape[1]
-        variances = self.variances.expand(-1, width)
+        means, variances = self.means.float(), self.variances.float().expand(-1, width)
         precisions = 1 / variances
         quadratic = (
             features.square() @ precisions.T
-            - 2 * features @ (self.means * precisions).T
-            + (self.means.square() * precisions).sum(1)
+            - 2 * features @ (means * precisions).T
+            + (means.square() * precisions).sum(1)
         )
         log_det = variances.log().sum(1)
-        return self.log_weights - 0.5 * (quadratic + log_det + width * math.log(2 * math.pi))
+        return self.log_weights.float() - 0.5 * (quadratic + log_det + width * math.log(2 * math.pi))
 
     def _log_joint_full(self, features: Tensor) -> Tensor:
         """The same for full covariance, through Cholesky factors."""
         factors = torch.linalg.cholesky(self.variances.float())
-        centred = (features[None] - self.means[:, None]).float().transpose(1, 2)  # (K, D, N)
+        centred = (features[None] - self.means[:, None].float()).transpose(1, 2)  # (K, D, N)
         quadratic = torch.linalg.solve_triangular(factors, centred, upper=False).square().sum(1).T
         log_det = 2 * factors.diagonal(dim1=1, dim2=2).log().sum(1)
-        return self.log_weights - 0.5 * (quadratic + log_det + features.shape[1] * math.log(2 * math.pi))
+        return self.log_weights.float() - 0.5 * (
+            quadratic + log_det + features.shape[1] * math.log(2 * math.pi)
+        )
 
     def sample(self, per_component: int, generator: torch.Generator) -> Tensor:
         """Features drawn from every component, ``(K * S, D)``, grouped by component, on the CPU.

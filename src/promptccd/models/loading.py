@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ def find_model(name: str | os.PathLike[str], **look: Any) -> tuple[str, dict[str
         CheckpointError: what lies there is no plain JSON, or no file of its own.
     """
     tried = []
+    _refuse_run(os.fspath(name), look.get("subfolder"))
     for place in _places(os.fspath(name)):
         try:
             return place, read_json(_require_file(place, CONFIGURATION, look), f"{CONFIGURATION} of {place}")
@@ -123,6 +125,19 @@ def refuse_pickles(place: str, **look: Any) -> None:
         )
 
 
+def _refuse_run(name: str, subfolder: str | None) -> None:
+    """Say of a run, a folder of stages, that one of them is meant."""
+    if subfolder or not os.path.isdir(name) or os.path.lexists(os.path.join(name, CONFIGURATION)):
+        return
+    found = [entry.name for entry in os.scandir(name) if re.fullmatch(r"stage\d{1,9}", entry.name)]
+    stages = sorted(found, key=lambda stage: int(stage.removeprefix("stage")))
+    if stages:
+        raise OSError(
+            f"{name} is a run, which holds a model for every stage: give one of {', '.join(stages[:8])}, the last is "
+            f"{os.path.join(name, stages[-1])}."
+        )
+
+
 def _require_file(place: str, name: str, look: dict[str, Any]) -> str:
     path = file_of(place, name, **look)
     if path is None:
@@ -161,14 +176,20 @@ def _places(name: str) -> Iterator[str]:
 
 @contextmanager
 def without_key_report() -> Iterator[None]:
-    """Silence the tables of keys that transformers logs: `require_whole` raises what matters of them."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Silence the tables of keys that transformers logs: `require_whole` raises what matters of them.
+
+    By a filter: a level makes transformers look for parallel plans, and say of every layer that it has none.
+    """
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(_is_no_key_report)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.removeFilter(_is_no_key_report)
+
+
+def _is_no_key_report(record: logging.LogRecord) -> bool:
+    return " LOAD REPORT" not in record.getMessage()
 
 
 @contextmanager

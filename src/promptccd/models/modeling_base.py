@@ -13,8 +13,10 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput, is_accelerate_available
 
-from .assignment import Assignment, CategorySpread, assign, spread_of
+from .answers import answering
+from .assignment import Assignment, CategorySpread, assign, nearest, spread_of
 from .backbones import (
+    Rotation,
     blocks_of,
     build_backbone,
     class_attention,
@@ -22,6 +24,7 @@ from .backbones import (
     embed,
     patch_count,
     patch_features,
+    rotation_of,
     run_prefix,
 )
 from .configuration_promptccd import CategoryDiscoveryConfig
@@ -64,6 +67,9 @@ class CategoryDiscoveryOutput(ModelOutput):
             density of a mixture component.
         entering: ``(B, T, D)``, tokens that enter the last block, of models whose objective lets another block read
             them; only if `bottleneck` was asked for.
+        rotation: with `entering`, what turns them in a block; none where the backbone turns no tokens.
+        hidden_states: of the plain backbone, if asked for: what enters each block and leaves the last, ``(B, T, D)``.
+        attentions: of the plain backbone, if asked for: ``(B, H, T, T)`` in each block.
     """
 
     features: Tensor | None = None
@@ -71,6 +77,9 @@ class CategoryDiscoveryOutput(ModelOutput):
     components: Tensor | None = None
     scores: Tensor | None = None
     entering: Tensor | None = None
+    rotation: Rotation | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
     (what an unlabelled stage needs of the labelled one), or sets `mixture` or `part_labeller`, which training then
     fits. The training loop knows nothing else about variants.
 
+    Every `forward` also takes what `promptccd.models.answers` lists: ``output_hidden_states``, ``output_attentions``
+    and ``return_dict``.
+
     The backbone stays in eval mode and frozen but for its last block; the final norm is frozen too.
     """
 
@@ -102,6 +114,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     base_model_prefix = "backbone"  # so that a bare backbone's keys are found in `self.backbone`
     main_input_name = "pixel_values"
     input_modalities = ("image",)
+    supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
 
@@ -112,6 +125,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
     whitener: Tensor
     spreads: Tensor
     looked: dict[str, Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls):
+            cls.forward = answering(cls.forward)  # type: ignore[method-assign]
 
     def __init__(self, config: CategoryDiscoveryConfig):
         super().__init__(config)
@@ -324,15 +342,16 @@ class CategoryDiscoveryModel(PreTrainedModel):
     @torch.no_grad()
     def attention_row(self, pixel_values: Tensor) -> Tensor:
         """How [CLS] of the plain forward attends to the patches in the last block, ``(B, L, H)``."""
-        tokens = self.embed(pixel_values)
-        entering = run_prefix(self.backbone, tokens)
-        return class_attention(self.acting_block, entering, patch_count(self.backbone, tokens))
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        entering = run_prefix(self.backbone, tokens, rotation)
+        return class_attention(self.acting_block, entering, patch_count(self.backbone, tokens), rotation)
 
     @torch.no_grad()
     def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:
         """Patch features ``(B, L, D)`` of the frozen pretrained backbone; only where its last block is kept."""
-        entering = run_prefix(self.backbone, self.embed(pixel_values))
-        return patch_features(self.backbone, entering, self.pretrained_block)
+        rotation = self.rotation(pixel_values)
+        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        return patch_features(self.backbone, entering, self.pretrained_block, rotation)
 
     def adopt_backbone(self) -> None:
         """Take over a backbone that was just loaded or drawn into what is derived from it."""
@@ -345,6 +364,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.backbone.eval()
         return self
 
+    @answering
     def forward(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
@@ -355,7 +375,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
             prompted: whether prompts act; `None` means as at test. A model without prompts ignores it.
             project: whether to return `CategoryDiscoveryOutput.bottleneck`.
         """
-        return self._output(class_token(self.backbone, self.embed(pixel_values)), project)
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        return self._output(class_token(self.backbone, tokens, rotation), project)
 
     def features_of(self, pixel_values: Tensor, prompted: bool | None = None) -> Tensor:
         """Unit features ``(B, D)`` in float32, computed in the precision that the model was trained in.
@@ -368,13 +389,17 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """
         mixed = self.config.precision == "bfloat16"
         with torch.autocast(pixel_values.device.type, torch.bfloat16, enabled=mixed):
-            features = self(pixel_values, prompted=prompted).features
+            features = self(pixel_values, prompted=prompted, return_dict=True).features
         return F.normalize(features.float(), dim=-1)
 
     def embed(self, pixel_values: Tensor) -> Tensor:
         """Tokens entering block 0, ``(B, L, D)``, without a graph: all of it is frozen."""
         with torch.no_grad():
             return embed(self.backbone, pixel_values)
+
+    def rotation(self, pixel_values: Tensor) -> Rotation | None:
+        """What turns tokens of these images in every block; none where positions are added to them."""
+        return rotation_of(self.backbone, pixel_values)
 
     def _output(
         self,
@@ -387,6 +412,15 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return CategoryDiscoveryOutput(
             features=features, bottleneck=bottleneck, components=components, scores=scores
         )
+
+    def _output_with_tokens(
+        self, features: Tensor, project: bool, entering: Tensor, rotation: Rotation | None
+    ) -> CategoryDiscoveryOutput:
+        """What a method returns whose objective lets another block read the tokens."""
+        output = self._output(features, project)
+        if project:
+            output.entering, output.rotation = entering, rotation
+        return output
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
         """Weighted terms that prompts add to the contrastive loss, by name; none here.
@@ -445,8 +479,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        if len(self.prototypes) == 0:
-            raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
+        self._require_categories()
         return assign(
             F.normalize(features.float(), dim=-1),
             self.prototypes.float(),
@@ -454,6 +487,31 @@ class CategoryDiscoveryModel(PreTrainedModel):
             temperature=self.config.confidence_temperature,
             spread=self.spread,
         )
+
+    @torch.no_grad()
+    def nearest(self, features: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+        """Ids of the best categories and how sure each is, best first, ``(B, k)`` both; the first is `assign`'s.
+
+        Args:
+            features: ``(B, D)`` as `forward` returns them.
+            top_k: k; of fewer categories there are all.
+
+        Raises:
+            ValueError: the model has no prototypes yet.
+        """
+        self._require_categories()
+        return nearest(
+            F.normalize(features.float(), dim=-1),
+            self.prototypes.float(),
+            self.config.category_ids,
+            top_k,
+            temperature=self.config.confidence_temperature,
+            spread=self.spread,
+        )
+
+    def _require_categories(self) -> None:
+        if len(self.prototypes) == 0:
+            raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
 
 
 __all__ = ["CategoryDiscoveryModel", "CategoryDiscoveryOutput", "Replay"]

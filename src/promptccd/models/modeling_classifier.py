@@ -72,10 +72,10 @@ class ClassifierModel(CategoryDiscoveryModel):
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features, and with the projection also the tokens that enter the last block."""
-        entering = run_prefix(self.backbone, self.embed(pixel_values))
-        features = class_row(self.backbone, entering)
-        bottleneck = self.head(features) if project else None
-        return CategoryDiscoveryOutput(features, bottleneck, entering=entering if project else None)
+        rotation = self.rotation(pixel_values)
+        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        features = class_row(self.backbone, entering, rotation=rotation)
+        return self._output_with_tokens(features, project, entering, rotation)
 
     @torch.no_grad()
     def assign_natively(self, features: Tensor) -> Tensor:

@@ -102,14 +102,15 @@ class GrowMergeModel(RememberingModel):
         Without prompts means without branches: with ``prompted=False`` features are the static branch's. At test they
         are so for images that look known, if ``static_for_known`` says so.
         """
-        entering = run_prefix(self.backbone, self.embed(pixel_values))
-        features = class_row(self.backbone, entering, None if prompted is False else self.acting_block)
+        rotation = self.rotation(pixel_values)
+        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        block = None if prompted is False else self.acting_block
+        features = class_row(self.backbone, entering, block, rotation)
         if prompted is None and self.config.static_for_known and len(self.branches):
-            static = class_row(self.backbone, entering)
+            static = class_row(self.backbone, entering, rotation=rotation)
             known = self.looks_known(F.normalize(static.float(), dim=-1))
             features = torch.where(known[:, None], static, features)
-        bottleneck = self.head(features) if project else None
-        return CategoryDiscoveryOutput(features, bottleneck, entering=entering if project else None)
+        return self._output_with_tokens(features, project, entering, rotation)
 
 
 __all__ = ["GrowMergeConfig", "GrowMergeModel"]

@@ -53,16 +53,16 @@ class PromptCCDModel(CategoryDiscoveryModel):
             project: whether to return the head's bottleneck.
         """
         prompted = self.config.prompts_at_test if prompted is None else prompted
-        tokens = self.embed(pixel_values)
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         if not prompted or self.mixture.num_components == 0:
-            return self._output(class_token(self.backbone, tokens), project)
+            return self._output(class_token(self.backbone, tokens, rotation), project)
         with torch.no_grad():
-            query = F.normalize(class_token(self.backbone, tokens).float(), dim=-1)
+            query = F.normalize(class_token(self.backbone, tokens, rotation).float(), dim=-1)
             log_joint = self.mixture.log_joint(query)
             components = self._ranking(query, log_joint)
             tokens = insert_prompts(self.backbone, tokens, self.mixture.means[components])
         scores = log_joint.gather(1, components)
-        return self._output(class_token(self.backbone, tokens), project, components, scores)
+        return self._output(class_token(self.backbone, tokens, rotation), project, components, scores)
 
     def _ranking(self, query: Tensor, log_joint: Tensor) -> Tensor:
         """Components ``(B, P)`` that prompt each image: the likeliest ones, or arbitrary ones (an ablation).

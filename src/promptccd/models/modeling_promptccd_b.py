@@ -55,13 +55,14 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means prompted."""
-        tokens = self.embed(pixel_values)
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         if prompted is False:
-            return self._output(class_token(self.backbone, tokens), project)
+            return self._output(class_token(self.backbone, tokens, rotation), project)
         with torch.no_grad():
-            query = class_row(self.backbone, run_prefix(self.backbone, tokens), self.pretrained_block)
+            entering = run_prefix(self.backbone, tokens, rotation)
+            query = class_row(self.backbone, entering, self.pretrained_block, rotation)
         selection = self.pool.select(query, self.config.random_prompts)
-        features = self.pool(self.backbone, tokens, selection.indices)
+        features = self.pool(self.backbone, tokens, selection.indices, rotation)
         return self._output(features, project, components=selection.indices, scores=selection.cosines)
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .backbones import (
+    Rotation,
     blocks_of,
     class_attention,
     class_row,
@@ -132,14 +133,15 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
 
         Only a training forward (`project`) computes what the losses alone need.
         """
-        tokens = self.embed(pixel_values)
+        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         if prompted is False:
-            return self._output(class_token(self.backbone, tokens), project)
+            return self._output(class_token(self.backbone, tokens, rotation), project)
         with torch.no_grad():
-            entering = run_prefix(self.backbone, tokens)  # shared by attention, labels and teacher
-        routing = self._route(tokens, entering, project)
+            entering = run_prefix(self.backbone, tokens, rotation)  # shared by attention, labels and teacher
+        routing = self._route(tokens, entering, project, rotation)
         selection = self.pools.select(routing.contextual, routing.parts, self.config.random_prompts)
-        features = class_token(self.backbone, modulate(tokens, self.pools.bias(selection.indices)))
+        prompted_tokens = modulate(tokens, self.pools.bias(selection.indices))
+        features = class_token(self.backbone, prompted_tokens, rotation)
         output = PartPromptOutput(
             features=features,
             bottleneck=self.head(features) if project else None,
@@ -148,7 +150,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             part_logits=routing.logits,
         )
         if project:
-            self._add_targets(output, tokens, entering)
+            self._add_targets(output, tokens, entering, rotation)
         return output
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
@@ -179,7 +181,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     def _router_is_done(self) -> bool:
         return self.config.stage is not None
 
-    def _route(self, tokens: Tensor, entering: Tensor, training: bool) -> Routing:
+    def _route(self, tokens: Tensor, entering: Tensor, training: bool, rotation: Rotation | None) -> Routing:
         """Route by the attention of the last block that learns.
 
         The anchor lets a gradient through the attention: it is the one loss of a later stage that reads the logits.
@@ -188,25 +190,30 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         attached = training and (self._teacher is not None or self.config.route_reaches_backbone)
         patches = patch_count(self.backbone, tokens)
         with torch.set_grad_enabled(torch.is_grad_enabled() and attached):
-            attention = class_attention(blocks_of(self.backbone)[-1], entering, patches)
+            attention = class_attention(blocks_of(self.backbone)[-1], entering, patches, rotation)
         return self.router(tokens[:, -patches:], attention)
 
     @torch.no_grad()
-    def _add_targets(self, output: PartPromptOutput, tokens: Tensor, entering: Tensor) -> None:
+    def _add_targets(
+        self, output: PartPromptOutput, tokens: Tensor, entering: Tensor, rotation: Rotation | None
+    ) -> None:
         """Part labels while the router learns, the teacher's view of things afterwards."""
         if not self._router_is_done:
             output.part_labels = self.part_labeller(
-                patch_features(self.backbone, entering, self.pretrained_block)
+                patch_features(self.backbone, entering, self.pretrained_block, rotation)
             )
         elif self._teacher is not None:
             teacher, patches = self._teacher, patch_count(self.backbone, tokens)
-            attention = class_attention(teacher.last_block, entering, patches)
+            attention = class_attention(teacher.last_block, entering, patches, rotation)
             routing = self.router(tokens[:, -patches:], attention)
             chosen: Selection = teacher.pools.select(
                 routing.contextual, routing.parts, self.config.random_prompts
             )
-            modulated = run_prefix(self.backbone, modulate(tokens, teacher.pools.bias(chosen.indices)))
-            output.teacher_bottleneck = teacher.head(class_row(self.backbone, modulated, teacher.last_block))
+            modulated = modulate(tokens, teacher.pools.bias(chosen.indices))
+            entering = run_prefix(self.backbone, modulated, rotation)
+            output.teacher_bottleneck = teacher.head(
+                class_row(self.backbone, entering, teacher.last_block, rotation)
+            )
             output.teacher_log_shares = log_shares(routing.logits)
         elif self.training and self.config.distill_weight > 0:
             raise ValueError(

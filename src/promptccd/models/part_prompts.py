@@ -204,7 +204,8 @@ class PartRouter(nn.Module):
         if self.attention_projection is None or self.encoder is None:
             contextual = self.norm(patches)
         else:
-            contextual = self.encoder(self.norm(patches + self.attention_projection(attention)))
+            own = self.norm.weight.dtype  # soft-max gives float32, also to a router that is held in bfloat16
+            contextual = self.encoder(self.norm(patches + self.attention_projection(attention.to(own))))
         logits = self.mlp(contextual)
         if self.part_queries is not None:
             logits = logits + contextual @ self.part_queries.T / math.sqrt(contextual.shape[-1])

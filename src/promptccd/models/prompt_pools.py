@@ -4,6 +4,7 @@ Letters: B images, M prompts, P chosen ones, S tokens per prompt, D width.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from .backbones import blocks_of, class_position, class_token, run_block, run_block_class_row
+from .backbones import (
+    Rotation,
+    blocks_of,
+    class_position,
+    class_token,
+    final_norm,
+    recomputed,
+    run_block,
+    run_block_class_row,
+)
 
 
 @dataclass(frozen=True)
@@ -106,9 +116,12 @@ class L2PPool(PromptPool):
         super().__init__(size, width, per_image, *reaches)
         self.prompts = nn.Parameter(torch.empty(size, length, width))
 
-    def forward(self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor) -> Tensor:
+    def forward(
+        self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor, rotation: Rotation | None = None
+    ) -> Tensor:
         """[CLS] features ``(B, D)`` of tokens entering block 0 with the chosen prompts ``(B, P)`` in place."""
-        return class_token(backbone, insert_prompts(backbone, tokens, self.prompts[indices].flatten(1, 2)))
+        prompted = insert_prompts(backbone, tokens, self.prompts[indices].flatten(1, 2))
+        return class_token(backbone, prompted, rotation)
 
 
 class DualPromptPool(PromptPool):
@@ -135,12 +148,18 @@ class DualPromptPool(PromptPool):
         self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))
         self.experts = nn.Parameter(torch.empty(num_experts, 2, size, length, width))
 
-    def forward(self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor) -> Tensor:
+    def forward(
+        self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor, rotation: Rotation | None = None
+    ) -> Tensor:
         """[CLS] features ``(B, D)`` of tokens entering block 0, the chosen experts ``(B, P)`` at their blocks."""
         *before, last = blocks_of(backbone)
         for number, block in enumerate(before):
-            tokens = run_block(block, tokens, self._prefix(number, indices))
-        return backbone.layernorm(run_block_class_row(last, tokens, self._prefix(len(before), indices)))
+            tokens = recomputed(
+                block, partial(run_block, block), tokens, self._prefix(number, indices), rotation
+            )
+        row = run_block_class_row(last, tokens, self._prefix(len(before), indices), rotation)
+        features: Tensor = final_norm(backbone)(row)
+        return features
 
     def _prefix(self, block: int, indices: Tensor) -> tuple[Tensor, Tensor] | None:
         """Keys and values ``(B, ., D)`` that a block's attention gets in addition."""

@@ -4,9 +4,17 @@ import math
 import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
-from transformers import Dinov2Config, Dinov2WithRegistersConfig, PreTrainedConfig, ViTConfig
+from transformers import (
+    Dinov2Config,
+    Dinov2WithRegistersConfig,
+    DINOv3ViTConfig,
+    PreTrainedConfig,
+    ViTConfig,
+)
+from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
@@ -16,6 +24,7 @@ from .untrusted import MOST_CATEGORIES, CheckpointError, read_json, require_boun
 BACKBONE_CONFIGS: dict[str, type[PreTrainedConfig]] = {
     "dinov2": Dinov2Config,
     "dinov2_with_registers": Dinov2WithRegistersConfig,
+    "dinov3_vit": DINOv3ViTConfig,
     "vit": ViTConfig,
 }
 # A configuration may come from anywhere; only these architectures are ever built from one.
@@ -174,9 +183,15 @@ def _require_estimate(estimate: Any) -> None:
 
 PREPROCESSOR = "preprocessor_config.json"
 MOST_PIXELS_A_SIDE = 2_048
+# DINOv3's own needs torchvision; it scales to 0..1 first and resizes after, which moves a pixel by a rounding.
+_DINOV3 = {"image_mean": list(IMAGENET_DEFAULT_MEAN), "image_std": list(IMAGENET_DEFAULT_STD)}
 _CLASSES = {
     f"{kind}{role}{backend}": processor
-    for kind, processor in (("Bit", BitImageProcessorPil), ("ViT", ViTImageProcessorPil))
+    for kind, processor in (
+        ("Bit", BitImageProcessorPil),
+        ("ViT", ViTImageProcessorPil),
+        ("DINOv3ViT", partial(ViTImageProcessorPil, **_DINOV3)),
+    )
     for role in ("ImageProcessor", "FeatureExtractor")
     for backend in ("", "Fast", "Pil")
 }
@@ -221,7 +236,8 @@ def _built(values: Mapping[str, Any], patch_size: int) -> Any:
     kinds = [values[key] for key in _TYPES if values.get(key) is not None]
     if not kinds or any(not isinstance(kind, str) or kind not in _CLASSES for kind in kinds):
         raise ValueError(
-            f"Expected image_processor_type BitImageProcessor or ViTImageProcessor, got {shown(kinds)}."
+            "Expected image_processor_type BitImageProcessor, ViTImageProcessor or DINOv3ViTImageProcessor, got "
+            f"{shown(kinds)}."
         )
     options = {
         key: _value(key, value)

@@ -141,7 +141,12 @@ REAL = {
     "attention_probs_dropout_prob": (0, 1),
     "drop_path_rate": (0, 1),
     "layer_norm_eps": (1e-15, 1),
+    "attention_dropout": (0, 1),
     "layerscale_value": (-1e3, 1e3),
+    "rope_theta": (1e-3, 1e9),
+    "pos_embed_shift": (0, 1e3),
+    "pos_embed_jitter": (1e-3, 1e3),
+    "pos_embed_rescale": (1e-3, 1e3),
     "initializer_range": (0, 10),
     "confidence_temperature": (1e-6, 1e6),
     "count_scale": (1e-6, 1e6),
@@ -180,7 +185,9 @@ CHOICES = {
     "hidden_act": ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish"),
     "dtype": ("float32", "bfloat16", "float16"),
 }  # fmt: skip
-_ABSENT = ("stage", "router_hidden_size", "dtype")  # these may be none
+_ABSENT = (  # these may be none
+    "stage", "router_hidden_size", "dtype", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",
+)  # fmt: skip
 MOST_CATEGORIES = 100_000
 MOST_TOKENS = 16_384  # patches of one image: 1,792 pixels a side in patches of 14
 
@@ -227,6 +234,11 @@ def _require_ratios(values: Mapping[str, Any]) -> None:
     width, heads = values.get("hidden_size"), values.get("num_attention_heads")
     if width is not None and heads is not None and width % heads:
         raise ValueError(f"Expected a hidden_size that num_attention_heads divides, got {width} and {heads}.")
+    if "rope_theta" in values and width is not None and heads is not None and width // heads % 4:
+        raise ValueError(
+            f"Expected heads whose width 4 divides where positions turn them, got hidden_size {width} and "
+            f"num_attention_heads {heads}."
+        )
 
 
 def _require_between(name: str, value: Any, low: float, high: float, whole: bool) -> None:

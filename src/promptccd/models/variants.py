@@ -6,7 +6,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
 from .configuration_promptccd import CategoryDiscoveryConfig
 from .loading import WHERE_TO_LOOK, find_model
@@ -16,6 +16,20 @@ from .untrusted import CheckpointError, shown
 
 # Every variant by the name that its configuration, its recipes and its checkpoints call it.
 VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {}
+
+
+class _NoImageClassifier:
+    """What transformers gets for ``image-classification``: the reason why there is no such model, and what there is."""
+
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, **kwargs: Any) -> Any:
+        raise CheckpointError(
+            f"{name} is no image classifier: its categories keep their numbers, with gaps where some were merged, and "
+            f"an image may be of none. Use pipeline('category-discovery', {str(name)!r}, top_k=5), or AutoModel and "
+            "its assign."
+        )
+
+    from_config = _from_config = from_pretrained
 
 
 def register_variant(model: type[CategoryDiscoveryModel]) -> None:
@@ -36,6 +50,8 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
         _name_after_its_file(part)
     AutoConfig.register(config.model_type, config, exist_ok=True)
     AutoModel.register(config, model, exist_ok=True)
+    refusing = type("NoImageClassifier", (_NoImageClassifier,), {"config_class": config})
+    AutoModelForImageClassification.register(config, refusing, exist_ok=True)
     config.register_for_auto_class()
     model.register_for_auto_class("AutoModel")
     code = {"AutoConfig": config, "AutoModel": model}
@@ -82,7 +98,7 @@ def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfi
 
 
 def backbone_configuration(name: str | os.PathLike[str]) -> Any:
-    """The configuration of a bare backbone, of one of the three classes that are ever used.
+    """The configuration of a bare backbone, of one of the classes that are ever used.
 
     Raises:
         OSError: there is no such model.

@@ -1,5 +1,6 @@
 """Assign the images of a folder to the categories of a checkpoint, from the checkpoint alone."""
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -15,11 +16,13 @@ from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, stored_model
 from promptccd.models.untrusted import one_line
+from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import load_view, require_whole
 from promptccd.training.devices import in_smaller_batches
 from promptccd.training.progress import progress_bar
 
 _LIMITS = IntakeLimits()
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,23 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
             "for example runs/promptccd-digits/stage3."
         )
     return model
+
+
+def stage_of(place: str | Path) -> str | Path:
+    """What holds a model: of a run its last finished stage, which is said; anything else as it is.
+
+    Raises:
+        RunError: it is a run, and none of its stages is finished.
+    """
+    run, count = RunDirectory(place), 0
+    if not run.begun:
+        return place
+    while run.stage(count).exists():
+        count += 1
+    if not count:
+        raise RunError(f"{run.path} is a run without a finished stage: let the training finish one first.")
+    logger.info("%s is a run: its last finished stage is used, %s.", run.path, run.stage(count - 1))
+    return run.stage(count - 1)
 
 
 @torch.no_grad()

@@ -1,0 +1,72 @@
+"""Finished stages of every method, over every kind of backbone, without training one."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    Dinov2Config,
+    Dinov2Model,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
+    DINOv3ViTConfig,
+    DINOv3ViTModel,
+    PreTrainedModel,
+    ViTConfig,
+    ViTModel,
+)
+
+from promptccd.data.randomness import torch_generator
+from promptccd.data.views import ViewOptions, build_image_processor
+from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.order_one import fill
+
+DEEPER = {**TINY_BACKBONE, "num_hidden_layers": 3}
+MLP = {"intermediate_size": 64}
+# A checkpoint of each format, as its own class writes it.
+BACKBONES: dict[str, tuple[type[PreTrainedModel], Any]] = {
+    "dinov2": (Dinov2Model, lambda: Dinov2Config(**DEEPER)),
+    "registers": (
+        Dinov2WithRegistersModel,
+        lambda: Dinov2WithRegistersConfig(**DEEPER, num_register_tokens=3),
+    ),
+    "dino": (ViTModel, lambda: ViTConfig(**DEEPER, **MLP)),
+    "dinov3": (DINOv3ViTModel, lambda: DINOv3ViTConfig(**DEEPER, **MLP, num_register_tokens=4)),
+    "dinov3-gated": (DINOv3ViTModel, lambda: DINOv3ViTConfig(**DEEPER, **MLP, use_gated_mlp=True)),
+}
+# A method, and the fields that make another model of it.
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in VARIANTS} | {
+    "promptccd-b-dualprompt": ("promptccd-b", {"pool": "dualprompt"}),
+}
+
+
+def write_backbone(kind: str, folder: Path) -> Path:
+    """A bare checkpoint in which every term shows."""
+    model_class, config = BACKBONES[kind]
+    backbone = model_class(config())
+    fill(backbone)
+    backbone.save_pretrained(folder)
+    return folder
+
+
+def model_of(method: str, backbone: Path) -> CategoryDiscoveryModel:
+    """A model that knows three categories, of which one was labelled; a middle one was merged away."""
+    name, options = METHODS[method]
+    model = VARIANTS[name].from_pretrained(backbone, **TINY_HEAD, **options)
+    model.head.reset_parameters(torch_generator("head"))
+    model.reset_prompts(torch_generator("prompts"))
+    if model.mixture is not None:
+        draws = torch.randn(6, 32, generator=torch_generator("components"))
+        model.load_mixture(draws / draws.norm(dim=1, keepdim=True), torch.full((6, 32), 0.02), torch.zeros(6))
+    prototypes = torch.randn(3, 32, generator=torch_generator("prototypes"))
+    model.config.num_known = 1
+    model.set_categories(prototypes / prototypes.norm(dim=1, keepdim=True), [0, 1, 4], ["cat", "dog", "owl"])
+    return model.eval()
+
+
+def write_stage(method: str, backbone: Path, folder: Path) -> Path:
+    """The same as a checkpoint, with the image processor beside it."""
+    model_of(method, backbone).save_pretrained(folder)
+    build_image_processor(ViewOptions(image_size=16, resize_size=18)).save_pretrained(folder)
+    return folder

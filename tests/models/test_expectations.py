@@ -1,0 +1,589 @@
+"""What whoever comes from transformers, sentence-transformers or setfit expects a model of the Hub to answer.
+
+A test is an expectation: it is met, or the error says why not and what to do. `docs/models.md` lists them.
+"""
+
+import copy
+import io
+import json
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from PIL import Image
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModel,
+    AutoModelForImageClassification,
+    Dinov2Model,
+    pipeline,
+)
+from transformers.pipelines.pt_utils import KeyDataset
+
+import promptccd
+from promptccd.cli.main import main
+from promptccd.models import CategoryDiscoveryModel, CheckpointError, PromptCCDModel
+from tests.data.web import Web, web  # noqa: F401 - a fixture
+from tests.hub.conftest import hub  # noqa: F401 - a fixture
+from tests.hub.server import Hub
+from tests.models.finished import METHODS, model_of, write_backbone, write_stage
+
+every_method = pytest.mark.parametrize(
+    "method",
+    [name if name == "promptccd-pp" else pytest.param(name, marks=pytest.mark.slow) for name in METHODS],
+)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_backbone("dinov2", tmp_path_factory.mktemp("bare"))
+
+
+@pytest.fixture(scope="module")
+def stage_of(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folder of a finished stage of a method, written once."""
+    written: dict[str, Path] = {}
+
+    def folder(method: str) -> Path:
+        if method not in written:
+            written[method] = write_stage(method, bare, tmp_path_factory.mktemp(method))
+        return written[method]
+
+    return folder
+
+
+@pytest.fixture
+def stage(stage_of: Callable[[str], Path]) -> Path:
+    return stage_of("promptccd")
+
+
+@pytest.fixture
+def pixels() -> torch.Tensor:
+    return torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+
+
+def answers(model: CategoryDiscoveryModel, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Everything a model says of images."""
+    with torch.no_grad():
+        output = model(pixels, prompted=True, project=True)
+        return {
+            **{name: value for name, value in output.items() if torch.is_tensor(value)},
+            "plain": model(pixels, prompted=False).features,
+            "unit": model.features_of(pixels),
+            "attention": model.attention_row(pixels),
+            "assigned": model.assign(output.features).category_ids,
+            "similarities": model.head.similarities(output.bottleneck),
+            **model.auxiliary_losses(output),
+        }
+
+
+# Loading and saving
+
+
+@every_method
+def test_auto_classes_know_the_model(stage_of, method: str) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    config = AutoConfig.from_pretrained(stage_of(method))
+    assert type(model) is promptccd.models.VARIANTS[METHODS[method][0]]
+    assert type(config) is type(model.config)
+    assert not model.training
+
+
+@every_method
+def test_what_is_saved_comes_back(stage_of, method: str, pixels: torch.Tensor, tmp_path: Path) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    model.save_pretrained(tmp_path)
+    again, before = answers(AutoModel.from_pretrained(tmp_path), pixels), answers(model, pixels)
+    assert again.keys() == before.keys()
+    assert all(torch.equal(value, again[name]) for name, value in before.items())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, torch.float16, "float16"], ids=str)
+@every_method
+def test_half_precision_answers_everything(stage_of, method: str, dtype: Any, pixels: torch.Tensor) -> None:
+    half, whole = (
+        AutoModel.from_pretrained(stage_of(method), dtype=dtype),
+        AutoModel.from_pretrained(stage_of(method)),
+    )
+    assert half.dtype == (dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype))
+    for given in (pixels, pixels.to(half.dtype)):
+        found = answers(half, given)
+        assert found["plain"].dtype == half.dtype
+        assert found["unit"].dtype == torch.float32
+        cosines = (found["unit"] * whole.features_of(pixels)).sum(1)
+        assert cosines.min() > (0.9 if "prompted" in found else 0.95)
+        assert all(value.isfinite().all() for value in found.values())
+
+
+def test_dtype_auto_is_that_of_the_checkpoint(stage: Path, tmp_path: Path) -> None:
+    AutoModel.from_pretrained(stage, dtype="bfloat16").save_pretrained(tmp_path)
+    assert AutoModel.from_pretrained(tmp_path, dtype="auto").dtype == torch.bfloat16
+    assert AutoModel.from_pretrained(tmp_path, dtype=torch.float32).dtype == torch.float32
+    assert AutoModel.from_pretrained(stage, dtype="auto").dtype == torch.float32
+
+
+def test_a_dtype_that_is_no_float_is_refused(stage: Path) -> None:
+    with pytest.raises(CheckpointError, match="dtype=torch.int8` as it's not a floating-point dtype"):
+        AutoModel.from_pretrained(stage, dtype="int8")
+
+
+@pytest.mark.parametrize(
+    "options", [{"device_map": "cpu"}, {"device_map": "auto"}, {"low_cpu_mem_usage": True}], ids=str
+)
+def test_it_is_loaded_where_it_is_wanted(stage: Path, options: dict, pixels: torch.Tensor) -> None:
+    placed, plain = AutoModel.from_pretrained(stage, **options), AutoModel.from_pretrained(stage)
+    assert torch.equal(placed(pixels).features, plain(pixels).features)
+
+
+def test_shards_are_written_and_read(stage: Path, tmp_path: Path, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    assert torch.equal(AutoModel.from_pretrained(tmp_path)(pixels).features, model(pixels).features)
+
+
+def test_loading_says_nothing(stage: Path, bare: Path) -> None:
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    loggers = [logging.getLogger(name) for name in ("", "transformers")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        for name in (stage, bare):
+            PromptCCDModel.from_pretrained(name)
+        assert not said
+        Dinov2Model.from_pretrained(stage)  # that they would have been heard
+        assert any("LOAD REPORT" in each for each in said)
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+
+
+def test_an_argument_that_nobody_takes_is_named(stage: Path) -> None:
+    with pytest.raises(CheckpointError, match="unexpected keyword argument 'nonsense'"):
+        AutoModel.from_pretrained(stage, nonsense=1)
+
+
+def test_the_state_dict_is_strict(stage: Path, bare: Path, pixels: torch.Tensor) -> None:
+    model, other = AutoModel.from_pretrained(stage), model_of("promptccd", bare)
+    other.head.requires_grad_(False).mlp[0].weight.zero_()
+    state = model.state_dict()
+    assert not any(other.load_state_dict(state, strict=True))
+    assert torch.equal(other(pixels, project=True).bottleneck, model(pixels, project=True).bottleneck)
+    state.pop("prototypes")
+    with pytest.raises(RuntimeError, match="Missing key.*prototypes"):
+        other.load_state_dict(state)
+
+
+@every_method
+@pytest.mark.parametrize(
+    "twin", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_answers_alike_and_is_its_own(
+    stage_of, method: str, twin: Callable, pixels: torch.Tensor
+) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    other, before = twin(model), answers(model, pixels)
+    assert all(torch.equal(value, before[name]) for name, value in answers(other, pixels).items())
+    other.set_categories(other.prototypes[:1], [4], ["elsewhere"])
+    assert len(model.prototypes) == 3 and model.config.category_ids == [0, 1, 4]
+
+
+def test_the_model_is_pushed_and_pulled(hub: Hub, stage: Path, pixels: torch.Tensor) -> None:  # noqa: F811
+    model = AutoModel.from_pretrained(stage)
+    model.push_to_hub("user/mine")
+    pulled = AutoModel.from_pretrained("user/mine")
+    assert torch.equal(pulled(pixels).features, model(pixels).features)
+    assert pulled.config.id2label == model.config.id2label
+
+
+def test_a_run_names_its_last_stage(trained_run: Path) -> None:
+    for load in (PromptCCDModel.from_pretrained, promptccd.CategoryDiscoveryPipeline.from_pretrained):
+        with pytest.raises(OSError, match=r"is a run, .* give one of stage0, .* the last is \S+stage3\."):
+            load(str(trained_run))
+
+
+# The configuration
+
+
+def test_labels_are_the_categories(stage: Path, tmp_path: Path) -> None:
+    config = AutoConfig.from_pretrained(stage)
+    assert config.id2label == {0: "cat", 1: "dog", 4: "owl"}
+    assert config.label2id == {"cat": 0, "dog": 1, "owl": 4}
+    assert config.num_labels == 3
+    assert "id2label" not in json.loads((stage / "config.json").read_text())  # one truth, category_names
+    found = pipeline("category-discovery", model=str(stage))(Image.new("RGB", (20, 20), "red"))
+    assert config.id2label[found["category_id"]] == found["name"]
+
+
+def test_labels_follow_the_categories(stage: Path, tmp_path: Path) -> None:
+    model = AutoModel.from_pretrained(stage)
+    model.set_categories(torch.eye(32)[:4], [0, 1, 5, 6], ["cat", "night heron", "owl", "owl"])
+    model.save_pretrained(tmp_path)
+    for config in (model.config, AutoConfig.from_pretrained(tmp_path), copy.deepcopy(model.config)):
+        assert config.id2label == {0: "cat", 1: "night heron", 5: "owl", 6: "owl"}
+        assert config.label2id == {"cat": 0, "night heron": 1, "owl": 5}
+        assert config.num_labels == 4
+
+
+@pytest.mark.parametrize(
+    "labels", [{"num_labels": 7}, {"id2label": {0: "x"}}, {"label2id": {"x": 0}}], ids=str
+)
+def test_labels_are_not_given(stage: Path, labels: dict) -> None:
+    with pytest.raises(
+        CheckpointError, match="labels are the categories, .* Rename one with `promptccd categories"
+    ):
+        AutoModel.from_pretrained(stage, **labels)
+    if "id2label" in labels:
+        with pytest.raises(ValueError, match="labels are the categories"):
+            AutoConfig.from_pretrained(stage).id2label = labels["id2label"]
+
+
+@every_method
+def test_the_configuration_goes_through_json(stage_of, method: str, tmp_path: Path) -> None:
+    config = AutoConfig.from_pretrained(stage_of(method))
+    config.to_json_file(tmp_path / "config.json")
+    for again in (
+        AutoConfig.from_pretrained(tmp_path),
+        type(config).from_dict(json.loads(config.to_json_string())),
+    ):
+        again.name_or_path = config.name_or_path
+        assert again.to_dict() == config.to_dict()
+
+
+def test_fields_are_given_when_it_is_loaded(stage: Path) -> None:
+    assert AutoModel.from_pretrained(stage, prompts_at_test=True).config.prompts_at_test is True
+
+
+# What a forward answers
+
+
+@every_method
+def test_hidden_states_are_those_of_the_backbone(stage_of, method: str, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    found = model(pixels, output_hidden_states=True)
+    expected = model.backbone(pixels, output_hidden_states=True).hidden_states
+    assert len(found.hidden_states) == 4
+    assert all(torch.equal(*each) for each in zip(found.hidden_states, expected, strict=True))
+    assert torch.equal(found.features, model(pixels).features)
+    assert model(pixels).hidden_states is None
+
+
+@every_method
+def test_attentions_are_those_of_the_backbone(stage_of, method: str, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    found = model(pixels, output_attentions=True).attentions
+    model.backbone.set_attn_implementation("eager")  # the others do not say what they attend to
+    expected = model.backbone(pixels, output_attentions=True).attentions
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@every_method
+def test_an_output_can_be_a_tuple(stage_of, method: str, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    output, values = model(pixels, project=True), model(pixels, project=True, return_dict=False)
+    assert isinstance(values, tuple) and len(values) == len(output)
+    assert torch.equal(values[0], output.features)
+
+
+def test_the_configuration_may_ask_for_them(stage: Path, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage, output_hidden_states=True, return_dict=False)
+    features, states = model(pixels)
+    assert len(states) == 4
+    assert model(pixels, output_hidden_states=False, return_dict=True).hidden_states is None
+    assert torch.equal(model.features_of(pixels), torch.nn.functional.normalize(features, dim=-1))
+
+
+def test_what_forward_does_not_take_is_named(stage: Path, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'labels'"):
+        model(pixels, labels=torch.zeros(3))
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'pixel_values'"):
+        model()
+
+
+@every_method
+def test_attention_kernels_agree(stage_of, method: str, pixels: torch.Tensor) -> None:
+    eager = AutoModel.from_pretrained(stage_of(method), attn_implementation="eager")
+    fused = AutoModel.from_pretrained(stage_of(method), attn_implementation="sdpa")
+    assert eager.backbone.config._attn_implementation == "eager"
+    assert fused.backbone.config._attn_implementation == "sdpa"
+    for name, value in answers(eager, pixels).items():
+        torch.testing.assert_close(value, answers(fused, pixels)[name], rtol=1e-4, atol=1e-5)
+    eager.set_attn_implementation("sdpa")
+    assert torch.equal(eager(pixels).features, fused(pixels).features)
+
+
+def test_a_kernel_that_is_not_there_is_named(stage: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"FlashAttention2 .* cannot be used"):
+        AutoModel.from_pretrained(stage, attn_implementation="flash_attention_2")
+
+
+# Learning
+
+
+def gradients(model: CategoryDiscoveryModel, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of a training step's loss, by parameter."""
+    model.zero_grad()
+    output = model.train()(pixels, prompted=True, project=True)
+    loss = model.head.similarities(output.bottleneck).square().sum() + output.features.square().mean()
+    (loss + sum(part.sum() for part in model.auxiliary_losses(output).values())).backward()
+    return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+
+
+@every_method
+def test_activation_checkpointing_changes_no_gradient(stage_of, method: str, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    expected = gradients(model, pixels)
+    model.activation_checkpointing_enable()
+    assert model.is_activation_checkpointing
+    runs = [0]
+    hook = model.backbone.encoder.layer[1].mlp.register_forward_hook(
+        lambda *args: runs.__setitem__(0, runs[0] + 1)
+    )
+    found, again = gradients(model, pixels), runs[0]
+    model.activation_checkpointing_disable()
+    runs[0] = 0
+    gradients(model, pixels)
+    hook.remove()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+    learns_before_the_last_block = any(name.startswith(("pool", "pools")) for name in expected)
+    assert again == runs[0] + learns_before_the_last_block  # only where there is a graph is a block run again
+
+
+@every_method
+@pytest.mark.slow
+def test_the_compiled_forward_is_the_same(stage_of, method: str, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    compiled = torch.compile(model, fullgraph=True)
+    for options in ({}, {"prompted": False}, {"project": True}):
+        with torch.no_grad():
+            expected, found = model(pixels, **options), compiled(pixels, **options)
+        assert found.keys() == expected.keys()
+        torch.testing.assert_close(found.features, expected.features, rtol=1e-4, atol=1e-5)
+
+
+@every_method
+def test_parameters_are_counted(stage_of, method: str) -> None:
+    model = AutoModel.from_pretrained(stage_of(method))
+    learning = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    assert 0 < model.num_parameters(only_trainable=True) == learning < model.num_parameters()
+
+
+# Where and as what it is
+
+
+def test_device_and_dtype(stage: Path, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage)
+    assert (model.device, model.dtype) == (torch.device("cpu"), torch.float32)
+    moved = model.to("meta")
+    assert moved.device.type == "meta" and moved.prototypes.device.type == "meta"
+    half = AutoModel.from_pretrained(stage).half()
+    assert half.dtype == torch.float16 and half(pixels).features.dtype == torch.float16
+    assert half.float()(pixels).features.dtype == torch.float32
+
+
+def test_modes(stage: Path, pixels: torch.Tensor) -> None:
+    model = AutoModel.from_pretrained(stage)
+    assert model.train().training and not model.backbone.training
+    assert not model.eval().training
+    with torch.inference_mode():
+        assert model(pixels).features.is_inference()
+
+
+def test_embeddings_are_those_of_the_patches(stage: Path) -> None:
+    model = AutoModel.from_pretrained(stage)
+    assert model.get_input_embeddings() is model.backbone.embeddings.patch_embeddings
+    assert model.base_model is model.backbone
+    assert model.main_input_name == "pixel_values"
+
+
+def test_it_generates_nothing(stage: Path) -> None:
+    model = AutoModel.from_pretrained(stage)
+    assert not model.can_generate()
+    with pytest.raises(AttributeError, match="has no attribute 'generate'"):
+        model.generate()
+
+
+def test_it_is_no_image_classifier_and_says_why(stage: Path) -> None:
+    for load in (
+        lambda: AutoModelForImageClassification.from_pretrained(stage),
+        lambda: AutoModelForImageClassification.from_config(AutoConfig.from_pretrained(stage)),
+        lambda: pipeline("image-classification", model=str(stage)),
+    ):
+        with pytest.raises(
+            ValueError, match=r"is no image classifier: .* Use pipeline\('category-discovery'"
+        ):
+            load()
+
+
+def test_the_image_processor_is_found(stage: Path, pixels: torch.Tensor) -> None:
+    processor = AutoImageProcessor.from_pretrained(stage, backend="pil")
+    picture = Image.effect_noise((40, 30), 80).convert("RGB")
+    values = processor(picture, return_tensors="pt")["pixel_values"]
+    model = AutoModel.from_pretrained(stage)
+    found = model.assign(model(values).features)
+    assert promptccd.CategoryDiscoveryPipeline.from_pretrained(stage)(picture)["category_id"] == int(
+        found.category_ids
+    )
+
+
+# The pipeline
+
+
+@pytest.fixture
+def discover(stage: Path) -> Iterator[promptccd.CategoryDiscoveryPipeline]:
+    yield promptccd.CategoryDiscoveryPipeline.from_pretrained(stage)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    """Five pictures on disk."""
+    paths = [tmp_path / f"{number}.png" for number in range(5)]
+    for number, path in enumerate(paths):
+        drawn = np.random.default_rng(number).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+        Image.fromarray(drawn).save(path)
+    return paths
+
+
+def opened(paths: list[Path]) -> list[Image.Image]:
+    return [Image.open(path).convert("RGB") for path in paths]
+
+
+KINDS: dict[str, Callable[[list[Path]], Any]] = {
+    "paths": lambda paths: [str(path) for path in paths],
+    "pathlib": list,
+    "images": opened,
+    "bytes": lambda paths: [path.read_bytes() for path in paths],
+    "arrays": lambda paths: [np.asarray(image) for image in opened(paths)],
+    "generator": lambda paths: (image for image in opened(paths)),
+    "data set": lambda paths: Dataset.from_dict({"image": opened(paths), "label": [0] * len(paths)}),
+    "column": lambda paths: KeyDataset(Dataset.from_dict({"picture": opened(paths)}), "picture"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pipeline_takes(discover, pictures: list[Path], kind: str) -> None:
+    expected = [discover(str(path)) for path in pictures]
+    assert {row["category_id"] for row in expected} <= {0, 1, 4}
+    for options in ({}, {"batch_size": 2}):
+        found = list(discover(KINDS[kind](pictures), **options))
+        assert [row["category_id"] for row in found] == [row["category_id"] for row in expected]
+        np.testing.assert_allclose(
+            [row["confidence"] for row in found], [row["confidence"] for row in expected], atol=1e-5
+        )
+
+
+def test_the_pipeline_takes_an_address(discover, pictures: list[Path], web: Web) -> None:  # noqa: F811
+    web.pages["/owl.png"] = pictures[0].read_bytes()
+    found = discover([f"{web.url}/owl.png?key=1", str(pictures[0])], private_addresses=True, timeout=5)
+    assert found[0] == found[1]
+
+
+def test_the_pipeline_asks_no_machine_of_ones_own(discover, web: Web) -> None:  # noqa: F811
+    with pytest.raises(
+        ValueError, match=r"127\.0\.0\.1 is a machine of this network, .* private_addresses=True"
+    ):
+        discover(f"{web.url}/owl.png")
+    assert not web.asked
+
+
+def test_the_pipeline_gives_the_best(discover, pictures: list[Path], stage: Path) -> None:
+    for path in pictures:
+        best, single = discover(str(path), top_k=2), discover(str(path))
+        assert len(best) == 2 and best[0] == single
+        assert best[0]["confidence"] >= best[1]["confidence"]
+    every = discover([str(path) for path in pictures], top_k=99, batch_size=3)
+    assert all({row["category_id"] for row in rows} == {0, 1, 4} for rows in every)
+    assert all(sum(row["confidence"] for row in rows) == pytest.approx(1) for rows in every)
+    assert len(pipeline("category-discovery", model=str(stage), top_k=2)(str(pictures[0]))) == 2
+
+
+@pytest.mark.parametrize("top_k", [0, -1, "3", 1.5, True])
+def test_no_other_number_of_best_ones(discover, pictures: list[Path], top_k: Any) -> None:
+    with pytest.raises(ValueError, match="Expected top_k to be a whole number >= 1, got"):
+        discover(str(pictures[0]), top_k=top_k)
+
+
+def test_the_pipeline_names_what_it_does_not_take(discover, stage: Path, pictures: list[Path]) -> None:
+    with pytest.raises(
+        TypeError, match=r"takes no 'topk': did you mean top_k\? It takes top_k, timeout, .*batch_size"
+    ):
+        discover(str(pictures[0]), topk=3)
+    with pytest.raises(TypeError, match="takes no 'candidate_labels': It takes"):
+        promptccd.CategoryDiscoveryPipeline.from_pretrained(stage, candidate_labels=["cat"])
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((8, 8, 3)),
+        np.zeros((2, 8, 8, 3), np.uint8),
+        np.zeros((8, 8, 7), np.uint8),
+        torch.zeros(3, 16, 16),
+    ],
+    ids=["floats", "a batch", "channels", "a tensor"],
+)
+def test_the_pipeline_guesses_no_pixels(discover, image: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"expected pixels of uint8 in the shape \(H, W\) or \(H, W, 3\), got"
+    ):
+        discover(image)
+
+
+def test_the_pipeline_is_put_on_a_device(stage: Path, pictures: list[Path]) -> None:
+    for device in ("cpu", -1, torch.device("cpu")):
+        placed = pipeline("category-discovery", model=str(stage), device=device, batch_size=2, num_workers=1)
+        assert placed.device == torch.device("cpu")
+    assert placed(str(pictures[0]))["name"] in ("cat", "dog", "owl")
+
+
+def test_a_pipeline_is_saved_and_loaded(discover, pictures: list[Path], tmp_path: Path) -> None:
+    discover.save_pretrained(tmp_path / "saved")
+    again = promptccd.CategoryDiscoveryPipeline.from_pretrained(tmp_path / "saved")
+    assert again(str(pictures[0])) == discover(str(pictures[0]))
+
+
+# The commands
+
+
+def test_predict_and_explain_take_the_last_stage_of_a_run(
+    trained_run: Path, pictures: list[Path], tmp_path: Path, capsys, caplog
+) -> None:
+    folder = str(pictures[0].parent)
+    said = []
+    for model in (trained_run, trained_run / "stage3"):
+        assert main(["predict", str(model), folder, "--json"]) == 0
+        said.append(json.loads(capsys.readouterr().out))
+    assert said[0] == said[1]
+    with caplog.at_level(logging.INFO):
+        assert main(["explain", str(trained_run), str(pictures[0]), "--out", str(tmp_path / "why")]) == 0
+    assert (
+        f"its last finished stage is used, {trained_run / 'stage3'}" in caplog.text + capsys.readouterr().err
+    )
+
+
+def test_a_run_without_a_stage_says_so(
+    trained_run: Path, pictures: list[Path], tmp_path: Path, capsys
+) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "manifest.json").write_bytes((trained_run / "manifest.json").read_bytes())
+    assert main(["predict", str(begun), str(pictures[0].parent)]) == 2
+    assert "is a run without a finished stage: let the training finish one first." in capsys.readouterr().err
+
+
+def test_an_image_in_memory_leaves_no_trace(discover, pictures: list[Path]) -> None:
+    packed = io.BytesIO()
+    Image.open(pictures[0]).save(packed, "PNG")
+    assert discover(packed.getvalue()) == discover(str(pictures[0]))
