@@ -8,6 +8,7 @@ from benchmarks import (
     bench_parts_step,
     bench_photographs,
     bench_split_merge,
+    bench_start,
     bench_step,
     bench_views,
 )
@@ -16,6 +17,7 @@ from benchmarks import (
 def main() -> None:
     """Run every benchmark with the sizes the README quotes."""
     for benchmark, argv in (
+        (bench_start, []),
         (bench_step, []),
         (bench_parts_step, []),
         (bench_head, []),

@@ -11,11 +11,11 @@ SOURCE = ROOT / "src" / "promptccd"
 
 # A folder imports what stands to its left; ``experiments`` and ``hub`` do not know each other.
 ORDER = [
-    ["errors"], ["storage"], ["models"], ["data"], ["pipeline"], ["clustering"], ["training"], ["evaluation"],
-    ["registry"], ["runs"], ["experiments", "hub"], ["discovery"], ["cli"],
+    ["on_demand"], ["errors"], ["storage"], ["models"], ["data"], ["pipeline"], ["clustering"], ["training"],
+    ["evaluation"], ["registry"], ["runs"], ["experiments", "hub"], ["discovery"], ["cli"],
 ]  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
-MOST_MODULES = 187
+MOST_MODULES = 195
 
 
 def module_of(path: Path) -> str:

@@ -10,6 +10,7 @@ and refuse by name every link that stands in the way.
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import logging
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of directories: stages, states inside a stage, exports
 CHECKSUMS = "checksums.json"
+PROJECT = ".promptccd"  # what a discovery keeps beside its results
 EXPORTED = ".promptccd-export"  # the checksums of an export, where `datasets` does not take them for data
 TEMPORARY = ".tmp-"
 REFUSED = ".refused-"
@@ -292,6 +294,27 @@ def require_space(folder: Path, needed: int, what: str) -> None:
             f"No room for {what}: about {readable_size(needed)} needed, {readable_size(free)} free in {folder}. Free "
             "some space, or give another folder."
         )
+
+
+def lock_folder(folder: Path) -> int:
+    """Keep every other process from writing to a folder until this one ends, or closes the descriptor it gets.
+
+    Raises:
+        RunError: another process writes there; its id is named. Or the lock is a link.
+        DiskError: nothing can be written there.
+    """
+    descriptor = open_to_change(make_folder(folder) / ".lock")
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.read(descriptor, 32).decode(errors="replace") or "unknown"
+        os.close(descriptor)
+        raise RunError(
+            f"Process {owner} is writing to {folder}. Wait for it, stop it, or give another folder."
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor  # held open: the operating system releases it however this process ends
 
 
 def newer_format(version: Any, known: int) -> str | None:

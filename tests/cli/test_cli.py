@@ -225,8 +225,8 @@ def test_more_categories_than_images(
 
 
 def test_command_line_beats_file_beats_default(recipe: Path) -> None:
-    from promptccd.cli.main import build_parser
-    from promptccd.cli.parsing import recipe_from
+    from promptccd.cli.main import parse
+    from promptccd.cli.recipe_options import recipe_from
 
     argv = [
         "train",
@@ -241,7 +241,7 @@ def test_command_line_beats_file_beats_default(recipe: Path) -> None:
         "--learning_rate",
         "1e-3",
     ]
-    parsed = recipe_from(build_parser().parse_args(argv))
+    parsed = recipe_from(parse(argv))
     assert parsed.training.epochs == 9  # command line
     assert parsed.training.batch_size == 16  # file
     assert parsed.training.momentum == 0.9  # default
@@ -265,10 +265,10 @@ def test_command_line_beats_file_beats_default(recipe: Path) -> None:
     ids=lambda value: str(value),
 )
 def test_words_and_numbers_of_the_command_line(given: list, section: str, name: str, value: object) -> None:
-    from promptccd.cli.main import build_parser
-    from promptccd.cli.parsing import recipe_from
+    from promptccd.cli.main import parse
+    from promptccd.cli.recipe_options import recipe_from
 
-    parsed = recipe_from(build_parser().parse_args(["train", *given]))
+    parsed = recipe_from(parse(["train", *given]))
     assert getattr(getattr(parsed, section), name) == value
 
 

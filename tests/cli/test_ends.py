@@ -64,7 +64,7 @@ def after_opening(number: int, signals: tuple[int, ...] = (signal.SIGINT,)) -> C
 @pytest.mark.parametrize("module", ["numpy", "torch", "datasets", "promptccd.hub"])
 def test_a_signal_during_the_imports_is_one_line(module: str, number: int) -> None:
     """Python says which module it has just imported; others follow."""
-    command = [sys.executable, "-X", "importtime", "-m", "promptccd_command", "audit"]
+    command = [sys.executable, "-X", "importtime", "-m", "promptccd_command", "verify", "nowhere"]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=hear_signals
     )
@@ -402,7 +402,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(**_: object) -> None:
         raise IndexError("a bug")
 
-    monkeypatch.setattr("promptccd.cli.evaluation_commands.published_rows", broken)
+    monkeypatch.setattr("promptccd.cli.audit_commands.published_rows", broken)
     ended = run_forked(["audit"])
     assert ended.code == 1
     assert "Traceback" in ended.err

@@ -37,10 +37,12 @@ def places(
 
 MISTAKES = {
     # Words
-    "a command that does not exist": ("tarin", "invalid choice: 'tarin'"),
+    "a command that does not exist": ("tarin", "Nothing is called tarin: did you mean train?"),
     "no command": ("", "required: COMMAND"),
     "an option with a slip": ("train --learning-rate 0.1", "did you mean --learning_rate?"),
     "an option that does not exist": ("train --frobnicate", "Nothing is called --frobnicate"),
+    "a misspelt option that must be given": ("discover {stage} {pictures} --ot x", "did you mean --out?"),
+    "half an option": ("train --epoch 3", "did you mean --epochs?"),
     "an option without its value": ("train --epochs", "expected one argument"),
     "an option twice": ("train --epochs 3 --epochs 4", "--epochs is given twice, as 3 and as 4"),
     "a field twice under two names": ("train --seed 3 --training.seed 4", "is given twice, as 3 and as 4"),

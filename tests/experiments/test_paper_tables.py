@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from promptccd.cli.main import build_parser, main
+from promptccd.cli.main import main, parse
 from promptccd.cli.sweep_commands import _table_plan
 from promptccd.evaluation import (
     ClusteringAccuracy,
@@ -257,7 +257,7 @@ def test_a_backbone_is_a_half_of_a_table_or_a_place(
     words: list[str], table: str, weights: str | None, trained_on: str | None
 ) -> None:
     given = ["sweep", "--table", "main", "--config", str(RECIPES), "--seeds", "1", "--dry-run", *words]
-    options = build_parser().parse_args([*given, "--methods", "happy", "--datasets", "cifar100=/photos"])
+    options = parse([*given, "--methods", "happy", "--datasets", "cifar100=/photos"])
     wanted = _table_plan(options, {})
     assert (wanted.backbone, wanted.weights, wanted.look) == (table, weights, False)
     assert wanted.out == Path(f"runs/main-{table}{'-small' if '--small' in words else ''}")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.cli.main import build_parser, main
-from promptccd.cli.parsing import given_fields
+from promptccd.cli.main import main, parse
+from promptccd.cli.recipe_options import given_fields
 from promptccd.errors import InterruptedRunError
 from promptccd.experiments.comparison import published_table
 from promptccd.runs import RunEvaluation, load_model, train_run
@@ -31,14 +31,12 @@ PAPER = Path(__file__).parents[2] / "hub_configs"
     ],
 )
 def test_numbers_and_words_are_typed_alike(words: list[str], value: object) -> None:
-    options = build_parser().parse_args(["train", "--category_count", *words])
+    options = parse(["train", "--category_count", *words])
     assert given_fields(options) == {"training": {"category_count": value}}
 
 
 def test_lists_of_other_fields_may_have_commas_too() -> None:
-    options = build_parser().parse_args(
-        ["train", "--class_blocks", "7,1,1,1", "--cuts", "[[0.7, 1.0], [1.0]]"]
-    )
+    options = parse(["train", "--class_blocks", "7,1,1,1", "--cuts", "[[0.7, 1.0], [1.0]]"])
     assert given_fields(options)["data"] == {"class_blocks": [7, 1, 1, 1], "cuts": [[0.7, 1.0], [1.0]]}
 
 

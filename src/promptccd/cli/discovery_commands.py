@@ -1,14 +1,10 @@
-"""``promptccd discover``, ``categories`` and ``demo``."""
+"""``promptccd discover`` and ``demo``."""
 
 import argparse
 import logging
 import signal
-import sys
 import webbrowser
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from promptccd.cli.parsing import (
@@ -16,11 +12,9 @@ from promptccd.cli.parsing import (
     MOST_SEED,
     MOST_WORKERS,
     add_model_limit,
-    command,
     show,
     whole_number,
 )
-from promptccd.cli.tables import table
 from promptccd.data.limits import ANY, MIB, IntakeLimits
 from promptccd.discovery import (
     EXPORTS,
@@ -30,143 +24,19 @@ from promptccd.discovery import (
     discover,
 )
 from promptccd.discovery.embedding import BATCH_SIZE
-from promptccd.discovery.registry_edits import (
-    correct,
-    dissolve_in,
-    edit_registry,
-    move_in,
-    registry_in,
-    split_in,
-)
-from promptccd.errors import ConfigurationError, RegistryError, RunError
+from promptccd.errors import ConfigurationError, RunError
 from promptccd.models.loading import find_model
 from promptccd.models.untrusted import one_line
-from promptccd.registry import CategoryRegistry, Merge, Rename
 from promptccd.training.progress import StopRequest
 
 logger = logging.getLogger(__name__)
-
-
-def _add_categories(commands: Any) -> None:
-    """Declare them."""
-    text = "list, rename, merge or dissolve categories, move images, undo; ids are never reused"
-    categories = command(commands, "categories", categories_command, text)
-    categories.add_argument("model", metavar="MODEL", help="folder of a finished stage or of a discovery")
-    categories.add_argument("action", choices=list(_ACTIONS), metavar="ACTION", help=" | ".join(_ACTIONS))
-    categories.add_argument(
-        "arguments", nargs="*", metavar="ARGUMENT",
-        help="rename ID NAME | merge ID ID ... | move ID IMAGE ... | split ID IMAGE ... | dissolve ID; an image is "
-        "its sha256, as assignments.csv has it, or row:NUMBER of a training run",
-    )  # fmt: skip
-
-
-def categories_command(options: argparse.Namespace) -> None:
-    """``promptccd categories``."""
-    folder = Path(options.model)
-    act = _ACTIONS[options.action]
-    if act is None:
-        _show(options, registry_in(folder))
-        return
-    edit_registry(
-        folder,
-        lambda registry: act(folder, registry, options.arguments),
-        command=[options.action, *options.arguments],
-        tell=lambda registry: _show(options, registry),
-    )
-
-
-def _show(options: argparse.Namespace, registry: CategoryRegistry) -> None:
-    shown = [each for each in registry.categories.values() if options.json or not each.retired]
-
-    def text() -> str:
-        rows = [
-            [str(each.id), each.name, each.state.value, f"stage {each.born}", each.size] for each in shown
-        ]
-        return table(["id", "name", "state", "since", "images"], rows)
-
-    show(options, [asdict(each) for each in shown], text)
-    sys.stdout.flush()  # now it is told
-
-
-def _rename(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    if len(arguments) != 2:
-        raise RegistryError(
-            f"Expected rename ID NAME, got {arguments}: put a name of several words in quotes."
-        )
-    correct(registry, Rename(_id(arguments[0]), arguments[1]))
-
-
-def _merge(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    correct(registry, Merge([_id(each) for each in arguments]))
-
-
-def _split(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    if not arguments:
-        raise RegistryError(
-            "Expected split ID, and the images of the new category unless they shall be suggested."
-        )
-    split_in(folder, registry, _id(arguments[0]), arguments[1:])
-
-
-def _move(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    if len(arguments) < 2:
-        raise RegistryError(f"Expected move ID IMAGE ..., got {arguments}.")
-    move_in(folder, registry, arguments[1:], _id(arguments[0]))
-
-
-def _dissolve(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    if len(arguments) != 1:
-        raise RegistryError(f"Expected dissolve ID, got {arguments}.")
-    identity = _id(arguments[0])
-    members = registry.members_of(identity)
-    dissolve_in(folder, registry, identity)
-    logger.info("Category %d is gone and will not come back. %s", identity, _whereabouts(registry, members))
-
-
-def _undo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    registry.undo()
-
-
-def _redo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    registry.redo()
-
-
-def _whereabouts(registry: CategoryRegistry, keys: list[str]) -> str:
-    homes = Counter(registry.members.get(key) for key in keys)
-    parts = [
-        f"{count} to {'no category' if home is None else f'{home} ({registry.category(home).name})'}"
-        for home, count in homes.most_common()
-    ]
-    return f"Its images went: {', '.join(parts)}." if parts else "It had no images."
-
-
-def _id(text: str) -> int:
-    if not text.isdecimal() or len(text) > MOST_DIGITS:
-        raise RegistryError(f"Expected the number of a category, got {text[:50]!r}: the list shows them.")
-    return int(text)
-
-
-_ACTIONS: dict[str, Callable[[Path, CategoryRegistry, list[str]], None] | None] = {
-    "list": None,
-    "rename": _rename,
-    "merge": _merge,
-    "split": _split,
-    "move": _move,
-    "dissolve": _dissolve,
-    "undo": _undo,
-    "redo": _redo,
-}
 
 
 # How a category stands, in the words of the page.
 KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
 
 
-def add_commands(commands: Any) -> None:
-    """Declare them."""
-    found = command(
-        commands, "discover", discover_command, "group your images: known categories and new ones"
-    )
+def _declare_discover(found: argparse.ArgumentParser) -> None:
     found.add_argument(
         "model",
         metavar="MODEL",
@@ -217,8 +87,7 @@ def add_commands(commands: Any) -> None:
         "--seed", type=whole_number(0, MOST_SEED), default=1, help="of everything that is drawn"
     )
     add_model_limit(found)
-    _add_demo(commands)
-    _add_categories(commands)
+    found.set_defaults(run=discover_command)
 
 
 def discover_command(options: argparse.Namespace) -> None:
@@ -306,9 +175,7 @@ DEFAULT_MODEL = "facebook/dinov2-small"
 WITHOUT_NETWORK = "photographs"  # comes along
 
 
-def _add_demo(commands: Any) -> None:
-    """Declare it."""
-    demo = command(commands, "demo", demo_command, "the page for people: group your images in the browser")
+def _declare_demo(demo: argparse.ArgumentParser) -> None:
     demo.add_argument(
         "model",
         metavar="MODEL",
@@ -336,6 +203,7 @@ def _add_demo(commands: Any) -> None:
         help="what all files of visitors may take together, in MiB; 4096 if not given",
     )
     demo.add_argument("--no-browser", action="store_true", help="open no browser")
+    demo.set_defaults(run=demo_command)
 
 
 def demo_command(options: argparse.Namespace) -> None:
@@ -396,3 +264,6 @@ def _model_of_page(asked: str | None) -> str:
             return WITHOUT_NETWORK
         raise RunError(f"Cannot load a model from {name!r}: {one_line(error)}") from error
     return name
+
+
+COMMANDS = {"discover": _declare_discover, "demo": _declare_demo}

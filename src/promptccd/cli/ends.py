@@ -18,7 +18,6 @@ from types import FrameType
 from typing import TextIO
 
 from promptccd.errors import DeviceError, DiskError, PromptCCDError
-from promptccd.training.devices import device_problem
 
 LEFT_AT_ONCE = "Left at once. Run the same command again to go on."
 INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to go on from there."
@@ -64,6 +63,8 @@ def end_of(error: BaseException) -> End | None:
         place = f" ({error.filename!r})" if error.filename else ""
         text = f"The system refused: {error.strerror}{place}. Give another path, or make room or the right to use it."
         return End(one_line(text), DiskError.exit_code)
+    from promptccd.training.devices import device_problem  # whoever met a device has imported it already
+
     if problem := device_problem(error):
         text = (
             f"{problem}: {str(error).splitlines()[0] if str(error) else type(error).__name__} What was saved before is "

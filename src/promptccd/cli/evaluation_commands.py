@@ -1,18 +1,15 @@
-"""``promptccd evaluate``, ``audit`` and ``report``."""
+"""``promptccd evaluate`` and ``report``."""
 
 import argparse
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from promptccd.cli.parsing import MOST_WORKERS, command, show, to_json, whole_number
-from promptccd.cli.tables import comparison_table, score_table, table
-from promptccd.errors import ConfigurationError, DataError
+from promptccd.cli.parsing import MOST_WORKERS, show, to_json, whole_number
+from promptccd.cli.tables import comparison_table, score_table
+from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.audit import AuditedRow, Outcome, audit_rows
 from promptccd.evaluation.protocols import ESTIMATORS, PROTOCOLS, ProtocolOptions, options_by_protocol
-from promptccd.evaluation.published import published_rows
 from promptccd.experiments import ReportOptions, write_report, write_run_comparison
 from promptccd.runs import RunEvaluation
 from promptccd.runs.run_groups import PIXELS, baseline_rows, require_different, row_names
@@ -31,11 +28,7 @@ That was a tiny backbone on 8 x 8 digits. What to do next:
 """
 
 
-def add_commands(commands: Any) -> None:
-    """Declare them."""
-    evaluate = command(
-        commands, "evaluate", evaluate_command, "recompute a run's table from its saved stages"
-    )
+def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.formatter_class = argparse.RawDescriptionHelpFormatter
     evaluate.epilog = _protocol_texts()
     evaluate.add_argument(
@@ -66,8 +59,7 @@ def add_commands(commands: Any) -> None:
         "--num_workers", type=whole_number(0, MOST_WORKERS), default=0, help="loader processes"
     )
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
-    _add_audit(commands)
-    _add_report(commands)
+    evaluate.set_defaults(run=evaluate_command)
 
 
 def evaluate_command(options: argparse.Namespace) -> None:
@@ -153,85 +145,7 @@ def _protocol_texts() -> str:
     return "\n".join(lines)
 
 
-def _add_audit(commands: Any) -> None:
-    """Declare it."""
-    audit = command(
-        commands, "audit", audit_command, "hold the paper's rows against the split they are said to come from"
-    )
-    audit.add_argument("--benchmark", help="one data set, as a recipe names it; all of them otherwise")
-    audit.add_argument("--protocol", default="transductive_cacc", help="protocol of the rows, or all")
-    audit.add_argument("--method", help="one method; all of them otherwise")
-    audit.add_argument("--backbone", choices=["dino", "dinov2", "other"], help="all of them otherwise")
-    audit.add_argument("--verdict", choices=get_args(Outcome), help="show rows with this verdict only")
-
-
-def audit_command(options: argparse.Namespace) -> None:
-    """``promptccd audit``: every row with the share of Old images it implies, and whether it can be."""
-    wanted = {name: getattr(options, name) for name in ("benchmark", "method", "protocol", "backbone")}
-    if wanted["protocol"] == "all":
-        wanted["protocol"] = None
-    rows = published_rows(**wanted, setting=None)
-    if not rows:
-        raise DataError(_nothing(wanted))
-    audited = audit_rows(rows)
-    if options.verdict:
-        audited = [each for each in audited if each.verdict.outcome == options.verdict]
-    show(options, [_plain_row(each) for each in audited], lambda: _text(audited))
-
-
-def _nothing(wanted: dict[str, str | None]) -> str:
-    """Which of the names the paper has no row of, and those it has."""
-    rows = published_rows(protocol=None, backbone=None, setting=None)
-    for name, value in wanted.items():
-        known = sorted({getattr(row, name) for row in rows})
-        if value is not None and value not in known:
-            return f"The paper has no {name} {value!r}: it has {', '.join(known)}."
-    said = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
-    return f"The paper prints no row of {said}: leave one of them out."
-
-
-def _plain_row(each: AuditedRow) -> dict[str, Any]:
-    verdict = asdict(each.verdict)
-    implied = each.verdict.implied
-    return {**asdict(each.row), **verdict, "implied": list(implied) if implied else None}
-
-
-def _text(audited: Sequence[AuditedRow]) -> str:
-    header = [
-        "data, method, backbone, setting",
-        "stage",
-        "All",
-        "Old",
-        "New",
-        "implied",
-        "declared",
-        "verdict",
-    ]
-    lines = table(header, [_cells(each) for each in audited], places=2).split("\n")
-    for line, (_, verdict) in enumerate(audited, start=2):  # after the header and its rule
-        if verdict.outcome != "consistent":
-            lines[line] += f"  {verdict.reason}"
-    counts = Counter(verdict.outcome for _, verdict in audited)
-    summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in get_args(Outcome))
-    return "\n".join([*lines, "", f"{len(audited)} rows: {summary}"])
-
-
-def _cells(each: AuditedRow) -> list[Any]:
-    row, verdict = each
-    name = " ".join(part for part in (row.benchmark, row.method, row.backbone, row.setting) if part)
-    implied = f"{verdict.implied.low:.4f}-{verdict.implied.high:.4f}" if verdict.implied else ""
-    declared = "" if verdict.declared is None else f"{verdict.declared:.4f}"
-    return [name, row.stage or "avg", row.all, row.old, row.new, implied, declared, verdict.outcome]
-
-
-def _add_report(commands: Any) -> None:
-    """Declare them."""
-    report = command(
-        commands,
-        "report",
-        report_command,
-        "write a page about runs: an HTML file that stands alone, CSV and JSON",
-    )
+def _declare_report(report: argparse.ArgumentParser) -> None:
     report.add_argument(
         "runs",
         metavar="RUN",
@@ -257,6 +171,7 @@ def _add_report(commands: Any) -> None:
     report.add_argument(
         "--num_workers", type=whole_number(0, MOST_WORKERS), default=0, help="loader processes"
     )
+    report.set_defaults(run=report_command)
 
 
 def report_command(options: argparse.Namespace) -> None:
@@ -272,3 +187,6 @@ def report_command(options: argparse.Namespace) -> None:
     show(
         options, {"page": str(page), "files": ["index.html", "report.csv", "report.json"]}, lambda: str(page)
     )
+
+
+COMMANDS = {"evaluate": _declare_evaluate, "report": _declare_report}

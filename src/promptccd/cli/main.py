@@ -1,30 +1,51 @@
 """The command ``promptccd``."""
 
-import argparse
 import logging
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
-from transformers.utils import logging as transformers_logging
-
-from promptccd.cli import (
-    discovery_commands,
-    evaluation_commands,
-    model_commands,
-    sweep_commands,
-    training_commands,
-)
+from promptccd import __version__
 from promptccd.cli.ends import end_of, ended_by_signals, let_go_of_stdout, make_printable, say
-from promptccd.cli.parsing import Parser
+from promptccd.cli.parsing import Parser, add_common_options
+from promptccd.on_demand import after_import
 
-COMMANDS = (
-    training_commands,
-    sweep_commands,
-    evaluation_commands,
-    model_commands,
-    discovery_commands,
-)
+# What every command does, by the module beside this one that declares it. Those that are not typed are not imported.
+COMMANDS = {
+    "training_commands": {
+        "train": "train all stages of a recipe; a run that was begun goes on",
+        "split": "show the stages a recipe would train on; trains nothing",
+        "parameters": "count what a recipe's model learns, part by part",
+    },
+    "recipe_commands": {
+        "recipes": "list the recipes that come along",
+    },
+    "sweep_commands": {
+        "sweep": "train recipes x values x seeds and compare them; one that was begun goes on",
+    },
+    "evaluation_commands": {
+        "evaluate": "recompute a run's table from its saved stages",
+        "report": "write a page about runs: an HTML file that stands alone, CSV and JSON",
+    },
+    "audit_commands": {
+        "audit": "hold the paper's rows against the split they are said to come from",
+    },
+    "model_commands": {
+        "explain": "show what a stage looked at in an image, and which prompts acted",
+        "predict": "assign the images of a folder to a stage's categories",
+        "push": "push a run's stages to the Hub, a repository each",
+        "verify": "recompute what a run or a repository claims",
+    },
+    "discovery_commands": {
+        "discover": "group your images: known categories and new ones",
+        "demo": "the page for people: group your images in the browser",
+    },
+    "category_commands": {
+        "categories": "list, rename, merge or dissolve categories, move images, undo; ids are never reused",
+    },
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,8 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     make_printable(sys.stdout, sys.stderr)
     try:
+        options = parse(
+            words
+        )  # imports what the command needs; until it is there, a signal ends the process at once
         with ended_by_signals():
-            _run(words)
+            _run(options)
     except (Exception, KeyboardInterrupt) as error:
         end = end_of(error)
         if end is None:
@@ -50,9 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(words: Sequence[str]) -> None:
+def _run(options: Any) -> None:
     try:
-        options = build_parser().parse_args(words)
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
         _quieten_libraries()
         options.run(options)
@@ -61,18 +84,39 @@ def _run(words: Sequence[str]) -> None:
             sys.stdout.flush()  # a reader that went away is noticed here, and not when the interpreter leaves
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
+def parse(words: Sequence[str]) -> Any:
+    """The options of the command that was typed, ``run`` among them; prints help or the version and leaves.
+
+    Raises:
+        ConfigurationError: they cannot be read; the likeliest that was meant is named.
+    """
+    name = words[0] if words else ""
+    for module, commands in COMMANDS.items():
+        if name in commands:
+            parser = Parser(prog=f"promptccd {name}", description=commands[name])
+            add_common_options(parser)
+            import_module(f"promptccd.cli.{module}").COMMANDS[name](parser)
+            return parser.parse_args(words[1:])
     parser = Parser(prog="promptccd", description="Continual category discovery with prompt pools.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in COMMANDS:
-        group.add_commands(commands)
-    return parser
+    parser.add_argument("--version", action="version", version=f"promptccd {__version__}")
+    listed = parser.add_subparsers(required=True, metavar="COMMAND")
+    for commands in COMMANDS.values():
+        for each, text in commands.items():
+            listed.add_parser(each, help=text)
+    if name and not name.startswith("-"):
+        parser.refuse(name)
+    return parser.parse_args(words)
 
 
 def _quieten_libraries() -> None:
     for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    after_import("transformers.utils.logging", _hide_bars)
+
+
+def _hide_bars() -> None:
+    from transformers.utils import logging as transformers_logging
+
     transformers_logging.disable_progress_bar()
 
 

@@ -3,9 +3,8 @@
 import argparse
 import logging
 from dataclasses import asdict
-from typing import Any
 
-from promptccd.cli.parsing import add_model_limit, command, show, whole_number
+from promptccd.cli.parsing import add_model_limit, show, whole_number
 from promptccd.cli.tables import explanation_table
 from promptccd.errors import MismatchError
 from promptccd.hub import push_run, verify
@@ -22,30 +21,23 @@ from promptccd.runs import (
 logger = logging.getLogger(__name__)
 
 
-def add_commands(commands: Any) -> None:
-    """Declare them."""
-    explain = command(
-        commands,
-        "explain",
-        explain_command,
-        "show what a stage looked at in an image, and which prompts acted",
-    )
+def _declare_explain(explain: argparse.ArgumentParser) -> None:
     explain.add_argument(
         "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run its last one"
     )
     explain.add_argument("image", metavar="IMAGE", help="an image file")
     explain.add_argument("--out", metavar="DIR", required=True, help="folder for the arrays and the overlay")
     add_model_limit(explain)
+    explain.set_defaults(run=explain_command)
 
-    predict = command(
-        commands, "predict", predict_command, "assign the images of a folder to a stage's categories"
-    )
+
+def _declare_predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument(
         "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run its last one"
     )
     predict.add_argument("folder", metavar="FOLDER", help="folder of images, searched with its sub-folders")
     add_model_limit(predict)
-    _add_hub_commands(commands)
+    predict.set_defaults(run=predict_command)
 
 
 def explain_command(options: argparse.Namespace) -> None:
@@ -82,20 +74,21 @@ def _standing(item: Prediction) -> str:
     return "known" if item.known else "new"
 
 
-def _add_hub_commands(commands: Any) -> None:
-    """Declare them."""
-    push = command(commands, "push", push_command, "push a run's stages to the Hub, a repository each")
+def _declare_push(push: argparse.ArgumentParser) -> None:
     push.add_argument("run_folder", metavar="RUN", help="output_dir of a training")
     push.add_argument("--namespace", help="user or organisation (default: who is logged in)")
     push.add_argument("--stage", type=whole_number(0), help="one stage (default: all that are finished)")
     push.add_argument("--private", action="store_true", help="make new repositories private")
     push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
+    push.set_defaults(run=push_command)
 
-    verify_ = command(commands, "verify", verify_command, "recompute what a run or a repository claims")
+
+def _declare_verify(verify_: argparse.ArgumentParser) -> None:
     verify_.add_argument(
         "place", metavar="REPO_OR_RUN", help="output_dir of a training, a stage, or its repository"
     )
     verify_.add_argument("--quick", action="store_true", help="do not group the images anew")
+    verify_.set_defaults(run=verify_command)
 
 
 def push_command(options: argparse.Namespace) -> None:
@@ -131,3 +124,11 @@ def verify_command(options: argparse.Namespace) -> None:
     wrong = [f"{check.what}: {check.problem}" for check in checks if check.problem]
     if wrong:
         raise MismatchError(f"{len(wrong)} of {len(checks)} checks disagree. {' | '.join(wrong)}")
+
+
+COMMANDS = {
+    "explain": _declare_explain,
+    "predict": _declare_predict,
+    "push": _declare_push,
+    "verify": _declare_verify,
+}

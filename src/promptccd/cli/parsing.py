@@ -1,26 +1,13 @@
-"""Words to options: what every command shares, and every field of a recipe as an option."""
+"""Words to options: what every command shares. Nothing here loads torch."""
 
 import argparse
 import difflib
-import inspect
 import json
 import math
-import re
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from promptccd.errors import ConfigurationError
-from promptccd.training.objectives import METHODS
-from promptccd.training.recipe import (
-    Recipe,
-    alternatives,
-    describe_type,
-    field_types,
-    parse_value,
-    says_none,
-    section_types,
-)
 
 MOST_DIGITS = 18  # of a number that is typed: what 64 bits hold
 MOST_SEED = 10**MOST_DIGITS - 1
@@ -43,10 +30,13 @@ def whole_number(low: int | None = None, high: int | None = None) -> Callable[[s
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises what it has to say, and refuses an option that is given two different values."""
+    """A parser that raises what it has to say, and takes words as they are spelt and options once.
+
+    An abbreviation would change its meaning with the next option that begins alike.
+    """
 
     def __init__(self, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
         self.register("action", None, _StoreOnce)
         self.register("action", "store", _StoreOnce)
 
@@ -65,16 +55,28 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigurationError: it cannot be read; the likeliest that was meant is named.
         """
-        options, unknown = self.parse_known_args(args, namespace)
+        words = list(args or ())
+        for word in words[: words.index("--") if "--" in words else None]:
+            if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
+                self.refuse(word)  # before argparse misses an argument that was only misspelt
+        options, unknown = self.parse_known_args(words, namespace)
         if unknown:
-            parser: Parser = getattr(options, "parser", self)
-            parser.error(f"Nothing is called {' '.join(unknown)}{parser._likeliest(unknown)}")
+            self.refuse(" ".join(unknown))
         return options
 
-    def _likeliest(self, unknown: Sequence[str]) -> str:
-        typed = unknown[0].partition("=")[0]
-        close = difflib.get_close_matches(typed, self._option_string_actions, n=1, cutoff=0.7)
-        return f": did you mean {close[0]}?" if close else ""
+    def refuse(self, typed: str) -> NoReturn:
+        """Say that nothing has a name, and which one is likeliest meant.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        name = typed.partition("=")[0]
+        close = difflib.get_close_matches(name, self._names(), n=1, cutoff=0.7)
+        self.error(f"Nothing is called {name}{f': did you mean {close[0]}?' if close else ''}")
+
+    def _names(self) -> list[str]:
+        chosen = (action.choices for action in self._actions if not action.option_strings)
+        return [*self._option_string_actions, *(str(name) for names in chosen for name in names or ())]
 
 
 class _StoreOnce(argparse.Action):
@@ -97,15 +99,10 @@ def _shown(values: Any) -> str:
     return " ".join(map(str, values)) if isinstance(values, list) else str(values)
 
 
-def command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str
-) -> argparse.ArgumentParser:
-    """Declare a command with the options that every command has."""
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    parser.set_defaults(run=run, parser=parser)
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that every command has."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser
 
 
 def add_model_limit(parser: argparse.ArgumentParser) -> None:
@@ -134,73 +131,3 @@ def _with_nulls(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_with_nulls(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def add_recipe_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--section.field`` for every field, and ``--field`` where no earlier section has that name."""
-    taken: set[str] = set()
-    for section, kind in section_types().items():
-        group = parser.add_argument_group(section, inspect.cleandoc(kind.__doc__ or "").split("\n")[0])
-        documented = dict(_field_docs(kind))
-        if section == "model":
-            documented["variant"] = "the method: " + ", ".join(
-                f"{each.name} ({each.title}, {each.summary})" for each in METHODS.values()
-            )
-        for name, hint in field_types(kind).items():
-            flags = [f"--{section}.{name}"] if name in taken else [f"--{name}", f"--{section}.{name}"]
-            taken.add(name)
-            group.add_argument(
-                *flags,
-                dest=f"{section}.{name}",
-                nargs="+" if "list" in describe_type(hint) else None,
-                metavar="VALUE",
-                default=argparse.SUPPRESS,
-                help=f"{documented.get(name, '')} ({describe_type(hint)})".replace("%", "%%"),
-            )
-
-
-def recipe_from(options: argparse.Namespace) -> Recipe:
-    """The recipe of ``--config`` with the options that were given laid over it."""
-    overrides = given_fields(options)
-    if options.config is None:
-        return Recipe.from_dict(overrides)
-    return Recipe.from_yaml(options.config, overrides)
-
-
-def given_fields(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Values of the fields that were given, by section and field."""
-    fields: dict[str, dict[str, Any]] = {}
-    for key, value in vars(options).items():
-        if "." in key:
-            section, name = key.split(".")
-            fields.setdefault(section, {})[name] = option_value(
-                value, field_types(section_types()[section])[name]
-            )
-    return fields
-
-
-def option_value(given: str | list[str], hint: Any) -> Any:
-    """The value an option means, given the type of its field."""
-    options = alternatives(hint)
-    words = given if isinstance(given, list) else [given]
-    if len(words) == 1 and says_none(words[0], hint):
-        return None
-    choices = any(typing.get_origin(option) is Literal for option in options)
-    if isinstance(given, list):  # one list, its items one by one, or a word that the field takes
-        values = [parse_value(word) for word in words]
-        if len(values) == 1 and isinstance(values[0], str) and "," in values[0]:
-            values = [parse_value(f"[{words[0]}]")]
-        alone = len(values) == 1 and (isinstance(values[0], list) or (choices and isinstance(values[0], str)))
-        return values[0] if alone else values
-    takes_more = any(option is int or typing.get_origin(option) is list for option in options)
-    is_word = str in options or (choices and not takes_more)  # a column may be called 5
-    return given if is_word else parse_value(given)
-
-
-def _field_docs(kind: Any) -> Mapping[str, str]:
-    """Text of every field in the ``Attributes:`` part of a docstring, so that help is written once."""
-    text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:")[2]
-    return {
-        match["name"]: " ".join(match["text"].split())
-        for match in re.finditer(r"^    (?P<name>\w+): (?P<text>.*(?:\n {5,}.*)*)", text, re.MULTILINE)
-    }

@@ -7,17 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from promptccd.cli.parsing import (
-    MOST_SEED,
-    MOST_WORKERS,
-    add_recipe_options,
-    command,
-    given_fields,
-    option_value,
-    show,
-    whole_number,
-)
-from promptccd.cli.tables import comparison_table, table
+from promptccd.cli.columns import table
+from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
+from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
+from promptccd.cli.tables import comparison_table
 from promptccd.cli.training_commands import train_recipe
 from promptccd.errors import ConfigurationError, IncompleteSweepError
 from promptccd.evaluation import ContinualScore
@@ -47,6 +40,7 @@ from promptccd.experiments.sweep_cells import ProtocolScoring
 from promptccd.runs import RunDirectory
 from promptccd.storage import make_inside, write_file
 from promptccd.training.recipe import field_types, require_known, section_types
+from promptccd.training.shipped_recipes import recipe_folder
 
 PARTS = ("all", "old", "new")
 
@@ -177,20 +171,13 @@ def _grid(
     }
 
 
-def add_commands(commands: Any) -> None:
-    """Declare it."""
-    sweep = command(
-        commands,
-        "sweep",
-        sweep_command,
-        "train recipes x values x seeds and compare them; one that was begun goes on",
-    )
+def _declare_sweep(sweep: argparse.ArgumentParser) -> None:
     sweep.add_argument(
         "--config",
         metavar="RECIPE",
         nargs="+",
         action="extend",
-        help="YAML files, see hub_configs/; with --table the folder that holds them (hub_configs)",
+        help="recipes, by name or as YAML files; with --table the folder that holds them (those that come along)",
     )
     sweep.add_argument(
         "--seeds",
@@ -221,6 +208,7 @@ def add_commands(commands: Any) -> None:
     sweep.add_argument("--dry-run", action="store_true", help="list the cells and train nothing")
     _add_table_options(sweep)
     add_recipe_options(sweep)
+    sweep.set_defaults(run=sweep_command)
 
 
 def _add_table_options(sweep: argparse.ArgumentParser) -> None:
@@ -334,7 +322,7 @@ def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any
         weights = place or hub_ids[name]
     backbone = name if weights else paper_tables()[options.table][0].backbone
     return TablePlan(
-        recipes=Path(options.config[0] if options.config else "hub_configs"),
+        recipes=Path(options.config[0]) if options.config else recipe_folder(),
         seeds=options.seeds,
         out=Path(options.out or f"runs/{options.table}-{backbone}{'-small' if options.small else ''}"),
         backbone=backbone,
@@ -399,3 +387,6 @@ def _field(key: str) -> tuple[str, Any]:
 def _state(cell: SweepCell) -> str:
     cell.require_same_recipe()
     return "finished" if cell.finished() else "begun" if cell.resumed_recipe else "new"
+
+
+COMMANDS = {"sweep": _declare_sweep}

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from promptccd.cli.columns import table
 from promptccd.data.splits import StageCount
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.experiments.comparison import with_own_answers
@@ -90,17 +91,3 @@ def count_table(counts: Sequence[StageCount]) -> str:
     """Images, categories and Old share per stage."""
     rows = [[f"stage {row.stage}", row.images, row.classes, f"{row.old_share:.4f}"] for row in counts]
     return table(["", "images", "categories", "Old share"], rows)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]], places: int = 1) -> str:
-    """Left-aligned first column, right-aligned others; floats with so many places."""
-    cells = [[f"{cell:.{places}f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in [list(header), *cells]) for column in range(len(header))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in [list(header), *cells]
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

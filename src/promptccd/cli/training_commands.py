@@ -4,9 +4,9 @@ import argparse
 import logging
 import os
 from dataclasses import asdict
-from typing import Any
 
-from promptccd.cli.parsing import add_recipe_options, command, recipe_from, show
+from promptccd.cli.parsing import show
+from promptccd.cli.recipe_options import add_recipe_options, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table
 from promptccd.data import StageStream
 from promptccd.errors import ConfigurationError
@@ -18,18 +18,14 @@ from promptccd.training.recipe import Recipe
 logger = logging.getLogger(__name__)
 
 
-def add_commands(commands: Any) -> None:
-    """Declare them."""
-    train = command(
-        commands, "train", train_command, "train all stages of a recipe; a run that was begun goes on"
-    )
-    train.add_argument("--config", metavar="RECIPE", help="a YAML file, see hub_configs/")
+def _declare_train(train: argparse.ArgumentParser) -> None:
+    train.add_argument("--config", metavar="RECIPE", help="a name of `promptccd recipes`, or a YAML file")
     add_recipe_options(train)
+    train.set_defaults(run=train_command)
 
-    split = command(
-        commands, "split", split_command, "show the stages a recipe would train on; trains nothing"
-    )
-    split.add_argument("config", metavar="RECIPE", help="a YAML file, see hub_configs/")
+
+def _declare_split(split: argparse.ArgumentParser) -> None:
+    split.add_argument("config", metavar="RECIPE", help="a name of `promptccd recipes`, or a YAML file")
     split.add_argument("--push", metavar="NS/NAME", help="publish the stages as a data set on the Hub")
     split.add_argument(
         "--ids-only", action="store_true", help="publish which image belongs where, not the images"
@@ -40,12 +36,13 @@ def add_commands(commands: Any) -> None:
     split.add_argument("--private", action="store_true", help="only you can see it, as by default")
     split.add_argument("--dry-run", action="store_true", help="only say what --push would send")
     add_recipe_options(split)
+    split.set_defaults(run=split_command)
 
-    parameters = command(
-        commands, "parameters", parameters_command, "count what a recipe's model learns, part by part"
-    )
-    parameters.add_argument("config", metavar="RECIPE", help="a YAML file, see hub_configs/")
+
+def _declare_parameters(parameters: argparse.ArgumentParser) -> None:
+    parameters.add_argument("config", metavar="RECIPE", help="a name of `promptccd recipes`, or a YAML file")
     add_recipe_options(parameters)
+    parameters.set_defaults(run=parameters_command)
 
 
 def train_command(options: argparse.Namespace) -> None:
@@ -93,3 +90,6 @@ def parameters_command(options: argparse.Namespace) -> None:
     """``promptccd parameters``."""
     counts = count_parameters(recipe_from(options))
     show(options, [asdict(count) for count in counts], lambda: parameter_table(counts))
+
+
+COMMANDS = {"train": _declare_train, "split": _declare_split, "parameters": _declare_parameters}

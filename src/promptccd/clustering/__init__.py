@@ -1,19 +1,24 @@
 """Features in, groups out: clustering and mixture fitting on tensors, without images or files."""
 
-from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
-from promptccd.clustering.constraints import GroupingConstraints
-from promptccd.clustering.count_prior import (
-    PRIORS,
-    CountCalibration,
-    Trial,
-    calibrate,
-    estimate_as_taught,
-    estimate_categories,
-)
-from promptccd.clustering.mixture import MixtureParameters, fit_gaussian_mixture
-from promptccd.clustering.part_labels import PartLabels, fit_part_labels, sample_for_part_labels
-from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans
-from promptccd.clustering.split_merge import SplitMergeResult, split_and_merge
+from typing import TYPE_CHECKING
+
+from promptccd.on_demand import give_names_on_demand
+
+if TYPE_CHECKING:
+    from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
+    from promptccd.clustering.constraints import GroupingConstraints
+    from promptccd.clustering.count_prior import (
+        PRIORS,
+        CountCalibration,
+        Trial,
+        calibrate,
+        estimate_as_taught,
+        estimate_categories,
+    )
+    from promptccd.clustering.mixture import MixtureParameters, fit_gaussian_mixture
+    from promptccd.clustering.part_labels import PartLabels, fit_part_labels, sample_for_part_labels
+    from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans
+    from promptccd.clustering.split_merge import SplitMergeResult, split_and_merge
 
 __all__ = [
     "PRIORS",
@@ -34,3 +39,5 @@ __all__ = [
     "sample_for_part_labels",
     "split_and_merge",
 ]
+
+give_names_on_demand(__name__)

@@ -6,9 +6,12 @@ of loading and an interruption therefore change nothing, and a checkpoint holds 
 """
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def seed_of(*position: int | str) -> int:
@@ -30,8 +33,10 @@ def seed_of(*position: int | str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def torch_generator(*position: int | str) -> torch.Generator:
+def torch_generator(*position: int | str) -> "torch.Generator":
     """A CPU generator of torch, seeded by its position in the run (see `seed_of`)."""
+    import torch  # here, because splits are audited without it
+
     return torch.Generator().manual_seed(seed_of(*position))
 
 

@@ -28,6 +28,7 @@ from promptccd.data.sources import Stamp
 from promptccd.errors import PromptCCDError
 from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
 from promptccd.storage import (
+    PROJECT,
     append_to,
     make_folder,
     make_inside,
@@ -40,7 +41,6 @@ from promptccd.storage import (
 
 logger = logging.getLogger(__name__)
 
-PROJECT = ".promptccd"
 RECORD, BEFORE, FEATURES = "project.json", "before", "features"
 FILES, THUMBS = "files.jsonl", "thumbs"
 

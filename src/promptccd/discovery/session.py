@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
@@ -39,6 +38,7 @@ from promptccd.discovery.project import SeenFiles
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
+from promptccd.registry.changes import now
 from promptccd.registry.tables import default_name
 from promptccd.runs.explanation import Explanation, explain_image
 
@@ -482,8 +482,3 @@ class DiscoverySession:
             stage.intake.close()
         self.stages.clear()
         self.registry = CategoryRegistry()
-
-
-def now() -> str:
-    """The time for the log of a registry: UTC, in ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,6 +1,5 @@
 """The folder of a run: who may write to it, what it was made with, and how far it got."""
 
-import fcntl
 import json
 import logging
 import os
@@ -19,10 +18,9 @@ from promptccd.data.stages import StageStream
 from promptccd.errors import RunError, SplitMismatchError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.storage import (
-    make_folder,
+    lock_folder,
     make_inside,
     newer_format,
-    open_to_change,
     problems_of,
     read_file,
     refuse_links,
@@ -156,18 +154,7 @@ class RunDirectory:
             RunError: another process writes to the run; its id is named. Or the lock is a link.
             DiskError: nothing can be written there.
         """
-        descriptor = open_to_change(make_folder(self.path) / ".lock")
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.read(descriptor, 32).decode(errors="replace") or "unknown"
-            os.close(descriptor)
-            raise RunError(
-                f"Process {owner} is writing to {self.path}. Wait for it, stop it, or give another folder."
-            ) from error
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
-        self._lock = descriptor  # held open: the operating system releases it however this process ends
+        self._lock = lock_folder(self.path)
 
     def unlock(self) -> None:
         """Let others write again."""

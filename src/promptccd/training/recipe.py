@@ -20,6 +20,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.training.arguments import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.objectives import METHODS, method_named
 from promptccd.training.pretraining import PretrainingOptions
+from promptccd.training.shipped_recipes import located
 
 # A recipe of ours has about forty values in a kilobyte.
 MOST_BYTES = 2**20
@@ -56,7 +57,7 @@ def read_yaml_file(path: str | Path) -> Any:
         return read_yaml(text) or {}
     except OSError as error:
         raise ConfigurationError(
-            f"Cannot read recipe {str(path)!r}: {error.strerror}. The recipes that come along are in hub_configs/."
+            f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists those that come along."
         ) from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(
@@ -279,7 +280,8 @@ class Recipe:
         """Read a recipe; overrides win over the file, the file wins over the defaults.
 
         A name like ``hub_configs/promptccd-pp-cub.yaml`` need not be a file: it stands for ``methods/pp.yaml`` with
-        ``data/cub.yaml`` laid over it, and over both what ``pairs.yaml`` has for the two.
+        ``data/cub.yaml`` laid over it, and over both what ``pairs.yaml`` has for the two. ``promptccd-pp-cub`` alone
+        is the one that comes along.
 
         Args:
             path: a YAML file of sections, or such a name.
@@ -338,23 +340,32 @@ def _published(method: str) -> str:
     return method if method in names else f"promptccd-{method}"
 
 
-def _layers(path: Path) -> list[Mapping[str, Any]]:
+def parts_of(path: Path) -> tuple[Path, Path] | None:
+    """The files of a method and of a data set that a recipe's name stands for; none if it is no such name."""
+    for method in sorted((path.parent / "methods").glob("*.yaml")):
+        begins = f"{_published(method.stem)}-"
+        data = path.parent / "data" / f"{path.stem.removeprefix(begins)}.yaml"
+        if path.stem.startswith(begins) and data.is_file():
+            return method, data
+    return None
+
+
+def _layers(given: Path) -> list[Mapping[str, Any]]:
     """The sections that a recipe is made of, later ones over earlier ones."""
-    methods = path.parent / "methods"
-    if path.exists() or not methods.is_dir():
+    path = located(given)
+    if path.exists() or not (path.parent / "methods").is_dir():
         return [_sections(path)]
-    for file in methods.glob("*.yaml"):
-        data = path.parent / "data" / f"{path.stem.removeprefix(f'{_published(file.stem)}-')}.yaml"
-        if path.stem.startswith(f"{_published(file.stem)}-") and data.is_file():
-            pairs = read_yaml_file(path.parent / "pairs.yaml")
-            own = pairs.get(f"{file.stem}/{data.stem}", {})
-            folder = {"training": {"output_dir": f"runs/{path.stem}"}}
-            return [_sections(file), _sections(data), own, folder]
+    if (parts := parts_of(path)) is not None:
+        method, data = parts
+        pairs = read_yaml_file(path.parent / "pairs.yaml")
+        own = pairs.get(f"{method.stem}/{data.stem}", {})
+        folder = {"training": {"output_dir": f"runs/{path.stem}"}}
+        return [_sections(method), _sections(data), own, folder]
     close = difflib.get_close_matches(path.stem, [each.stem for each in recipes_in(path.parent)], n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     raise ConfigurationError(
-        f"Cannot read recipe {str(path)!r}: there is no such file, and no method and data set of that name.{hint} "
-        f"Names are <method>-<data set>, see {methods} and {path.parent / 'data'}."
+        f"Cannot read recipe {str(given)!r}: there is no such file, and no method and data set of that name.{hint} "
+        "Names are <method>-<data set>: `promptccd recipes` lists both."
     )
 
 

@@ -13,8 +13,8 @@ from promptccd.discovery.app.html import counted, render, thumbnail_uri
 from promptccd.discovery.app.panels.groups import NO_CATEGORY, unassigned_keys
 from promptccd.discovery.app.panels.images import has_groups
 from promptccd.discovery.app.visits import Visit
+from promptccd.discovery.feature_edits import dissolve_category, move_images, split_category
 from promptccd.discovery.groups import group_views
-from promptccd.discovery.registry_edits import dissolve_category, move_images, split_category
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError
 from promptccd.registry import Confirm, Merge, Rename

@@ -1,0 +1,89 @@
+"""Every field of a recipe as an option."""
+
+import argparse
+import inspect
+import re
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from promptccd.training.objectives import METHODS
+from promptccd.training.recipe import (
+    Recipe,
+    alternatives,
+    describe_type,
+    field_types,
+    parse_value,
+    says_none,
+    section_types,
+)
+
+
+def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--section.field`` for every field, and ``--field`` where no earlier section has that name."""
+    taken: set[str] = set()
+    for section, kind in section_types().items():
+        group = parser.add_argument_group(section, inspect.cleandoc(kind.__doc__ or "").split("\n")[0])
+        documented = dict(_field_docs(kind))
+        if section == "model":
+            documented["variant"] = "the method: " + ", ".join(
+                f"{each.name} ({each.title}, {each.summary})" for each in METHODS.values()
+            )
+        for name, hint in field_types(kind).items():
+            flags = [f"--{section}.{name}"] if name in taken else [f"--{name}", f"--{section}.{name}"]
+            taken.add(name)
+            group.add_argument(
+                *flags,
+                dest=f"{section}.{name}",
+                nargs="+" if "list" in describe_type(hint) else None,
+                metavar="VALUE",
+                default=argparse.SUPPRESS,
+                help=f"{documented.get(name, '')} ({describe_type(hint)})".replace("%", "%%"),
+            )
+
+
+def recipe_from(options: argparse.Namespace) -> Recipe:
+    """The recipe of ``--config`` with the options that were given laid over it."""
+    overrides = given_fields(options)
+    if options.config is None:
+        return Recipe.from_dict(overrides)
+    return Recipe.from_yaml(options.config, overrides)
+
+
+def given_fields(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Values of the fields that were given, by section and field."""
+    fields: dict[str, dict[str, Any]] = {}
+    for key, value in vars(options).items():
+        if "." in key:
+            section, name = key.split(".")
+            fields.setdefault(section, {})[name] = option_value(
+                value, field_types(section_types()[section])[name]
+            )
+    return fields
+
+
+def option_value(given: str | list[str], hint: Any) -> Any:
+    """The value an option means, given the type of its field."""
+    options = alternatives(hint)
+    words = given if isinstance(given, list) else [given]
+    if len(words) == 1 and says_none(words[0], hint):
+        return None
+    choices = any(typing.get_origin(option) is Literal for option in options)
+    if isinstance(given, list):  # one list, its items one by one, or a word that the field takes
+        values = [parse_value(word) for word in words]
+        if len(values) == 1 and isinstance(values[0], str) and "," in values[0]:
+            values = [parse_value(f"[{words[0]}]")]
+        alone = len(values) == 1 and (isinstance(values[0], list) or (choices and isinstance(values[0], str)))
+        return values[0] if alone else values
+    takes_more = any(option is int or typing.get_origin(option) is list for option in options)
+    is_word = str in options or (choices and not takes_more)  # a column may be called 5
+    return given if is_word else parse_value(given)
+
+
+def _field_docs(kind: Any) -> Mapping[str, str]:
+    """Text of every field in the ``Attributes:`` part of a docstring, so that help is written once."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:")[2]
+    return {
+        match["name"]: " ".join(match["text"].split())
+        for match in re.finditer(r"^    (?P<name>\w+): (?P<text>.*(?:\n {5,}.*)*)", text, re.MULTILINE)
+    }

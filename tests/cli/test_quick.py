@@ -1,0 +1,106 @@
+"""What needs neither torch nor transformers waits for neither, and transformers knows our models all the same."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.test_structure import EXPORTED, MODULES, PACKAGES
+
+HEAVY = ("torch", "transformers", "datasets", "sklearn")
+
+
+def python(code: str, *words: object) -> str:
+    """What a fresh interpreter prints."""
+    argv = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def heavy_modules_of(words: Sequence[object]) -> str:
+    code = (
+        "import sys, promptccd_command\n"
+        "try: promptccd_command.main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        f"print([each for each in {HEAVY} if each in sys.modules])"
+    )
+    return python(code, *words).splitlines()[-1]
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    assert (
+        python(f"import sys, promptccd; print([each for each in {HEAVY} if each in sys.modules])") == "[]\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["audit", "--benchmark", "cub"]], ids="-".join)
+def test_commands_that_need_no_model_import_nothing_heavy(words: list[str]) -> None:
+    assert heavy_modules_of(words) == "[]"
+
+
+def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, trained_run: Path) -> None:
+    from promptccd.registry import load_registry, save_registry
+
+    registry = load_registry(trained_run / "stage3")
+    save_registry(registry, tmp_path)
+    assert heavy_modules_of(["categories", tmp_path, "list"]) == "[]"
+    some = next(iter(registry.categories))
+    assert heavy_modules_of(["categories", tmp_path, "rename", some, "night heron"]) == "[]"
+    assert "night heron" in python(
+        "import promptccd_command; promptccd_command.main()", "categories", tmp_path, "list"
+    )
+
+
+AUTO = "from transformers import AutoConfig, AutoModel, pipeline"
+USES = {
+    "promptccd first": ["import promptccd", AUTO],
+    "transformers first": [AUTO, "import promptccd"],
+    "transformers by halves": ["import transformers", "import promptccd", AUTO],
+    "by another door": ["import promptccd", "from transformers import Trainer", AUTO],
+    "a module of ours": ["from promptccd.models import GCDModel", AUTO],
+}
+ASK = """
+import sys
+place = sys.argv[1]
+found = AutoModel.from_pretrained(place), pipeline("category-discovery", model=place)
+print(AutoConfig.from_pretrained(place).model_type, *(type(each).__name__ for each in found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", USES)
+def test_transformers_knows_the_models_in_any_order_of_imports(use: str, trained_run: Path) -> None:
+    said = python("\n".join([*USES[use], ASK]), trained_run / "stage3")
+    assert said.split() == ["promptccd", "PromptCCDModel", "CategoryDiscoveryPipeline"]
+
+
+LAZY = sorted(name for name in PACKAGES if "give_names_on_demand" in EXPORTED[name])
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_packages_give_all_they_name(package: str) -> None:
+    assert len(LAZY) > 3
+    module = import_module(package)
+    waiting = {name for name in EXPORTED[package] if not EXPORTED[package][name].endswith("on_demand")}
+    assert set(module.__all__) - {"__version__"} == waiting
+    for name in waiting:
+        found = getattr(module, name)
+        assert found is getattr(import_module(EXPORTED[package][name]), name)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+@pytest.mark.slow
+def test_a_name_that_is_also_a_file_is_what_the_package_says() -> None:
+    code = "import promptccd.discovery.adapt\nfrom promptccd.discovery import adapt\nprint(callable(adapt))"
+    assert python(code) == "True\n"
+
+
+def test_every_name_that_waits_is_told_to_type_checkers() -> None:
+    for name in LAZY:
+        tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+        eager = [each.module for each in tree.body if isinstance(each, ast.ImportFrom)]
+        assert [each for each in eager if each and each.startswith("promptccd.")] == ["promptccd.on_demand"]

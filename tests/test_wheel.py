@@ -1,0 +1,96 @@
+"""What is installed outside of a clone: the package, its data and its recipes."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from promptccd.training.recipe import Recipe
+from promptccd.training.shipped_recipes import located, recipe_folder, said_of
+from tests.shipped_recipes import HUB_CONFIGS
+
+ROOT = Path(__file__).parents[1]
+BUILT_OF = ("src", "hub_configs", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+
+
+def test_a_clone_reads_its_own_recipes() -> None:
+    assert recipe_folder() == HUB_CONFIGS
+
+
+def test_a_bare_name_and_the_path_of_the_readme_are_the_recipe_that_comes_along(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = Recipe.from_yaml(HUB_CONFIGS / "promptccd-pp-cub.yaml")
+    assert Recipe.from_yaml("promptccd-pp-cub") == wanted
+    assert Recipe.from_yaml("hub_configs/promptccd-pp-cub.yaml") == wanted
+    assert wanted.training.output_dir == "runs/promptccd-pp-cub"
+
+
+def test_a_file_of_ones_own_comes_first(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "promptccd-cub").write_text("training: {epochs: 3}\n")
+    assert Recipe.from_yaml("promptccd-cub").training.epochs == 3
+    (tmp_path / "hub_configs").mkdir()
+    assert not located(Path("hub_configs/promptccd-cub.yaml")).is_absolute()
+
+
+def test_a_name_that_is_none_says_the_likeliest(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"'promptccd-cubs'.*Did you mean 'promptccd-cub'\?"):
+        Recipe.from_yaml("promptccd-cubs")
+
+
+@pytest.mark.parametrize("kind", ["methods", "data"])
+def test_every_part_of_a_recipe_says_what_it_is(kind: str) -> None:
+    parts = sorted((HUB_CONFIGS / kind).glob("*.yaml"))
+    assert len(parts) > 10
+    for part in parts:
+        assert 10 < len(said_of(part)) < 130, part
+
+
+@pytest.mark.slow
+def test_the_wheel_works_where_no_clone_is(tmp_path: Path) -> None:
+    """Its libraries are those of this environment; nothing is downloaded."""
+    source, target, elsewhere = (tmp_path / name for name in ("source", "target", "elsewhere"))
+    for folder in (source, elsewhere):
+        folder.mkdir()
+    subprocess.run(["cp", "-r", *(ROOT / each for each in BUILT_OF), source], check=True)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "wheel", *offline, "--wheel-dir", tmp_path, source], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    packaged = {each.relative_to(ROOT).as_posix() for each in HUB_CONFIGS.rglob("*.yaml")}
+    kept = {
+        each.relative_to(ROOT / "src").as_posix()
+        for each in (ROOT / "src").rglob("*")
+        if each.is_file() and "__pycache__" not in each.parts and ".egg-info" not in str(each)
+    }
+    assert {f"promptccd/{name}" for name in packaged} | kept <= inside
+    subprocess.run([*pip, "install", *offline, "--target", target, wheel], check=True)
+
+    def promptccd(*words: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(target)}
+        argv = [sys.executable, "-m", "promptccd_command", *words]
+        done = subprocess.run(
+            argv, cwd=elsewhere, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    assert "promptccd-pp " in promptccd("recipes")
+    words = [
+        "--epochs",
+        "1",
+        "--pretraining.epochs",
+        "1",
+        "--kmeans_restarts",
+        "1",
+        "--images_per_class",
+        "20",
+    ]
+    promptccd("train", "--config", "promptccd-digits", *words)
+    assert "average" in promptccd("evaluate", "runs/promptccd-digits")
