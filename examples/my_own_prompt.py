@@ -42,7 +42,10 @@ class TintModel(CategoryDiscoveryModel):
     ) -> CategoryDiscoveryOutput:
         tokens = self.embed(pixel_values)  # (B, 1 + L, D): [CLS], then patches
         tinted = tokens[:, 1:] + self.config.strength * self.tint.weight
-        features = class_token(self.backbone, torch.cat([tokens[:, :1], tinted], dim=1))
+        tokens = torch.cat([tokens[:, :1], tinted], dim=1)
+        features = class_token(
+            self.backbone, tokens, self.rotation(pixel_values)
+        )  # DINOv3 turns patches by place
         return CategoryDiscoveryOutput(features, bottleneck=self.head(features) if project else None)
 
 

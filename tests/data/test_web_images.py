@@ -95,6 +95,7 @@ def test_no_one_answers() -> None:
         fetch_image("http://127.0.0.1:9/a.png", timeout=2, private_addresses=True)
 
 
+@pytest.mark.fault(48)
 def test_only_the_pipeline_asks_the_web() -> None:
     """Neither the page, nor the Space, nor a command: they are given files."""
     for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "spaces").rglob("*.py")]:

@@ -67,7 +67,7 @@ class GrowMergeModel(RememberingModel):
     @property
     def acting_block(self) -> nn.Module:
         """See the base class: the newest branch, or the static one while there is no other."""
-        return self.branches[-1] if len(self.branches) else super().acting_block
+        return self.branches[-1] if len(self.branches) else blocks_of(self.backbone)[-1]
 
     def grow(self, rows: Tensor) -> None:
         """A branch that begins as the newest one is, and a new cluster head of these rows ``(n, D)``."""
