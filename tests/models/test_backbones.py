@@ -23,7 +23,7 @@ from promptccd.models.backbones import (
 from promptccd.models.prompt_pools import insert_prompts
 from promptccd.runs import explain_image, load_model, load_view, predict_folder, train_run
 from promptccd.training.recipe import Recipe
-from tests.conftest import quick_recipe
+from tests.conftest import TINY_HEAD, quick_recipe
 from tests.models.finished import BACKBONES, METHODS, model_of, write_backbone
 from tests.test_own_method import OPTIONS, TRAINING
 
@@ -55,7 +55,7 @@ def pixels() -> torch.Tensor:
     return torch.randn(3, 3, 16, 24, generator=torch.Generator().manual_seed(5))  # patches 2 high and 3 wide
 
 
-@each_over_each(KINDS, ["promptccd-pp"])
+@each_over_each(KINDS, [])
 def test_a_run_is_trained_saved_loaded_predicted_and_explained(
     bare: dict[str, Path], kind: str, method: str, image_folder: Path, tmp_path: Path, capsys
 ) -> None:
@@ -117,7 +117,7 @@ def test_prompts_of_zero_leave_the_plain_backbone_to_the_bit(
 def test_the_plain_backbone_is_that_of_transformers(
     bare: dict[str, Path], kind: str, pixels: torch.Tensor
 ) -> None:
-    model = GCDModel.from_pretrained(bare[kind])
+    model = GCDModel.from_pretrained(bare[kind], **TINY_HEAD)
     own = {"interpolate_pos_encoding": True} if kind == "dino" else {}
     theirs = AutoModel.from_pretrained(bare[kind]).eval()(pixels, output_hidden_states=True, **own)
     tokens, rotation = model.embed(pixels), model.rotation(pixels)
@@ -130,7 +130,7 @@ def test_the_plain_backbone_is_that_of_transformers(
 
 def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) -> None:
     """Prompts stand before the patches and have no place: their order is nothing to DINOv3, that of patches is."""
-    backbone = GCDModel.from_pretrained(bare["dinov3"]).backbone
+    backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
     tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
     prompts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(1))
     first = class_token(backbone, insert_prompts(backbone, tokens, prompts), rotation)
@@ -148,7 +148,7 @@ def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) 
 
 
 def test_a_forward_that_forgets_the_places_is_told(bare: dict[str, Path], pixels: torch.Tensor) -> None:
-    backbone = GCDModel.from_pretrained(bare["dinov3"]).backbone
+    backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
     tokens, last = embed(backbone, pixels), blocks_of(backbone)[-1]
     for forgets in (
         lambda: class_token(backbone, tokens),

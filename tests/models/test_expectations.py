@@ -30,6 +30,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 import promptccd
 from promptccd.cli.main import main
 from promptccd.models import CategoryDiscoveryModel, CheckpointError, PromptCCDModel
+from tests.conftest import TINY_HEAD
 from tests.data.web import Web, web  # noqa: F401 - a fixture
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
@@ -105,7 +106,7 @@ def test_what_is_saved_comes_back(stage_of, method: str, pixels: torch.Tensor, t
     assert all(torch.equal(value, again[name]) for name, value in before.items())
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, torch.float16, "float16"], ids=str)
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.float16], ids=str)
 @every_method
 def test_half_precision_answers_everything(stage_of, method: str, dtype: Any, pixels: torch.Tensor) -> None:
     half, whole = (
@@ -158,7 +159,7 @@ def test_loading_says_nothing(stage: Path, bare: Path) -> None:
         logger.addHandler(handler)
     try:
         for name in (stage, bare):
-            PromptCCDModel.from_pretrained(name)
+            PromptCCDModel.from_pretrained(name, **TINY_HEAD)
         assert not said
         Dinov2Model.from_pretrained(stage)  # that they would have been heard
         assert any("LOAD REPORT" in each for each in said)
