@@ -239,10 +239,11 @@ def test_labels_follow_the_categories(stage: Path, tmp_path: Path) -> None:
     "labels", [{"num_labels": 7}, {"id2label": {0: "x"}}, {"label2id": {"x": 0}}], ids=str
 )
 def test_labels_are_not_given(stage: Path, labels: dict) -> None:
-    with pytest.raises(
-        CheckpointError, match="labels are the categories, .* Rename one with `promptccd categories"
-    ):
-        AutoModel.from_pretrained(stage, **labels)
+    for kind in (AutoModel, AutoConfig, PromptCCDModel):
+        with pytest.raises(
+            CheckpointError, match="labels are the categories, .* Rename one with `promptccd categ"
+        ):
+            kind.from_pretrained(stage, **labels)
     if "id2label" in labels:
         with pytest.raises(ValueError, match="labels are the categories"):
             AutoConfig.from_pretrained(stage).id2label = labels["id2label"]
@@ -297,10 +298,11 @@ def test_an_output_can_be_a_tuple(stage_of, method: str, pixels: torch.Tensor) -
 
 
 def test_the_configuration_may_ask_for_them(stage: Path, pixels: torch.Tensor) -> None:
-    model = AutoModel.from_pretrained(stage, output_hidden_states=True, return_dict=False)
-    features, states = model(pixels)
-    assert len(states) == 4
-    assert model(pixels, output_hidden_states=False, return_dict=True).hidden_states is None
+    for kind in (AutoModel, PromptCCDModel):
+        model = kind.from_pretrained(stage, output_hidden_states=True, return_dict=False)
+        features, states = model(pixels)
+        assert len(states) == 4
+        assert model(pixels, output_hidden_states=False, return_dict=True).hidden_states is None
     assert torch.equal(model.features_of(pixels), torch.nn.functional.normalize(features, dim=-1))
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput, is_accelerate_available
 
@@ -51,6 +51,10 @@ from .weights import (
     stored_weights,
 )
 
+# Of any configuration, given when a model is loaded; labels are refused with the reason.
+_OF_ALL_MODELS = (
+    "output_hidden_states", "output_attentions", "return_dict", "num_labels", "id2label", "label2id",
+)  # fmt: skip
 _FARTHEST = 1e3  # prototypes are means of unit features; beyond this their squares stop being numbers
 
 
@@ -236,10 +240,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
         cls, raw: dict[str, Any], is_bare: bool, kwargs: dict[str, Any]
     ) -> CategoryDiscoveryConfig:
         """The stored configuration, with the fields among the keywords laid over it; they are taken out."""
-        fields = cls.config_class.__dataclass_fields__
-        given = {key: kwargs.pop(key) for key in list(kwargs) if key in fields and key != "dtype"}
+        own = cls.config_class.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
+        fields = {key: kwargs.pop(key) for key in list(kwargs) if key in own}
+        common = {key: kwargs.pop(key) for key in _OF_ALL_MODELS if key in kwargs}
         config: CategoryDiscoveryConfig = cls.config_class.from_dict(
-            {"vision_config": raw, **given} if is_bare else {**raw, **given}
+            {"vision_config": raw, **fields} if is_bare else {**raw, **fields}, **common
         )
         return config
 
