@@ -1,13 +1,16 @@
 """What every forward answers beside its method's own output, as transformers' models do: states, attentions, tuples."""
 
 from collections.abc import Callable
-from functools import wraps
+from functools import update_wrapper
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from .backbones import Rotation, blocks_of, whole_attention, whole_block
+
+OPTIONS = ("output_hidden_states", "output_attentions", "return_dict")
 
 
 def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -18,7 +21,6 @@ def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
     said, the configuration decides, as it does in transformers.
     """
 
-    @wraps(forward)
     def answer(
         self: Any,
         pixel_values: Tensor,
@@ -44,7 +46,21 @@ def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
         as_tuple = not (config.return_dict if return_dict is None else return_dict)
         return output.to_tuple() if as_tuple else output
 
+    update_wrapper(answer, forward)
+    del (
+        answer.__wrapped__
+    )  # accelerate looks behind it for the forward of before, and would put that in place
+    answer.__signature__ = _signature_of(forward)  # type: ignore[attr-defined]
     return answer
+
+
+def _signature_of(forward: Callable[..., Any]) -> Signature:
+    """What a forward takes, and what all take."""
+    own = signature(forward)
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=bool | None) for name in OPTIONS
+    ]
+    return own.replace(parameters=[*own.parameters.values(), *options])
 
 
 def hidden_states(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None) -> tuple[Tensor, ...]:
