@@ -43,9 +43,7 @@ class TintModel(CategoryDiscoveryModel):
         tokens = self.embed(pixel_values)  # (B, 1 + L, D): [CLS], then patches
         tinted = tokens[:, 1:] + self.config.strength * self.tint.weight
         tokens = torch.cat([tokens[:, :1], tinted], dim=1)
-        features = class_token(
-            self.backbone, tokens, self.rotation(pixel_values)
-        )  # DINOv3 turns patches by place
+        features = class_token(self.backbone, tokens, self.rotation(pixel_values))
         return CategoryDiscoveryOutput(features, bottleneck=self.head(features) if project else None)
 
 

@@ -4,6 +4,7 @@ A test is an expectation: it is met, or the error says why not and what to do. `
 """
 
 import copy
+import inspect
 import io
 import json
 import logging
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from datasets import Dataset
 from PIL import Image
 from transformers import (
@@ -312,6 +314,17 @@ def test_what_forward_does_not_take_is_named(stage: Path, pixels: torch.Tensor) 
         model(pixels, labels=torch.zeros(3))
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'pixel_values'"):
         model()
+
+
+def test_it_still_answers_after_mixed_precision(bare: Path, pixels: torch.Tensor) -> None:
+    """Accelerate replaces the forward while it trains, and puts back what it takes for the one of before."""
+    model, accelerator = model_of("promptccd-pp", bare), Accelerator(cpu=True, mixed_precision="bf16")
+    prepared = accelerator.prepare(model)
+    assert len(prepared(pixels, output_hidden_states=True).hidden_states) == 4
+    unwrapped = accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)
+    assert len(unwrapped(pixels, output_hidden_states=True).hidden_states) == 4
+    assert unwrapped.features_of(pixels).shape == (3, 32)
+    assert "return_dict" in inspect.signature(type(model).forward).parameters
 
 
 @every_method

@@ -47,9 +47,8 @@ def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
         return output.to_tuple() if as_tuple else output
 
     update_wrapper(answer, forward)
-    del (
-        answer.__wrapped__
-    )  # accelerate looks behind it for the forward of before, and would put that in place
+    # Accelerate looks behind a wrapper for the forward of before, and would put that in its place.
+    vars(answer).pop("__wrapped__")
     answer.__signature__ = _signature_of(forward)  # type: ignore[attr-defined]
     return answer
 
