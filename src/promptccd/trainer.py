@@ -59,6 +59,7 @@ class CategoryDiscoveryTrainer:
     """Trains a model through the stages of a data set; the engine of ``promptccd train``, with the same bytes.
 
     What was saved in ``args.output_dir`` is never trained again: the same calls go on where they were interrupted.
+    A tracker stays open until the process ends, or until ``trainer.accelerator.end_training()``.
 
     Example:
         >>> stages = StageStream.from_dataset(dataset, class_blocks=[70, 10, 10, 10])  # doctest: +SKIP
@@ -165,9 +166,8 @@ class CategoryDiscoveryTrainer:
         last = evaluation.num_stages - 1
         state = RunState(self.run.path, len(self.stages), self.accelerator.is_main_process, last)
         told = Callbacks(self.args, state, StopRequest(), [tracking, *self.callbacks])
-        tracking.on_train_begin(self.args, state, told.control)
+        tracking.start(self.args, state)
         told.tell("on_evaluate", metrics=score.metrics())
-        tracking.on_train_end(self.args, state, told.control)
         return score
 
     def push_to_hub(self, namespace: str | None = None, private: bool | None = None) -> list[PushedStage]:

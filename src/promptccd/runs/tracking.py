@@ -19,7 +19,9 @@ PROJECT = "promptccd"
 
 
 class Tracking(CategoryDiscoveryCallback):
-    """Tells the tracker of `report_to`, and those that the accelerator came with; epochs of all stages are its steps.
+    """Tells the tracker of `report_to`, or those that the accelerator came with; epochs of all stages are its steps.
+
+    It stays open for what comes later, such as evaluations: who made the accelerator ends it with `end_training`.
 
     Args:
         accelerator: what the trackers belong to.
@@ -28,10 +30,18 @@ class Tracking(CategoryDiscoveryCallback):
 
     def __init__(self, accelerator: Accelerator, run: RunDirectory):
         self.accelerator, self.run = accelerator, run
-        self._begun_here = False
 
     def on_train_begin(self, args: TrainingArguments, state: RunState, control: TrainingControl) -> None:
         """Start the tracker, and tell it the recipe.
+
+        Raises:
+            ConfigurationError: its package is missing.
+        """
+        manifest = self.run.manifest
+        self.start(args, state, {**_flat(manifest["recipe"]), "split": manifest["split_fingerprint"]})
+
+    def start(self, args: TrainingArguments, state: RunState, settings: dict[str, Any] | None = None) -> None:
+        """Start the tracker, if one is wanted and none is there.
 
         Raises:
             ConfigurationError: its package is missing.
@@ -40,13 +50,11 @@ class Tracking(CategoryDiscoveryCallback):
         if wanted == "none" or self.accelerator.trackers:
             return
         options = self._options(wanted) if state.is_main_process else {}
-        settings = {**_flat(self.run.manifest["recipe"]), "split": self.run.manifest["split_fingerprint"]}
         self.accelerator.init_trackers(PROJECT, settings, {wanted: options})
         if state.is_main_process and not self.accelerator.trackers:  # accelerate only warns
             raise ConfigurationError(
                 f"--report_to {wanted} needs a package that is missing: pip install {wanted}."
             )
-        self._begun_here = True
 
     def _options(self, wanted: str) -> dict[str, Any]:
         """What a tracker is started with; a run that goes on goes on there too, where it can."""
@@ -55,7 +63,7 @@ class Tracking(CategoryDiscoveryCallback):
             make_inside(logs, PROJECT)
         if wanted == "wandb":
             place = {"dir": str(logs), "id": _identity(logs / "wandb_id")}
-            return {**place, "name": self.run.name, "resume": "allow"}
+            return {**place, "name": self.run.name, "resume": "allow", "reinit": "finish_previous"}
         return {"name": self.run.name, "resume": "allow"} if wanted == "trackio" else {}
 
     def on_epoch_end(
@@ -85,13 +93,6 @@ class Tracking(CategoryDiscoveryCallback):
             for tracker in able:
                 shape = {"dataformats": "NHWC"} if tracker.name == "tensorboard" else {}
                 tracker.log_images({f"stage{state.stage}/groups": picture}, step, **shape)
-
-    def on_train_end(self, args: TrainingArguments, state: RunState, control: TrainingControl) -> None:
-        """Finish what was started here."""
-        if self._begun_here:
-            for tracker in self.accelerator.trackers:
-                tracker.finish()
-            self.accelerator.trackers, self._begun_here = [], False
 
     def _log(self, values: Mapping[str, float], step: int) -> None:
         if values and self.accelerator.trackers:
