@@ -228,8 +228,8 @@ def test_what_does_not_go_together_is_refused(
     with pytest.raises(ConfigurationError, match=r"'promptccd-gcd' trains a GCDModel, got a PromptCCDModel"):
         trainer_in(tmp_path / "run", bare, method="promptccd-gcd")
     with pytest.raises(ConfigurationError, match=r"CategoryDiscoveryCallback, got function"):
-        trainer_in(tmp_path / "run", bare, lambda: None).train()
-    assert not (tmp_path / "run" / "stage0").exists()
+        trainer_in(tmp_path / "run", bare, lambda: None)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_recipe_says_what_was_given(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from promptccd.runs.given_model import keep_backbone, model_arguments
 from promptccd.runs.tracking import Tracking
 from promptccd.runs.train_run import accelerator_for
 from promptccd.training.arguments import DataArguments, TrainingArguments
-from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState
+from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe, build_section
 
@@ -103,6 +103,7 @@ class CategoryDiscoveryTrainer:
                 f"The stages were cut with seed {stages.split.seed}, and TrainingArguments has seed {args.seed}: one "
                 f"seed decides both, so cut them with StageStream.from_dataset(..., seed={args.seed})."
             )
+        require_callbacks(callbacks)
         self.model, self.args, self.stages, self.callbacks = model, args, stages, list(callbacks)
         self.eval_dataset = eval_dataset
         self.run = RunDirectory(args.output_dir)

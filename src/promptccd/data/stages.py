@@ -260,7 +260,8 @@ class StageStream(Sequence[Stage]):
         else:
             raise DataError(
                 f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}. Read a stream without a length "
-                "first: Dataset.from_generator(lambda: (yield from stream), features=stream.features)."
+                "first: Dataset.from_generator(lambda: (yield from stream), features=stream.features). Of several "
+                "splits give one: dataset['train']."
             )
         images = ImageRows(table, image_column, image_roots)
         images.require_own_files("the data set")

@@ -59,8 +59,7 @@ class Tracking(CategoryDiscoveryCallback):
     def _options(self, wanted: str) -> dict[str, Any]:
         """What a tracker is started with; a run that goes on goes on there too, where it can."""
         logs = make_inside(self.run.path, "logs")
-        if LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory:
-            make_inside(logs, PROJECT)
+        make_inside(logs, PROJECT if LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory else wanted)
         if wanted == "wandb":
             place = {"dir": str(logs), "id": _identity(logs / "wandb_id")}
             return {**place, "name": self.run.name, "resume": "allow", "reinit": "finish_previous"}

@@ -54,7 +54,7 @@ from promptccd.runs.stage_checkpoint import (
 from promptccd.runs.tracking import Tracking
 from promptccd.storage import require_space, trusted
 from promptccd.training.arguments import DataArguments, TrainingArguments
-from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState
+from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
@@ -140,6 +140,7 @@ def train_run(
     Raises:
         PromptCCDError: with a message that says what, why and what to do; what was saved stays.
     """
+    require_callbacks(callbacks)
     arguments, own_processes = recipe.training, accelerator is None
     accelerator = accelerator or accelerator_for(arguments)
     space = TrainingSpace.of(recipe)  # a model that cannot be is refused before anything is read or written

@@ -96,6 +96,20 @@ class CategoryDiscoveryCallback:
         """After the last stage, or after the training was stopped by a callback."""
 
 
+def require_callbacks(callbacks: Sequence[object]) -> None:
+    """Refuse what is no callback before anything is trained.
+
+    Raises:
+        ConfigurationError: its type is named.
+    """
+    for each in callbacks:
+        if not isinstance(each, CategoryDiscoveryCallback):
+            raise ConfigurationError(
+                f"Expected callbacks to be instances of CategoryDiscoveryCallback, got {type(each).__name__}: derive "
+                "it from promptccd.CategoryDiscoveryCallback, whose methods are named as in transformers."
+            )
+
+
 @dataclass
 class Callbacks:
     """All callbacks of a training.
@@ -106,9 +120,6 @@ class Callbacks:
         stop: ends it where one asks for that.
         told: the callbacks, in the order they are told in.
         control: what they ask for.
-
-    Raises:
-        ConfigurationError: one is no `CategoryDiscoveryCallback`.
     """
 
     arguments: TrainingArguments
@@ -116,14 +127,6 @@ class Callbacks:
     stop: StopRequest
     told: Sequence[CategoryDiscoveryCallback]
     control: TrainingControl = field(default_factory=TrainingControl)
-
-    def __post_init__(self) -> None:
-        for each in self.told:
-            if not isinstance(each, CategoryDiscoveryCallback):
-                raise ConfigurationError(
-                    f"Expected callbacks to be instances of CategoryDiscoveryCallback, got {type(each).__name__}: "
-                    "derive it from promptccd.CategoryDiscoveryCallback, whose methods are called as in transformers."
-                )
 
     def tell(self, event: str, **said: Mapping[str, float]) -> None:
         """Call a method of all of them."""
