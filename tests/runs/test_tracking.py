@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -190,3 +192,20 @@ def test_figures_have_a_name_each_and_what_does_not_exist_has_none() -> None:
     first = ContinualScore("cacc", rows).metrics()
     assert (first["cacc/stage1/count_low"], first["cacc/stage1/count_high"]) == (7, 9)
     assert "cacc/stage1/new" not in first
+
+
+@pytest.mark.slow
+def test_of_two_processes_either_stops_both_and_one_tells_the_tracker(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    script = str(Path(__file__).with_name("train_in_python.py"))
+    for name, *options in (("whole", "none", "runs"), ("stopped", "tensorboard", "stops")):
+        words = [*torchrun, script, str(tiny_backbone), str(tmp_path / name), *options]
+        result = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr[-3000:]
+    assert files_of(tmp_path / "stopped") == files_of(tmp_path / "whole") != {}
+    seen = seen_by_tensorboard(tmp_path / "stopped")
+    assert sorted(seen.scalars["stage0/loss"]) == [0, 1]
+    assert "cacc/stage1/all" in seen.scalars
+    assert sorted(seen.pictures) == ["stage0/groups", "stage1/groups"]
