@@ -21,10 +21,15 @@ if TYPE_CHECKING:
         PromptCCDPlusPlusModel,
     )
     from promptccd.pipeline import CategoryDiscoveryPipeline
+    from promptccd.trainer import CategoryDiscoveryTrainer
+    from promptccd.training.arguments import TrainingArguments
+    from promptccd.training.callbacks import CategoryDiscoveryCallback
 
 __version__ = "0.1.0"
 __all__ = [
+    "CategoryDiscoveryCallback",
     "CategoryDiscoveryPipeline",
+    "CategoryDiscoveryTrainer",
     "GCDConfig",
     "GCDModel",
     "PromptCCDBConfig",
@@ -33,6 +38,7 @@ __all__ = [
     "PromptCCDModel",
     "PromptCCDPlusPlusConfig",
     "PromptCCDPlusPlusModel",
+    "TrainingArguments",
     "__version__",
 ]
 

@@ -11,7 +11,6 @@ from promptccd.cli.columns import table
 from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table
-from promptccd.cli.training_commands import train_recipe
 from promptccd.errors import ConfigurationError, IncompleteSweepError
 from promptccd.evaluation import ContinualScore
 from promptccd.experiments import (
@@ -39,6 +38,7 @@ from promptccd.experiments.paper_tables import (
 from promptccd.experiments.sweep_cells import ProtocolScoring
 from promptccd.runs import RunDirectory
 from promptccd.storage import make_inside, write_file
+from promptccd.trainer import train_recipe
 from promptccd.training.recipe import field_types, require_known, section_types
 from promptccd.training.shipped_recipes import recipe_folder
 

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 from dataclasses import asdict
 
 from promptccd.cli.parsing import show
@@ -10,10 +9,9 @@ from promptccd.cli.recipe_options import add_recipe_options, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table
 from promptccd.data import StageStream
 from promptccd.errors import ConfigurationError
-from promptccd.evaluation import ContinualScore
-from promptccd.hub import fetch_stages, publish_stages, pusher
-from promptccd.runs import RunDirectory, count_parameters, stage_stream, train_run
-from promptccd.training.recipe import Recipe
+from promptccd.hub import publish_stages
+from promptccd.runs import count_parameters, stage_stream
+from promptccd.trainer import train_recipe
 
 logger = logging.getLogger(__name__)
 
@@ -49,18 +47,6 @@ def train_command(options: argparse.Namespace) -> None:
     """``promptccd train``."""
     score = train_recipe(recipe_from(options))
     show(options, score.to_dict(), lambda: score_table(score))
-
-
-def train_recipe(recipe: Recipe) -> ContinualScore:
-    """Train all stages, fetched from the Hub and pushed there as the recipe says."""
-    training = recipe.training
-    is_first = (
-        os.environ.get("RANK", "0") == "0"
-    )  # of the processes a launcher started; the others wait for it
-    if training.resume_from is not None and is_first:
-        fetch_stages(training.resume_from, RunDirectory(training.output_dir))
-    push = pusher(training.hub_namespace, training.hub_private) if training.push_to_hub else None
-    return train_run(recipe, after_stages=push)
 
 
 def split_command(options: argparse.Namespace) -> None:

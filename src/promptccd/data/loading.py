@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A data set that comes along.
+    """A data set that has a name of ours: one that comes along, or one that only the caller has.
 
     Attributes:
-        load: makes it.
+        load: makes it, or says why it cannot be had.
         words: what it is, for model cards.
     """
 
@@ -48,7 +48,18 @@ class BuiltIn:
     words: str
 
 
+IN_MEMORY = "in-memory"  # what a run calls a data set that it was given from Python
+
+
+def _not_kept() -> Dataset:
+    raise DataError(
+        "This run was trained on a data set given from Python, of which no images are kept. Give --dataset a folder "
+        "that dataset.save_to_disk(folder) wrote it to, or go on from Python with CategoryDiscoveryTrainer."
+    )
+
+
 BUILT_IN = {
+    IN_MEMORY: BuiltIn(_not_kept, "a data set given from Python"),
     "digits": BuiltIn(digits_dataset, "scikit-learn's digits"),
     "creatures": BuiltIn(
         creatures_dataset, "creatures drawn by rule, whose categories differ by their parts"

@@ -6,10 +6,10 @@ training code can read one by accident. Evaluation asks the stream itself, throu
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from datasets import Dataset
@@ -158,6 +158,24 @@ class LabelledStage(Stage):
     category_names: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a stream was cut from and how, so that other images can be cut likewise.
+
+    Attributes:
+        dataset: what `StageStream.from_dataset` was given.
+        options: its keywords.
+    """
+
+    dataset: str | Dataset
+    options: Mapping[str, Any]
+
+    def again(self, dataset: str | Dataset | None = None, **changes: Any) -> "StageStream":
+        """Stages of this data set or another by the same keywords, but for changes."""
+        chosen = self.dataset if dataset is None else dataset
+        return StageStream.from_dataset(chosen, **{**self.options, **changes})
+
+
 class StageStream(Sequence[Stage]):
     """The stages of one data set, cut by the paper's rule.
 
@@ -172,12 +190,19 @@ class StageStream(Sequence[Stage]):
         stages: the stages, in order.
         split: where every sample id went.
         labels: category id of every row of the source, -1 for one that is not used; kept behind `evaluation_labels`.
+        origin: what `from_dataset` cut them from; `None` for stages that were not cut here.
     """
 
-    def __init__(self, stages: Sequence[Stage], split: CategorySplit, labels: np.ndarray):
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        split: CategorySplit,
+        labels: np.ndarray,
+        origin: Origin | None = None,
+    ):
         self._stages = tuple(stages)
         self._labels = labels
-        self.split = split
+        self.split, self.origin = split, origin
 
     @classmethod
     def from_dataset(
@@ -226,6 +251,7 @@ class StageStream(Sequence[Stage]):
             DataError: the data set cannot be loaded or cut, or names images that are not its own; the message says
                 why and what to do.
         """
+        given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
         if isinstance(dataset, str):
             image_roots = roots_of(dataset) if image_roots is None else image_roots
             table = load_images(dataset, split)
@@ -234,7 +260,8 @@ class StageStream(Sequence[Stage]):
         else:
             raise DataError(
                 f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}. Read a stream without a length "
-                "first: Dataset.from_generator(lambda: (yield from stream), features=stream.features)."
+                "first: Dataset.from_generator(lambda: (yield from stream), features=stream.features). Of several "
+                "splits give one: dataset['train']."
             )
         images = ImageRows(table, image_column, image_roots)
         images.require_own_files("the data set")
@@ -252,7 +279,8 @@ class StageStream(Sequence[Stage]):
         labels, cut = SPLIT_RULES[split_rule](
             labels, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
         )
-        return cls(_stages_of([images.select(ids) for ids in cut.sample_ids], labels, cut), cut, labels)
+        stages = _stages_of([images.select(ids) for ids in cut.sample_ids], labels, cut)
+        return cls(stages, cut, labels, Origin(dataset, given))
 
     @classmethod
     def from_hub(
@@ -289,7 +317,7 @@ class StageStream(Sequence[Stage]):
     def __getitem__(self, index: slice) -> "StageStream": ...
     def __getitem__(self, index: int | slice) -> "Stage | StageStream":
         if isinstance(index, slice):
-            return StageStream(self._stages[index], self.split, self._labels)
+            return StageStream(self._stages[index], self.split, self._labels, self.origin)
         return self._stages[index]
 
     def __iter__(self) -> Iterator[Stage]:

@@ -114,6 +114,24 @@ class ContinualScore:
         """Further figures of the whole run in percent, by name; some protocols have them."""
         return {}
 
+    def metrics(self, first: int = 0) -> dict[str, float]:
+        """Every figure by name, such as ``cacc/stage1/all``, for trackers; what does not exist is left out.
+
+        Args:
+            first: rows of earlier stages are left out; averages are of all rows.
+        """
+        found: dict[str, float] = {f"average/{part}": value for part, value in self.average.items()}
+        found |= self.summary
+        for place, row in enumerate(self.stages):
+            if row.stage < first:
+                continue
+            values = {name: getattr(row, name) for name in (*_PARTS, "num_categories", "num_images")}
+            if row.count_range is not None:
+                values |= dict(zip(("count_low", "count_high"), row.count_range, strict=True))
+            values |= {name: column[place] for name, column in self.columns.items() if place < len(column)}
+            found |= {f"stage{row.stage}/{name}": value for name, value in values.items()}
+        return {f"{self.protocol}/{name}": value for name, value in found.items() if not math.isnan(value)}
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON types, rounded to 4 places; what does not exist is null."""
         rows = [

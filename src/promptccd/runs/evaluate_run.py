@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
+from datasets import Dataset
 from PIL import Image
 from torch import Tensor
 
@@ -31,7 +33,7 @@ from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.stage_checkpoint import load_configuration, load_stage, load_view
 from promptccd.runs.train_run import stage_stream
-from promptccd.runs.unseen_images import UnseenImages
+from promptccd.runs.unseen_images import CutTest, UnseenImages, cut_given, cut_named
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.objectives import method_named
 from promptccd.training.progress import progress_bar
@@ -48,6 +50,8 @@ class RunEvaluation:
         num_workers: loader processes.
         device: where to compute.
         keep_features: keep all features that were computed, for several protocols in a row.
+        stages: the data itself, for a caller who has it.
+        test_images: unseen images beside such `stages`, for protocols that need some.
 
     Raises:
         PromptCCDError: the folder is no run, a stage is damaged, or the data gives another split.
@@ -60,6 +64,9 @@ class RunEvaluation:
         num_workers: int = 0,
         device: str | None = None,
         keep_features: bool = False,
+        *,
+        stages: StageStream | None = None,
+        test_images: Dataset | None = None,
     ):
         self.run = RunDirectory(path)
         self.recipe = self.run.recipe
@@ -67,7 +74,13 @@ class RunEvaluation:
         if dataset is not None:
             self.recipe.data = replace(self.recipe.data, dataset=dataset)
         self.num_stages = self.run.stages_on_disk()
-        self.stages: StageStream = stage_stream(self.recipe.data, self.recipe.training.seed)
+        seed = self.recipe.training.seed
+        self.stages = stage_stream(self.recipe.data, seed) if stages is None else stages
+        self._cut_test: CutTest = (
+            partial(cut_named, self.recipe.data, seed)
+            if stages is None
+            else partial(cut_given, stages, test_images)
+        )
         self.run.require_split(self.stages)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.num_workers = num_workers
@@ -203,7 +216,7 @@ class RunEvaluation:
         if key not in self._test:
             unseen = UnseenImages(
                 self.recipe.data,
-                self.recipe.training.seed,
+                self._cut_test,
                 self.stages,
                 self.images,
                 lambda stage: StageImages.read(stage, self.num_workers, progress_bar),

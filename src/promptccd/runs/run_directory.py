@@ -42,7 +42,7 @@ FORMAT = 1  # of manifest.json, for all records beside it
 KEPT_STATES = 2
 OUT_OF_MEMORY = "out_of_memory.json"
 _RECORDS = ("manifest.json", "split.json", "images.json", "results.json", HISTORY, OUT_OF_MEMORY)
-_INNER = ("resume", "backbone", "logs", "logs/promptccd")  # the last two are a tracker's
+_INNER = ("resume", "backbone", "logs", "logs/promptccd", "logs/wandb")  # the last three are a tracker's
 # The position of a state. All that is drawn is drawn by position: epoch and step are the state of the randomness too.
 _POSITION = ("stage", "epoch", "step", "batch_size", "seconds", "tensors")
 # Fields that may change between two sittings of one run without changing a byte of its stages.

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor
 
@@ -22,7 +21,7 @@ from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.table_files import image_roots
 from promptccd.data.views import TrainingViews
-from promptccd.errors import ConfigurationError, DeviceError, OutOfMemoryError, RunError, SplitMismatchError
+from promptccd.errors import DeviceError, OutOfMemoryError, RunError, SplitMismatchError
 from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
@@ -33,6 +32,7 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.models import CategoryDiscoveryModel, Replay
+from promptccd.runs.group_picture import group_picture
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import (
     TrainingSpace,
@@ -51,15 +51,17 @@ from promptccd.runs.stage_checkpoint import (
     save_stage,
     settled_images,
 )
-from promptccd.storage import make_inside, require_space, trusted
-from promptccd.training.arguments import DataArguments
+from promptccd.runs.tracking import Tracking
+from promptccd.storage import require_space, trusted
+from promptccd.training.arguments import DataArguments, TrainingArguments
+from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import device_problem, same_on_all
 from promptccd.training.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, add_epoch, peak_memory, reset_peak_memory
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.objectives import StageContext, method_named
-from promptccd.training.progress import StopRequest
+from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState
 
@@ -103,10 +105,24 @@ def stage_stream(
     )
 
 
+def accelerator_for(arguments: TrainingArguments) -> Accelerator:
+    """Where and in which precision a training computes, and the tracker it reports to."""
+    return Accelerator(
+        cpu=not torch.cuda.is_available(),  # without it, processes of torchrun on CPUs do not find each other
+        mixed_precision=arguments.mixed_precision,
+        log_with=None if arguments.report_to == "none" else arguments.report_to,
+        project_dir=str(Path(arguments.output_dir) / "logs"),
+        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+    )
+
+
 def train_run(
     recipe: Recipe,
     accelerator: Accelerator | None = None,
     after_stages: AfterStages | None = None,
+    *,
+    stages: StageStream | None = None,
+    callbacks: Sequence[CategoryDiscoveryCallback] = (),
 ) -> ContinualScore:
     """Train all stages of a recipe into ``recipe.training.output_dir``; a run that was begun goes on.
 
@@ -115,25 +131,23 @@ def train_run(
         accelerator: for a caller who has one; else one is made as the recipe says.
         after_stages: called by the main process with the run and its finished stages: those it finds, and with every
             one that it adds.
+        stages: for a caller who has them; else they are cut as the recipe says.
+        callbacks: what is told of the training, and may end it early.
 
     Returns:
-        The table, also in ``results.json``.
+        The table so far, also in ``results.json``; of all stages, unless a callback ended the training.
 
     Raises:
         PromptCCDError: with a message that says what, why and what to do; what was saved stays.
     """
-    arguments = recipe.training
-    accelerator = accelerator or Accelerator(
-        cpu=not torch.cuda.is_available(),  # without it, processes of torchrun on CPUs do not find each other
-        mixed_precision=arguments.mixed_precision,
-        log_with=None if arguments.report_to == "none" else arguments.report_to,
-        project_dir=str(Path(arguments.output_dir) / "logs"),
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
-    )
+    require_callbacks(callbacks)
+    arguments, own_processes = recipe.training, accelerator is None
+    accelerator = accelerator or accelerator_for(arguments)
     space = TrainingSpace.of(recipe)  # a model that cannot be is refused before anything is read or written
     if accelerator.device.type == "cpu" and accelerator.is_main_process:
         logger.info("No GPU was found: training on the CPU.")
-    stages = stage_stream(recipe.data, arguments.seed)
+    if stages is None:
+        stages = stage_stream(recipe.data, arguments.seed)
     run = RunDirectory(arguments.output_dir)
     with StopRequest() as stop:
         try:
@@ -142,7 +156,10 @@ def train_run(
                 run.prepare(recipe, stages)
                 require_space(run.path, space.left(run, len(stages)), "what is left of the training")
             accelerator.wait_for_everyone()
-            return _Run(recipe, stages, run, accelerator, stop, after_stages).train()
+            score = _Run(recipe, stages, run, accelerator, stop, after_stages, callbacks).train()
+            if own_processes:
+                accelerator.end_training()
+            return score
         except OutOfMemoryError:
             run.allow_smaller_batches(arguments.batch_size)
             raise
@@ -165,6 +182,7 @@ class _Run:
         accelerator: Accelerator,
         stop: StopRequest,
         after_stages: AfterStages | None,
+        callbacks: Sequence[CategoryDiscoveryCallback],
     ):
         self.recipe, self.stages, self.run = recipe, stages, run
         self.accelerator, self.stop, self.after_stages = accelerator, stop, after_stages
@@ -172,6 +190,9 @@ class _Run:
         self.images: list[StageImages] = []
         self._seen = SeenPictures()
         self._counts = COUNTS[recipe.training.counting](recipe.training)
+        self.state = RunState(run.path, len(stages), accelerator.is_main_process)
+        told = [Tracking(accelerator, run), *callbacks]
+        self.callbacks = Callbacks(recipe.training, self.state, stop, told)
 
     def train(self) -> ContinualScore:
         finished = self._finished_stages()
@@ -182,18 +203,35 @@ class _Run:
             self._conclude(finished)
         if len(finished) == len(self.stages):
             return self._table()
-        self._start_trackers()
+        self.callbacks.tell("on_train_begin")
+        try:
+            self._train_missing(finished)
+        except TrainingStopped as stopped:
+            logger.info("%s", stopped)
+        self.callbacks.tell("on_train_end")
+        return self._table()
+
+    def _train_missing(self, finished: Sequence[int]) -> None:
         for stage in self.stages:
             if stage.index in finished:
                 self._read(stage)
-            else:
-                self._train_stage(stage)
-                finished = sorted([*finished, stage.index])
-                if self.accelerator.is_main_process:
-                    self._conclude(finished)
-                self.accelerator.wait_for_everyone()
-        self.accelerator.end_training()
-        return self._table()
+                continue
+            self._train_stage(stage)
+            finished = sorted([*finished, stage.index])
+            if self.accelerator.is_main_process:
+                self._conclude(finished)
+            self.accelerator.wait_for_everyone()
+            self._tell_of(stage.index)
+            if self.stop.agreed(self.accelerator) and self.stop.asked:
+                raise self.stop.error(f"stage {stage.index} is finished")
+
+    def _tell_of(self, stage: int) -> None:
+        """Tell callbacks of a stage that is finished, from its records: every process has those."""
+        rows = [row for row in self._table().stages if row.stage <= stage]
+        if rows and rows[-1].stage == stage:
+            self.callbacks.tell("on_evaluate", metrics=ContinualScore("cacc", rows).metrics(first=stage))
+        measured = self.run.manifest.get("instruments", {}).get(f"stage{stage}", {})
+        self.callbacks.tell("on_stage_end", metrics=measured)
 
     def _train_stage(self, stage: Stage) -> None:
         started = time.monotonic()
@@ -222,7 +260,14 @@ class _Run:
         def record(epoch: EpochRecord) -> None:
             if self.accelerator.is_main_process:
                 add_epoch(self.run.path, epoch)
+            self.callbacks.tell("on_epoch_end", metrics=epoch.metrics)
 
+        def stepped(epoch: int, step: int) -> None:
+            self.state.epoch, self.state.step = epoch, step
+            self.callbacks.tell("on_step_end")
+
+        self.state.stage, self.state.model, self.state.draw_groups = stage.index, model, None
+        self.callbacks.tell("on_stage_begin")
         trainer = StageTrainer(
             model,
             StageContext(
@@ -240,6 +285,7 @@ class _Run:
             stop=self.stop,
             save=save,
             record=record,
+            stepped=stepped,
         )
         trainer.train(resumed[0] if resumed else None)
         self._finish_stage(stage, model, count, started - before)
@@ -291,6 +337,13 @@ class _Run:
         )
         model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
         self._measure_spread(model, features, [*settled.assigned, found.category_ids])
+        self.state.draw_groups = group_picture(
+            self.images[stage.index],
+            features[stage.index],
+            found,
+            model.config.names_by_id,
+            self.stages.num_known,
+        )
         if not self.accelerator.is_main_process:
             return
         if score is not None:
@@ -329,7 +382,7 @@ class _Run:
         model.set_spread(spread)
 
     def _instruments(self, model: CategoryDiscoveryModel, stage: Stage, found: Discovery) -> Instruments:
-        """Whether the prompts did something: said, recorded and tracked."""
+        """Whether the prompts did something: said, and recorded."""
         training = self.recipe.training
         instruments = measure(
             model,
@@ -343,9 +396,6 @@ class _Run:
         for warning in instruments.warnings(training.mixed_precision):
             logger.warning("%s: %s", name, warning)
         self.run.update_manifest({"instruments": {name: values}})
-        if self.accelerator.trackers and values:
-            last = training.epochs_before(stage.index + 1) - 1
-            self.accelerator.log({f"{name}/{key}": value for key, value in values.items()}, step=last)
         return instruments
 
     def _card(self, model: CategoryDiscoveryModel, found: Discovery, instruments: Instruments) -> str:
@@ -469,18 +519,6 @@ class _Run:
     def _table(self) -> ContinualScore:
         """The rows scored so far."""
         return self.run.results or ContinualScore("cacc", [])
-
-    def _start_trackers(self) -> None:
-        wanted = self.recipe.training.report_to
-        if wanted == "none":
-            return
-        if self.accelerator.is_main_process and LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory:
-            make_inside(make_inside(self.run.path, "logs"), "promptccd")
-        self.accelerator.init_trackers("promptccd")
-        if self.accelerator.is_main_process and not self.accelerator.trackers:  # accelerate only warns
-            raise ConfigurationError(
-                f"--report_to {wanted} needs a package that is missing: pip install {wanted}."
-            )
 
     def _finished_stages(self) -> list[int]:
         """Stages whose checkpoints are whole, as the main process finds them."""

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from datasets import Dataset
 
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import Stage, StageStream
@@ -13,6 +15,8 @@ from promptccd.runs.train_run import stage_stream
 from promptccd.training.arguments import DataArguments
 
 COMPARED_IMAGES = 16
+# For a split of the data set, if one was asked for, and a rule, if it is another than the run's: its stages.
+CutTest = Callable[[str | None, str | None], StageStream]
 Read = Callable[[Stage], StageImages]
 
 
@@ -22,14 +26,14 @@ class UnseenImages:
 
     Attributes:
         data: the run's data.
-        seed: the run's seed.
+        cut: cuts the unseen images into stages.
         stages: the run's stages.
         trained_on: images of its finished stages; as many test stages are read.
         read: reads the images of a stage.
     """
 
     data: DataArguments
-    seed: int
+    cut: CutTest
     stages: StageStream
     trained_on: Sequence[StageImages]
     read: Read
@@ -43,7 +47,7 @@ class UnseenImages:
         Raises:
             DataError: there are no such images, they are those of the training, or of other categories.
         """
-        test = _stream(self.data, self.seed, test_split, None)
+        test = self.cut(test_split, None)
         if test.categories != self.stages.categories:
             lacking = sorted(set(self.stages.categories) - set(test.categories))
             raise DataError(
@@ -64,7 +68,7 @@ class UnseenImages:
         Raises:
             DataError: as for `in_stages`.
         """
-        test = _stream(self.data, self.seed, test_split, "whole")
+        test = self.cut(test_split, "whole")
         id_of = {name: index for index, name in enumerate(self.stages.categories)}
         strangers = [name for name in test.categories if name not in id_of]
         if strangers:
@@ -78,7 +82,35 @@ class UnseenImages:
         return ScoredImages([images], [ids[test.evaluation_labels(images.stage)[images.positions]]])
 
 
-def _stream(data: DataArguments, seed: int, test_split: str | None, rule: str | None) -> StageStream:
+def cut_given(
+    stages: StageStream, test_images: Dataset | None, test_split: str | None, rule: str | None
+) -> StageStream:
+    """Unseen images beside stages that a caller has, cut likewise.
+
+    Raises:
+        DataError: there are none.
+    """
+    changes = {} if rule is None else {"split_rule": rule}
+    if (origin := stages.origin) is not None:
+        other: dict[str, Any] = {**changes, "held_out": 0.0, "images_per_class": None}
+        if test_split is not None and isinstance(origin.dataset, str):
+            return origin.again(split=test_split, **other)
+        if test_split is None and test_images is not None:
+            return origin.again(test_images, **other)
+        if test_split is None and origin.options["held_out"] > 0:
+            return origin.again(held_out_only=True, **changes)
+    raise DataError(
+        f"No test images are known of the stages given from Python, of split {test_split!r}: give "
+        "CategoryDiscoveryTrainer an eval_dataset, or cut the stages with held_out=0.2."
+    )
+
+
+def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str | None) -> StageStream:
+    """Unseen images of a data set that a recipe names, cut as it says.
+
+    Raises:
+        DataError: there are none.
+    """
     facts = data.resolved
     name = test_split or facts.test_split
     if name is None and facts.held_out > 0:

@@ -200,6 +200,11 @@ class ModelArguments:
         require_in_range(self)
 
 
+Tracker = Literal[
+    "none", "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
+]
+
+
 def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
     """Share of the first rate in an epoch: a cosine from 1 to `factor`, which epoch number `epochs` would reach."""
     return factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
@@ -261,7 +266,7 @@ class TrainingArguments:
         num_workers: loader processes; any number gives the same bytes.
         feature_batch_size: images per forward where no gradient is needed.
         save_steps: steps between resumable states; one is also written at the end of every stage's training.
-        report_to: experiment tracker.
+        report_to: experiment tracker, of those that Accelerate knows.
         push_to_hub: push each stage when it is finished, to a repository of its own; a Hub that fails stops nothing.
         hub_namespace: user or organisation to push to; none means who is logged in.
         hub_private: whether repositories that are made are private.
@@ -269,7 +274,7 @@ class TrainingArguments:
             training goes on with the next.
     """
 
-    output_dir: str = "runs/promptccd"
+    output_dir: str = field(default="runs/promptccd", kw_only=False)
     seed: int = number(1, 0, 10**18 - 1)
     epochs: int = number(200, 1, 999_999)  # states are put in order by six digits
     discovery_epochs: int | None = number(None, 1, 999_999)
@@ -312,7 +317,7 @@ class TrainingArguments:
     num_workers: int = number(0, 0, 512)
     feature_batch_size: int = number(256, 1, 2**20)
     save_steps: int = number(200, 1)
-    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
+    report_to: Tracker = "none"
     push_to_hub: bool = False
     hub_namespace: str | None = None
     hub_private: bool = False

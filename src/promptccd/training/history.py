@@ -5,7 +5,7 @@ import os
 import resource
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class EpochRecord:
         losses: mean of ``"loss"`` and of every part of it, by name.
         learning_rate: of the epoch.
         seconds: of those steps, with the fit of the mixture where one was due.
+        images: of those steps; 0 where an older version recorded them.
+        rates: of what has a rate of its own, by role, such as ``prompt``.
     """
 
     stage: int
@@ -34,6 +36,15 @@ class EpochRecord:
     losses: dict[str, float]
     learning_rate: float
     seconds: float
+    images: int = 0
+    rates: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What trackers and callbacks are told of it."""
+        rates = {f"{role}_learning_rate": rate for role, rate in self.rates.items()}
+        speed = {"images_per_second": self.images / max(self.seconds, 1e-9)}
+        return {**self.losses, "learning_rate": self.learning_rate, **rates, **speed}
 
 
 @dataclass(frozen=True)
@@ -102,7 +113,10 @@ def _record_of(line: bytes) -> EpochRecord | None:
         values: Any = json.loads(line)
         if not isinstance(values, Mapping):
             return None
-        losses = {str(name): float(value) for name, value in values["losses"].items()}
+        losses, rates = (
+            {str(name): float(value) for name, value in each.items()}
+            for each in (values["losses"], values.get("rates", {}))
+        )
         return EpochRecord(
             int(values["stage"]),
             int(values["epoch"]),
@@ -110,6 +124,8 @@ def _record_of(line: bytes) -> EpochRecord | None:
             losses,
             float(values["learning_rate"]),
             float(values["seconds"]),
+            int(values.get("images", 0)),
+            rates,
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from types import FrameType
@@ -72,21 +73,30 @@ class EpochProgress:
         self._outer.close()
 
 
+class TrainingStopped(InterruptedRunError):
+    """A callback asked for the end: the run was saved, and the same call continues it."""
+
+    def __init__(self, message: str):
+        super().__init__(message, 0)
+
+
 class StopRequest:
     """Context in which the first SIGINT or SIGTERM is only remembered.
 
     Attributes:
         received: number of the signal, 0 while there was none.
+        asked: whether a callback asked for the end.
     """
 
     def __init__(self) -> None:
-        self.received = 0
+        self.received, self.asked = 0, False
         self._previous: dict[int, Any] = {}
         self._process = os.getpid()
 
     def __enter__(self) -> "StopRequest":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._remember)
+        if threading.current_thread() is threading.main_thread():  # no other thread may ask for signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,11 +113,11 @@ class StopRequest:
 
     def agreed(self, accelerator: Accelerator) -> bool:
         """Whether any process was asked to stop; the same answer on all of them."""
-        if accelerator.num_processes == 1:
-            return bool(self.received)
-        flag = torch.tensor(self.received, device=accelerator.device)
-        self.received = max(self.received, int(accelerator.gather(flag.reshape(1)).max()))
-        return bool(self.received)
+        if accelerator.num_processes > 1:
+            own = torch.tensor([[self.received, int(self.asked)]], device=accelerator.device)
+            received, asked = accelerator.gather(own).amax(0).tolist()
+            self.received, self.asked = max(self.received, received), bool(asked)
+        return bool(self.received) or self.asked
 
     def progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
         """A progress bar over work that is not saved halfway; it ends where a signal was received.
@@ -121,7 +131,9 @@ class StopRequest:
             yield item
 
     def error(self, what: str) -> InterruptedRunError:
-        """The exception that ends the run with the exit code of the signal."""
+        """The exception that ends the run, with the exit code of the signal if there was one."""
+        if not self.received and self.asked:
+            return TrainingStopped(f"Stopped by a callback: {what}. The same call goes on from there.")
         return InterruptedRunError(
             f"Interrupted: {what}. Run the same command again to go on from there.", self.received
         )

@@ -74,6 +74,7 @@ class StageTrainer:
         stop: remembers signals.
         save: writes a resumable state.
         record: is told of every epoch when it is over.
+        stepped: is told of every step: its epoch, and how many steps of that are done.
 
     Attributes:
         collapsed_epoch: first epoch in which all embeddings were alike, if there was one.
@@ -92,11 +93,13 @@ class StageTrainer:
         stop: StopRequest,
         save: Callable[[TrainingState], None],
         record: Callable[[EpochRecord], None] = lambda record: None,
+        stepped: Callable[[int, int], None] = lambda epoch, step: None,
     ):
         self.model, self.context, self.images, self.memory = model, stage, stage.images, stage.memory
         self.num_exemplars = 0 if self.memory is None else len(self.memory)
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
-        self.accelerator, self.stop, self.save, self.record = accelerator, stop, save, record
+        self.accelerator, self.stop, self.save = accelerator, stop, save
+        self.record, self.stepped = record, stepped
         self.collapsed_epoch: int | None = None
         # The step whose failure leaves weights and momentum as they were.
         self._next: tuple[int, int] | None = None
@@ -154,9 +157,12 @@ class StageTrainer:
         shrunk = self.learning_rate / usual if usual else 1.0  # rates keep their ratios from stage to stage
         groups: list[dict[str, Any]] = []
         self._learning = self.model.learning()
+        self._rates: dict[str, float] = {}  # the first ones, of what is not the rest of the model
         for role, parameters in self._learning.items():
             rate = given.get(f"{role}_learning_rate")
             own = self.learning_rate if rate is None else rate * shrunk
+            if role != "model":
+                self._rates[role] = own
             for decays in (True, False):
                 params = [
                     each for each in parameters if (each.ndim > 1 or self.arguments.decay_vectors) == decays
@@ -221,20 +227,20 @@ class StageTrainer:
             for name, value in losses.items():
                 totals[name] = totals.get(name, 0) + value.detach()
             bars.end_step()
+            self.stepped(epoch, step + 1)
             if (
                 step + 1 == self.steps
             ):  # before a state with the epoch behind it is saved, so that none is missed
                 steps = self.steps - first_step
                 means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
                 seconds = time.monotonic() - started
-                self._warn_if_collapsed(means, epoch, list(map(len, planned[first_step : self.steps])))
-                self.record(EpochRecord(self.stage, epoch, steps, means, rate, seconds))
+                sizes = list(map(len, planned[first_step : self.steps]))
+                self._warn_if_collapsed(means, epoch, sizes)
+                rates = {role: first * share for role, first in self._rates.items()}
+                self.record(EpochRecord(self.stage, epoch, steps, means, rate, seconds, sum(sizes), rates))
             self._save_where_due(optimizer, epoch, step, totals["loss"])
         mean = self._finite(totals["loss"], epoch) / max(1, self.steps - first_step)
         bars.end_epoch(epoch, mean)
-        if self.accelerator.trackers:
-            values = {f"stage{self.stage}/loss": mean, f"stage{self.stage}/learning_rate": rate}
-            self.accelerator.log(values, step=self.arguments.epochs_before(self.stage) + epoch)
 
     def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
         device, view = self.accelerator.device, self.evaluation_view

@@ -1,0 +1,211 @@
+"""What trackers see of a run, read back from TensorBoard's events and W&B's offline run."""
+
+import importlib.util
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from promptccd import CategoryDiscoveryTrainer, PromptCCDPlusPlusModel, TrainingArguments
+from promptccd.data import StageStream
+from promptccd.data.views import ViewOptions
+from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.runs import RunDirectory
+from promptccd.training.history import read_history
+from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
+from tests.test_category_trainer import files_of
+
+
+@dataclass
+class Seen:
+    """What a tracker keeps of a run: values by name and step, the configuration, pictures by name."""
+
+    scalars: dict[str, dict[int, float]] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
+    pictures: dict[str, Image.Image] = field(default_factory=dict)
+
+    def add(self, name: str, step: int, value: float) -> None:
+        self.scalars.setdefault(name, {})[step] = value
+
+
+def seen_by_tensorboard(run: Path) -> Seen:
+    seen = Seen()
+    for folder in {path.parent for path in (run / "logs" / "promptccd").rglob("events*")}:
+        events = EventAccumulator(str(folder))
+        events.Reload()
+        for name in events.Tags()["scalars"]:
+            for each in events.Scalars(name):
+                seen.add(name, each.step, each.value)
+        for name in events.Tags()["images"]:
+            seen.pictures[name] = Image.open(BytesIO(events.Images(name)[0].encoded_image_string))
+        for content in events.summary_metadata.values():
+            data = HParamsPluginData.FromString(content.plugin_data.content)
+            for name, value in data.session_start_info.hparams.items():
+                seen.settings[name] = getattr(value, value.WhichOneof("kind"))
+    return seen
+
+
+def wandb_records(path: Path) -> Iterator[bytes]:
+    """The records of an offline run: LevelDB's log, blocks of 32 KiB with records in one to many pieces."""
+    content, place, pieces = path.read_bytes(), 7, b""
+    while place + 7 <= len(content):
+        if (room := 2**15 - place % 2**15) < 7:
+            place += room
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, place)
+        pieces += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            yield pieces
+            pieces = b""
+
+
+def seen_by_wandb(run: Path) -> Seen:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    seen = Seen()
+    for path in sorted((run / "logs" / "wandb").glob("offline-run-*/*.wandb")):
+        for content in wandb_records(path):
+            record = Record.FromString(content)
+            for each in (*record.run.config.update, *record.config.update):
+                seen.settings["/".join(each.nested_key) or each.key] = json.loads(each.value_json)
+            step = record.history.step.num
+            for each in record.history.item:
+                value = json.loads(each.value_json)
+                name = "/".join(each.nested_key) or each.key
+                if name.endswith("/filenames"):
+                    picture = Image.open(path.parent / "files" / value[0])
+                    seen.pictures[name.removesuffix("/filenames")] = picture
+                elif isinstance(value, int | float) and not name.startswith("_"):
+                    seen.add(name, step, value)
+    return seen
+
+
+has_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
+TRACKERS = [
+    pytest.param("tensorboard", seen_by_tensorboard, id="tensorboard"),
+    pytest.param("wandb", seen_by_wandb, id="wandb", marks=has_wandb),
+]
+
+
+def trainer_in(folder: Path, backbone: Path, report_to: str) -> CategoryDiscoveryTrainer:
+    options = quick_recipe(folder, folder, folder)["training"]
+    options |= {"category_count": "split_merge", "prompt_learning_rate": 0.5}
+    return CategoryDiscoveryTrainer(
+        PromptCCDPlusPlusModel.from_pretrained(backbone, num_parts=2, **TINY_HEAD),
+        TrainingArguments(**options, report_to=report_to),
+        StageStream.from_dataset(coloured_images(5, 30), class_blocks=[2, 1, 1, 1]),
+        views=ViewOptions(image_size=16, resize_size=18),
+    )
+
+
+@pytest.fixture(scope="module")
+def untracked(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    run = tmp_path_factory.mktemp("untracked") / "run"
+    trainer_in(run, tiny_backbone, "none").train()
+    assert not (run / "logs").exists()
+    return files_of(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tracker", "read_back"), TRACKERS)
+def test_a_tracker_sees_all_of_a_run_and_changes_nothing(
+    tracker: str,
+    read_back: Callable[[Path], Seen],
+    untracked: dict[str, bytes],
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "run"
+    trainer_in(path, tiny_backbone, tracker).train_stage(1)
+    trainer = trainer_in(path, tiny_backbone, tracker)  # a second sitting, as after an interruption
+    trainer.train()
+    assert files_of(path) == untracked
+    grouped, unseen = trainer.evaluate("gcd"), trainer.evaluate("part-routing")
+    trainer.accelerator.end_training()
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]  # nothing beside the run
+    seen, run = read_back(path), RunDirectory(path)
+
+    for record in read_history(path):
+        step = trainer.args.epochs_before(record.stage) + record.epoch
+        for name, value in record.metrics.items():
+            if name != "images_per_second":  # seconds are rounded in the history
+                assert seen.scalars[f"stage{record.stage}/{name}"][step] == pytest.approx(value)
+        assert seen.scalars[f"stage{record.stage}/images_per_second"][step] > 0
+    first = read_history(path)[0].metrics
+    assert first.keys() >= {"loss", "info_nce", "supervised", "learning_rate", "prompt_learning_rate"}
+    assert (first["learning_rate"], first["prompt_learning_rate"]) == (0.05, 0.5)
+
+    for score in (run.results, grouped, unseen):
+        for name, value in score.metrics().items():
+            if "average" not in name:
+                assert list(seen.scalars[name].values()) == [pytest.approx(value, abs=1e-3)]
+    assert seen.scalars.keys() >= {f"cacc/stage{stage}/{part}" for stage in (1, 2, 3) for part in PARTS}
+    assert len(seen.scalars["cacc/average/all"]) == 3
+
+    for stage, values in run.manifest["instruments"].items():
+        assert values["prompt_effect"] > 0
+        for name, value in values.items():
+            assert list(seen.scalars[f"{stage}/{name}"].values()) == [pytest.approx(value)]
+
+    assert seen.settings["model.variant"] == "promptccd-pp"
+    assert seen.settings["training.learning_rate"] == 0.05
+    assert seen.settings["data.class_blocks"] == "[2, 1, 1, 1]"
+    assert seen.settings["split"] == run.manifest["split_fingerprint"]
+    assert str(tmp_path) not in json.dumps(seen.settings)
+
+    assert sorted(seen.pictures) == [f"stage{stage}/groups" for stage in range(4)]
+    picture = np.asarray(seen.pictures["stage1/groups"])
+    assert picture.shape[1:] == (684, 3)
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
+
+
+PARTS = ("all", "old", "new", "num_categories", "num_images", "count_low", "count_high")
+
+
+def test_figures_have_a_name_each_and_what_does_not_exist_has_none() -> None:
+    rows = [
+        StageScore(1, 80.0, 90.0, float("nan"), 8, 20, (7, 9), (70.0, 60.0, 50.0)),
+        StageScore(2, 60.0, 70.0, 50.0, 9, 30, None, (50.0, 40.0, 30.0)),
+    ]
+    metrics = ContinualScore("cacc", rows).metrics(first=2)
+    assert metrics == {
+        "cacc/average/all": 70.0, "cacc/average/old": 80.0, "cacc/average/new": 50.0,
+        "cacc/stage2/all": 60.0, "cacc/stage2/old": 70.0, "cacc/stage2/new": 50.0,
+        "cacc/stage2/num_categories": 9, "cacc/stage2/num_images": 30,
+        "cacc/stage2/native_all": 50.0, "cacc/stage2/native_old": 40.0, "cacc/stage2/native_new": 30.0,
+    }  # fmt: skip
+    first = ContinualScore("cacc", rows).metrics()
+    assert (first["cacc/stage1/count_low"], first["cacc/stage1/count_high"]) == (7, 9)
+    assert "cacc/stage1/new" not in first
+
+
+@pytest.mark.slow
+def test_of_two_processes_either_stops_both_and_one_tells_the_tracker(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    script = str(Path(__file__).with_name("train_in_python.py"))
+    for name, *options in (("whole", "none", "runs"), ("stopped", "tensorboard", "stops")):
+        words = [*torchrun, script, str(tiny_backbone), str(tmp_path / name), *options]
+        result = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr[-3000:]
+    assert files_of(tmp_path / "stopped") == files_of(tmp_path / "whole") != {}
+    seen = seen_by_tensorboard(tmp_path / "stopped")
+    assert sorted(seen.scalars["stage0/loss"]) == [0, 1]
+    assert "cacc/stage1/all" in seen.scalars
+    assert sorted(seen.pictures) == ["stage0/groups", "stage1/groups"]

@@ -1,0 +1,271 @@
+"""Training from Python: the command's bytes, the caller's data and model, callbacks, and what is refused."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+
+from promptccd import (
+    CategoryDiscoveryCallback,
+    CategoryDiscoveryTrainer,
+    GCDModel,
+    PromptCCDModel,
+    TrainingArguments,
+)
+from promptccd.cli.main import main
+from promptccd.data import StageStream
+from promptccd.data.views import ViewOptions
+from promptccd.errors import ConfigurationError, DataError, RunError
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.runs import RunDirectory, train_run
+from promptccd.training.objectives import METHODS
+from promptccd.training.recipe import Recipe
+from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
+from tests.hub.conftest import hub  # noqa: F401 - a fixture
+from tests.hub.server import Hub
+from tests.runs.test_variants import RATE
+from tests.test_own_method import OPTIONS, TRAINING
+
+BLOCKS = [2, 1, 1, 1]
+VIEWS = ViewOptions(image_size=16, resize_size=18)
+
+
+def arguments(folder: Path, **changes: object) -> TrainingArguments:
+    """Those of `quick_recipe`."""
+    return TrainingArguments(**{**quick_recipe(folder, folder, folder)["training"], **changes})
+
+
+def cut(dataset: Dataset | None = None, **options: object) -> StageStream:
+    dataset = coloured_images(5, 30) if dataset is None else dataset
+    return StageStream.from_dataset(dataset, class_blocks=BLOCKS, **options)
+
+
+def trainer_in(
+    folder: Path, model: CategoryDiscoveryModel, *callbacks, **options
+) -> CategoryDiscoveryTrainer:
+    return CategoryDiscoveryTrainer(model, arguments(folder), cut(), callbacks, views=VIEWS, **options)
+
+
+@pytest.fixture
+def bare(tiny_backbone: Path) -> PromptCCDModel:
+    return PromptCCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
+
+
+def files_of(run: Path) -> dict[str, bytes]:
+    """All of the stages but cards, which name the run and its data, and their sums."""
+    named = {"README.md", "checksums.json"}
+    files = [path for path in sorted(run.glob("stage*/*")) if path.name not in named]
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+
+def card_of(run: Path, stage: int) -> str:
+    return (run / f"stage{stage}" / "README.md").read_text(encoding="utf-8").replace(run.name, "<run>")
+
+
+class Diary(CategoryDiscoveryCallback):
+    """Writes down what it is told, and asks for the end at given moments."""
+
+    def __init__(self, *stops: tuple[str, int]):
+        self.told: list[tuple[str, int]] = []
+        self.metrics: dict[tuple[str, int], dict[str, float]] = {}
+        self.stops = list(stops)
+
+    def __getattribute__(self, name: str) -> object:
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+
+        def note(args, state, control, metrics=None):
+            moment = (name, state.stage)
+            self.told.append(moment)
+            self.metrics[moment] = dict(metrics or {})
+            control.should_training_stop = moment in self.stops
+            if control.should_training_stop:
+                self.stops.remove(moment)
+
+        return note
+
+
+def test_stopped_anywhere_it_ends_in_the_bytes_of_the_command(
+    bare: PromptCCDModel, trained_run: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    diary = Diary(("on_step_end", 0), ("on_epoch_end", 1), ("on_evaluate", 2))
+    trainer = trainer_in(run, bare, diary)
+    assert trainer.train().stages == []
+    assert (trainer.model is bare, list(run.glob("stage*"))) == (True, [])
+    assert [row.stage for row in trainer.train().stages] == []
+    assert trainer.model.config.stage == 0
+    assert [row.stage for row in trainer.train().stages] == [1, 2]
+    results = trainer.train()
+    assert files_of(run) == files_of(trained_run)
+    assert results.to_dict() == json.loads((run / "results.json").read_text())
+    assert trainer.model.config.stage == 3
+
+    whole = [moment for moment in diary.told if moment[1] == 3]
+    names = ["on_train_begin", "on_stage_begin", "on_step_end", "on_epoch_end", "on_evaluate", "on_stage_end"]
+    assert [name for name in names if (name, 3) in whole or name == "on_train_begin"] == names
+    assert whole[-3:] == [("on_evaluate", 3), ("on_stage_end", 3), ("on_train_end", 3)]
+    assert diary.metrics["on_evaluate", 2]["cacc/stage2/all"] == pytest.approx(results.stages[1].all)
+    assert "cacc/stage1/all" not in diary.metrics["on_evaluate", 2]
+    assert diary.metrics["on_stage_end", 1]["prompt_effect"] > 0
+    epoch = diary.metrics["on_epoch_end", 0]
+    assert epoch.keys() >= {"loss", "info_nce", "supervised", "learning_rate", "images_per_second"}
+
+    said, usual = card_of(run, 1).splitlines(), card_of(trained_run, 1).splitlines()
+    others = [line for line, other in zip(said, usual, strict=True) if line != other]
+    assert all("a data set given from Python" in line or "in-memory" in line for line in others)
+    assert len(others) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_the_bytes_of_the_command(name: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    images, method, options = coloured_images(5, 30), METHODS[name], OPTIONS.get(name, {})
+    images.save_to_disk(str(tmp_path / "images"))
+    values = quick_recipe(tmp_path / "images", tiny_backbone, tmp_path / "command", variant=name, **options)
+    training = {"learning_rate": RATE, **TRAINING.get(name, {})}
+    values["training"] |= training
+    (tmp_path / "recipe.yaml").write_text(json.dumps(values))
+    assert main(["train", "--config", str(tmp_path / "recipe.yaml")]) == 0
+
+    torch.rand(3)  # how the model is made must not matter
+    fields = {**options, **options.get("options", {})}
+    fields.pop("options", None)
+    model = method.model.from_pretrained(tiny_backbone, **TINY_HEAD, **fields)
+    args = arguments(tmp_path / "python", **training)
+    results = CategoryDiscoveryTrainer(model, args, cut(images), views=VIEWS).train()
+    assert files_of(tmp_path / "python") == files_of(tmp_path / "command")
+    table = (tmp_path / "command" / "results.json").read_text()
+    assert results.to_dict() == json.loads(table) == RunDirectory(tmp_path / "python").results.to_dict()
+
+
+@pytest.mark.slow
+def test_stages_one_by_one_and_the_command_after_them(
+    bare: PromptCCDModel, image_folder: Path, trained_run: Path, tiny_backbone: Path, tmp_path: Path, capsys
+) -> None:
+    run, recipe = tmp_path / "run", tmp_path / "recipe.yaml"
+    trainer = trainer_in(run, bare)
+    assert trainer.train_stage(0) is None
+    assert trainer.train_stage(1).stage == 1
+    assert trainer.train_stage(0) is None
+    assert sorted(path.name for path in run.glob("stage*")) == ["stage0", "stage1"]
+    with pytest.raises(ConfigurationError, match=r"stage in 0\.\.3, got 4"):
+        trainer.train_stage(4)
+    recipe.write_text(json.dumps(quick_recipe(image_folder, tiny_backbone, run)))
+    assert main(["train", "--config", str(recipe)]) == 0
+    assert files_of(run) == files_of(trained_run)
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--dataset", str(image_folder), "--json"]) == 0
+
+
+def test_an_evaluation_without_the_data_says_where_it_could_come_from(
+    bare: PromptCCDModel, trained_run: Path, tmp_path: Path, capsys
+) -> None:
+    run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
+    recipe = run.manifest["recipe"]
+    run.update_manifest({"recipe": {**recipe, "data": {**recipe["data"], "dataset": "in-memory"}}})
+    assert main(["evaluate", str(run.path)]) == 2
+    assert "data set given from Python" in (said := capsys.readouterr().err)
+    assert "--dataset" in said
+    diary = Diary()
+    trainer = trainer_in(run.path, bare, diary)
+    score = trainer.evaluate("gcd")
+    assert diary.told == [("on_evaluate", 3)]
+    assert diary.metrics["on_evaluate", 3]["gcd/stage3/all"] == score.stages[-1].all
+    with pytest.raises(DataError, match="eval_dataset"):
+        trainer.evaluate("inductive")
+    trainer.eval_dataset = coloured_images(5, 10, seed=1)
+    assert [row.num_images for row in trainer.evaluate("inductive").stages] == [
+        len(stage) for stage in cut(trainer.eval_dataset)[1:]
+    ]
+
+
+@pytest.mark.slow
+def test_held_out_images_are_those_of_the_command(bare: PromptCCDModel, tmp_path: Path, capsys) -> None:
+    images = coloured_images(5, 30)
+    trainer = CategoryDiscoveryTrainer(
+        bare, arguments(tmp_path / "run"), cut(images, held_out=0.3), views=VIEWS
+    )
+    trainer.train()
+    found = trainer.evaluate("inductive")
+    images.save_to_disk(str(tmp_path / "images"))
+    words = ["evaluate", str(tmp_path / "run"), "--protocol", "inductive", "--json"]
+    assert main([*words, "--dataset", str(tmp_path / "images")]) == 0
+    assert found.to_dict() == json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_a_backbone_of_ones_own_is_kept_in_the_run(bare: PromptCCDModel, tmp_path: Path) -> None:
+    with torch.no_grad():
+        bare.backbone.layernorm.weight.mul_(1.5)
+    trainer = trainer_in(tmp_path / "run", bare, Diary(("on_step_end", 0)))
+    trainer.train()
+    kept = tmp_path / "run" / "backbone"
+    assert trainer.recipe.model.backbone == str(kept)
+    assert RunDirectory(tmp_path / "run").manifest["recipe"]["model"]["backbone"] == "backbone"
+    again = PromptCCDModel.from_pretrained(kept, **TINY_HEAD)
+    assert torch.equal(again.backbone.layernorm.weight, bare.backbone.layernorm.weight)
+    with torch.no_grad():
+        bare.backbone.layernorm.weight.mul_(1.5)
+    with pytest.raises(RunError, match="begun with another backbone"):
+        trainer_in(tmp_path / "run", bare).train()
+    from_there = trainer_in(tmp_path / "run", again, Diary(("on_step_end", 0)))
+    assert from_there.recipe.model.backbone == str(kept)
+    assert from_there.train().stages == []
+
+
+def test_what_does_not_go_together_is_refused(
+    bare: PromptCCDModel, trained_run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"seed 3.*has seed 1.*from_dataset\(\.\.\., seed=1\)"):
+        CategoryDiscoveryTrainer(bare, arguments(tmp_path / "run"), cut(seed=3))
+    with pytest.raises(ConfigurationError, match="has finished stage 3"):
+        trainer_in(tmp_path / "run", PromptCCDModel.from_pretrained(trained_run / "stage3"))
+    with pytest.raises(ConfigurationError, match=r"'promptccd-gcd' trains a GCDModel, got a PromptCCDModel"):
+        trainer_in(tmp_path / "run", bare, method="promptccd-gcd")
+    with pytest.raises(ConfigurationError, match=r"CategoryDiscoveryCallback, got function"):
+        trainer_in(tmp_path / "run", bare, lambda: None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_recipe_says_what_was_given(tiny_backbone: Path, tmp_path: Path) -> None:
+    options = {"images_per_class": 20, "cuts": [(0.8, 0.1, 0.5, 1), (0.5, 0.5, 1), (0.5, 1), (1,)], "seed": 7}
+    model = GCDModel.from_pretrained(tiny_backbone, **TINY_HEAD)
+    stages = StageStream.from_dataset(coloured_images(5, 30), class_blocks=(2, 1, 1, 1), **options)
+    recipe = CategoryDiscoveryTrainer(model, arguments(tmp_path / "run", seed=7), stages).recipe
+    assert (recipe.model.variant, recipe.model.backbone) == ("promptccd-gcd", str(tiny_backbone))
+    assert (recipe.data.dataset, recipe.data.images_per_class) == ("in-memory", 20)
+    assert recipe.data.cuts == [list(map(float, row)) for row in options["cuts"]]
+    assert Recipe.from_dict(recipe.to_dict()) == recipe
+    named = CategoryDiscoveryTrainer(
+        model,
+        arguments(tmp_path / "run"),
+        StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1]),
+    )
+    assert named.recipe.data.dataset == "digits"
+
+
+@pytest.mark.slow
+def test_pushed_are_the_finished_stages(
+    bare: PromptCCDModel,
+    trained_run: Path,
+    tmp_path: Path,
+    hub: Hub,  # noqa: F811
+) -> None:
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    pushed = trainer_in(run, bare).push_to_hub()
+    assert [each.repo_id for each in pushed] == [f"user/run-stage{stage}" for stage in range(4)]
+    loaded = PromptCCDModel.from_pretrained("user/run-stage3")
+    assert torch.equal(loaded.prototypes, PromptCCDModel.from_pretrained(run / "stage3").prototypes)
+
+
+def test_a_stop_asked_of_the_engine_itself(image_folder: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    recipe = Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, tmp_path / "run"))
+    recipe = replace(recipe, training=replace(recipe.training, save_steps=1000))
+    assert train_run(recipe, callbacks=[Diary(("on_step_end", 0))]).stages == []
+    states = [path.name for path in (tmp_path / "run" / "resume").iterdir()]
+    assert states == ["stage0-epoch000000-step00000001"]
