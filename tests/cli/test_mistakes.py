@@ -87,7 +87,6 @@ MISTAKES = {
     "a data set that is not there": ("split {recipe} --dataset ./nowhere", "No folder at dataset './nowhere'"),
     "a backbone that is not there": ("train --config {recipe} --backbone ./nowhere", "backbone './nowhere'"),
     "a model that is not there": ("predict {run}/stage9 {pictures}", "holds: stage0, stage1, stage2, stage3"),
-    "a run for a stage": ("predict {run} {pictures}", "Cannot load a model"),
     "a stage for a run": ("evaluate {stage}", "is not a run: it has no manifest.json"),
     "a backbone for a stage": ("predict {bare} {pictures}", "backbone"),
     "a drive of Windows": ("predict {stage} C:\\\\Users\\\\me\\\\photos", "No files to predict"),

@@ -21,10 +21,10 @@ NEXT_STEPS = """
 That was a tiny backbone on 8 x 8 digits. What to do next:
   promptccd predict {run}/stage3 FOLDER
       assign your own images to what was found
-  promptccd train --config hub_configs/promptccd-cifar100.yaml
+  promptccd train --config promptccd-cifar100
       facebook/dinov2-base on CIFAR-100 from the Hub; wants a GPU
-  promptccd train --config hub_configs/promptccd-cifar100.yaml --dataset DATA --class_blocks 70 10 10 10
-      the same on your data: a Hub id, or a folder with one sub-folder of images per category
+  promptccd train DATA --class_blocks 70 10 10 10
+      the same on your data: a folder with one sub-folder of images per category, a CSV of path,label, or a Hub id
 """
 
 

@@ -15,9 +15,9 @@ from promptccd.on_demand import after_import
 # What every command does, by the module beside this one that declares it. Those that are not typed are not imported.
 COMMANDS = {
     "training_commands": {
-        "train": "train all stages of a recipe; a run that was begun goes on",
-        "split": "show the stages a recipe would train on; trains nothing",
-        "parameters": "count what a recipe's model learns, part by part",
+        "train": "train on your images, or all stages of a recipe; a run that was begun goes on",
+        "split": "show the stages that images or a recipe are cut into; trains nothing",
+        "parameters": "count what a model learns, part by part",
     },
     "recipe_commands": {
         "recipes": "list the recipes that come along",

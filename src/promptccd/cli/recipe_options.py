@@ -7,7 +7,9 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from promptccd.errors import ConfigurationError
 from promptccd.training.objectives import METHODS
+from promptccd.training.own_images import names_recipe, recipe_for_images
 from promptccd.training.recipe import (
     Recipe,
     alternatives,
@@ -42,12 +44,41 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
             )
 
 
+def add_what(parser: argparse.ArgumentParser) -> None:
+    """Add the words that say what a command is about: images of one's own, or a recipe."""
+    parser.add_argument(
+        "what",
+        metavar="IMAGES|RECIPE",
+        nargs="?",
+        help="images of your own: a folder with a sub-folder per category, a CSV file of path,label, or a data set of "
+        "the Hub; or a recipe, as --config takes it",
+    )
+    parser.add_argument("--config", metavar="RECIPE", help="a name of `promptccd recipes`, or a YAML file")
+    parser.add_argument(
+        "--method", metavar="NAME", help="for images of your own: a method of `promptccd recipes` (promptccd)"
+    )
+    add_recipe_options(parser)
+
+
 def recipe_from(options: argparse.Namespace) -> Recipe:
-    """The recipe of ``--config`` with the options that were given laid over it."""
-    overrides = given_fields(options)
-    if options.config is None:
+    """The recipe that the words name, with the options that were given laid over it.
+
+    Raises:
+        ConfigurationError: two recipes are named, or a method without images.
+    """
+    overrides, what, config = given_fields(options), options.what, options.config
+    if what is not None and not names_recipe(what):
+        return recipe_for_images(what, options.method, config, overrides)
+    if options.method is not None:
+        raise ConfigurationError(
+            f"--method {options.method} is for images of your own, and none are named: give a folder, or a recipe of "
+            "the method as --config."
+        )
+    if what is not None and config is not None:
+        raise ConfigurationError(f"Two recipes are given, {what} and {config}: give one of them.")
+    if (named := what or config) is None:
         return Recipe.from_dict(overrides)
-    return Recipe.from_yaml(options.config, overrides)
+    return Recipe.from_yaml(named, overrides)
 
 
 def given_fields(options: argparse.Namespace) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ import logging
 from dataclasses import asdict
 
 from promptccd.cli.parsing import show
-from promptccd.cli.recipe_options import add_recipe_options, recipe_from
+from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table
 from promptccd.data import StageStream
 from promptccd.errors import ConfigurationError
@@ -17,13 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 def _declare_train(train: argparse.ArgumentParser) -> None:
-    train.add_argument("--config", metavar="RECIPE", help="a name of `promptccd recipes`, or a YAML file")
-    add_recipe_options(train)
+    add_what(train)
     train.set_defaults(run=train_command)
 
 
 def _declare_split(split: argparse.ArgumentParser) -> None:
-    split.add_argument("config", metavar="RECIPE", help="a name of `promptccd recipes`, or a YAML file")
     split.add_argument("--push", metavar="NS/NAME", help="publish the stages as a data set on the Hub")
     split.add_argument(
         "--ids-only", action="store_true", help="publish which image belongs where, not the images"
@@ -33,13 +31,12 @@ def _declare_split(split: argparse.ArgumentParser) -> None:
     )
     split.add_argument("--private", action="store_true", help="only you can see it, as by default")
     split.add_argument("--dry-run", action="store_true", help="only say what --push would send")
-    add_recipe_options(split)
+    add_what(split)
     split.set_defaults(run=split_command)
 
 
 def _declare_parameters(parameters: argparse.ArgumentParser) -> None:
-    parameters.add_argument("config", metavar="RECIPE", help="a name of `promptccd recipes`, or a YAML file")
-    add_recipe_options(parameters)
+    add_what(parameters)
     parameters.set_defaults(run=parameters_command)
 
 

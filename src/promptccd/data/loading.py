@@ -75,7 +75,7 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
 
     Args:
         dataset: a name in `BUILT_IN`, a local folder (written by ``save_to_disk``, holding parquet files, or
-            one sub-folder of images per category), or the id of a data set on the Hub.
+            one sub-folder of images per category), a CSV file of paths and labels, or the id of a data set on the Hub.
         split: name of the split, for example ``"train"``.
 
     Raises:
@@ -159,6 +159,12 @@ def label_column_of(dataset: Dataset, label_column: str | None) -> str:
         return found[0]
     if "label" in dataset.column_names:
         return "label"
+    if not any(name for name in dataset.column_names if not isinstance(dataset.features[name], Image)):
+        raise DataError(
+            "Nothing says which category an image is of. To train, put the images into a sub-folder per category, or "
+            "list them in a CSV file of path,label. To group images without labels: promptccd discover photographs "
+            "FOLDER --out groups/"
+        )
     raise DataError(
         f"Which column holds the labels? The columns are {dataset.column_names}. Set --label_column."
     )

@@ -154,7 +154,7 @@ def split_by_category(
         labels: category id of every image, shape ``(N,)``, ints in ``0..C-1``; -1 for an image no stage gets.
         categories: the C category names.
         class_blocks: block sizes; they must sum to C.
-        cuts: see `PAPER_CUTS`, which `None` stands for.
+        cuts: see `PAPER_CUTS`; `None` stands for `usual_cuts`.
         seed: seed of the shuffles.
         data_fingerprint: sha256 of the data set's content.
 
@@ -162,7 +162,7 @@ def split_by_category(
         DataError: the blocks do not fit the categories, the cuts do not fit the blocks, or a stage is empty.
     """
     blocks = checked_blocks(class_blocks, len(categories))
-    table = _checked_cuts(PAPER_CUTS if cuts is None else cuts, len(blocks))
+    table = _checked_cuts(usual_cuts(len(blocks)) if cuts is None else cuts, len(blocks))
     first_stage = np.repeat(np.arange(len(blocks)), blocks)  # stage in which each category appears
 
     taken: list[list[np.ndarray]] = [[] for _ in blocks]
@@ -266,6 +266,22 @@ def checked_blocks(class_blocks: Sequence[int], num_categories: int) -> tuple[in
     return blocks
 
 
+def usual_cuts(num_stages: int) -> tuple[tuple[float, ...], ...]:
+    """`PAPER_CUTS`, which are for four stages; for other numbers the like of them, which is ours.
+
+    Stage 0 takes as much of its categories as in the paper, a later one 0.7 of what is new in it, and the stages that
+    follow share the rest alike.
+    """
+    if num_stages == len(PAPER_CUTS):
+        return PAPER_CUTS
+    rows = []
+    for stage in range(num_stages):
+        later = num_stages - stage - 1
+        own = PAPER_CUTS[0][0] if stage == 0 else PAPER_CUTS[1][0]
+        rows.append((own if later else 1.0, *(1 / left for left in range(later, 0, -1))))
+    return tuple(rows)
+
+
 def _checked_cuts(cuts: Sequence[Sequence[float]], num_stages: int) -> tuple[tuple[float, ...], ...]:
     table = tuple(tuple(float(ratio) for ratio in row) for row in cuts)
     lengths = [len(row) for row in table]
@@ -273,7 +289,7 @@ def _checked_cuts(cuts: Sequence[Sequence[float]], num_stages: int) -> tuple[tup
     if lengths != expected:
         raise DataError(
             f"Expected cuts with rows of {expected} ratios for {num_stages} class blocks, got rows of {lengths}: "
-            "row b lists what the stages from b on take of the remainder. The paper's table fits 4 blocks only."
+            "row b lists what the stages from b on take of the remainder."
         )
     wrong = [ratio for row in table for ratio in row if not 0.0 <= ratio <= 1.0]
     if wrong or any(row[-1] != 1.0 for row in table):

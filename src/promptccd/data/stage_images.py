@@ -6,6 +6,7 @@ once is listed, and under two labels never trained on.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,6 +27,13 @@ TOO_MANY_BAD = 0.5
 
 Conflicting = Literal["refuse", "drop"]
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
+
+
+def workers_for(wanted: int) -> int:
+    """Loader processes: as many as wanted, but no more than cores. Any number gives the same bytes."""
+    return min(
+        wanted, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,8 @@ class StageImages:
         Raises:
             DataError: more than half of the images cannot be read, or the labels contradict each other.
         """
-        loader = DataLoader(_Decoded(stage), batch_size=64, num_workers=num_workers, collate_fn=list)
+        workers = workers_for(num_workers)
+        loader = DataLoader(_Decoded(stage), batch_size=64, num_workers=workers, collate_fn=list)
         read = _Reading(stage, cache_bytes, seen or SeenPictures())
         for records in progress(loader, len(loader), f"stage {stage.index}: reading images"):
             for record in records:

@@ -23,6 +23,7 @@ from huggingface_hub.errors import (
 )
 
 from promptccd.data.file_names import display_name
+from promptccd.data.own_files import LIST, listed_table, nested_table
 from promptccd.data.splits import CategorySplit
 from promptccd.errors import DataError
 
@@ -36,7 +37,7 @@ def load_table(place: str, config: str | None = None, revision: str | None = Non
     """Load a data set that names no file but its own.
 
     Args:
-        place: a local folder, or the id of a data set on the Hub.
+        place: a local folder, a CSV file of paths and labels, or the id of a data set on the Hub.
         config: which of a repository's configs; by default the only or the default one.
         revision: branch, tag or commit of a repository; by default the newest.
 
@@ -62,10 +63,12 @@ def image_roots(place: str) -> tuple[str, ...]:
         return (os.path.join(cache, f"datasets--{place.replace('/', '--')}"),)
     if _inside(folder, cache):  # of a downloaded repository, whose files are links to its blobs
         return (os.path.join(cache, os.path.relpath(folder, cache).split(os.sep)[0]),)
-    return (folder,)
+    return (os.path.dirname(folder) if folder.lower().endswith(LIST) else folder,)
 
 
 def _from_folder(folder: Path) -> Any:
+    if folder.suffix.lower() == LIST and folder.is_file():
+        return listed_table(folder)
     roots = image_roots(str(folder))
     own = _OwnFiles(str(folder), roots)
     for name in ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", *_CARDS):
@@ -80,6 +83,8 @@ def _from_folder(folder: Path) -> Any:
         return load_from_disk(str(folder))
     for name in _CARDS:
         own.require_plain(folder / name)
+    if (nested := nested_table(folder, own.require)) is not None:
+        return nested
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
         own.require(archive)
     builder = load_dataset_builder(str(folder))

@@ -217,7 +217,7 @@ def data_in_words(recipe: Recipe) -> str:
     if facts.dataset in BUILT_IN:
         return BUILT_IN[facts.dataset].words
     hub_id = hub_id_of(facts.dataset)
-    kind = f", read as the benchmark {recipe.data.benchmark}" if recipe.data.benchmark else ""
+    kind = f", read as the benchmark {recipe.data.benchmark}" if recipe.data.is_benchmark else ""
     return f"`{hub_id}`" if hub_id else f"images from a local folder{kind}"
 
 

@@ -35,7 +35,8 @@ class DataArguments:
         image_column: name of the image column; found by itself where the benchmark's is not there.
         label_column: name of the label column; found by itself where the benchmark's is not there.
         class_blocks: categories labelled at stage 0, then new ones per stage; must sum to all categories.
-        cuts: per class block, the share of the remainder each stage takes; none means the paper's table.
+        cuts: per class block, the share of the remainder each stage takes; none means the paper's table, or its
+            like where stages are not four.
         split_rule: how the stages are cut: ``mixed``, by `cuts`, or ``sessions``, which draw novel images anew each
             time (MetaGCD's setting); none means ``mixed``.
         num_classes: use this many categories, from the first.
@@ -98,6 +99,13 @@ class DataArguments:
     def conflicts(self) -> Literal["refuse", "drop"]:
         """What becomes of a picture with two labels."""
         return self.conflicting_labels or ("refuse" if self.benchmark is None else "drop")
+
+    @property
+    def is_benchmark(self) -> bool:
+        """Whether the data are those of the benchmark, or a part of them, and not others read in its manner."""
+        if self.benchmark is None or self.class_blocks is None:
+            return self.benchmark is not None
+        return sum(self.class_blocks) == (self.num_classes or sum(BENCHMARKS[self.benchmark].class_blocks))
 
     @property
     def resolved(self) -> Benchmark:
@@ -263,7 +271,7 @@ class TrainingArguments:
         init_components: clusters beyond the known categories that splitting and merging starts with.
         max_categories: the most that ``kmeans`` tries; none means twice the known ones.
         mixed_precision: ``no`` or ``bf16``.
-        num_workers: loader processes; any number gives the same bytes.
+        num_workers: loader processes, no more than cores; any number gives the same bytes.
         feature_batch_size: images per forward where no gradient is needed.
         save_steps: steps between resumable states; one is also written at the end of every stage's training.
         report_to: experiment tracker, of those that Accelerate knows.

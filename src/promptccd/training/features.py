@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from promptccd.data.stage_images import Progress, StageImages
+from promptccd.data.stage_images import Progress, StageImages, workers_for
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
@@ -70,7 +70,7 @@ def extract_features(
     bounds = shard_bounds(len(images), world)
     share = Subset(_EvaluationImages(images, view), range(*bounds[rank]))
     loader: DataLoader[Any] = DataLoader(
-        share, batch_size=batch_size, num_workers=num_workers, pin_memory=device.type == "cuda"
+        share, batch_size=batch_size, num_workers=workers_for(num_workers), pin_memory=device.type == "cuda"
     )
     parts = [torch.zeros(0, model.config.vision_config.hidden_size, device=device)]
 
@@ -110,7 +110,9 @@ def routing_agreement(
         labels = labeller(model.pretrained_patch_features(pixel_values))
         return (routed == labels).float().mean(dim=1).cpu()
 
-    loader = DataLoader(_EvaluationImages(images, view), batch_size=batch_size, num_workers=num_workers)
+    loader = DataLoader(
+        _EvaluationImages(images, view), batch_size=batch_size, num_workers=workers_for(num_workers)
+    )
     batches = progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}")
     return torch.cat([in_smaller_batches(share_of, pixels) for pixels in batches]).numpy()
 

@@ -290,7 +290,7 @@ class Recipe:
         Raises:
             ConfigurationError: no such file, no YAML, an unknown key, or a value of the wrong type.
         """
-        return cls.from_dict(_laid_over([*_layers(Path(path)), overrides or {}]))
+        return cls.from_dict(laid_over([*layers_of(Path(path)), overrides or {}]))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Mapping[str, Any]]) -> "Recipe":
@@ -319,22 +319,22 @@ def recipe_values(path: str | Path) -> dict[str, dict[str, Any]]:
     Raises:
         ConfigurationError: no such recipe, or no YAML.
     """
-    return _laid_over(_layers(Path(path)))
+    return laid_over(layers_of(Path(path)))
 
 
 def recipe_path(method: Path, data: str) -> Path:
     """The name of the recipe that a file of ``methods`` and a data set stand for."""
-    return method.parents[1] / f"{_published(method.stem)}-{data}.yaml"
+    return method.parents[1] / f"{begins_with(method.stem)}-{data}.yaml"
 
 
 def recipes_in(folder: str | Path) -> list[Path]:
     """Every recipe that a folder of methods and data sets stands for, by name."""
     root = Path(folder)
     methods, data = ({path.stem for path in (root / kind).glob("*.yaml")} for kind in ("methods", "data"))
-    return sorted(root / f"{_published(method)}-{each}.yaml" for method in methods for each in data)
+    return sorted(root / f"{begins_with(method)}-{each}.yaml" for method in methods for each in data)
 
 
-def _published(method: str) -> str:
+def begins_with(method: str) -> str:
     """What the names of a method's checkpoints begin with: a variant of PromptCCD says so, another method its name."""
     names = {name for each in METHODS.values() for name in (each.name, *each.published.values())}
     return method if method in names else f"promptccd-{method}"
@@ -343,24 +343,24 @@ def _published(method: str) -> str:
 def parts_of(path: Path) -> tuple[Path, Path] | None:
     """The files of a method and of a data set that a recipe's name stands for; none if it is no such name."""
     for method in sorted((path.parent / "methods").glob("*.yaml")):
-        begins = f"{_published(method.stem)}-"
+        begins = f"{begins_with(method.stem)}-"
         data = path.parent / "data" / f"{path.stem.removeprefix(begins)}.yaml"
         if path.stem.startswith(begins) and data.is_file():
             return method, data
     return None
 
 
-def _layers(given: Path) -> list[Mapping[str, Any]]:
+def layers_of(given: Path) -> list[Mapping[str, Any]]:
     """The sections that a recipe is made of, later ones over earlier ones."""
     path = located(given)
     if path.exists() or not (path.parent / "methods").is_dir():
-        return [_sections(path)]
+        return [sections_of(path)]
     if (parts := parts_of(path)) is not None:
         method, data = parts
         pairs = read_yaml_file(path.parent / "pairs.yaml")
         own = pairs.get(f"{method.stem}/{data.stem}", {})
         folder = {"training": {"output_dir": f"runs/{path.stem}"}}
-        return [_sections(method), _sections(data), own, folder]
+        return [sections_of(method), sections_of(data), own, folder]
     close = difflib.get_close_matches(path.stem, [each.stem for each in recipes_in(path.parent)], n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     raise ConfigurationError(
@@ -369,7 +369,12 @@ def _layers(given: Path) -> list[Mapping[str, Any]]:
     )
 
 
-def _sections(path: Path) -> Mapping[str, Any]:
+def sections_of(path: Path) -> Mapping[str, Any]:
+    """What a file of a recipe says, by section.
+
+    Raises:
+        ConfigurationError: it does not consist of sections.
+    """
     values = read_yaml_file(path)
     if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
         raise ConfigurationError(
@@ -378,7 +383,8 @@ def _sections(path: Path) -> Mapping[str, Any]:
     return values
 
 
-def _laid_over(layers: Sequence[Mapping[str, Mapping[str, Any] | None]]) -> dict[str, dict[str, Any]]:
+def laid_over(layers: Sequence[Mapping[str, Mapping[str, Any] | None]]) -> dict[str, dict[str, Any]]:
+    """Later layers over earlier ones, field by field."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
         for name, part in layer.items():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.stage_images import StageImages
+from promptccd.data.stage_images import StageImages, workers_for
 from promptccd.data.views import TrainingViews
 from promptccd.models import CategoryDiscoveryOutput
 from promptccd.training.devices import gather_rows, shard_bounds
@@ -148,7 +148,7 @@ def training_loader(
     return DataLoader(
         _Views(images, views, seed, memory),
         batch_sampler=batches,
-        num_workers=num_workers,
+        num_workers=workers_for(num_workers),
         collate_fn=torch.stack,
         pin_memory=torch.cuda.is_available(),
     )

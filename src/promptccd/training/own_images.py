@@ -1,0 +1,107 @@
+"""A recipe for images of one's own: any method over ``hub_configs/own.yaml``, and what a backbone needs."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from promptccd.data.loading import BUILT_IN
+from promptccd.data.own_files import LIST
+from promptccd.errors import ConfigurationError
+from promptccd.training.recipe import (
+    Recipe,
+    begins_with,
+    laid_over,
+    layers_of,
+    parts_of,
+    recipes_in,
+    sections_of,
+)
+from promptccd.training.shipped_recipes import located, recipe_folder
+
+METHOD = "promptccd"
+_FILES = (".yaml", ".yml")
+
+
+def names_recipe(word: str) -> bool:
+    """Whether a word means a recipe, and not images: a file but for a list of images, or the name of one."""
+    path = Path(word).expanduser()
+    if word in BUILT_IN or path.is_dir():
+        return False
+    if path.exists():
+        return path.suffix.lower() != LIST
+    return path.suffix in _FILES or parts_of(located(path)) is not None
+
+
+def methods() -> dict[str, Path]:
+    """The file of every method that comes along, by the name that its recipes begin with."""
+    return {begins_with(file.stem): file for file in sorted((recipe_folder() / "methods").glob("*.yaml"))}
+
+
+def recipe_for_images(
+    dataset: str,
+    method: str | None = None,
+    config: str | Path | None = None,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Recipe:
+    """The recipe to train on images of one's own.
+
+    Args:
+        dataset: a folder of one sub-folder per category, a CSV file of paths and labels, or a data set of the Hub.
+        method: of `methods`, ``promptccd-`` left out or not; none means `METHOD`.
+        config: a recipe to take instead of a method's defaults, but for its data.
+        overrides: values by section and field, as the command line gives them.
+
+    Raises:
+        ConfigurationError: no such method, a method besides a recipe, or nothing says how the categories arrive.
+    """
+    if config is not None and method is not None:
+        raise ConfigurationError(
+            f"--config {config} has its method: leave --method {method} out, or --config."
+        )
+    layers: list[Mapping[str, Any]]
+    if config is None:
+        name, file = _method_named(method or METHOD)
+        layers = [sections_of(file), sections_of(recipe_folder() / "own.yaml")]
+    else:
+        name, layers = Path(config).stem, layers_of(Path(config))
+    given = laid_over([*layers, overrides or {}])
+    if (small := recipe_folder() / "backbones" / f"{given.get('model', {}).get('backbone')}.yaml").is_file():
+        layers.append(sections_of(small))
+    folder = (
+        re.sub(r"[^A-Za-z0-9._-]+", "-", Path(dataset).expanduser().absolute().stem).strip("-.") or "images"
+    )
+    data, training = {"dataset": dataset, "benchmark": None}, {"output_dir": f"runs/{name}-{folder}"}
+    values = laid_over([*layers, {"data": data, "training": training}, overrides or {}])
+    if not {"class_blocks", "category_ratio", "benchmark"} & _given(values["data"]):
+        raise ConfigurationError(_unsaid(dataset))
+    return Recipe.from_dict(values)
+
+
+def _method_named(name: str) -> tuple[str, Path]:
+    known = methods()
+    for each in (name, f"promptccd-{name}"):
+        if each in known:
+            return each, known[each]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ConfigurationError(f"No method is called {name!r}.{hint} There are {', '.join(known)}.")
+
+
+def _given(values: Mapping[str, Any]) -> set[str]:
+    return {key for key, value in values.items() if value is not None}
+
+
+def _unsaid(dataset: str) -> str:
+    """What to say to somebody who names data alone, which may be a recipe with a slip."""
+    close = difflib.get_close_matches(dataset, [each.stem for each in recipes_in(recipe_folder())], n=1)
+    if close and not Path(dataset).expanduser().exists():
+        return (
+            f"No images and no recipe are called {dataset!r}. Did you mean {close[0]!r}? `promptccd recipes` lists "
+            "those there are."
+        )
+    return (
+        f"Nothing says how the categories of {dataset!r} arrive: give --class_blocks, first how many are labelled, "
+        "then how many are new in each stage without labels, such as --class_blocks 20 5 5 for 30 categories."
+    )

@@ -1,0 +1,47 @@
+"""docs/own_images.md, typed as it stands."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import main
+from tests.conftest import coloured_images
+from tests.contributing import ROOT
+
+DOC = (ROOT / "docs" / "own_images.md").read_text(encoding="utf-8")
+COMMANDS = [line for line in DOC.split("```bash\n")[1].split("```")[0].splitlines() if line]
+# A small folder of plain colours learns as well in one epoch, and says as much of the commands.
+SOONER = "--epochs 1 --kmeans_restarts 1 --projection_output_size 64 --projection_hidden_size 32"
+
+
+@pytest.mark.slow
+def test_every_command_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, record in enumerate(coloured_images(20, 12)):
+        place = tmp_path / "my_photos" / f"kind {record['label']:02d}" / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        record["image"].save(place)
+    new = tmp_path / "new_photos"
+    new.mkdir()
+    for number, record in enumerate(coloured_images(3, 2)):
+        record["image"].save(new / f"{number}.png")
+    assert [line.split()[1] for line in COMMANDS] == [
+        "split",
+        "train",
+        "evaluate",
+        "report",
+        "predict",
+        "verify",
+    ]
+    for line in COMMANDS:
+        words = shlex.split(line)[1:] + (shlex.split(SOONER) if " train " in line else [])
+        assert main(words) == 0, line
+    run = tmp_path / "runs" / "promptccd-my_photos"
+    card = (run / "stage2" / "README.md").read_text(encoding="utf-8")
+    assert "images from a local folder" in card
+    assert "benchmark" not in card
+    assert json.loads((run / "manifest.json").read_text())["recipe"]["data"]["benchmark"] is None
+    assert "local folder" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "MISMATCH" not in capsys.readouterr().out

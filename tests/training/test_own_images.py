@@ -1,0 +1,109 @@
+"""Images of one's own need no recipe: a method over what suits a few hundred photographs."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import parse
+from promptccd.cli.recipe_options import recipe_from
+from promptccd.data.splits import PAPER_CUTS, usual_cuts
+from promptccd.errors import ConfigurationError
+from promptccd.runs.model_card import data_in_words
+from promptccd.training.objectives import METHODS
+from promptccd.training.own_images import methods, names_recipe, recipe_for_images
+from promptccd.training.recipe import Recipe
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my photos").mkdir()
+    return tmp_path / "my photos"
+
+
+def typed(words: str) -> Recipe:
+    return recipe_from(parse(shlex.split(words)))
+
+
+@pytest.mark.parametrize("command", ["train", "split", "parameters"])
+def test_a_folder_is_all_it_takes(command: str, photos: Path) -> None:
+    recipe = typed(f"{command} 'my photos/' --class_blocks 20 5 5")
+    assert recipe.data.dataset == "my photos/"
+    assert recipe.data.resolved.class_blocks == (20, 5, 5)
+    assert recipe.training.output_dir == "runs/promptccd-my-photos"
+    assert (recipe.model.variant, recipe.model.backbone) == ("promptccd", "facebook/dinov2-base")
+    assert recipe.training.epochs == 30
+    assert data_in_words(recipe) == "images from a local folder"
+
+
+@pytest.mark.parametrize("command", ["train", "split", "parameters"])
+def test_a_recipe_is_given_alike_to_all(command: str, photos: Path) -> None:
+    wanted = Recipe.from_yaml("promptccd-pp-cub", {"training": {"epochs": 3}})
+    assert typed(f"{command} --config promptccd-pp-cub --epochs 3") == wanted
+    assert typed(f"{command} promptccd-pp-cub --epochs 3") == wanted
+
+
+def test_a_recipe_besides_gives_all_but_the_data(photos: Path) -> None:
+    recipe = typed("train 'my photos' --config promptccd-pp-cifar100 --class_blocks 70 10 10 10")
+    assert recipe.model.variant == "promptccd-pp"
+    assert recipe.training.output_dir == "runs/promptccd-pp-cifar100-my-photos"
+    assert recipe.data.benchmark is None
+    assert data_in_words(recipe) == "images from a local folder"
+
+
+def test_other_data_than_the_benchmarks_are_not_called_by_its_name(photos: Path) -> None:
+    words = "train --config promptccd-cifar100 --dataset './my photos' --class_blocks"
+    assert data_in_words(typed(f"{words} 20 5 5")) == "images from a local folder"
+    assert "read as the benchmark cifar100" in data_in_words(typed(f"{words} 70 10 10 10"))
+
+
+@pytest.mark.parametrize("name", methods())
+def test_every_method_trains_on_them(name: str, photos: Path) -> None:
+    for said in {name, name.removeprefix("promptccd-")}:
+        recipe = recipe_for_images(str(photos), said, overrides={"data": {"class_blocks": [3, 1]}})
+        assert recipe.model.variant in METHODS
+        assert recipe.training.output_dir == f"runs/{name}-my-photos"
+
+
+def test_the_small_backbone_comes_with_what_it_needs(photos: Path) -> None:
+    recipe = typed("train 'my photos' --class_blocks 3 1 --backbone photographs --learning_rate 0.02")
+    assert (recipe.views.image_size, recipe.training.learning_rate) == (64, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("'my photos'", "how the categories of 'my photos' arrive: give --class_blocks"),
+        (
+            "promptccd-cubs",
+            "No images and no recipe are called 'promptccd-cubs'. Did you mean 'promptccd-cub'",
+        ),
+        ("'my photos' --method promptcdd --class_blocks 2 1", "Did you mean 'promptccd'?"),
+        ("'my photos' --method pp --config promptccd-cub", "leave --method pp out"),
+        ("--method pp", "none are named"),
+        ("promptccd-cub --config promptccd-cub", "Two recipes are given"),
+    ],
+)
+def test_what_is_unclear_is_asked_for(words: str, said: str, photos: Path) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        typed(f"train {words}")
+    assert said in str(error.value)
+
+
+def test_what_is_a_recipe_and_what_are_images(photos: Path) -> None:
+    (photos / "list.csv").write_text("path,label\n")
+    (photos / "recipe").write_text("{}")
+    images = [str(photos), str(photos / "list.csv"), "digits", "team/birds", "./nowhere", "mnist"]
+    recipes = [str(photos / "recipe"), "promptccd-cub", "nowhere.yaml", "hub_configs/simgcd-cub.yaml"]
+    assert [word for word in [*images, *recipes] if names_recipe(word)] == recipes
+
+
+@pytest.mark.parametrize("stages", range(2, 8))
+def test_cuts_for_any_number_of_stages(stages: int) -> None:
+    rows = usual_cuts(stages)
+    assert [len(row) for row in rows] == list(range(stages, 0, -1))
+    assert all(row[-1] == 1.0 for row in rows)
+    if stages == 4:
+        assert rows == PAPER_CUTS
+    assert rows[0][0] == (0.87 if stages > 1 else 1.0)
