@@ -436,7 +436,8 @@ licences of their own, and no image is part of this repository."""
 
 
 def _shown_place(place: str | None) -> str | None:
-    return place if place is None or place in BUILT_IN or hub_id_of(place) else "<local folder>"
+    comes_along = place in BUILT_IN or place in BACKBONES
+    return place if place is None or comes_along or hub_id_of(place) else "<local folder>"
 
 
 def _cells(row: Mapping[str, Any]) -> str:
