@@ -27,7 +27,8 @@ def executed(path: Path, place: Path) -> NotebookNode:
     """
     shutil.copytree(FOLDER / "album", place / "album")
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(place)}}).execute()
+    where = {"metadata": {"path": str(place)}}
+    NotebookClient(notebook, timeout=SECONDS, coalesce_streams=True, resources=where).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times differ by machine and day
         if "outputs" in cell:  # progress bars and notes of libraries go to stderr
