@@ -4,7 +4,7 @@ import argparse
 import re
 from collections.abc import Iterable, Iterator
 
-from promptccd.cli.main import build_parser
+from promptccd.cli.main import COMMANDS, command_parser
 from promptccd.training.recipe import Recipe, describe_type, field_types, section_types
 
 EVERY_COMMAND = {"help", "json", "debug"}  # said once, in the text of the page
@@ -40,10 +40,8 @@ def fields_page() -> str:
 
 def commands() -> dict[str, argparse.ArgumentParser]:
     """The parser of every command, by name."""
-    choices = next(
-        action.choices for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)
-    )
-    return dict(choices)
+    found = {name: command_parser(name) for listed in COMMANDS.values() for name in listed}
+    return {name: parser for name, parser in found.items() if parser is not None}
 
 
 def _command(name: str, parser: argparse.ArgumentParser) -> str:
@@ -62,14 +60,7 @@ def _command(name: str, parser: argparse.ArgumentParser) -> str:
 
 def _options(command: str, actions: Iterable[argparse.Action]) -> Iterator[str]:
     for action in actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, parser in action.choices.items():
-                own = [each for each in parser._actions if each.dest not in EVERY_COMMAND]
-                yield f"### {command} {name}"
-                yield _sentence(parser.description or "")
-                yield f"```text\n{_usage(f'{command} {name}', own)}\n```"
-                yield from _options(f"{command}-{name}", own)
-        elif action.help != argparse.SUPPRESS:
+        if action.help != argparse.SUPPRESS:
             title = ", ".join(f"`{flag}`" for flag in action.option_strings) or f"`{_value(action)}`"
             yield _entry(f"{command}-{action.dest.lower()}", title, _details(action), action.help or "")
 
@@ -88,9 +79,7 @@ def _details(action: argparse.Action) -> str:
 def _usage(name: str, actions: Iterable[argparse.Action]) -> str:
     words = [f"promptccd {name}"]
     for action in actions:
-        if isinstance(action, argparse._SubParsersAction):
-            words.append("ACTION ...")
-        elif not action.option_strings:
+        if not action.option_strings:
             words.append(f"[{_value(action)}]" if action.nargs in ("?", "*") else _value(action))
         elif action.required:
             words.append(f"{action.option_strings[0]} {_value(action)}")

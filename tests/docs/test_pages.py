@@ -11,7 +11,6 @@ import yaml
 from docs.building.commands import commands, commands_page, fields_page
 from docs.building.drawings import drawn
 from docs.building.reference import PACKAGES, api_pages, page_of
-from promptccd.cli.main import build_parser
 from promptccd.training.recipe import field_types, section_types
 from tests.docs.pages import DOCS, NOTEBOOKS, PAGES, ROOT, anchors, links, prose
 from tests.test_contributing import all_commands
@@ -81,7 +80,6 @@ def test_commands_are_all_there_with_their_options() -> None:
             if own and action.help != "==SUPPRESS==":
                 assert all(f"`{flag}`" in section for flag in action.option_strings), (name, action.dest)
     assert "==SUPPRESS==" not in page
-    assert build_parser().prog in page
 
 
 def test_recipe_fields_are_all_there_each_explained() -> None:
