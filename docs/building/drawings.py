@@ -323,7 +323,7 @@ def scoring() -> Drawing:
     pairs = [(category, category == matched[row]) for row, images in enumerate(groups) for category in images]
     counted = (
         ("All", [right for _, right in pairs], "all images"),
-        ("Old", [right for category, right in pairs if category in old], "labelled before"),
+        ("Old", [right for category, right in pairs if category in old], "labelled"),
         ("New", [right for category, right in pairs if category not in old], "the others"),
     )
     for row, (name, rights, what) in enumerate(counted):

@@ -20,9 +20,9 @@ FROM_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Hang the packages below the page that lists them."""
-    below = ["api.md", *({name: page_of(name)} for name in PACKAGES)]
+    below = ["api/README.md", *({name: page_of(name)} for name in PACKAGES)]
     [reference] = [section["Reference"] for section in config.nav or () if "Reference" in section]
-    reference[reference.index({"API": "api.md"})] = {"API": below}
+    reference[reference.index({"API": "api/README.md"})] = {"API": below}
     return config
 
 

@@ -25,7 +25,7 @@ PACKAGES = (
 def api_table() -> str:
     """Every package, its first sentence and a link to its page."""
     rows = [
-        f"| [`{name}`]({page_of(name)}) | {_first_sentence(importlib.import_module(name))} |"
+        f"| [`{name}`]({page_of(name).removeprefix('api/')}) | {_first_sentence(importlib.import_module(name))} |"
         for name in PACKAGES
     ]
     return "\n".join(["| package | what it is for |", "|---|---|", *rows])

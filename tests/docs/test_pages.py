@@ -34,7 +34,7 @@ def in_navigation() -> list[str]:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    pages = {page.name for page in DOCS.glob("*.md")} | FROM_ROOT
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} | FROM_ROOT
     pages |= {f"notebooks/{path.stem}.md" for path in NOTEBOOKS}
     listed = in_navigation()
     assert set(listed) == pages
