@@ -170,6 +170,12 @@ def mixture() -> Drawing:
         QUIET,
     )
 
+    _prompted_block(page, chosen)
+    return page
+
+
+def _prompted_block(page: Drawing, chosen: list[int]) -> None:
+    """How the chosen means act, and what is remembered of the mixture."""
     page.text((690, 38), "2 · the nearest means enter as prompts", 17, weight=700)
     names = ["[CLS]", "μ2", "μ3", "patch", "patch", "…", "patch"]
     fills = ["#e2e8f0", COLOURS[1], COLOURS[2], "#fff", "#fff", "#fff", "#fff"]
@@ -206,7 +212,6 @@ def mixture() -> Drawing:
         QUIET,
         anchor="start",
     )
-    return page
 
 
 BIRD = (
@@ -247,6 +252,12 @@ def parts() -> Drawing:
         QUIET,
     )
 
+    _pools(page)
+    return page
+
+
+def _pools(page: Drawing) -> None:
+    """The pools of all parts, and what the chosen prompts do to a patch."""
     page.text((690, 38), "3 · a pool of prompts for each part", 17, weight=700)
     for row, name in enumerate(PART_NAMES):
         top = 58 + row * 40
@@ -286,7 +297,6 @@ def parts() -> Drawing:
         14,
         QUIET,
     )
-    return page
 
 
 def scoring() -> Drawing:
