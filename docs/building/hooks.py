@@ -51,6 +51,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
             markdown = before + filling() + rest.partition("<!-- end -->")[2]
     for source, name in FROM_ROOT.items():
         markdown = markdown.replace(f"(../{source}", f"({name}")
+    if "/" not in page.file.src_uri:  # other files of the repository can be followed on GitHub alone
+        markdown = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"`\1`", markdown)
     if page.file.src_uri in FROM_ROOT.values():
         markdown = markdown.replace("(docs/", "(")
     return re.sub(r"\(([\w/]+)\.ipynb\)(?!\{)", r"(\1.md)", markdown)
