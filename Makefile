@@ -6,6 +6,7 @@ RUNS   ?= runs
 
 # Two threads that wait by spinning take a tiny model ten times as long on a machine that is busy otherwise.
 export OMP_WAIT_POLICY ?= PASSIVE
+export NO_MKDOCS_2_WARNING = 1  # of the theme, about a later MkDocs that is not installed
 
 SEEDS    ?= 1 7 10
 JOBS     ?= 1
@@ -25,7 +26,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 baselines spectrum mechanisms test test-slow test-all faults guards mutants lint format bench clean
+.PHONY: demo demo-seeds variants variants-cifar100 baselines spectrum mechanisms test test-slow test-all faults guards mutants lint docs format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -75,6 +76,10 @@ lint: $(VENV)/.dev           ## ruff and mypy, nothing is changed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.dev           ## the site, into build/site, without a network; any warning is an error
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Open build/site/index.html."
 
 format: $(VENV)/.dev         ## rewrite to the house format
 	$(BIN)/ruff check --fix .

@@ -91,12 +91,8 @@ def parse(words: Sequence[str]) -> Any:
         ConfigurationError: they cannot be read; the likeliest that was meant is named.
     """
     name = words[0] if words else ""
-    for module, commands in COMMANDS.items():
-        if name in commands:
-            parser = Parser(prog=f"promptccd {name}", description=commands[name])
-            add_common_options(parser)
-            import_module(f"promptccd.cli.{module}").COMMANDS[name](parser)
-            return parser.parse_args(words[1:])
+    if (typed := command_parser(name)) is not None:
+        return typed.parse_args(words[1:])
     parser = Parser(prog="promptccd", description="Continual category discovery with prompt pools.")
     parser.add_argument("--version", action="version", version=f"promptccd {__version__}")
     listed = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -106,6 +102,17 @@ def parse(words: Sequence[str]) -> Any:
     if name and not name.startswith("-"):
         parser.refuse(name)
     return parser.parse_args(words)
+
+
+def command_parser(name: str) -> Parser | None:
+    """What reads the options of a command, whose module is imported for it; none if there is no such command."""
+    for module, commands in COMMANDS.items():
+        if name in commands:
+            parser = Parser(prog=f"promptccd {name}", description=commands[name])
+            add_common_options(parser)
+            import_module(f"promptccd.cli.{module}").COMMANDS[name](parser)
+            return parser
+    return None
 
 
 def _quieten_libraries() -> None:

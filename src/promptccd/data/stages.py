@@ -179,7 +179,7 @@ class Origin:
 class StageStream(Sequence[Stage]):
     """The stages of one data set, cut by the paper's rule.
 
-    Example:
+    Examples:
         >>> stages = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])
         >>> [len(stage) for stage in stages]
         [1096, 209, 234, 258]

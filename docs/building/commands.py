@@ -1,0 +1,119 @@
+"""Commands and recipe fields as Markdown, from the parser and the dataclasses that the program itself reads."""
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+
+from promptccd.cli.main import COMMANDS, command_parser
+from promptccd.training.recipe import Recipe, describe_type, field_types, section_types
+
+EVERY_COMMAND = {"help", "json", "debug"}  # said once, in the text of the page
+
+
+def commands_page() -> str:
+    """Every command: what it does, how it is called, its own options."""
+    return "\n\n".join(_command(name, parser) for name, parser in commands().items())
+
+
+def fields_page() -> str:
+    """Every field of a recipe: its type, its default and what it means, section by section."""
+    groups = {group.title: group for group in commands()["train"]._action_groups}
+    defaults = Recipe()
+    parts = []
+    for section, kind in section_types().items():
+        parts.append(f"## {section}\n\n{groups[section].description}")
+        said = {action.dest: action for action in groups[section]._group_actions}
+        for name, hint in field_types(kind).items():
+            action, kind_of_value = said[f"{section}.{name}"], describe_type(hint)
+            meaning = (action.help or "").replace("%%", "%").removesuffix(f" ({kind_of_value})")
+            default = _shown(getattr(getattr(defaults, section), name))
+            parts.append(
+                _entry(
+                    f"{section}-{name}",
+                    f"`{action.option_strings[0]}`",
+                    f"{_choices(kind_of_value)}; default {default}",
+                    meaning,
+                )
+            )
+    return "\n\n".join(parts)
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """The parser of every command, by name."""
+    found = {name: command_parser(name) for listed in COMMANDS.values() for name in listed}
+    return {name: parser for name, parser in found.items() if parser is not None}
+
+
+def _command(name: str, parser: argparse.ArgumentParser) -> str:
+    takes_recipe = any("." in action.dest for action in parser._actions)
+    own = [
+        action for action in parser._actions if "." not in action.dest and action.dest not in EVERY_COMMAND
+    ]
+    lines = [f"## {name}", f"{_sentence(parser.description or '')}", f"```text\n{_usage(name, own)}\n```"]
+    if takes_recipe:
+        lines.append("Takes every [recipe field](recipe_fields.md) as an option besides.")
+    lines += _options(name, own)
+    if parser.epilog:
+        lines.append(f"```text\n{parser.epilog.strip()}\n```")
+    return "\n\n".join(lines)
+
+
+def _options(command: str, actions: Iterable[argparse.Action]) -> Iterator[str]:
+    for action in actions:
+        if action.help != argparse.SUPPRESS:
+            title = ", ".join(f"`{flag}`" for flag in action.option_strings) or f"`{_value(action)}`"
+            yield _entry(f"{command}-{action.dest.lower()}", title, _details(action), action.help or "")
+
+
+def _details(action: argparse.Action) -> str:
+    details = []
+    if action.option_strings and action.nargs != 0:
+        details.append(f"`{_value(action)}`")
+    if action.choices is not None:
+        details.append("one of " + ", ".join(f"`{each}`" for each in action.choices))
+    if action.default not in (None, False, [], argparse.SUPPRESS):
+        details.append(f"default {_shown(action.default)}")
+    return "; ".join(details)
+
+
+def _usage(name: str, actions: Iterable[argparse.Action]) -> str:
+    words = [f"promptccd {name}"]
+    for action in actions:
+        if not action.option_strings:
+            words.append(f"[{_value(action)}]" if action.nargs in ("?", "*") else _value(action))
+        elif action.required:
+            words.append(f"{action.option_strings[0]} {_value(action)}")
+    return " ".join([*words, "[options]"])
+
+
+def _value(action: argparse.Action) -> str:
+    value = action.metavar or action.dest.upper()
+    name = " ".join(value) if isinstance(value, tuple) else value
+    return f"{name} ..." if action.nargs in ("+", "*") else name
+
+
+def _entry(anchor: str, title: str, details: str, meaning: str) -> str:
+    """A definition: it reads on a phone, where a table of four columns does not."""
+    about = f" <small>{details}</small>" if details else ""
+    return f'<span id="{anchor}"></span>{title}{about}\n:   {_sentence(_code(meaning))}'
+
+
+def _code(text: str) -> str:
+    """Help writes code between one or two backticks and quotes percent signs; Markdown takes it from there."""
+    return re.sub(r"``([^`]+)``", r"`\1`", text).replace("%%", "%").replace("<", "&lt;")
+
+
+def _choices(described: str) -> str:
+    return ", ".join(f"`{each}`" for each in re.split(r" \| | or ", described))
+
+
+def _shown(value: object) -> str:
+    if value is None or value == "":
+        return "none"
+    text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return f"`{text}`" if text not in ("{}", "") else "empty"
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) or not text else ".")

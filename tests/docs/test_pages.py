@@ -1,0 +1,141 @@
+"""Every page is reached, every link leads somewhere, and what is generated covers all there is."""
+
+import ast
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+from docs.building.commands import commands, commands_page, fields_page
+from docs.building.drawings import drawn
+from docs.building.reference import PACKAGES, api_pages, page_of
+from promptccd.training.recipe import field_types, section_types
+from tests.docs.pages import DOCS, NOTEBOOKS, PAGES, ROOT, anchors, links, prose
+from tests.test_contributing import all_commands
+
+FROM_ROOT = {"contributing.md", "changelog.md"}
+MOST_LINES, MOST_WORDS = 250, 1600
+LARGEST_NOTEBOOK = 300_000
+
+
+def in_navigation() -> list[str]:
+    """Pages that the site lists, in its order."""
+
+    def targets(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        inside = entry.values() if isinstance(entry, dict) else entry
+        return [name for each in inside for name in targets(each)]
+
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    return targets(yaml.safe_load(text)["nav"])
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} | FROM_ROOT
+    pages |= {f"notebooks/{path.stem}.md" for path in NOTEBOOKS}
+    listed = in_navigation()
+    assert set(listed) == pages
+    assert len(listed) == len(pages)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    check_links(prose(page), page)
+
+
+def check_links(text: str, page: Path) -> None:
+    for link in links(text):
+        if re.match(r"[a-z]+:", link):
+            assert re.fullmatch(r"https://[\w.-]+\.\w+(/[^\s<>\"]*)?", link), f"{page.name}: {link}"
+            continue
+        place, _, anchor = link.partition("#")
+        target = (page.parent / place).resolve() if place else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert target.is_relative_to(ROOT), f"{page.name}: {link}"
+        if anchor and target.name != "commands.md":
+            assert anchor in anchors(target), f"{page.name}: {link}"
+        if anchor and target.name == "commands.md":
+            assert anchor in all_commands(), f"{page.name}: {link}"
+
+
+def test_the_readme_is_short_and_has_its_picture_near_the_top() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES
+    assert len(text.split()) <= MOST_WORDS
+    assert text.index("![") < 500
+
+
+def test_commands_are_all_there_with_their_options() -> None:
+    page = commands_page()
+    assert (
+        {name for name in re.findall(r"^## (\S+)$", page, re.MULTILINE)} == all_commands() == set(commands())
+    )
+    for name, parser in commands().items():
+        section = re.search(rf"^## {name}$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)[1]
+        for action in parser._actions:
+            own = "." not in action.dest and action.dest not in ("help", "json", "debug")
+            if own and action.help != "==SUPPRESS==":
+                assert all(f"`{flag}`" in section for flag in action.option_strings), (name, action.dest)
+    assert "==SUPPRESS==" not in page
+
+
+def test_recipe_fields_are_all_there_each_explained() -> None:
+    page = fields_page()
+    for section, kind in section_types().items():
+        assert f"## {section}\n" in page
+        for name in field_types(kind):
+            entry = re.search(rf'id="{section}-{name}"></span>.*default .*\n:   (.+)', page)
+            assert entry, f"{section}.{name}"
+            assert len(entry[1]) > 5, f"{section}.{name} has no help"
+    assert "`--epochs`</span>" not in page
+    assert re.search(r"`--seed` <small>`int`; default `\d+`</small>", page)
+
+
+def test_the_api_names_what_packages_offer() -> None:
+    pages = api_pages()
+    assert set(pages) == {page_of(name) for name in PACKAGES}
+    assert "::: promptccd.models.modeling_promptccd.PromptCCDModel" in pages["api/models.md"]
+    assert "::: promptccd.data.stages.StageStream" in pages["api/data.md"]
+    assert "::: promptccd.errors.ConfigurationError" in pages["api/errors.md"]
+    folders = {f"promptccd.{path.parent.name}" for path in (ROOT / "src/promptccd").glob("*/__init__.py")}
+    assert folders - set(PACKAGES) == {"promptccd.cli"}
+
+
+def test_messages_on_the_page_about_errors_are_those_of_the_program() -> None:
+    """A heading in backticks is what people search for: words of a message, as the source has them."""
+    said = " ".join(_strings(path) for path in (ROOT / "src/promptccd").rglob("*.py")).lower()
+    headings = re.findall(r"^### `(.+)`$", prose(DOCS / "troubleshooting.md"), re.MULTILINE)
+    assert len(headings) >= 12
+    assert [heading for heading in headings if heading.lower() not in said] == []
+
+
+def _strings(path: Path) -> str:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [each.value for each in ast.walk(tree) if isinstance(each, ast.Constant)]
+    return " ".join(each for each in found if isinstance(each, str))
+
+
+def test_drawings_are_what_their_script_draws() -> None:
+    for name, svg in drawn().items():
+        assert (DOCS / "pictures" / name).read_text(encoding="utf-8") == svg, (
+            f"{name} is not what python -m docs.building.drawings draws"
+        )
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_small_have_outputs_and_name_no_machine(path: Path) -> None:
+    content = path.read_text(encoding="utf-8")
+    assert len(content) < LARGEST_NOTEBOOK
+    assert not re.search(r"/(home|root|tmp|Users|work|opt|usr)/", content)
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell.outputs]
+    assert {output.output_type for output in outputs} <= {"stream", "execute_result", "display_data"}
+    assert len(outputs) >= 5
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            check_links(cell.source, path)
