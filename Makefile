@@ -78,7 +78,7 @@ lint: $(VENV)/.dev           ## ruff and mypy, nothing is changed
 	$(BIN)/mypy
 
 docs: $(VENV)/.dev           ## the site, into build/site, without a network; any warning is an error
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m mkdocs build --strict
 	@echo "Open build/site/index.html."
 
 format: $(VENV)/.dev         ## rewrite to the house format

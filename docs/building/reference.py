@@ -43,7 +43,11 @@ def page_of(package: str) -> str:
 
 def _page(package: str) -> str:
     module = importlib.import_module(package)
-    entries = [f"::: {place}" for place in _places(module)]
+    entries = [
+        f"- [`{place.rpartition('.')[2]}`][{place}]" if _nearer(package, place) else f"::: {place}"
+        for place in _places(module)
+    ]
+    entries.sort(key=lambda entry: entry.startswith(":::"))
     text = inspect.getdoc(module) or ""
     return "\n\n".join([f"# {package}", _as_markdown(text), *entries])
 
@@ -57,6 +61,12 @@ def _places(module: ModuleType) -> list[str]:
     return [
         f"{each.__module__}.{each.__qualname__}" for each in described if each.__module__.startswith(home)
     ]
+
+
+def _nearer(package: str, place: str) -> bool:
+    """Whether a package below this one offers the same, and describes it."""
+    below = [name for name in PACKAGES if name.startswith(f"{package}.")]
+    return any(place in _places(importlib.import_module(name)) for name in below)
 
 
 def _first_sentence(module: ModuleType) -> str:
