@@ -296,16 +296,22 @@ def require_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
-def lock_folder(folder: Path) -> int:
+def lock_folder(folder: Path, wait_s: float = 0) -> int:
     """Keep every other process from writing to a folder until this one ends, or closes the descriptor it gets.
+
+    Args:
+        folder: made if it is not there.
+        wait_s: how long to wait for somebody who writes there.
 
     Raises:
         RunError: another process writes there; its id is named. Or the lock is a link.
         DiskError: nothing can be written there.
     """
     descriptor = open_to_change(make_folder(folder) / ".lock")
+    deadline = time.monotonic() + wait_s
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while not _has_locked(descriptor, last_try=time.monotonic() >= deadline):
+            time.sleep(0.005)
     except OSError as error:
         owner = os.read(descriptor, 32).decode(errors="replace") or "unknown"
         os.close(descriptor)
@@ -315,6 +321,17 @@ def lock_folder(folder: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
     return descriptor  # held open: the operating system releases it however this process ends
+
+
+def _has_locked(descriptor: int, *, last_try: bool) -> bool:
+    """Whether a lock was free and is ours now; the last try says why not."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if last_try:
+            raise
+        return False
+    return True
 
 
 def newer_format(version: Any, known: int) -> str | None:

@@ -7,6 +7,7 @@ from promptccd.registry import (
     CategoryRegistry,
     Confirm,
     Edit,
+    Gather,
     Merge,
     Move,
     NotACategory,
@@ -101,6 +102,8 @@ def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> E
     choices: list[Edit] = [
         Rename(one, f"name {generator.integers(10_000)}"),
         Merge([one, two]),
+        Merge([one, two], f"both {generator.integers(10_000)}"),
+        Gather(some, vector[0], {one: vector[1]}),
         Split(one, members[: max(1, len(members) // 3)], vector[0], vector[1]),
         Move(some, one, {one: vector[2]}),
         Move(some, None),

@@ -12,6 +12,7 @@ from promptccd.registry import (
     CategoryState,
     Confirm,
     Edit,
+    Gather,
     Merge,
     Move,
     NotACategory,
@@ -97,6 +98,37 @@ def test_merge_keeps_the_oldest_id_and_the_name_a_person_gave(registry: Category
     registry.edit(Merge([4, 3]))
     assert registry.category(3).name == "heron"
     assert registry.resolve(5) == registry.resolve(4) == 3
+
+
+def test_a_merge_gets_the_chosen_name_in_one_entry(registry: CategoryRegistry) -> None:
+    before = registry.state_hash()
+    registry.edit(Rename(5, "heron"))
+    registry.edit(Merge([2, 5], "heron"))
+    assert (registry.resolve(5), registry.category(2).name) == (2, "heron")
+    assert registry.log[-1].what == {"kind": "merge", "categories": [2, 5], "name": "heron"}
+    registry.edit(Merge([3, 4]))
+    assert "name" not in registry.log[-1].what  # as it was written before names could be chosen
+    with pytest.raises(RegistryError, match="called 'heron' already"):
+        registry.edit(Merge([0, 1], "heron"))
+    assert registry.resolve(1) == 1
+    for _ in range(3):
+        registry.undo()
+    assert registry.state_hash() == before
+
+
+def test_images_from_anywhere_become_a_category(registry: CategoryRegistry, images: Images) -> None:
+    nowhere, two, three = images.of(3)[0], images.of(3)[1], images.of(4)[0]
+    registry.edit(Move([nowhere], None))
+    before = registry.state_hash()
+    registry.edit(Gather([nowhere, two, three], ONE, {3: TWO}, "odd ones"))
+    assert registry.members_of(6) == sorted([nowhere, two, three])
+    assert registry.category(6).name == "odd ones"
+    assert dict(registry.constraints().pinned) == dict.fromkeys([nowhere, two, three], 6)
+    np.testing.assert_array_equal(registry.prototypes[registry.category(6).prototype_row], ONE)
+    np.testing.assert_array_equal(registry.prototypes[registry.category(3).prototype_row], TWO)
+    assert sizes_add_up(registry)
+    registry.undo()
+    assert registry.state_hash() == before
 
 
 def test_merge_overrules_answers_between_the_two(registry: CategoryRegistry, images: Images) -> None:

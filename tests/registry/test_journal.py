@@ -198,6 +198,27 @@ def test_lines_of_an_earlier_registry_are_in_it_already(
     assert Journal(folder).registry.category(3).name == "egret"
 
 
+def test_who_reads_along_takes_in_what_others_append(folder: Path) -> None:
+    ours, theirs = Journal(folder), Journal(folder)
+    for name in ("heron", "egret"):
+        theirs.registry.edit(Rename(3, name))
+        theirs.write()
+    theirs.registry.undo()
+    theirs.write()
+    ours.follow()
+    assert same(ours.registry, theirs.registry)
+    assert ours.mark == theirs.mark
+    ours.registry.edit(Merge([3, 4]))
+    ours.write()
+    theirs.follow()
+    assert same(ours.registry, theirs.registry)
+    theirs.write_whole()
+    theirs.registry.edit(Rename(0, "emu"))
+    theirs.write()
+    with pytest.raises(RegistryError, match="another one now"):
+        ours.follow()
+
+
 def test_a_new_stage_is_written_whole(folder: Path) -> None:
     journal = Journal(folder)
     journal.registry.observe(2, Images("s2", {1: 5, 6: 9}).groups())

@@ -65,7 +65,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
     """
     project, place = open_project(out), Path(source).expanduser()
     named = str(place.absolute() if place.exists() else source)
-    earlier = _record(out)["sources"] if (project / RECORD).is_file() else []
+    earlier = read_record(out)["sources"] if (project / RECORD).is_file() else []
     record = {
         "format": FORMAT,
         "model": feature_space(session.model, session.view, ""),
@@ -97,12 +97,12 @@ def load_features(out: Path, keys: Sequence[str]) -> tuple[list[str], Tensor]:
     """
     if not (out / PROJECT).is_dir():
         return [], torch.zeros(0, 0)
-    found = FeatureCache(out / PROJECT / FEATURES).load(_record(out)["features"], keys)
+    found = FeatureCache(out / PROJECT / FEATURES).load(read_record(out)["features"], keys)
     kept = [key for key in keys if key in found]  # those that a model was trained on have none
     return kept, torch.stack([found[key] for key in kept]) if kept else torch.zeros(0, 0)
 
 
-def _record(out: Path) -> dict[str, Any]:
+def read_record(out: Path) -> dict[str, Any]:
     """What is said of a discovery, of the types that it should have.
 
     Raises:
@@ -160,7 +160,7 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
     registry = categories_in(out)
     if registry is None:
         return None
-    record = _record(out)
+    record = read_record(out)
     estimate, images = record["estimate"], record["images"]
     if record["model"] != feature_space(session.model, session.view, ""):
         if _was_trained_there(session, out):  # by a process that was killed before it could say so in `out`

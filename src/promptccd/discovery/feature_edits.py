@@ -15,7 +15,7 @@ from promptccd.discovery.registry_edits import correct
 from promptccd.errors import DataError, RegistryError
 from promptccd.models import Assignment
 from promptccd.models.assignment import squared_distances
-from promptccd.registry import CategoryRegistry, Move, NotACategory, Split
+from promptccd.registry import CategoryRegistry, Gather, Move, NotACategory, Split
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import key_of
@@ -24,10 +24,11 @@ from promptccd.runs.stage_checkpoint import key_of
 def _assignment(folder: Path, registry: CategoryRegistry, keys: Sequence[str]) -> Assignment | None:
     """Images and their categories, of those whose features a discovery left; `None` if there are none."""
     kept, features = load_features(folder, keys)
-    return _assigned(registry, kept, features) if kept else None
+    return assigned(registry, kept, features) if kept else None
 
 
-def _assigned(registry: CategoryRegistry, keys: Sequence[str], features: Tensor) -> Assignment:
+def assigned(registry: CategoryRegistry, keys: Sequence[str], features: Tensor) -> Assignment:
+    """Images and the categories that a registry has them in, from their features alone."""
     settled = [each.id for each in registry.active if each.known or each.born < registry.stage]
     return assignment_in(registry, keys, features, settled=settled, temperature=1.0)
 
@@ -44,7 +45,7 @@ def split_in(
         RegistryError: there are no features, or the registry does not allow it.
     """
     members, of_run = registry.members_of(category), _features_of_stage(folder)
-    found = _assignment(folder, registry, members) if of_run is None else _assigned(registry, *of_run)
+    found = _assignment(folder, registry, members) if of_run is None else assigned(registry, *of_run)
     if found is None:
         raise RegistryError(
             f"{str(folder)!r} holds no features of images of category {category} and lies in no run, and without them "
@@ -128,7 +129,24 @@ def move_images(found: Assignment, images: Sequence[str], to: int | None) -> Mov
 
     Categories that these images belong to, and no earlier ones, get a new prototype; settled ones keep theirs.
     """
-    chosen = set(images)
+    return Move(tuple(images), to, _moved_prototypes(found, set(images), to))
+
+
+def gather_images(
+    found: Assignment, features: Tensor, images: Sequence[str], name: str | None = None
+) -> Gather:
+    """Make the selected images, wherever they are, a category of their own.
+
+    Args:
+        found: images and their categories now, all of those that lose some included.
+        features: of the selected images ``(N, D)``, of those too that are in no category.
+        images: their keys.
+        name: of the new category.
+    """
+    return Gather(tuple(images), _mean(features), _moved_prototypes(found, set(images), None), name)
+
+
+def _moved_prototypes(found: Assignment, chosen: set[str], to: int | None) -> dict[int, np.ndarray]:
     moved = [row for row, key in enumerate(found.keys) if key in chosen]
     touched = {int(found.category_ids[row]) for row in moved} | ({to} if to is not None else set())
     prototypes = {}
@@ -137,7 +155,7 @@ def move_images(found: Assignment, images: Sequence[str], to: int | None) -> Mov
         rows |= set(moved) if category == to else set()
         if rows and category not in found.known_ids:
             prototypes[category] = _mean(found.features[sorted(rows)])
-    return Move(tuple(images), to, prototypes)
+    return prototypes
 
 
 def dissolve_category(found: Assignment, category: int) -> NotACategory:

@@ -35,6 +35,7 @@ from promptccd.storage import (
 logger = logging.getLogger(__name__)
 
 RECORD = ".edit.json"  # of an edit that nobody was told of yet
+OTHERS_TAKE_S = 2.0  # for a correction, such as one of a page that is open; a discovery takes longer
 
 
 def edit_registry(
@@ -63,14 +64,14 @@ def edit_registry(
 
     Raises:
         RegistryError: there is none, it is damaged, or does not allow it; nothing changed.
-        RunError: another process is writing there, or a link lies in the way.
+        RunError: another process is writing there and does not end soon, or a link lies in the way.
     """
     place = Path(folder).absolute()  # "." has no name to put a new folder under
     aside = place.with_name(f"{REPLACED}{place.name}")  # where a process that was killed may have left it
     found = aside if aside.exists() and not place.exists() else place
     registry_in(found)
     kept = place.parent if _is_model(found) else _kept(place)
-    lock = lock_folder(kept)
+    lock = lock_folder(kept, wait_s=OTHERS_TAKE_S)
     try:
         remove_leftovers(kept)
         store = _Checkpoint(place) if _is_model(place) else Journal(kept)

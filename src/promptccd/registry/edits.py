@@ -87,16 +87,22 @@ class Merge(Edit):
     """Say that several categories are one.
 
     The known one survives, else the oldest (the least id). The others are retired and remember where they went.
-    The survivor's prototype becomes the mean of all, weighted by their numbers of images. A name that a person gave
-    wins over a default one. An image that was taken out of one of them stays out of the survivor, unless it is in one
-    of them now: then the merge is the later word.
+    The survivor's prototype becomes the mean of all, weighted by their numbers of images. Without a chosen name, one
+    that a person gave wins over a default one. An image that was taken out of one of them stays out of the survivor,
+    unless it is in one of them now: then the merge is the later word.
 
     Attributes:
         categories: two ids or more.
+        name: that they get together; it may be one of theirs.
     """
 
     kind: ClassVar[str] = "merge"
     categories: Sequence[int]
+    name: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """See `Edit.to_dict`; without a chosen name as it was before there were any."""
+        return {name: value for name, value in super().to_dict().items() if value is not None}
 
     def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
         """See `Edit.apply`."""
@@ -117,6 +123,8 @@ class Merge(Edit):
         )
         for each in others:
             draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
+        if self.name is not None:
+            Rename(survivor.id, self.name).apply(draft, prototypes)
         draft.settle_links([*members, *kept_out])
 
     @staticmethod
@@ -177,17 +185,53 @@ class Split(Edit):
             raise RegistryError(
                 f"All {whole.size} images of category {whole.id} were selected: leave at least one, or rename it."
             )
-        identity = draft.new_id()
-        row = draft.append_prototype(self.part_prototype)
-        name = free_name(default_name(identity), {each.name for each in draft.tables.not_retired()})
-        born = min(draft.tables.images[key] for key in part)
-        draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, born, 0, row))
+        identity = _new_category(draft, part, self.part_prototype)
         draft.change(whole.id, prototype_row=draft.append_prototype(self.rest_prototype))
-        if self.name is not None:
-            Rename(identity, self.name).apply(draft, prototypes)
-        for key in part:
-            draft.place(key, identity, pin=True)
-        draft.settle_links(part)
+        _fill(draft, prototypes, identity, part, self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Gather(Edit):
+    """Make images from anywhere a category of their own, with a new id; they are pinned to it.
+
+    Attributes:
+        images: their keys.
+        prototype: mean of their unit features, ``(D,)``.
+        prototypes: new means of categories that lost some of them, by id; the others keep theirs.
+        name: of the new category; `None` gives the default one.
+    """
+
+    kind: ClassVar[str] = "gather"
+    images: Sequence[str]
+    prototype: ArrayLike = field(metadata={"vector": True})
+    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
+    name: str | None = None
+
+    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+        """See `Edit.apply`."""
+        keys = draft.check_images(self.images)
+        identity = _new_category(draft, keys, self.prototype)
+        for each, vector in self.prototypes.items():
+            draft.change(draft.tables.category(each).id, prototype_row=draft.append_prototype(vector))
+        _fill(draft, prototypes, identity, keys, self.name)
+
+
+def _new_category(draft: Draft, keys: Sequence[str], prototype: ArrayLike) -> int:
+    """The id of a category without images yet, as old as the oldest of those that it will get."""
+    identity = draft.new_id()
+    row = draft.append_prototype(prototype)
+    name = free_name(default_name(identity), {each.name for each in draft.tables.not_retired()})
+    born = min(draft.tables.images[key] for key in keys)
+    draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, born, 0, row))
+    return identity
+
+
+def _fill(draft: Draft, prototypes: np.ndarray, identity: int, keys: Sequence[str], name: str | None) -> None:
+    if name is not None:
+        Rename(identity, name).apply(draft, prototypes)
+    for key in keys:
+        draft.place(key, identity, pin=True)
+    draft.settle_links(keys)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("gradio", reason="the page needs gradio: pip install -c constraints.txt gradio")
 
 from promptccd.discovery.app.server import PageServer, most_connections
-from promptccd.discovery.app.site import App, Message, Receive, Send
 from promptccd.discovery.app.store import PageLimits, Patience
+from promptccd.discovery.site import App, Message, Receive, Send
 from tests.discovery.app.half_sent import HalfSent, in_background, send_half
 
 QUICK = Patience(request_s=1.0, slowest=16 * 1024, upload_s=5.0, unread_s=1.5)

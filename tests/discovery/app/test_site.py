@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("gradio", reason="the page needs gradio: pip install -c constraints.txt gradio")
 
-from promptccd.discovery.app.site import Site
+from promptccd.discovery.site import Site
 
 HOME = Site.of_machine()
 NETWORK = Site.of_machine("0.0.0.0", ["Photos.example.org"])

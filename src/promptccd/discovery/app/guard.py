@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from promptccd.data.limits import MIB, IntakeLimits
-from promptccd.discovery.app.site import App, Message, Receive, Refusal, Send, Site, header
 from promptccd.discovery.app.store import Claim, FullError, PageLimits, Quota, Store
 from promptccd.discovery.app.uploads import Uploads
+from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, header
 
 BODY_BYTES = MIB  # of a request that is no upload
 COOKIE = "promptccd_visitor"

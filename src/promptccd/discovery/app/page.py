@@ -16,9 +16,9 @@ from promptccd.discovery.app.panels.images import ImagesPanel
 from promptccd.discovery.app.panels.questions import QuestionsPanel
 from promptccd.discovery.app.panels.take_away import TakeAwayPanel
 from promptccd.discovery.app.server import PageServer, guarded, keep_files_private
-from promptccd.discovery.app.site import Site
 from promptccd.discovery.app.store import PageLimits, Quota, Store
 from promptccd.discovery.app.visits import Visits
+from promptccd.discovery.site import Site
 
 LIFETIME_S = 1800.0
 MOST_WAITING = 32  # requests in the queue; more are asked to come back

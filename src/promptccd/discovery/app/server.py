@@ -2,12 +2,10 @@
 
 import asyncio
 import atexit
-import errno
 import functools
 import os
 import resource
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -23,8 +21,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.app.guard import RequestGuard
-from promptccd.discovery.app.site import App, Site
 from promptccd.discovery.app.store import PageLimits, Patience, Store
+from promptccd.discovery.site import App, Site, listen
 
 FILES_PER_CONNECTION = 4  # that this process may open
 LATE = b"The request did not arrive in time: try again."
@@ -225,7 +223,6 @@ def forget_page(request: gr.Request) -> Callable[[], None]:
     return forget
 
 
-FIRST_PORT, PORTS = 7860, 100
 STARTS_WITHIN_S = 60.0
 ENDS_WITHIN_S = 2  # then streams that nobody ends are cut
 
@@ -247,7 +244,7 @@ class PageServer:
     """
 
     def __init__(self, app: App, host: str = "127.0.0.1", port: int | None = None, *, limits: PageLimits):
-        self._socket = _listen(host.strip("[]"), port)
+        self._socket = listen(host, port)
         shown = "localhost" if host in ("0.0.0.0", "::") else host
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}/"
         protocol: Any = functools.partial(
@@ -293,20 +290,3 @@ class PageServer:
         if self._thread.is_alive():
             self._thread.join(ENDS_WITHIN_S + 10)
         self._socket.close()
-
-
-def _listen(host: str, port: int | None) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for number in [port] if port is not None else range(FIRST_PORT, FIRST_PORT + PORTS):
-        # With its protocol, or asyncio does not know it for TCP, and every answer waits 40 ms for an acknowledgement.
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((host, number))
-            listening.listen(2048)
-            return listening
-        except OSError as error:
-            listening.close()
-            if port is not None or error.errno != errno.EADDRINUSE:
-                raise
-    raise OSError(errno.EADDRINUSE, f"ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are all in use")

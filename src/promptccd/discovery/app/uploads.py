@@ -20,8 +20,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, StreamingResponse
 
 from promptccd.data.limits import MIB, ByteBudget, IntakeLimits
-from promptccd.discovery.app.site import App, Message, Receive, Refusal, header
 from promptccd.discovery.app.store import BLOCK, FullError, Shelf, Store
+from promptccd.discovery.site import App, Message, Receive, Refusal, header
 from promptccd.errors import DataError
 
 ENVELOPE_BYTES = MIB  # what the form adds to the files

@@ -5,8 +5,10 @@ requests still carry its name: whoever asks by a name that is not ours is turned
 cannot be rebound.
 """
 
+import errno
 import ipaddress
 import os
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -120,3 +122,29 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(name)
     except ValueError:
         return None
+
+
+FIRST_PORT, PORTS = 7860, 100
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A socket that listens; by default on the first free port from 7860 on.
+
+    Raises:
+        OSError: it cannot listen there.
+    """
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for number in [port] if port is not None else range(FIRST_PORT, FIRST_PORT + PORTS):
+        # With its protocol, or asyncio does not know it for TCP, and every answer waits 40 ms for an acknowledgement.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((host, number))
+            listening.listen(2048)
+            return listening
+        except OSError as error:
+            listening.close()
+            if port is not None or error.errno != errno.EADDRINUSE:
+                raise
+    raise OSError(errno.EADDRINUSE, f"ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are all in use")
