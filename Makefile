@@ -26,7 +26,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 baselines spectrum mechanisms test test-slow test-all faults guards mutants lint docs format bench clean
+.PHONY: demo demo-seeds variants variants-cifar100 baselines spectrum mechanisms test test-slow test-all faults guards mutants lint docs page format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -90,6 +90,9 @@ bench: $(VENV)/.dev          ## ratios of speed and memory, each measured in one
 
 mechanisms: $(VENV)/.dev     ## what an idea of the paper can do that its absence cannot, in worlds built for it
 	$(BIN)/python -m benchmarks.mechanisms --seeds $(SEEDS)
+
+page:                        ## build the page of `promptccd open` from frontend/; needs Node 20
+	cd frontend && npm ci --no-audit --no-fund && npm run check && npm run build
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .mutants_cache

@@ -42,6 +42,9 @@ COMMANDS = {
         "discover": "group your images: known categories and new ones",
         "demo": "the page for people: group your images in the browser",
     },
+    "open_command": {
+        "open": "sort photographs by eye: your folder as groups, in the browser",
+    },
     "category_commands": {
         "categories": "list, rename, merge or dissolve categories, move images, undo; ids are never reused",
     },

@@ -3,7 +3,7 @@
 ``project.json`` says what all was made with. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl`` hold the
 categories and every correction, ``before`` those from before the newest stage. ``files.jsonl`` says of every file that
 was read what it holds, by its size and time, so that it need not be opened again. It, ``features`` and ``thumbs`` are
-made again where they are lost or damaged.
+made again where they are lost or damaged, and so are the ``pictures`` of the page that `open` serves.
 """
 
 import base64
@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 RECORD, BEFORE, FEATURES = "project.json", "before", "features"
 FILES, THUMBS = "files.jsonl", "thumbs"
+PICTURES, PAGE = "pictures", "page"  # of the cells of its grid; where it is while it is open
 
 
 def open_project(out: Path) -> Path:
@@ -56,7 +57,9 @@ def open_project(out: Path) -> Path:
         DiskError: it cannot be made.
     """
     project = make_inside(out, PROJECT)
-    refuse_links(project, [RECORD, BEFORE, FEATURES, FILES, THUMBS, REGISTRY, PROTOTYPES, JOURNAL])
+    refuse_links(
+        project, [RECORD, BEFORE, FEATURES, FILES, THUMBS, PICTURES, PAGE, REGISTRY, PROTOTYPES, JOURNAL]
+    )
     return project
 
 
@@ -88,6 +91,9 @@ class Packs:
     def __init__(self, folder: Path, name: str):
         self._parent, self.folder = folder, folder / name
         self._numbers: dict[str, int] | None = None
+        self._open: dict[
+            int, tuple[Any, dict[str, tuple[int, int]]]
+        ] = {}  # files that single rows are taken from
 
     def load(self, digests: Iterable[str]) -> dict[str, bytes]:
         """What is there of what is asked for.
@@ -100,6 +106,27 @@ class Packs:
         for number in sorted({numbers[each] for each in wanted if each in numbers}):
             found |= self._rows(number, wanted)
         return found
+
+    def row(self, digest: str) -> bytes | None:
+        """One of them, unchecked and without reading the others of its file: for pictures, that nobody computes with.
+
+        Raises:
+            RunError: a link stands in the way.
+        """
+        number = self._index().get(digest)
+        if number is None:
+            return None
+        try:
+            if number not in self._open:
+                file = safe_open(self._path(number), framework="numpy")
+                digests, ends = _hexadecimal(file.get_tensor("digests")), file.get_tensor("ends").tolist()
+                places = dict(zip(digests, zip([0, *ends[:-1]], ends, strict=True), strict=True))
+                self._open[number] = file.get_slice("content"), places
+            content, places = self._open[number]
+            start, end = places[digest]
+            return bytes(content[start:end].tobytes())
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            return self._drop(self._path(number), error).get(digest)
 
     def add(self, rows: Mapping[str, bytes]) -> None:
         """Add what is not there yet; a disk that refuses it is only logged."""
@@ -120,6 +147,7 @@ class Packs:
                 part = dict(items[start : start + ROWS])
                 write_file(self._path(number), _packed(part))
                 numbers |= dict.fromkeys(part, number)
+                self._open.pop(number, None)
         except (OSError, PromptCCDError) as error:
             logger.warning("%s could not be kept, and will be made again: %s", self.folder.name, error)
 
@@ -304,6 +332,27 @@ class SeenFiles:
     def add_thumbnails(self, made: Mapping[str, bytes]) -> None:
         """Keep those that were lost."""
         self._thumbs.add(made)
+
+
+def files_in(project: Path) -> dict[str, str]:
+    """Where each content that was read lies, by its hash: the first of several files; for who has only the project.
+
+    Raises:
+        RunError: a link stands in the way.
+    """
+    found: dict[str, str] = {}
+    lines, _ = read_lines(project / FILES, LARGEST_LIST)
+    for line in lines[1:]:
+        if line.startswith(b'{"look"'):  # the larger part, of which nothing is needed
+            continue
+        try:
+            values = json.loads(line)
+            path, digest = values["path"], values["sha256"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue  # it is made again by the next discovery
+        if isinstance(path, str) and isinstance(digest, str):
+            found[path] = digest
+    return {digest: path for path, digest in sorted(found.items(), reverse=True)}
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

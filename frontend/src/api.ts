@@ -1,0 +1,76 @@
+/** What the server knows, and how it is asked. */
+
+export interface Group {
+  id: number;
+  name: string;
+  named: boolean;
+  standing: "known" | "settled" | "new";
+  size: number;
+  unsure: number;
+  cover: number[];
+  near: number[];
+}
+
+export interface Told {
+  number: number;
+  kind: string;
+  count: number;
+  name: string | null;
+}
+
+export interface Summary {
+  revision: string;
+  generation: string;
+  title: string;
+  photos: number;
+  stage: number;
+  groups: Group[];
+  undo: Told | null;
+  redo: Told | null;
+}
+
+/** Of every photograph: its group or -1, how sure in 0..255, and flags. */
+export interface Columns {
+  group: Int32Array;
+  sure: Uint8Array;
+  flags: Uint8Array;
+}
+
+export interface Why {
+  group: number | null;
+  set: boolean;
+  sure: number | null;
+  like: number[];
+  others: { id: number; like: number }[];
+}
+
+export const SET = 1;
+export const NEWEST = 2;
+export const NOWHERE = -1;
+
+export type Edit = { do: string } & Record<string, unknown>;
+
+/** What the server would not do, in its words. */
+export class Refused extends Error {}
+
+async function asked(path: string, options?: RequestInit): Promise<Response> {
+  const answer = await fetch(path, options);
+  if (answer.ok) return answer;
+  const text = await answer.text();
+  throw new Refused(answer.status === 409 ? (JSON.parse(text) as { error: string }).error : text);
+}
+
+export const get = async <T>(path: string): Promise<T> => (await asked(`/api/${path}`)).json() as Promise<T>;
+
+export async function getColumns(): Promise<Columns> {
+  const content = await (await asked("/api/columns")).arrayBuffer();
+  const n = content.byteLength / 6;
+  return {
+    group: new Int32Array(content, 0, n),
+    sure: new Uint8Array(content, 4 * n, n),
+    flags: new Uint8Array(content, 5 * n, n),
+  };
+}
+
+export const post = async (edit: Edit): Promise<Summary> =>
+  (await asked("/api/edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Summary>;

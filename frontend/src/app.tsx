@@ -1,0 +1,241 @@
+/** The page: what stands above and below, what is shown between, and the keys. */
+import { NOWHERE } from "./api";
+import { Desk, Order } from "./desk";
+import { Grid } from "./grid";
+import { Choice, Cover, GroupList, Groups, Name } from "./groups";
+import { Actions, Photo, showWhy, Top, useWhy } from "./layers";
+import { t, Words } from "./texts";
+
+export function App({ desk }: { desk: Desk }) {
+  if (!desk.summary) return <p class="empty">{desk.lost ? t("lost") : t("loading")}</p>;
+  const inGrid = desk.place !== "groups" && desk.place !== "desk";
+  return (
+    <>
+      <Bar desk={desk} />
+      <main class={inGrid ? "beside" : ""}>
+        {inGrid && <GroupList desk={desk} />}
+        {desk.place === "groups" && <Groups desk={desk} />}
+        {desk.place === "desk" && <Quick desk={desk} />}
+        {inGrid && (
+          <section class="photos">
+            <Head desk={desk} />
+            <Grid desk={desk} />
+          </section>
+        )}
+      </main>
+      <Selection desk={desk} />
+      <p class={`status${desk.lost ? " lost" : ""}`} role="status" aria-label={t("status")}>
+        {desk.lost ? t("lost") : desk.status}
+      </p>
+      <Top desk={desk} />
+    </>
+  );
+}
+
+function Bar({ desk }: { desk: Desk }) {
+  const { title, photos, undo, redo } = desk.summary!;
+  const unsure = desk.count("desk");
+  return (
+    <header class={`bar${desk.place === "groups" ? "" : " inside"}`}>
+      <h1 dir="auto">
+        <a href="#view=groups">{title}</a> <small>{t("photos", { n: photos })}</small>
+      </h1>
+      <input
+        type="search"
+        class="search"
+        value={desk.words}
+        placeholder={t("search")}
+        aria-label={t("search")}
+        onInput={(event) => {
+          desk.words = event.currentTarget.value;
+          desk.changed();
+        }}
+        onKeyDown={(event) => {
+          event.stopPropagation();
+          if (event.key === "Enter" && desk.words.trim()) desk.go("found", desk.words.trim());
+          if (event.key === "Escape") event.currentTarget.blur();
+        }}
+      />
+      {unsure > 0 && <button class={desk.place === "desk" ? "here" : ""} onClick={() => desk.go("desk")}>{t("quick")}</button>}
+      <button disabled={!undo} title={undo ? t("undoWhat", { cause: desk.cause(undo) }) : t("undo")} onClick={() => void desk.back()}>
+        {t("undo")}
+      </button>
+      <button disabled={!redo} title={redo ? t("redoWhat", { cause: desk.cause(redo) }) : t("redo")} onClick={() => void desk.back(true)}>
+        {t("redo")}
+      </button>
+      <a class="button" href="/api/groups.csv" download>{t("takeAway")}</a>
+      <button class="help" aria-label={t("keys")} title={`${t("keys")} (?)`} onClick={() => desk.open({ kind: "keys" })}>?</button>
+    </header>
+  );
+}
+
+const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"]]; // prettier-ignore
+const TITLES: Partial<Record<Desk["place"], Words>> = { unsure: "unsurePhotos", new: "newPhotos", none: "nonePhotos", all: "allPhotos", alike: "alike" }; // prettier-ignore
+
+/** What stands above the grid: which photographs these are, and what can be done with all of them. */
+function Head({ desk }: { desk: Desk }) {
+  const group = desk.place === "group" ? desk.byId.get(desk.group) : undefined;
+  const title = TITLES[desk.place];
+  return (
+    <div class="head">
+      <div class="row">
+        <h2>{group ? <Name desk={desk} group={group} /> : title ? t(title) : t("found", { words: new URLSearchParams(location.hash.slice(1)).get("of") ?? "" })}</h2>
+        <small>{t("photos", { n: desk.shown.length })}</small>
+        {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
+        <span class="space" />
+        {group && group.size > 1 && <button onClick={() => void desk.split(group.id)}>{t("splitDo")}</button>}
+        {group && group.standing !== "known" && <button onClick={() => void desk.dissolve(group.id)}>{t("dissolveDo")}</button>}
+        <button onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
+        <Choice label={t("sortBy")} value={desk.order} values={ORDERS} take={(each) => ((desk.order = each), desk.show())} />
+        <span class="sizes">
+          <button aria-label={t("smaller")} onClick={() => desk.resize(1 / 1.3)}>−</button>
+          <button aria-label={t("larger")} onClick={() => desk.resize(1.3)}>+</button>
+        </span>
+      </div>
+      {group && group.near.length > 0 && (
+        <div class="row near">
+          <small>{t("resembles")}</small>
+          {group.near.slice(0, 4).map((id) => {
+            const other = desk.byId.get(id);
+            return other && (
+              <button key={id} class="offer" title={t("merge")} onClick={() => desk.open({ kind: "merge", ids: [group.id, id] })}>
+                <Cover desk={desk} group={other} most={1} />
+                <span class={other.named ? "" : "none"} dir="auto">{other.name}</span>
+              </button>
+            );
+          })}
+        </div>
+      )}
+    </div>
+  );
+}
+
+/** What is selected, and what can be done with it. */
+function Selection({ desk }: { desk: Desk }) {
+  const groups = desk.place === "groups" ? desk.chosen.size : 0;
+  if (!groups && !desk.selected.size) return null;
+  return (
+    <div class="selection" role="toolbar" aria-label={t("selected", { n: groups || desk.selected.size })}>
+      <b>{t("selected", { n: groups || desk.selected.size })}</b>
+      {groups ? (
+        <button class="primary" disabled={groups < 2} title="M" onClick={() => mergeChosen(desk)}>{t("mergeMany", { n: groups })}</button>
+      ) : (
+        <Actions desk={desk} />
+      )}
+      <button title="Esc" aria-label={t("clear")} onClick={() => desk.clear()}>✕</button>
+    </div>
+  );
+}
+
+function mergeChosen(desk: Desk): void {
+  if (desk.chosen.size > 1) desk.open({ kind: "merge", ids: [...desk.chosen] });
+}
+
+/** One photograph after another, least sure first; a key says where it belongs. */
+function Quick({ desk }: { desk: Desk }) {
+  const row = desk.shown.find((each, index) => index >= desk.focus && desk.isUnsure(each));
+  const why = useWhy(row ?? 0, desk.summary!.revision);
+  if (row === undefined) return <p class="empty">{t("deskDone")}</p>;
+  const offered = (why?.others ?? []).flatMap(({ id }) => desk.byId.get(id) ?? []).slice(0, 9);
+  const left = desk.shown.filter((each) => desk.isUnsure(each)).length;
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const digit = /^(?:Digit|Numpad)(\d)$/.exec(event.code)?.[1];
+    const target = digit ? offered[Number(digit) - 1] : event.key === "Enter" ? offered[0] : undefined;
+    if (target && why) void desk.move([row], target.id);
+    else if (digit === "0") void desk.move([row], null);
+    else if (event.key === "n") void desk.gather([row]);
+    else if (event.key === "s") skip();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  const skip = () => {
+    desk.focus = desk.shown.indexOf(row) + 1;
+    desk.changed();
+  };
+  return (
+    <section class="quick" tabIndex={-1} ref={(element) => { if (!desk.layers.length) element?.focus(); }} onKeyDown={onKeyDown}>
+      <div class="stage">
+        <Photo desk={desk} row={row} />
+        <div class="caption">
+          <span class="file" dir="auto">{desk.name(row)}</span> <span>{t("isNow", { name: desk.groupName(desk.columns.group[row]) })}</span>
+          <small>{t("deskLeft", { n: left })}</small>
+        </div>
+      </div>
+      <div class="answers">
+        {offered.map((group, index) => (
+          <button key={group.id} class="offer" onClick={() => void desk.move([row], group.id)}>
+            <kbd>{index + 1}</kbd>
+            <Cover desk={desk} group={group} most={3} />
+            <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
+          </button>
+        ))}
+        <p class="row">
+          <button onClick={() => void desk.gather([row])}><kbd>N</kbd> {t("newGroup")}</button>
+          <button onClick={() => void desk.move([row], null)}><kbd>0</kbd> {t("noGroup")}</button>
+          <button onClick={skip}><kbd>S</kbd> {t("skip")}</button>
+        </p>
+        <small>{t("deskKeys")}</small>
+      </div>
+    </section>
+  );
+}
+
+/** Keys that hold everywhere but in a text field; the layer on top takes them. */
+export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void {
+  if (event.isComposing || !desk.summary) return;
+  const inField = root.activeElement instanceof HTMLInputElement && root.activeElement.type !== "radio";
+  if (inField || root.activeElement instanceof HTMLSelectElement) return;
+  const rows = desk.rows;
+  const sheet = desk.top && desk.top.kind !== "large";
+  const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
+  const key = plain ? event.key : `ctrl ${event.shiftKey ? "shift " : ""}${event.key.toLowerCase()}`;
+  const always: Record<string, () => void> = {
+    "ctrl z": () => void desk.back(),
+    "ctrl shift z": () => void desk.back(true),
+    "ctrl y": () => void desk.back(true),
+  };
+  const onPhotos: Record<string, () => void> = {
+    "ctrl a": () => desk.selectAll(),
+    m: () => desk.open({ kind: "move", rows }),
+    g: () => void desk.gather(rows),
+    b: () => void desk.confirm(rows),
+    Delete: () => void desk.move(rows, null),
+    w: () => showWhy(desk),
+    i: () => showWhy(desk),
+    l: () => desk.go("alike", rows[0]),
+    ".": () => void desk.again(),
+  };
+  const anywhere: Record<string, () => void> = {
+    "?": () => desk.open({ kind: "keys" }),
+    "/": () => root.querySelector<HTMLElement>(".search")?.focus(),
+    r: () => nameOne(desk, root),
+    m: () => (desk.place === "groups" ? mergeChosen(desk) : desk.group !== NOWHERE && desk.open({ kind: "keys" })),
+    "[": () => step(desk, -1),
+    "]": () => step(desk, 1),
+    Escape: () => leave(desk),
+  };
+  const act = sheet ? undefined : (always[key] ?? (rows.length ? onPhotos[key] : undefined) ?? (desk.top ? undefined : anywhere[key]));
+  if (!act) return;
+  event.preventDefault();
+  act();
+}
+
+/** Lets the group that is shown be named, or the card that has the focus, or the first without a name. */
+function nameOne(desk: Desk, root: ShadowRoot): void {
+  const card = root.activeElement?.closest("li")?.querySelector<HTMLElement>("[data-group]")?.dataset.group;
+  desk.naming = desk.place === "group" ? desk.group : card ? Number(card) : desk.nextUnnamed(NOWHERE);
+  desk.changed();
+}
+
+function step(desk: Desk, by: number): void {
+  const ids = desk.groups.map((group) => group.id);
+  const next = ids[ids.indexOf(desk.group) + by];
+  if (desk.place === "group" && next !== undefined) desk.go("group", next);
+}
+
+function leave(desk: Desk): void {
+  if (desk.selected.size || desk.chosen.size) desk.clear();
+  else if (desk.place !== "groups") desk.go("groups");
+}

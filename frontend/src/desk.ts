@@ -1,0 +1,378 @@
+/** The state of a window, and everything that can be done to it. */
+import { Columns, Edit, get, getColumns, Group, NEWEST, NOWHERE, post, Refused, SET, Summary, Told } from "./api";
+import { t, Words } from "./texts";
+
+export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk";
+export type Order = "typical" | "unsure" | "file";
+export type GroupOrder = "size" | "unsure" | "name" | "id";
+export type Filter = "any" | "unnamed" | "new" | "known";
+export type Layer =
+  | { kind: "large"; index: number; why: boolean }
+  | { kind: "move"; rows: number[] }
+  | { kind: "merge"; ids: number[] }
+  | { kind: "keys" };
+
+const NAMES_AT_ONCE = 500;
+const UNSURE_BELOW = 128;
+const STAYS_MS = 1500;
+const SMALLEST = 96;
+
+export class Desk {
+  summary: Summary | null = null;
+  columns: Columns = { group: new Int32Array(), sure: new Uint8Array(), flags: new Uint8Array() };
+  byId = new Map<number, Group>();
+  place: Place = "groups";
+  group = NOWHERE;
+  row = 0;
+  words = "";
+  order: Order = "typical";
+  groupOrder: GroupOrder = "size";
+  filter: Filter = "any";
+  side = 148;
+  shown: number[] = [];
+  selected = new Set<number>();
+  chosen = new Set<number>();
+  focus = 0;
+  anchor = 0;
+  naming: number | null = null;
+  layers: Layer[] = [];
+  status = "";
+  lost = false;
+  private found: number[] = [];
+  private names = new Map<number, string[]>();
+  private settling = 0;
+  private lastMove: number | null = null;
+
+  constructor(private paint: () => void) {}
+
+  changed(): void {
+    this.paint();
+  }
+
+  // What is there
+
+  async start(): Promise<void> {
+    window.addEventListener("hashchange", () => void this.read());
+    await this.take(await get<Summary>("state"));
+    await this.read();
+    void this.follow();
+  }
+
+  /** Takes in what other windows and the command line do, as long as somebody looks. */
+  private async follow(): Promise<void> {
+    for (;;) {
+      if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+      try {
+        const summary = await get<Summary>(`state?since=${encodeURIComponent(this.summary!.revision)}`);
+        const isOther = summary.revision !== this.summary!.revision;
+        if (this.lost || isOther) {
+          this.lost = false;
+          await this.take(summary);
+          this.show();
+        }
+      } catch {
+        this.lost = true;
+        this.changed();
+        await new Promise((done) => setTimeout(done, 1000));
+      }
+    }
+  }
+
+  private async take(summary: Summary): Promise<void> {
+    if (this.summary && this.summary.generation !== summary.generation) location.reload();
+    this.columns = await getColumns();
+    this.summary = summary;
+    this.byId = new Map(summary.groups.map((group) => [group.id, group]));
+    this.chosen = new Set([...this.chosen].filter((id) => this.byId.has(id)));
+    if (this.place === "group" && !this.byId.has(this.group)) this.go("groups");
+  }
+
+  picture(row: number, side: number): string {
+    return `/api/picture/${this.summary!.generation}/${row}/${side}`;
+  }
+
+  name(row: number): string {
+    const chunk = Math.floor(row / NAMES_AT_ONCE);
+    const known = this.names.get(chunk);
+    if (known) return known[row % NAMES_AT_ONCE] ?? "";
+    this.names.set(chunk, []);
+    void get<string[]>(`names?from=${chunk * NAMES_AT_ONCE}`).then((names) => {
+      this.names.set(chunk, names);
+      this.changed();
+    });
+    return "";
+  }
+
+  groupName(id: number | null): string {
+    return id === null || id === NOWHERE ? t("noGroup") : (this.byId.get(id)?.name ?? "");
+  }
+
+  /** Whether some groups were there before these photographs: where all are new nothing need say so. */
+  get hasKnown(): boolean {
+    return this.summary!.groups.some((each) => each.standing !== "new");
+  }
+
+  isUnsure(row: number): boolean {
+    const { group, sure, flags } = this.columns;
+    return sure[row] < UNSURE_BELOW && !(flags[row] & SET) && group[row] !== NOWHERE;
+  }
+
+  label(row: number): string {
+    const parts = [this.name(row), this.groupName(this.columns.group[row])];
+    if (this.columns.flags[row] & SET) parts.push(t("setByYou"));
+    if (this.isUnsure(row)) parts.push(t("unsure"));
+    return parts.join(", ");
+  }
+
+  count(place: Place): number {
+    return this.rowsOf(place).length;
+  }
+
+  /** Groups as the list shows them. */
+  get groups(): Group[] {
+    const words = this.words.toLocaleLowerCase();
+    const kept = this.summary!.groups.filter(
+      (each) =>
+        each.name.toLocaleLowerCase().includes(words) &&
+        (this.filter === "any" || (this.filter === "unnamed" ? !each.named : (each.standing === "new") === (this.filter === "new"))),
+    );
+    const orders: Record<GroupOrder, (a: Group, b: Group) => number> = {
+      size: (a, b) => b.size - a.size || a.id - b.id,
+      unsure: (a, b) => b.unsure - a.unsure || a.id - b.id,
+      name: (a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }),
+      id: (a, b) => b.id - a.id,
+    };
+    return kept.sort(orders[this.groupOrder]);
+  }
+
+  private rowsOf(place: Place): number[] {
+    const { group, flags } = this.columns;
+    const all = [...group.keys()];
+    const kept: Partial<Record<Place, (row: number) => boolean>> = {
+      group: (row) => group[row] === this.group,
+      none: (row) => group[row] === NOWHERE,
+      new: (row) => Boolean(flags[row] & NEWEST),
+      unsure: (row) => this.isUnsure(row),
+      desk: (row) => this.isUnsure(row),
+    };
+    if (place === "found" || place === "alike") return this.found;
+    const keep = kept[place];
+    return keep ? all.filter(keep) : all;
+  }
+
+  // What is shown
+
+  /** Goes to a place; it is in the address, so that Back and a bookmark lead there. */
+  go(place: Place, value: number | string = ""): void {
+    location.hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }) }).toString();
+  }
+
+  private async read(): Promise<void> {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    const of = asked.get("of") ?? "";
+    this.place = (asked.get("view") as Place | null) ?? "groups";
+    if (this.place === "group") this.group = Number(of);
+    if (this.place === "group" && !this.byId.has(this.group)) this.place = "groups";
+    if (this.place === "alike") this.found = await get<number[]>(`alike/${Number(of)}`);
+    if (this.place === "found") this.found = await get<number[]>(`search?q=${encodeURIComponent(of)}`);
+    this.order = this.place === "unsure" || this.place === "desk" ? "unsure" : this.place === "group" ? "typical" : "file";
+    this.layers = [];
+    this.naming = null;
+    this.selected.clear();
+    this.focus = this.anchor = 0;
+    this.show();
+  }
+
+  /** Lists the rows of the place anew. */
+  show(): void {
+    clearTimeout(this.settling);
+    const { sure } = this.columns;
+    const rows = this.rowsOf(this.place);
+    if (this.place !== "found" && this.place !== "alike" && this.order !== "file") {
+      const sign = this.order === "unsure" ? 1 : -1;
+      rows.sort((a, b) => sign * (sure[a] - sure[b]) || a - b);
+    }
+    this.shown = rows;
+    this.focus = Math.min(this.focus, Math.max(0, rows.length - 1));
+    this.changed();
+  }
+
+  /** What has left its place stays where it was for a moment, so that nothing moves under the pointer. */
+  private settle(): void {
+    clearTimeout(this.settling);
+    this.settling = window.setTimeout(() => this.show(), STAYS_MS);
+  }
+
+  isGone(row: number): boolean {
+    if (this.place === "group") return this.columns.group[row] !== this.group;
+    if (this.place === "none") return this.columns.group[row] !== NOWHERE;
+    return this.place === "unsure" && !this.isUnsure(row);
+  }
+
+  resize(factor: number): void {
+    this.side = Math.min(320, Math.max(SMALLEST, Math.round(this.side * factor)));
+    this.changed();
+  }
+
+  // Selection
+
+  /** Selects one, or from the last one on to this one. */
+  select(index: number, range = false): void {
+    if (range) {
+      const [from, to] = [Math.min(this.anchor, index), Math.max(this.anchor, index)];
+      for (const row of this.shown.slice(from, to + 1)) this.selected.add(row);
+    } else {
+      const row = this.shown[index];
+      if (!this.selected.delete(row)) this.selected.add(row);
+      this.anchor = index;
+    }
+    this.focus = index;
+    this.changed();
+  }
+
+  selectAll(): void {
+    this.selected = new Set(this.shown.filter((row) => !this.isGone(row)));
+    this.say("selected", { n: this.selected.size });
+  }
+
+  choose(id: number): void {
+    if (!this.chosen.delete(id)) this.chosen.add(id);
+    this.changed();
+  }
+
+  clear(): void {
+    this.selected.clear();
+    this.chosen.clear();
+    this.changed();
+  }
+
+  /** What an action is about: the selection, or the photograph that is looked at. */
+  get rows(): number[] {
+    const top = this.top;
+    if (top?.kind === "large") return [this.shown[top.index]];
+    if (this.selected.size) return [...this.selected];
+    return this.place !== "groups" && this.shown.length ? [this.shown[this.focus]] : [];
+  }
+
+  // Layers
+
+  get top(): Layer | undefined {
+    return this.layers.at(-1);
+  }
+
+  open(layer: Layer): void {
+    this.layers.push(layer);
+    this.changed();
+  }
+
+  close(): void {
+    const left = this.layers.pop();
+    if (left?.kind === "large") this.focus = Math.min(left.index, this.shown.length - 1);
+    this.changed();
+  }
+
+  // Corrections
+
+  say(text: Words, values: Record<string, string | number> = {}): void {
+    this.status = t(text, values);
+    this.changed();
+  }
+
+  private async edit(edit: Edit): Promise<boolean> {
+    try {
+      await this.take(await post(edit));
+    } catch (error) {
+      this.status = error instanceof Refused ? error.message : t("lost");
+      await this.take(await get<Summary>("state")).catch(() => undefined);
+      this.show();
+      return false;
+    }
+    this.settle();
+    return true;
+  }
+
+  async move(rows: number[], group: number | null): Promise<void> {
+    this.lastMove = group;
+    if (!(await this.edit({ do: "move", rows, generation: this.summary!.generation, group }))) return;
+    this.selected.clear();
+    this.say(group === null ? "movedOut" : "moved", { n: rows.length, name: this.groupName(group) });
+  }
+
+  async again(): Promise<void> {
+    if (this.lastMove !== null && this.rows.length) await this.move(this.rows, this.lastMove);
+  }
+
+  async gather(rows: number[], name?: string): Promise<void> {
+    const before = new Set(this.byId.keys());
+    const made = name ? { name } : {};
+    if (!(await this.edit({ do: "gather", rows, generation: this.summary!.generation, ...made }))) return;
+    const id = [...this.byId.keys()].find((each) => !before.has(each));
+    this.selected.clear();
+    this.lastMove = id ?? null;
+    this.say("gathered", { n: rows.length, name: this.groupName(id ?? null) });
+  }
+
+  async confirm(rows: number[]): Promise<void> {
+    const placed = rows.filter((row) => this.columns.group[row] !== NOWHERE);
+    if (!placed.length || !(await this.edit({ do: "confirm", rows: placed, generation: this.summary!.generation }))) return;
+    this.selected.clear();
+    this.say("confirmed", { n: placed.length });
+  }
+
+  /** Gives a group a name; one that another group has asks whether the two are one. */
+  async rename(id: number, typed: string): Promise<void> {
+    const name = typed.trim();
+    const same = this.sameName(name);
+    if (!name || name === this.byId.get(id)?.name) return;
+    if (same && same.id !== id) {
+      this.naming = null;
+      this.open({ kind: "merge", ids: [same.id, id] });
+      return;
+    }
+    if (await this.edit({ do: "rename", group: id, name })) this.say("renamed", { name });
+  }
+
+  sameName(name: string): Group | undefined {
+    const folded = name.trim().toLocaleLowerCase();
+    return this.summary!.groups.find((each) => each.name.toLocaleLowerCase() === folded);
+  }
+
+  /** The group after this one that nobody has named. */
+  nextUnnamed(id: number): number | null {
+    const listed = this.groups;
+    const from = listed.findIndex((each) => each.id === id);
+    const later = [...listed.slice(from + 1), ...listed.slice(0, from + 1)].find((each) => !each.named && each.id !== id);
+    return later?.id ?? null;
+  }
+
+  async merge(ids: number[], name: string): Promise<void> {
+    if (!(await this.edit({ do: "merge", groups: ids, name }))) return;
+    this.chosen.clear();
+    const kept = ids.find((id) => this.byId.has(id));
+    if (this.place === "group" && kept !== undefined && kept !== this.group) this.go("group", kept);
+    this.say("merged", { n: ids.length, name });
+  }
+
+  async split(id: number): Promise<void> {
+    if (await this.edit({ do: "split", group: id })) this.say("split", { name: this.groupName(id) });
+  }
+
+  async dissolve(id: number): Promise<void> {
+    const name = this.groupName(id);
+    if (await this.edit({ do: "dissolve", group: id })) this.say("dissolved", { name });
+  }
+
+  async back(forward = false): Promise<void> {
+    const told = forward ? this.summary!.redo : this.summary!.undo;
+    if (!told) return;
+    const text = this.cause(told);
+    if (!(await this.edit({ do: forward ? "redo" : "undo", number: told.number }))) return;
+    this.show();
+    this.say(forward ? "redone" : "undone", { cause: text });
+  }
+
+  cause(told: Told): string {
+    const known = `did.${told.kind}` as Words;
+    return t(known, { n: told.count, name: told.name ?? "" });
+  }
+}

@@ -1,0 +1,156 @@
+/** Photographs as a grid that scrolls: only those that can be seen are there. */
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { SET } from "./api";
+import { Desk } from "./desk";
+import { t } from "./texts";
+
+const GAP = 4;
+const SMALL = 128;
+const SHARP = 320;
+const SETTLED_MS = 120;
+const HELD_MS = 450;
+
+export function Grid({ desk }: { desk: Desk }) {
+  const box = useRef<HTMLDivElement>(null);
+  const inner = useRef<HTMLDivElement>(null);
+  const [view, setView] = useState({ top: 0, width: 0, height: 0 });
+  const [sharp, setSharp] = useState(false);
+  const key = `${desk.place} ${desk.group} ${desk.order}`;
+
+  const look = () => {
+    const element = box.current!;
+    setView({ top: element.scrollTop, width: inner.current!.clientWidth, height: element.clientHeight });
+  };
+  useLayoutEffect(() => {
+    const element = box.current!;
+    const watcher = new ResizeObserver(look);
+    watcher.observe(element);
+    look();
+    return () => watcher.disconnect();
+  }, []);
+  useLayoutEffect(() => box.current!.scrollTo(0, 0), [key]);
+  useEffect(() => {
+    const timer = setTimeout(() => setSharp(true), SETTLED_MS);
+    return () => clearTimeout(timer);
+  }, [view.top]);
+
+  const n = desk.shown.length;
+  const columns = Math.max(view.width < 500 ? 3 : 1, Math.floor((view.width + GAP) / (desk.side + GAP)));
+  const cell = (view.width - GAP * (columns - 1)) / columns;
+  const pitch = cell + GAP;
+  const first = Math.max(0, Math.floor(view.top / pitch) - 1) * columns;
+  const last = Math.min(n, (Math.ceil((view.top + view.height) / pitch) + 1) * columns);
+  const fine = sharp && cell * devicePixelRatio > SMALL ? SHARP : SMALL;
+
+  /** Moves the focus, and the view with it where it would leave it. */
+  const focus = (index: number) => {
+    const element = box.current!;
+    desk.focus = Math.min(n - 1, Math.max(0, index));
+    const top = Math.floor(desk.focus / columns) * pitch;
+    if (top < element.scrollTop) element.scrollTop = top;
+    if (top + pitch > element.scrollTop + element.clientHeight) element.scrollTop = top + pitch - element.clientHeight;
+    look();
+    desk.changed();
+    requestAnimationFrame(() => element.querySelector<HTMLElement>(`[data-index="${desk.focus}"]`)?.focus());
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    const page = Math.max(1, Math.floor(view.height / pitch)) * columns;
+    const steps: Record<string, number> = {
+      ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, PageUp: -page, PageDown: page, Home: -n, End: n,
+    }; // prettier-ignore
+    const step = steps[event.key];
+    if (step !== undefined && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      if (event.shiftKey && !desk.selected.size) desk.anchor = desk.focus;
+      focus(desk.focus + step);
+      if (event.shiftKey) desk.select(desk.focus, true);
+    } else if (event.key === " ") desk.select(desk.focus, event.shiftKey);
+    else if (event.key === "Enter") desk.open({ kind: "large", index: desk.focus, why: false });
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  const cells = [];
+  for (let index = first; index < last && cell > 0; index++) {
+    const left = (index % columns) * pitch;
+    const top = Math.floor(index / columns) * pitch;
+    cells.push(
+      <Cell key={desk.shown[index]} desk={desk} index={index} left={left} top={top} cell={cell} side={fine} />,
+    );
+  }
+  return (
+    <div
+      class="scroll"
+      ref={box}
+      onScroll={() => {
+        setSharp(false);
+        look();
+      }}
+    >
+      {n === 0 && <p class="empty">{t("empty")}</p>}
+      <div
+        class="cells"
+        ref={inner}
+        role="listbox"
+        aria-multiselectable="true"
+        aria-label={t("photos", { n })}
+        style={{ height: `${Math.ceil(n / columns) * pitch}px` }}
+        onKeyDown={onKeyDown}
+      >
+        {cells}
+      </div>
+    </div>
+  );
+}
+
+interface CellProps {
+  desk: Desk;
+  index: number;
+  left: number;
+  top: number;
+  cell: number;
+  side: number;
+}
+
+function Cell({ desk, index, left, top, cell, side }: CellProps) {
+  const row = desk.shown[index];
+  const picked = desk.selected.has(row);
+  const held = useRef(0);
+  const onClick = (event: MouseEvent) => {
+    desk.focus = index;
+    if (event.shiftKey) desk.select(index, true);
+    else if (event.ctrlKey || event.metaKey || desk.selected.size || (event.target as Element).closest(".box")) desk.select(index);
+    else desk.open({ kind: "large", index, why: false });
+  };
+  const onDragStart = (event: DragEvent) => {
+    if (!picked) desk.selected = new Set([row]);
+    event.dataTransfer!.setData("application/x-promptccd", "photos");
+    event.dataTransfer!.effectAllowed = "move";
+    desk.changed();
+  };
+  return (
+    <div
+      class={`cell${picked ? " picked" : ""}${desk.isGone(row) ? " gone" : ""}`}
+      role="option"
+      aria-selected={picked}
+      aria-setsize={desk.shown.length}
+      aria-posinset={index + 1}
+      aria-label={desk.label(row)}
+      title={desk.label(row)}
+      tabIndex={index === desk.focus ? 0 : -1}
+      data-index={index}
+      draggable
+      style={{ left: `${left}px`, top: `${top}px`, width: `${cell}px`, height: `${cell}px` }}
+      onClick={onClick}
+      onDragStart={onDragStart}
+      onTouchStart={() => (held.current = window.setTimeout(() => desk.select(index), HELD_MS))}
+      onTouchEnd={() => clearTimeout(held.current)}
+      onTouchMove={() => clearTimeout(held.current)}
+      onContextMenu={(event) => event.preventDefault()}
+    >
+      <img src={desk.picture(row, side)} alt="" decoding="async" draggable={false} />
+      <span class="box" aria-hidden="true" />
+      {Boolean(desk.columns.flags[row] & SET) && <span class="dot" aria-hidden="true" />}
+      {desk.isUnsure(row) && <span class="query" aria-hidden="true">?</span>}
+    </div>
+  );
+}

@@ -1,0 +1,208 @@
+/** Groups: cards to scan, the list beside the photographs, and a name that is typed in place. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Group } from "./api";
+import { Desk, Filter, GroupOrder, Place } from "./desk";
+import { t, Words } from "./texts";
+
+/** Lets photographs, or other groups, be dropped on a group. */
+function dropsOn(desk: Desk, id: number | null) {
+  return {
+    onDragOver: (event: DragEvent) => {
+      if (event.dataTransfer!.types.includes("application/x-promptccd")) event.preventDefault();
+    },
+    onDrop: (event: DragEvent) => {
+      event.preventDefault();
+      const dropped = event.dataTransfer!.getData("application/x-promptccd");
+      if (dropped === "photos") void desk.move([...desk.selected], id);
+      else if (id !== null && Number(dropped) !== id) desk.open({ kind: "merge", ids: [id, Number(dropped)] });
+    },
+  };
+}
+
+const dragged = (id: number) => ({
+  draggable: true,
+  onDragStart: (event: DragEvent) => event.dataTransfer!.setData("application/x-promptccd", String(id)),
+});
+
+/** A few pictures of a group. */
+export function Cover({ desk, group, most = 4 }: { desk: Desk; group: Group; most?: number }) {
+  const rows = group.cover.slice(0, most);
+  return (
+    <span class={`cover n${rows.length}`} aria-hidden="true">
+      {rows.map((row, place) => (
+        <img key={row} src={desk.picture(row, most > 1 && place === 0 ? 320 : 128)} alt="" loading="lazy" decoding="async" draggable={false} />
+      ))}
+    </span>
+  );
+}
+
+/** The name of a group; a click, or R, lets it be typed. Enter goes on to the next group without one. */
+export function Name({ desk, group }: { desk: Desk; group: Group }) {
+  const field = useRef<HTMLInputElement>(null);
+  const [typed, setTyped] = useState("");
+  const isOpen = desk.naming === group.id;
+  useEffect(() => {
+    if (!isOpen) return;
+    setTyped(group.named ? group.name : "");
+    field.current?.focus();
+    field.current?.select();
+  }, [isOpen]);
+  if (!isOpen)
+    return (
+      <button class={`name${group.named ? "" : " none"}`} title={`${t("rename")} (R)`} dir="auto" onClick={() => ((desk.naming = group.id), desk.changed())}>
+        {group.name}
+      </button>
+    );
+  const leave = () => {
+    if (desk.naming === group.id) desk.naming = null;
+    desk.changed();
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    event.stopPropagation();
+    if (event.isComposing) return;
+    if (event.key === "Escape") leave();
+    if (event.key === "Enter" || event.key === "Tab") {
+      event.preventDefault();
+      const next = desk.place === "groups" ? desk.nextUnnamed(group.id) : null;
+      desk.naming = next;
+      if (event.key === "Enter") void desk.rename(group.id, typed);
+      desk.changed();
+    }
+  };
+  const words = typed.trim().toLocaleLowerCase();
+  const close = (id: number) => (group.near.includes(id) ? group.near.indexOf(id) : 99);
+  const offered = desk.summary!.groups
+    .filter((each) => each.named && each.id !== group.id && each.name.toLocaleLowerCase().includes(words))
+    .sort((a, b) => close(a.id) - close(b.id))
+    .slice(0, 4);
+  return (
+    <span class="naming">
+      <input ref={field} value={typed} dir="auto" maxLength={100} placeholder={t("nameIt")} aria-label={t("nameOf")} onInput={(event) => setTyped(event.currentTarget.value)} onKeyDown={onKeyDown} onBlur={leave} />
+      {offered.length > 0 && (
+        <span class="offers">
+          {offered.map((each) => (
+            <button key={each.id} class="offer" onMouseDown={(event) => (event.preventDefault(), void desk.rename(group.id, each.name))}>
+              <Cover desk={desk} group={each} most={1} />
+              <span dir="auto">{each.name}</span>
+              <small>{each.size}</small>
+            </button>
+          ))}
+        </span>
+      )}
+    </span>
+  );
+}
+
+function Standing({ desk, group }: { desk: Desk; group: Group }) {
+  return (
+    <small class="facts">
+      {t("photos", { n: group.size })}
+      {desk.hasKnown && <> · <span class={`standing ${group.standing}`}>{t(group.standing)}</span></>}
+      {group.unsure > 0 && <> · {t("countUnsure", { n: group.unsure })}</>}
+    </small>
+  );
+}
+
+const GROUP_ORDERS: [GroupOrder, Words][] = [["size", "size"], ["unsure", "unsureFirst"], ["name", "name"], ["id", "id"]]; // prettier-ignore
+const FILTERS: [Filter, Words][] = [["any", "any"], ["unnamed", "unnamed"], ["new", "onlyNew"], ["known", "onlyKnown"]]; // prettier-ignore
+
+/** A choice of one of a few, with its words beside it. */
+export function Choice<T extends string>({ label, value, values, take }: { label: string; value: T; values: [T, Words][]; take: (value: T) => void }) {
+  return (
+    <label class="choice">
+      <span>{label}</span>
+      <select value={value} onChange={(event) => take(event.currentTarget.value as T)}>
+        {values.map(([each, words]) => (
+          <option key={each} value={each}>
+            {t(words)}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+/** All groups as cards. */
+export function Groups({ desk }: { desk: Desk }) {
+  const groups = desk.groups;
+  return (
+    <div class="scroll overview">
+      <div class="tools">
+        <Places desk={desk} />
+        <Choice label={t("sortBy")} value={desk.groupOrder} values={GROUP_ORDERS} take={(each) => ((desk.groupOrder = each), desk.changed())} />
+        <Choice label={t("show")} value={desk.filter} values={FILTERS} take={(each) => ((desk.filter = each), desk.changed())} />
+      </div>
+      {desk.words && (
+        <button class="link" onClick={() => desk.go("found", desk.words)}>
+          {t("searchFiles", { n: groups.length, words: desk.words })}
+        </button>
+      )}
+      <ul class="cards" aria-label={t("groups")}>
+        {groups.map((group) => (
+          <li key={group.id} class={`card${desk.chosen.has(group.id) ? " picked" : ""}`} {...dropsOn(desk, group.id)} {...dragged(group.id)}>
+            <button
+              class="open"
+              aria-label={`${group.name}, ${t("photos", { n: group.size })}`}
+              data-group={group.id}
+              onClick={(event) => (event.ctrlKey || event.metaKey ? desk.choose(group.id) : desk.go("group", group.id))}
+            >
+              <Cover desk={desk} group={group} />
+            </button>
+            <button class="box" role="checkbox" aria-checked={desk.chosen.has(group.id)} aria-label={t("selectGroup", { name: group.name })} onClick={() => desk.choose(group.id)} />
+            <Name desk={desk} group={group} />
+            <Standing desk={desk} group={group} />
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+const PLACES: [Place, Words][] = [["unsure", "unsurePhotos"], ["new", "newPhotos"], ["none", "nonePhotos"], ["all", "allPhotos"]]; // prettier-ignore
+
+/** What is no group and can be looked at as one. */
+function Places({ desk }: { desk: Desk }) {
+  return (
+    <>
+      {PLACES.map(([place, words]) => {
+        const n = desk.count(place);
+        if (!n || (place === "new" && !desk.summary!.stage)) return null;
+        return (
+          <button key={place} class={`place${desk.place === place ? " here" : ""}`} onClick={() => desk.go(place)} {...(place === "none" ? dropsOn(desk, null) : {})}>
+            {t(words)} <small>{n}</small>
+          </button>
+        );
+      })}
+    </>
+  );
+}
+
+/** The groups beside the photographs of one; on a phone a strip above them. */
+export function GroupList({ desk }: { desk: Desk }) {
+  const here = useRef<HTMLLIElement>(null);
+  useEffect(() => here.current?.scrollIntoView({ block: "nearest", inline: "center" }), [desk.group, desk.place]);
+  return (
+    <nav class="list" aria-label={t("groups")}>
+      <div class="places">
+        <button class="place" onClick={() => desk.go("groups")}>
+          ‹ {t("groups")}
+        </button>
+        <Places desk={desk} />
+      </div>
+      <ul>
+        {desk.groups.map((group) => {
+          const isHere = desk.place === "group" && desk.group === group.id;
+          return (
+            <li key={group.id} ref={isHere ? here : undefined} {...dropsOn(desk, group.id)} {...dragged(group.id)}>
+              <button class={isHere ? "here" : ""} aria-current={isHere} onClick={() => desk.go("group", group.id)}>
+                <Cover desk={desk} group={group} most={1} />
+                <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
+                <small>{group.size}</small>
+              </button>
+            </li>
+          );
+        })}
+      </ul>
+    </nav>
+  );
+}

@@ -1,0 +1,255 @@
+/** What lies above the page for a moment: one photograph large, where to move, what to merge, the keys. */
+import { ComponentChildren } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { get, Group, Why } from "./api";
+import { Desk, Layer } from "./desk";
+import { Cover } from "./groups";
+import { percent, t } from "./texts";
+
+function Sheet({ desk, name, label, children }: { desk: Desk; name: string; label: string; children: ComponentChildren }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useLayoutEffect(() => {
+    const before = (dialog.current!.getRootNode() as ShadowRoot).activeElement as HTMLElement | null;
+    dialog.current!.showModal();
+    return () => before?.focus();
+  }, []);
+  return (
+    <dialog
+      ref={dialog}
+      class={name}
+      aria-label={label}
+      onCancel={(event) => (event.preventDefault(), desk.close())}
+      onClick={(event) => event.target === dialog.current && desk.close()}
+    >
+      {children}
+    </dialog>
+  );
+}
+
+export function Top({ desk }: { desk: Desk }) {
+  const top = desk.top;
+  if (!top) return null;
+  const key = `${desk.layers.length} ${top.kind}`;
+  if (top.kind === "large") return <Large key={key} desk={desk} layer={top} />;
+  if (top.kind === "move") return <MoveSheet key={key} desk={desk} rows={top.rows} />;
+  if (top.kind === "merge") return <MergeSheet key={key} desk={desk} ids={top.ids} />;
+  return (
+    <Sheet key={key} desk={desk} name="sheet" label={t("keys")}>
+      <h2>{t("keys")}</h2>
+      <ul class="keys">
+        {t("help").split(" · ").map((line) => (
+          <li key={line}>
+            <kbd>{line.split(": ")[0]}</kbd> {line.split(": ")[1]}
+          </li>
+        ))}
+      </ul>
+      <button onClick={() => desk.close()}>{t("close")}</button>
+    </Sheet>
+  );
+}
+
+/** A photograph as large as it fits; first as it was in the grid, then sharp. */
+export function Photo({ desk, row }: { desk: Desk; row: number }) {
+  const [sharp, setSharp] = useState(-1);
+  useEffect(() => {
+    let current = true;
+    const image = new Image();
+    image.src = desk.picture(row, 1600);
+    void image.decode().then(() => current && setSharp(row), () => undefined);
+    return () => {
+      current = false;
+    };
+  }, [row]);
+  return <img class="photo" src={desk.picture(row, sharp === row ? 1600 : 320)} alt={desk.label(row)} />;
+}
+
+function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "large" }> }) {
+  const row = desk.shown[layer.index];
+  const go = (step: number) => {
+    layer.index = Math.min(desk.shown.length - 1, Math.max(0, layer.index + step));
+    desk.changed();
+  };
+  const touched = useRef(0);
+  const onKeyDown = (event: KeyboardEvent) => {
+    const steps: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, Home: -layer.index, End: desk.shown.length };
+    if (event.key in steps) go(steps[event.key]);
+    else if (event.key === " ") desk.select(layer.index);
+    else return;
+    event.preventDefault();
+  };
+  return (
+    <Sheet desk={desk} name="large" label={desk.label(row)}>
+      <div class="stage" onKeyDown={onKeyDown} tabIndex={-1} autofocus
+        onTouchStart={(event) => (touched.current = event.touches[0].clientX)}
+        onTouchEnd={(event) => {
+          const moved = event.changedTouches[0].clientX - touched.current;
+          if (Math.abs(moved) > 50) go(moved < 0 ? 1 : -1);
+        }}
+      >
+        <Photo desk={desk} row={row} />
+        <button class="step before" aria-label={t("before")} disabled={layer.index === 0} onClick={() => go(-1)}>‹</button>
+        <button class="step after" aria-label={t("after")} disabled={layer.index === desk.shown.length - 1} onClick={() => go(1)}>›</button>
+        <div class="caption">
+          <span class="file" dir="auto">{desk.name(row)}</span>
+          <span dir="auto">{desk.groupName(desk.columns.group[row])}</span>
+          <small>{layer.index + 1} / {desk.shown.length}</small>
+          <Actions desk={desk} />
+          <button onClick={() => desk.close()}>{t("close")}</button>
+        </div>
+      </div>
+      {layer.why && <WhyHere desk={desk} row={row} />}
+    </Sheet>
+  );
+}
+
+/** What can be done with the selection, or with the photograph that is large. */
+export function Actions({ desk }: { desk: Desk }) {
+  return (
+    <>
+      <button title="M" onClick={() => desk.open({ kind: "move", rows: desk.rows })}>{t("moveTo")}</button>
+      <button title="G" onClick={() => void desk.gather(desk.rows)}>{t("newGroup")}</button>
+      <button title="B" onClick={() => void desk.confirm(desk.rows)}>{t("belongs")}</button>
+      <button title="Del" onClick={() => void desk.move(desk.rows, null)}>{t("takeOut")}</button>
+      {desk.rows.length === 1 && (
+        <>
+          <button title="W" onClick={() => showWhy(desk)}>{t("why")}</button>
+          <button title="L" onClick={() => desk.go("alike", desk.rows[0])}>{t("alikeDo")}</button>
+        </>
+      )}
+    </>
+  );
+}
+
+export function showWhy(desk: Desk): void {
+  const top = desk.top;
+  if (top?.kind === "large") top.why = !top.why;
+  else if (desk.rows.length) desk.open({ kind: "large", index: Math.max(0, desk.shown.indexOf(desk.rows[0])), why: true });
+  desk.changed();
+}
+
+/** Why a photograph is where it is, in words and pictures, and where else it could be. */
+function WhyHere({ desk, row }: { desk: Desk; row: number }) {
+  const why = useWhy(row, desk.summary!.revision);
+  if (!why) return <aside class="why" aria-busy="true" />;
+  const name = desk.groupName(why.group);
+  const text = why.group === null ? t("whyNone")
+    : why.set ? t("whySet", { name })
+    : why.sure === null ? t("whyGroup", { name })
+    : t("whySure", { name, sure: percent(why.sure) }); // prettier-ignore
+  return (
+    <aside class="why">
+      <p>{text}</p>
+      {why.like.length > 0 && <p>{t("whyLike")}</p>}
+      <span class="row">
+        {why.like.map((each) => (
+          <img key={each} src={desk.picture(each, 128)} alt={desk.name(each)} />
+        ))}
+      </span>
+      <p>{t("whyOthers")}</p>
+      {why.others.filter((each) => each.id !== why.group).slice(0, 4).map(({ id, like }) => {
+        const group = desk.byId.get(id);
+        return group && (
+          <button key={id} class="offer" onClick={() => void desk.move([row], id)}>
+            <Cover desk={desk} group={group} most={1} />
+            <span dir="auto">{group.name}</span>
+            <small>{t("likeness", { like: like.toFixed(2) })}</small>
+          </button>
+        );
+      })}
+    </aside>
+  );
+}
+
+export function useWhy(row: number, revision: string): Why | null {
+  const [found, setFound] = useState<{ row: number; why: Why } | null>(null);
+  useEffect(() => {
+    let current = true;
+    void get<Why>(`why/${row}`).then((why) => current && setFound({ row, why }));
+    return () => {
+      current = false;
+    };
+  }, [row, revision]);
+  return found?.row === row ? found.why : null;
+}
+
+/** Where photographs go: a group that is typed or pointed at, likest first, or a new one. */
+function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
+  const [typed, setTyped] = useState("");
+  const [at, setAt] = useState(0);
+  const words = typed.trim().toLocaleLowerCase();
+  const near = desk.byId.get(desk.columns.group[rows[0]])?.near ?? [];
+  const far = (group: Group) => (near.includes(group.id) ? near.indexOf(group.id) : 1000 - group.size / 1e6);
+  const exact = desk.sameName(typed);
+  const offered = desk.summary!.groups
+    .filter((each) => each.name.toLocaleLowerCase().includes(words) && !(desk.place === "group" && each.id === desk.group))
+    .sort((a, b) => Number(b === exact) - Number(a === exact) || far(a) - far(b));
+  const take = (id: number | null) => {
+    desk.close();
+    void (id === null ? desk.gather(rows, typed.trim()) : desk.move(rows, id));
+  };
+  const chosen = offered[at]?.id ?? null;
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.isComposing) return;
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      setAt(Math.min(offered.length - (words && !exact ? 0 : 1), Math.max(0, at + (event.key === "ArrowDown" ? 1 : -1))));
+      event.preventDefault();
+    }
+    if (event.key === "Enter" && (chosen !== null || words)) take(chosen);
+  };
+  return (
+    <Sheet desk={desk} name="sheet" label={t("moveTitle", { n: rows.length })}>
+      <h2>{t("moveTitle", { n: rows.length })}</h2>
+      <input autofocus value={typed} dir="auto" maxLength={100} placeholder={t("typeGroup")} aria-label={t("typeGroup")} onInput={(event) => (setTyped(event.currentTarget.value), setAt(0))} onKeyDown={onKeyDown} />
+      <div class="targets">
+        {offered.map((group, index) => (
+          <button key={group.id} class={`offer${index === at ? " here" : ""}`} onClick={() => take(group.id)}>
+            <Cover desk={desk} group={group} most={1} />
+            <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
+            <small>{group.size}</small>
+          </button>
+        ))}
+        {words && !exact && (
+          <button class={`offer${at === offered.length ? " here" : ""}`} onClick={() => take(null)}>
+            {t("newNamed", { name: typed.trim() })}
+          </button>
+        )}
+      </div>
+    </Sheet>
+  );
+}
+
+/** Groups side by side, and the name that they get: by default the one that a person gave, the known, the larger. */
+function MergeSheet({ desk, ids }: { desk: Desk; ids: number[] }) {
+  const groups = ids.flatMap((id) => desk.byId.get(id) ?? []);
+  const rank = (group: Group) => [group.named, group.standing === "known", group.size].map(Number);
+  const best = [...groups].sort((a, b) => rank(b)[0] - rank(a)[0] || rank(b)[1] - rank(a)[1] || b.size - a.size)[0];
+  const [name, setName] = useState(best?.name ?? "");
+  const size = groups.reduce((sum, group) => sum + group.size, 0);
+  const merge = () => {
+    desk.close();
+    void desk.merge(groups.map((group) => group.id), name);
+  };
+  const listed = groups.some((group) => group.name === name);
+  return (
+    <Sheet desk={desk} name="sheet wide" label={t("mergeTitle", { n: groups.length })}>
+      <h2>{t("mergeTitle", { n: groups.length })}</h2>
+      <fieldset class="sides">
+        <legend>{t("mergeName")}</legend>
+        {groups.map((group) => (
+          <label key={group.id} class={`side${group.name === name ? " here" : ""}`}>
+            <Cover desk={desk} group={group} />
+            <span>
+              <input type="radio" name="survivor" checked={group.name === name} onChange={() => setName(group.name)} /> <b dir="auto">{group.name}</b>{" "}
+              <small>{group.size}</small>
+            </span>
+          </label>
+        ))}
+      </fieldset>
+      <input class="wide" value={listed ? "" : name} dir="auto" maxLength={100} placeholder={t("otherName")} aria-label={t("otherName")} onInput={(event) => setName(event.currentTarget.value || best.name)} />
+      <p class="row">
+        <button class="primary" autofocus disabled={groups.length < 2 || !name.trim()} onClick={merge}>{t("mergeDo", { n: size })}</button>
+        <button onClick={() => desk.close()}>{t("close")}</button>
+      </p>
+    </Sheet>
+  );
+}

@@ -1,0 +1,10 @@
+"""The page of one's own machine: a project that several windows and the command line correct at once.
+
+It needs starlette and uvicorn, and no Gradio; what it shows is built from `frontend/`.
+"""
+
+from promptccd.discovery.workbench.corrections import Workbench
+from promptccd.discovery.workbench.routes import build_routes
+from promptccd.discovery.workbench.serving import OpenPage, address_of
+
+__all__ = ["OpenPage", "Workbench", "address_of", "build_routes"]

@@ -1,0 +1,117 @@
+"""The photographs of a project, by row: their names, and pictures of them to look at."""
+
+import hashlib
+import io
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from threading import Lock
+
+from PIL import Image
+
+from promptccd.data.duplicates import THUMBNAIL_SIDE
+from promptccd.data.file_names import display_name
+from promptccd.data.images import decode_image
+from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.sources import inside, read_regular_file
+from promptccd.discovery.project import PICTURES, PROJECT, THUMBS, Packs, files_in
+
+CELL_SIDE, LARGE_SIDE = 320, 1600
+SIDES = (THUMBNAIL_SIDE, CELL_SIDE, LARGE_SIDE)
+_WRITTEN_AT_ONCE = 256  # a pack is written anew for every addition
+_KEPT = 2048  # pictures of CELL_SIDE in memory, some 40 MB
+
+
+class Photos:
+    """Photographs in the order of their files, and where each is.
+
+    A file is read only below the folders that the project was made of, never through a link that leads out of them,
+    and only while it holds what it held then: a project that a stranger made shows nothing else of this machine.
+
+    Args:
+        out: folder of the results.
+        keys: content hashes of the photographs.
+        sources: what the project was made of; folders among them may be read.
+    """
+
+    def __init__(self, out: Path, keys: Iterable[str], sources: Sequence[str]):
+        self._roots = [os.path.realpath(source) for source in sources if os.path.isdir(source)]
+        self._paths = files_in(out / PROJECT)
+        self.keys = sorted(keys, key=lambda key: (key not in self._paths, self._paths.get(key, ""), key))
+        self.names = [self._name(key) for key in self.keys]
+        self.rows = {key: row for row, key in enumerate(self.keys)}
+        self.generation = hashlib.sha256("".join(self.keys).encode()).hexdigest()[:12]
+        self._thumbnails = Packs(out / PROJECT, THUMBS)
+        self._pictures, self._fresh = Packs(out / PROJECT, PICTURES), dict[str, bytes]()
+        self._recent: OrderedDict[str, bytes] = OrderedDict()
+        self._guard = Lock()
+
+    def _name(self, key: str) -> str:
+        path = self._paths.get(key, "")
+        root = next(
+            (root for root in self._roots if path.startswith(f"{root}{os.sep}")), os.path.dirname(path)
+        )
+        return display_name(path.removeprefix(f"{root}{os.sep}")) or key[:12]
+
+    def found(self, words: str) -> list[int]:
+        """Rows of photographs whose file name holds all of these words."""
+        wanted = words.casefold().split()
+        return [row for row, name in enumerate(self.names) if all(word in name.casefold() for word in wanted)]
+
+    def picture(self, row: int, side: int) -> bytes | None:
+        """A picture without metadata of at most so many pixels a side; the small one where the file is gone."""
+        key = self.keys[row]
+        if side == LARGE_SIDE:
+            return self._made(key, side) or self._small(key)
+        return self._small(key) if side == THUMBNAIL_SIDE else self._medium(key)
+
+    def _small(self, key: str) -> bytes | None:
+        with self._guard:
+            kept = self._thumbnails.row(key)
+        return kept or self._made(key, THUMBNAIL_SIDE)
+
+    def _medium(self, key: str) -> bytes | None:
+        with self._guard:
+            kept = self._recent.get(key) or self._fresh.get(key) or self._pictures.row(key)
+        made = kept or self._made(key, CELL_SIDE)
+        if made is None:
+            return self._small(key)
+        with self._guard:
+            self._recent[key] = made
+            self._recent.move_to_end(key)
+            if len(self._recent) > _KEPT:
+                self._recent.popitem(last=False)
+            if kept is None:
+                self._fresh[key] = made
+            if len(self._fresh) >= _WRITTEN_AT_ONCE:
+                self._write()
+        return made
+
+    def close(self) -> None:
+        """Write the pictures that were made."""
+        with self._guard:
+            self._write()
+
+    def _write(self) -> None:
+        self._pictures.add(self._fresh)
+        self._fresh = {}
+
+    def _made(self, key: str, side: int) -> bytes | None:
+        limits = IntakeLimits()
+        try:
+            target = inside(self._paths[key], self._roots)
+            content = read_regular_file(target, limits, ByteBudget(limits, target))
+        except (KeyError, ValueError, SkippedFileError):
+            return None
+        if hashlib.sha256(content).hexdigest() != key:
+            return None
+        image = decode_image(content, max_pixels=limits.max_pixels, enough=2 * side).image
+        return None if image is None else _encoded(image, side)
+
+
+def _encoded(image: Image.Image, side: int) -> bytes:
+    image.thumbnail((side, side), Image.Resampling.BICUBIC, reducing_gap=2.0)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG" if side > CELL_SIDE else "WEBP", quality=85)
+    return buffer.getvalue()

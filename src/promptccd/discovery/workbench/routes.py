@@ -1,0 +1,246 @@
+"""What the page asks for, and who may ask: by its own names, from its own pages, with its cookie."""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from promptccd.data.limits import MIB
+from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, header
+from promptccd.discovery.workbench.corrections import NOWHERE, Workbench, act_of
+from promptccd.discovery.workbench.photos import SIDES
+from promptccd.errors import PromptCCDError
+from promptccd.experiments.pages import csv_text
+
+BODY_BYTES = 4 * MIB  # of a correction: 400,000 rows
+WAITS_S, LOOKS_EVERY_S = 20.0, 0.1  # of a window that asks for what is new
+FOREVER = "private, max-age=31536000, immutable"  # its address changes with the photographs
+KINDS = {".html": "text/html", ".js": "text/javascript", ".txt": "text/plain"}
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Doorkeeper:
+    """ASGI application in front of the routes: refuses foreign names, foreign pages, and who has no token.
+
+    The token is in the address that the terminal shows; the page swaps it for a cookie that no script can read.
+
+    Args:
+        app: what comes next.
+        site: by which names it is asked for.
+        token: the secret.
+        cookie: name of the cookie; ports of one machine share them.
+    """
+
+    def __init__(self, app: App, site: Site, token: str, cookie: str):
+        self._app, self._site, self._token, self._cookie = app, site, token, cookie
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Refuse a request or pass it on."""
+        if scope["type"] != "http":
+            await (self._app(scope, receive, send) if scope["type"] == "lifespan" else _closed(send))
+            return
+        answer = self._refusal(scope)
+        await (self._app if answer is None else answer)(scope, receive, _marked(send))
+
+    def _refusal(self, scope: Message) -> App | None:
+        host, origin = header(scope, b"host"), header(scope, b"origin")
+        if not self._site.has_host(host):
+            return Refusal(421, "This page does not go by that name.").answer()
+        if any(name == b"origin" for name, _ in scope["headers"]) and not self._site.has_origin(origin, host):
+            return Refusal(403, "Other pages may not ask this one.").answer()
+        opens = scope["method"] == "GET" and scope["path"] == "/"
+        if not opens and header(scope, b"sec-fetch-site") not in ("", "same-origin", "none"):
+            return Refusal(403, "Other pages may not ask this one.").answer()
+        if scope["method"] == "POST" and not origin:
+            return Refusal(403, "A correction says which page it comes from.").answer()
+        return self._without_cookie(scope, opens)
+
+    def _without_cookie(self, scope: Message, opens: bool) -> App | None:
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if opens and given and hmac.compare_digest(given.encode(), self._token.encode()):
+            swapped = RedirectResponse("/", 303, {"cache-control": "no-store"})
+            swapped.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
+            return swapped
+        kept = [part.strip().partition("=") for part in header(scope, b"cookie").split(";")]
+        tokens = [value for name, _, value in kept if name == self._cookie]
+        if any(hmac.compare_digest(each.encode(), self._token.encode()) for each in tokens):
+            return None
+        return Refusal(401, "Open the address that promptccd open has printed: it ends in a token.").answer()
+
+
+async def _closed(send: Send) -> None:
+    await send({"type": "websocket.close", "code": 1008})
+
+
+def _marked(send: Send) -> Send:
+    async def marked(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+            message = {**message, "headers": [*message.get("headers", []), *added]}
+        await send(message)
+
+    return marked
+
+
+def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -> App:
+    """The application of a project, for a server on loopback.
+
+    Args:
+        bench: the project.
+        token: who has it may look at the photographs and correct their groups.
+        cookie: name of the cookie that keeps it.
+    """
+    asked = _Answers(bench)
+    routes = [
+        Route("/", asked.bundle),
+        Route("/{name}", asked.bundle, methods=["GET"]),
+        Route("/api/state", asked.state),
+        Route("/api/columns", asked.columns),
+        Route("/api/names", asked.names),
+        Route("/api/search", asked.search),
+        Route("/api/alike/{row:int}", asked.alike),
+        Route("/api/why/{row:int}", asked.why),
+        Route("/api/picture/{generation}/{row:int}/{side:int}", asked.picture),
+        Route("/api/groups.csv", asked.table),
+        Route("/api/edit", asked.edit, methods=["POST"]),
+    ]
+    app = Starlette(routes=routes, exception_handlers={PromptCCDError: _refused})
+    app.router.redirect_slashes = False
+    return Doorkeeper(app, Site.of_machine(), token, cookie)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """What cannot be done, in the words of whoever refuses it; the state has not changed."""
+    return JSONResponse({"error": str(error)}, 409)
+
+
+def _json(value: Any) -> Response:
+    return Response(json.dumps(value), media_type="application/json", headers={"cache-control": "no-store"})
+
+
+class _Answers:
+    """An answer for every route."""
+
+    def __init__(self, bench: Workbench):
+        self._bench = bench
+        folder = files("promptccd.discovery.workbench") / "bundle"
+        self._bundle = {each.name: each.read_bytes() for each in folder.iterdir()}
+
+    async def bundle(self, request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name == "favicon.ico":  # which browsers ask for unasked
+            return Response(status_code=204)
+        kind = KINDS.get(name[name.rfind(".") :], "")
+        if name not in self._bundle or not kind:
+            return Response("There is no such page here.", 404)
+        return Response(self._bundle[name], media_type=kind, headers={"cache-control": "no-cache"})
+
+    async def state(self, request: Request) -> Response:
+        """The groups; with ``since`` once they are others than then, or after a while."""
+        since = request.query_params.get("since")
+        for _ in range(round(WAITS_S / LOOKS_EVERY_S)) if since else ():
+            if await run_in_threadpool(self._bench.refresh) != since or await request.is_disconnected():
+                break
+            await asyncio.sleep(LOOKS_EVERY_S)
+        return _json(await run_in_threadpool(self._bench.summary))
+
+    async def columns(self, request: Request) -> Response:
+        found = await run_in_threadpool(self._bench.columns)
+        content = found.group.astype("<i4").tobytes() + found.sure.tobytes() + found.flags.tobytes()
+        return Response(content, media_type="application/octet-stream", headers={"cache-control": "no-store"})
+
+    async def names(self, request: Request) -> Response:
+        start = _whole(request.query_params.get("from"))
+        return _json(self._bench.photos.names[start : start + 500])
+
+    async def search(self, request: Request) -> Response:
+        return _json(
+            await run_in_threadpool(self._bench.photos.found, request.query_params.get("q", "")[:200])
+        )
+
+    async def alike(self, request: Request) -> Response:
+        return await self._of_row(request, self._bench.alike)
+
+    async def why(self, request: Request) -> Response:
+        return await self._of_row(request, self._bench.why)
+
+    async def _of_row(self, request: Request, tell: Callable[[int], Any]) -> Response:
+        if request.path_params["row"] >= len(self._bench.photos.keys):
+            return Response("There is no such photograph.", 404)
+        return _json(await run_in_threadpool(tell, request.path_params["row"]))
+
+    async def picture(self, request: Request) -> Response:
+        row, side = request.path_params["row"], request.path_params["side"]
+        photos = self._bench.photos
+        if (
+            request.path_params["generation"] != photos.generation
+            or row >= len(photos.keys)
+            or side not in SIDES
+        ):
+            return Response("There is no such photograph.", 404)
+        content = await run_in_threadpool(photos.picture, row, side)
+        if content is None:
+            return Response("This photograph is not where it was.", 404)
+        kind = "png" if content.startswith(b"\x89PNG") else "webp" if content.startswith(b"RIFF") else "jpeg"
+        return Response(content, media_type=f"image/{kind}", headers={"cache-control": FOREVER})
+
+    async def table(self, request: Request) -> Response:
+        """Every photograph with the group it is in, as a table."""
+        content = await run_in_threadpool(_table_of, self._bench)
+        headers = {"content-disposition": 'attachment; filename="groups.csv"', "cache-control": "no-store"}
+        return Response(content, media_type="text/csv", headers=headers)
+
+    async def edit(self, request: Request) -> Response:
+        body = await _body(request)
+        if body is None:
+            return Response(f"A correction is at most {BODY_BYTES} bytes long.", 413)
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            return Response("Expected JSON.", 400)
+        if not isinstance(asked, dict):
+            return Response("Expected an object.", 400)
+        await run_in_threadpool(self._bench.edit, act_of(self._bench, asked))
+        return _json(await run_in_threadpool(self._bench.summary))
+
+
+async def _body(request: Request) -> bytes | None:
+    parts, size = [], 0
+    async for part in request.stream():
+        parts.append(part)
+        size += len(part)
+        if size > BODY_BYTES:
+            return None
+    return b"".join(parts)
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() and len(text) < 10 else 0
+
+
+def _table_of(bench: Workbench) -> str:
+    columns, categories, photos = bench.columns(), bench.registry.categories, bench.photos
+    listed = [
+        {"file": name, "group": group, "name": categories[group].name, "sha256": key}
+        if group != NOWHERE
+        else {"file": name, "group": "", "name": "", "sha256": key}
+        for name, key, group in zip(photos.names, photos.keys, columns.group.tolist(), strict=True)
+    ]
+    return csv_text(["file", "group", "name", "sha256"], listed)

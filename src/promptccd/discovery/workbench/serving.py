@@ -1,0 +1,112 @@
+"""A server for one project on this machine, its address kept where a second command finds it."""
+
+import json
+import os
+import secrets
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from promptccd.discovery.project import PAGE, PROJECT
+from promptccd.discovery.site import listen
+from promptccd.discovery.workbench.corrections import Workbench
+from promptccd.discovery.workbench.routes import build_routes
+from promptccd.errors import RunError
+from promptccd.storage import lock_folder, make_inside, open_to_change, read_file
+
+ADDRESS = "address.json"
+_STARTS_WITHIN_S, _ENDS_WITHIN_S = 60.0, 1
+
+
+class OpenPage:
+    """The page of a project; one process serves it, and any number of windows show it.
+
+    Args:
+        out: folder of the results of a discovery.
+        port: by default the one of last time if it is free, or the first free one from 7860 on.
+
+    Attributes:
+        url: where it is, with the token.
+
+    Raises:
+        RegistryError: there is no project, or it is damaged.
+        RunError: another process serves it.
+        OSError: it cannot listen there.
+    """
+
+    def __init__(self, out: Path, port: int | None = None):
+        self.bench = Workbench(out)
+        self._folder = make_inside(out / PROJECT, PAGE)
+        self._lock = lock_folder(self._folder)
+        self._socket = listen("127.0.0.1", port)
+        token, number = secrets.token_urlsafe(24), self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{number}/?token={token}"
+        _keep(self._folder / ADDRESS, self.url)
+        app: Any = build_routes(self.bench, token, f"promptccd_page_{number}")
+        config = uvicorn.Config(
+            app, http="h11", ws="none", lifespan="off", log_level="error", access_log=False, proxy_headers=False,
+            server_header=False, timeout_graceful_shutdown=_ENDS_WITHIN_S,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="page", daemon=True
+        )
+
+    def start(self) -> None:
+        """Return once it answers.
+
+        Raises:
+            RunError: it did not start.
+        """
+        self._thread.start()
+        deadline = time.monotonic() + _STARTS_WITHIN_S
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise RunError("The server of the page did not start: run the same command again.")
+            time.sleep(0.005)
+
+    def wait(self) -> None:
+        """Until it ends by itself, or Ctrl-C."""
+        while self._thread.is_alive():
+            self._thread.join(0.5)
+
+    def close(self) -> None:
+        """End it; what was corrected is on the disk already."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(_ENDS_WITHIN_S + 10)
+        self._socket.close()
+        self.bench.photos.close()
+        (self._folder / ADDRESS).unlink(missing_ok=True)
+        os.close(self._lock)
+
+
+def address_of(out: Path) -> str | None:
+    """Where the page of a project is, if a process serves it.
+
+    Raises:
+        RunError: a link stands in the way.
+    """
+    folder = out / PROJECT / PAGE
+    if not (folder / ADDRESS).exists():
+        return None
+    try:
+        probe = lock_folder(folder)
+    except RunError:
+        return str(json.loads(read_file(folder / ADDRESS, 1000))["url"])
+    os.close(probe)  # its server was killed
+    return None
+
+
+def _keep(path: Path, url: str) -> None:
+    """Write the address where only this user can read it."""
+    path.unlink(missing_ok=True)
+    descriptor = open_to_change(path)
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.write(descriptor, json.dumps({"url": url}).encode())
+    finally:
+        os.close(descriptor)

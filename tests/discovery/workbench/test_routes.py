@@ -1,0 +1,201 @@
+"""What the page asks its server for, and what the server says to everybody else."""
+
+import csv
+import io
+import json
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from promptccd.discovery import registry_in
+from promptccd.discovery.workbench import OpenPage
+from promptccd.discovery.workbench.photos import LARGE_SIDE
+from tests.discovery.workbench.conftest import EACH, KINDS, Window
+
+N = KINDS * EACH
+
+
+def columns_of(window: Window) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    content = window.ask("/api/columns")[2]
+    return (
+        np.frombuffer(content, "<i4", N),
+        np.frombuffer(content, "u1", N, 4 * N),
+        np.frombuffer(content, "u1", N, 5 * N),
+    )
+
+
+def test_groups_and_photographs_are_those_of_the_project(reader: Window) -> None:
+    told, registry = reader.get("state"), reader.page.bench.registry
+    assert {each["id"]: (each["name"], each["size"]) for each in told["groups"]} == {
+        each.id: (each.name, each.size) for each in registry.active
+    }
+    assert (told["photos"], told["undo"], told["redo"]) == (N, None, None)
+    group, sure, _ = columns_of(reader)
+    names = reader.get("names?from=0")
+    assert sorted(names) == names
+    assert len(names) == N
+    for each in told["groups"]:
+        assert (group == each["id"]).sum() == each["size"]
+        assert set(group[each["cover"]]) == {each["id"]}
+        assert each["id"] not in each["near"]
+    assert sure.max() <= 255
+    assert reader.get("search?q=1-0+PNG") == [row for row, name in enumerate(names) if "1-0" in name]
+
+
+def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage, project: Path) -> None:
+    generation = window.get("state")["generation"]
+    for side in (128, 320, LARGE_SIDE):
+        status, headers, content = window.ask(f"/api/picture/{generation}/3/{side}")
+        assert (status, headers["content-type"].partition("/")[0]) == (200, "image")
+        assert max(Image.open(io.BytesIO(content)).size) <= side
+    for path in (f"{generation}/3/129", f"{generation}/{N}/128", "0123456789ab/3/128"):
+        assert window.ask(f"/api/picture/{path}")[0] == 404
+    page.bench.photos.close()
+    assert list((project / ".promptccd/pictures").glob("*.safetensors"))
+
+
+def test_why_names_what_is_like_it_and_what_else_it_could_be(reader: Window) -> None:
+    group, _, _ = columns_of(reader)
+    why = reader.get("why/5")
+    assert (why["group"], why["set"]) == (group[5], False)
+    assert set(group[why["like"]]) == {group[5]}
+    likeness = [each["like"] for each in why["others"]]
+    assert likeness == sorted(likeness, reverse=True)
+    assert {each["id"] for each in why["others"]} == set(group.tolist())
+    assert reader.get("alike/5")[0] == 5
+    assert reader.ask(f"/api/why/{N}")[0] == 404
+
+
+def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, project: Path) -> None:
+    state = window.get("state")
+    generation, first, second = state["generation"], *[each["id"] for each in state["groups"][:2]]
+    group, _, _ = columns_of(window)
+    here = np.flatnonzero(group == first).tolist()
+    edits = [
+        {"do": "rename", "group": first, "name": "heron"},
+        {"do": "move", "rows": here[:2], "generation": generation, "group": second},
+        {"do": "confirm", "rows": here[2:4], "generation": generation},
+        {"do": "move", "rows": here[4:5], "generation": generation, "group": None},
+        {"do": "gather", "rows": [here[0], here[4]], "generation": generation, "name": "odd ones"},
+        {"do": "split", "group": second},
+        {"do": "merge", "groups": [first, second], "name": "egret"},
+        {"do": "dissolve", "group": state["groups"][2]["id"]},
+    ]
+    states = [registry_in(project).state_hash()]
+    for edit in edits:
+        status, told = window.do(**edit)
+        assert status == 200, told
+        states.append(registry_in(project).state_hash())
+        assert told["undo"]["kind"] == {"dissolve": "not_a_category"}.get(edit["do"], edit["do"])
+    assert len(set(states)) == len(states)
+    for state_then in reversed(states[:-1]):
+        assert window.do(do="undo", number=window.get("state")["undo"]["number"])[0] == 200
+        assert registry_in(project).state_hash() == state_then
+    for state_then in states[1:]:
+        assert window.do(do="redo", number=window.get("state")["redo"]["number"])[0] == 200
+        assert registry_in(project).state_hash() == state_then
+    rows = list(csv.DictReader(io.StringIO(window.ask("/api/groups.csv")[2].decode())))
+    registry = registry_in(project)
+    assert {each["sha256"]: each["group"] for each in rows} == {
+        key: str(registry.members.get(key, "")) for key in registry.images
+    }
+
+
+REFUSED = {
+    "a name that is taken": ({"do": "rename", "group": 0, "name": "discovered 1"}, "called 'discovered 1' already"),
+    "a group that is not there": ({"do": "rename", "group": 99, "name": "x"}, "no category 99"),
+    "nothing selected": ({"do": "move", "rows": [], "group": 1}, "select images first"),
+    "a row too many": ({"do": "move", "rows": [N], "group": 1}, f"There are {N} photographs"),
+    "a row that is no number": ({"do": "move", "rows": [True], "group": 1}, "Expected rows"),
+    "other photographs": ({"do": "move", "rows": [1], "group": 1, "generation": "old"}, "load the page again"),
+    "an undo of something else": ({"do": "undo", "number": 7}, "Something else was corrected"),
+    "an unknown action": ({"do": "delete"}, "Expected one of rename"),
+    "no action": ({}, "Expected one of rename"),
+    "a path for a name": ({"do": "rename", "group": 0, "name": 7}, "Expected name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_done_is_said_and_changes_nothing(reader: Window, case: str) -> None:
+    edit, reason = REFUSED[case]
+    before = reader.page.bench.registry.state_hash()
+    status, told = reader.do(**{"generation": reader.get("state")["generation"], **edit})
+    assert (status, reason in told["error"]) == (409, True), told
+    assert reader.page.bench.registry.state_hash() == before
+
+
+HOSTILE = {
+    "a foreign name": ({"Host": "evil.example"}, 421),
+    "an address that is not this machine's": ({"Host": "192.0.2.1:80"}, 421),
+    "a foreign origin": ({"Origin": "http://evil.example"}, 403),
+    "another port of this machine": ({"Origin": "http://127.0.0.1:1"}, 403),
+    "no origin at all": ({"Origin": "null"}, 403),
+    "a picture in a foreign page": ({"Sec_Fetch_Site": "cross-site"}, 403),
+    "a page on another port": ({"Sec_Fetch_Site": "same-site"}, 403),
+    "no cookie": ({"cookie": ""}, 401),
+    "a wrong cookie": ({"cookie": "promptccd_page=x"}, 401),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("path", ["/api/state", "/api/picture/0/0/128", "/desk.js", "/api/edit"])
+def test_strangers_are_turned_away(reader: Window, case: str, path: str) -> None:
+    sent, expected = HOSTILE[case]
+    before = reader.page.bench.registry.state_hash()
+    body = {"do": "rename", "group": 0, "name": "taken"} if path == "/api/edit" else None
+    status, headers, _ = reader.ask(path, body, **sent)
+    assert status == expected
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert not any(name.startswith("access-control-") for name in headers)
+    assert reader.page.bench.registry.state_hash() == before
+
+
+def test_who_corrects_says_from_where_and_with_the_right_token(reader: Window) -> None:
+    body = json.dumps({"do": "rename", "group": 0, "name": "x"}).encode()
+    connection = socket.create_connection(reader.place.split(":"))
+    head = f"POST /api/edit HTTP/1.1\r\nHost: {reader.place}\r\nCookie: {reader.cookie}\r\n"
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    assert b" 403 " in connection.recv(1000).partition(b"\r\n")[0]
+    connection.close()
+    assert reader.ask("/?token=wrong", cookie="")[0] == 401
+    status, headers, _ = reader.ask("/", cookie="")
+    assert (status, "set-cookie" in headers) == (401, False)
+    assert reader.cookie.partition("=")[2] not in reader.ask("/")[2].decode()
+
+
+PATHS = [
+    "/../../etc/passwd", "/..%2f..%2fetc%2fpasswd", "/%2e%2e/project.json", "//etc/passwd", "/.promptccd/project.json",
+    "/api/../desk.ts", "/api/picture/../../0/128", "/desk.js/", "/desk.js%00", "/api/names?from=-1x", "/__init__.py",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_path_leads_anywhere(reader: Window, path: str) -> None:
+    status, _, content = reader.ask(path)
+    assert status == 404 or json.loads(content) == reader.get("names?from=0")
+    assert b"root:" not in content
+
+
+def test_bodies_are_bounded_and_methods_few(reader: Window) -> None:
+    assert reader.ask("/api/edit", b"x" * (4 * 2**20 + 1))[0] == 413
+    for body in (b"{", b"[]", b"[" * 100_000, b""):
+        assert reader.ask("/api/edit", body)[0] in (400, 409)
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        assert reader.ask("/api/state", method=method)[0] == 405
+
+
+def test_the_page_asks_nobody_else_and_runs_no_inline_script(reader: Window) -> None:
+    status, headers, page = reader.ask("/")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    policy = headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert page.count(b"<script") == page.count(b'<script type="module" src="/desk.js"></script>') == 1
+    script = reader.ask("/desk.js")[2].decode()
+    assert "eval(" not in script
+    assert "Function(" not in script
+    hosts = {part.split("/")[0] for part in script.split("://")[1:]}
+    assert hosts <= {"www.w3.org"}, hosts  # the names of XML, which nothing is fetched from
