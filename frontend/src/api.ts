@@ -72,5 +72,8 @@ export async function getColumns(): Promise<Columns> {
   };
 }
 
+/** Where every photograph lies on the map: x and y of each in 0..1, or NaN. */
+export const getPlaces = async (): Promise<Float32Array> => new Float32Array(await (await asked("/api/map")).arrayBuffer());
+
 export const post = async (edit: Edit): Promise<Summary> =>
   (await asked("/api/edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Summary>;

@@ -4,11 +4,12 @@ import { Desk, Order } from "./desk";
 import { Grid } from "./grid";
 import { Choice, Cover, GroupList, Groups, Name } from "./groups";
 import { Actions, Photo, showWhy, Top, useWhy } from "./layers";
+import { PhotoMap } from "./map";
 import { t, Words } from "./texts";
 
 export function App({ desk }: { desk: Desk }) {
   if (!desk.summary) return <p class="empty">{desk.lost ? t("lost") : t("loading")}</p>;
-  const inGrid = desk.place !== "groups" && desk.place !== "desk";
+  const inGrid = !["groups", "desk", "map"].includes(desk.place);
   return (
     <>
       <Bar desk={desk} />
@@ -16,14 +17,15 @@ export function App({ desk }: { desk: Desk }) {
         {inGrid && <GroupList desk={desk} />}
         {desk.place === "groups" && <Groups desk={desk} />}
         {desk.place === "desk" && <Quick desk={desk} />}
+        {desk.place === "map" && <PhotoMap desk={desk} />}
         {inGrid && (
           <section class="photos">
             <Head desk={desk} />
             <Grid desk={desk} />
           </section>
         )}
+        <Selection desk={desk} />
       </main>
-      <Selection desk={desk} />
       <p class={`status${desk.lost ? " lost" : ""}`} role="status" aria-label={t("status")}>
         {desk.lost ? t("lost") : desk.status}
       </p>
@@ -56,6 +58,7 @@ function Bar({ desk }: { desk: Desk }) {
           if (event.key === "Escape") event.currentTarget.blur();
         }}
       />
+      <button class={desk.place === "map" ? "here" : ""} onClick={() => desk.go("map")}>{t("map")}</button>
       {unsure > 0 && <button class={desk.place === "desk" ? "here" : ""} onClick={() => desk.go("desk")}>{t("quick")}</button>}
       <button disabled={!undo} title={undo ? t("undoWhat", { cause: desk.cause(undo) }) : t("undo")} onClick={() => void desk.back()}>
         {t("undo")}
@@ -86,7 +89,7 @@ function Head({ desk }: { desk: Desk }) {
         {group && group.size > 1 && <button onClick={() => void desk.split(group.id)}>{t("splitDo")}</button>}
         {group && group.standing !== "known" && <button onClick={() => void desk.dissolve(group.id)}>{t("dissolveDo")}</button>}
         <button onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
-        <Choice label={t("sortBy")} value={desk.order} values={ORDERS} take={(each) => ((desk.order = each), desk.show())} />
+        {!desk.isRanked && <Choice label={t("sortBy")} value={desk.order} values={ORDERS} take={(each) => ((desk.order = each), desk.show())} />}
         <span class="sizes">
           <button aria-label={t("smaller")} onClick={() => desk.resize(1 / 1.3)}>−</button>
           <button aria-label={t("larger")} onClick={() => desk.resize(1.3)}>+</button>

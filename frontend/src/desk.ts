@@ -2,7 +2,7 @@
 import { Columns, Edit, get, getColumns, Group, NEWEST, NOWHERE, post, Refused, SET, Summary, Told } from "./api";
 import { t, Words } from "./texts";
 
-export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk";
+export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "map";
 export type Order = "typical" | "unsure" | "file";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
@@ -35,6 +35,7 @@ export class Desk {
   focus = 0;
   anchor = 0;
   naming: number | null = null;
+  refocus = false;
   layers: Layer[] = [];
   status = "";
   lost = false;
@@ -145,6 +146,11 @@ export class Desk {
     return kept.sort(orders[this.groupOrder]);
   }
 
+  /** Whether the server has said which photographs these are, and in which order. */
+  get isRanked(): boolean {
+    return this.place === "found" || this.place === "alike";
+  }
+
   private rowsOf(place: Place): number[] {
     const { group, flags } = this.columns;
     const all = [...group.keys()];
@@ -155,7 +161,7 @@ export class Desk {
       unsure: (row) => this.isUnsure(row),
       desk: (row) => this.isUnsure(row),
     };
-    if (place === "found" || place === "alike") return this.found;
+    if (this.isRanked && place === this.place) return this.found;
     const keep = kept[place];
     return keep ? all.filter(keep) : all;
   }
@@ -188,7 +194,7 @@ export class Desk {
     clearTimeout(this.settling);
     const { sure } = this.columns;
     const rows = this.rowsOf(this.place);
-    if (this.place !== "found" && this.place !== "alike" && this.order !== "file") {
+    if (!this.isRanked && this.order !== "file") {
       const sign = this.order === "unsure" ? 1 : -1;
       rows.sort((a, b) => sign * (sure[a] - sure[b]) || a - b);
     }
@@ -251,7 +257,7 @@ export class Desk {
     const top = this.top;
     if (top?.kind === "large") return [this.shown[top.index]];
     if (this.selected.size) return [...this.selected];
-    return this.place !== "groups" && this.shown.length ? [this.shown[this.focus]] : [];
+    return this.place !== "groups" && this.place !== "map" && this.shown.length ? [this.shown[this.focus]] : [];
   }
 
   // Layers
@@ -267,7 +273,10 @@ export class Desk {
 
   close(): void {
     const left = this.layers.pop();
-    if (left?.kind === "large") this.focus = Math.min(left.index, this.shown.length - 1);
+    if (left?.kind === "large") {
+      this.focus = Math.min(left.index, this.shown.length - 1);
+      this.refocus = true;
+    }
     this.changed();
   }
 

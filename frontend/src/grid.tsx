@@ -53,6 +53,16 @@ export function Grid({ desk }: { desk: Desk }) {
     desk.changed();
     requestAnimationFrame(() => element.querySelector<HTMLElement>(`[data-index="${desk.focus}"]`)?.focus());
   };
+  const held = useRef(false); // whether the focus is on a photograph, even if that has just left
+  useEffect(() => {
+    const isLost = held.current && !(box.current!.getRootNode() as ShadowRoot).activeElement && !desk.top;
+    if (!isLost && !desk.refocus) return;
+    desk.refocus = held.current = false; // once: what cannot be focused now is not tried for ever
+    const element = box.current!;
+    const top = Math.floor(desk.focus / columns) * pitch;
+    if (top < element.scrollTop || top + pitch > element.scrollTop + element.clientHeight) element.scrollTop = top;
+    element.querySelector<HTMLElement>(`[data-index="${desk.focus}"]`)?.focus();
+  });
   const onKeyDown = (event: KeyboardEvent) => {
     const page = Math.max(1, Math.floor(view.height / pitch)) * columns;
     const steps: Record<string, number> = {
@@ -95,6 +105,8 @@ export function Grid({ desk }: { desk: Desk }) {
         aria-label={t("photos", { n })}
         style={{ height: `${Math.ceil(n / columns) * pitch}px` }}
         onKeyDown={onKeyDown}
+        onFocusIn={() => (held.current = true)}
+        onFocusOut={(event) => (held.current = !event.relatedTarget)}
       >
         {cells}
       </div>

@@ -1,5 +1,5 @@
 /** Groups: cards to scan, the list beside the photographs, and a name that is typed in place. */
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Group } from "./api";
 import { Desk, Filter, GroupOrder, Place } from "./desk";
 import { t, Words } from "./texts";
@@ -38,21 +38,21 @@ export function Cover({ desk, group, most = 4 }: { desk: Desk; group: Group; mos
 
 /** The name of a group; a click, or R, lets it be typed. Enter goes on to the next group without one. */
 export function Name({ desk, group }: { desk: Desk; group: Group }) {
-  const field = useRef<HTMLInputElement>(null);
-  const [typed, setTyped] = useState("");
-  const isOpen = desk.naming === group.id;
-  useEffect(() => {
-    if (!isOpen) return;
-    setTyped(group.named ? group.name : "");
-    field.current?.focus();
-    field.current?.select();
-  }, [isOpen]);
-  if (!isOpen)
-    return (
-      <button class={`name${group.named ? "" : " none"}`} title={`${t("rename")} (R)`} dir="auto" onClick={() => ((desk.naming = group.id), desk.changed())}>
+  if (desk.naming === group.id) return <NameField key={group.id} desk={desk} group={group} />;
+  return (
+    <button class={`name${group.named ? "" : " none"}`} title={`${t("rename")} (R)`} dir="auto" onClick={() => ((desk.naming = group.id), desk.changed())}>
         {group.name}
       </button>
-    );
+  );
+}
+
+function NameField({ desk, group }: { desk: Desk; group: Group }) {
+  const field = useRef<HTMLInputElement>(null);
+  const [typed, setTyped] = useState(group.named ? group.name : "");
+  useLayoutEffect(() => {
+    field.current!.focus(); // at once: the next key is the first letter
+    field.current!.select();
+  }, []);
   const leave = () => {
     if (desk.naming === group.id) desk.naming = null;
     desk.changed();
@@ -111,7 +111,7 @@ export function Choice<T extends string>({ label, value, values, take }: { label
   return (
     <label class="choice">
       <span>{label}</span>
-      <select value={value} onChange={(event) => take(event.currentTarget.value as T)}>
+      <select aria-label={label} value={value} onChange={(event) => take(event.currentTarget.value as T)}>
         {values.map(([each, words]) => (
           <option key={each} value={each}>
             {t(words)}

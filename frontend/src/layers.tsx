@@ -9,9 +9,9 @@ import { percent, t } from "./texts";
 function Sheet({ desk, name, label, children }: { desk: Desk; name: string; label: string; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => {
-    const before = (dialog.current!.getRootNode() as ShadowRoot).activeElement as HTMLElement | null;
-    dialog.current!.showModal();
-    return () => before?.focus();
+    const element = dialog.current!;
+    element.showModal();
+    return () => element.close(); // which gives the focus back
   }, []);
   return (
     <dialog

@@ -3,7 +3,7 @@
 ``project.json`` says what all was made with. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl`` hold the
 categories and every correction, ``before`` those from before the newest stage. ``files.jsonl`` says of every file that
 was read what it holds, by its size and time, so that it need not be opened again. It, ``features`` and ``thumbs`` are
-made again where they are lost or damaged, and so are the ``pictures`` of the page that `open` serves.
+made again where they are lost or damaged, as are ``pictures`` and ``layout.bin`` of the page of `open`.
 """
 
 import base64

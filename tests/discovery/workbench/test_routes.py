@@ -69,6 +69,18 @@ def test_why_names_what_is_like_it_and_what_else_it_could_be(reader: Window) -> 
     assert reader.ask(f"/api/why/{N}")[0] == 404
 
 
+def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPage, project: Path) -> None:
+    places = np.frombuffer(window.ask("/api/map")[2], "<f4").reshape(N, 2)
+    assert np.isfinite(places).all()
+    assert (places.min(), places.max()) == (0, 1)
+    near = np.linalg.norm(places[:, None] - places[None], axis=2).argsort(axis=1)[:, 1]
+    group, _, _ = columns_of(window)
+    assert (group == group[near]).mean() > 0.5
+    written = (project / ".promptccd/layout.bin").stat().st_mtime_ns
+    assert np.array_equal(page.bench.layout(), places)
+    assert (project / ".promptccd/layout.bin").stat().st_mtime_ns == written
+
+
 def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, project: Path) -> None:
     state = window.get("state")
     generation, first, second = state["generation"], *[each["id"] for each in state["groups"][:2]]

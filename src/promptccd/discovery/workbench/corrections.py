@@ -20,8 +20,10 @@ from promptccd.discovery.feature_edits import (
     move_images,
     split_category,
 )
+from promptccd.discovery.page import FEWEST_ON_MAP
 from promptccd.discovery.project import PROJECT, open_project
 from promptccd.discovery.registry_edits import OTHERS_TAKE_S, correct
+from promptccd.discovery.workbench.layout import keep_layout, kept_layout, lay_out
 from promptccd.discovery.workbench.photos import Photos
 from promptccd.errors import RegistryError
 from promptccd.models import Assignment
@@ -86,15 +88,19 @@ class Workbench:
     Raises:
         RegistryError: it holds none, or it is damaged.
         RunError: it is not said what it was made of.
+
+    Attributes:
+        closing: whether nobody need wait for what is new any more.
     """
 
     def __init__(self, out: Path):
+        self.closing = False
         if not has_registry(out / PROJECT):
             raise RegistryError(
                 f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
             )
         self.out, self._project = out, open_project(out)
-        self._guard = threading.RLock()
+        self._guard, self._laying = threading.RLock(), threading.Lock()
         self._features: tuple[dict[str, int], Tensor] | None = None
         self._columns: Columns | None = None
         self._stamp, self.journal = self._stamped(), Journal(self._project)
@@ -282,6 +288,20 @@ class Workbench:
                 {"id": found.ids[each], "like": round(float(likeness[each]), 3)} for each in order
             ]
         return told
+
+    def layout(self) -> np.ndarray:
+        """Where every photograph lies on the map ``(N, 2)`` float32; not a number where it has no features."""
+        photos = self.photos
+        with self._laying:  # once, however many windows ask
+            kept = kept_layout(self._project, photos.generation, len(photos.keys))
+            if kept is not None:
+                return kept
+            keys, features = self.features_of(photos.keys)
+            places = np.full((len(photos.keys), 2), np.nan, dtype=np.float32)
+            if len(keys) >= FEWEST_ON_MAP:
+                places[[photos.rows[key] for key in keys]] = lay_out(features)
+            keep_layout(self._project, photos.generation, places)
+            return places
 
     def summary(self) -> dict[str, Any]:
         """The groups and what can be taken back: all that a window shows besides single photographs."""

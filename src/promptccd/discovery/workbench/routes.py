@@ -113,6 +113,7 @@ def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -
         Route("/{name}", asked.bundle, methods=["GET"]),
         Route("/api/state", asked.state),
         Route("/api/columns", asked.columns),
+        Route("/api/map", asked.map),
         Route("/api/names", asked.names),
         Route("/api/search", asked.search),
         Route("/api/alike/{row:int}", asked.alike),
@@ -156,7 +157,9 @@ class _Answers:
         """The groups; with ``since`` once they are others than then, or after a while."""
         since = request.query_params.get("since")
         for _ in range(round(WAITS_S / LOOKS_EVERY_S)) if since else ():
-            if await run_in_threadpool(self._bench.refresh) != since or await request.is_disconnected():
+            if self._bench.closing or await request.is_disconnected():
+                break
+            if await run_in_threadpool(self._bench.refresh) != since:
                 break
             await asyncio.sleep(LOOKS_EVERY_S)
         return _json(await run_in_threadpool(self._bench.summary))
@@ -165,6 +168,10 @@ class _Answers:
         found = await run_in_threadpool(self._bench.columns)
         content = found.group.astype("<i4").tobytes() + found.sure.tobytes() + found.flags.tobytes()
         return Response(content, media_type="application/octet-stream", headers={"cache-control": "no-store"})
+
+    async def map(self, request: Request) -> Response:
+        places = await run_in_threadpool(self._bench.layout)
+        return Response(places.astype("<f4").tobytes(), media_type="application/octet-stream")
 
     async def names(self, request: Request) -> Response:
         start = _whole(request.query_params.get("from"))

@@ -74,8 +74,10 @@ class OpenPage:
             self._thread.join(0.5)
 
     def close(self) -> None:
-        """End it; what was corrected is on the disk already."""
-        self._server.should_exit = True
+        """End it, once; what was corrected is on the disk already."""
+        if self.bench.closing:
+            return
+        self.bench.closing = self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join(_ENDS_WITHIN_S + 10)
         self._socket.close()

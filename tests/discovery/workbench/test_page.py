@@ -1,0 +1,281 @@
+"""The page in a browser: the jobs of people who sort photographs, by mouse and by keyboard, and what they cost."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from promptccd.discovery import registry_in
+from promptccd.discovery.registry_edits import correct, edit_registry
+from promptccd.discovery.workbench import OpenPage
+from promptccd.registry import Rename
+from tests.browsing import Visit, watch
+from tests.discovery.workbench.conftest import EACH, KINDS
+
+pytestmark = pytest.mark.slow
+
+WIDE, PHONE = (1280, 860), (390, 844)
+
+
+class Person:
+    """Somebody at the page, who counts what they do.
+
+    Attributes:
+        actions: clicks, keys, drags and typed names so far.
+    """
+
+    def __init__(self, visit: Visit):
+        self.visit, self.page, self.actions = visit, visit.page, 0
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+            self.actions += 1
+            self.page.wait_for_timeout(60)
+
+    def click(self, place: str, nth: int = 0, **options: object) -> None:
+        self.page.locator(place).nth(nth).click(**options)
+        self.actions += 1
+
+    def type(self, name: str) -> None:
+        self.page.keyboard.type(name)
+        self.press("Enter")  # a typed name is one action
+
+    def said(self, text: str) -> None:
+        self.page.locator(".status").filter(has_text=re.compile(text)).wait_for(timeout=5000)
+
+    def go(self, where: str) -> None:
+        """Not an action of the job: where it begins."""
+        self.page.evaluate(f"location.hash = {where!r}")
+        self.page.wait_for_timeout(400)
+        self.actions = 0
+
+
+@pytest.fixture(params=[WIDE, PHONE], ids=["desktop", "phone"])
+def person(request: pytest.FixtureRequest, browser: Browser, page: OpenPage) -> Iterator[Person]:
+    width, height = request.param
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        has_touch=request.param == PHONE,
+        is_mobile=request.param == PHONE,
+    )
+    visit = watch(context.new_page())
+    violations: list[str] = []
+    visit.page.expose_function("violated", lambda directive: violations.append(directive))
+    visit.page.add_init_script(
+        "document.addEventListener('securitypolicyviolation', e => violated(e.violatedDirective))"
+    )
+    visit.page.goto(page.url)
+    visit.page.locator(".card img").first.wait_for()
+    yield Person(visit)
+    assert (visit.complaints, visit.foreign_requests, violations) == ([], [], [])
+    context.close()
+
+
+def sizes(project: Path) -> dict[str, int]:
+    return {each.name: each.size for each in registry_in(project).active}
+
+
+def test_name_groups_in_place_and_go_on_to_the_next(person: Person, project: Path) -> None:
+    person.page.locator(".card .name").first.click()
+    person.actions = 0
+    for name in ("heron", "egret", "gull"):
+        person.type(name)
+        person.said(f"Now called “{name}”")
+    assert person.actions <= 2 * 3
+    assert {"heron", "egret", "gull"} < sizes(project).keys()
+
+
+def test_a_name_that_is_there_asks_whether_the_two_are_one(person: Person, project: Path) -> None:
+    person.page.locator(".card .name").first.click()
+    person.type("heron")
+    person.said("Now called")
+    person.type("Heron")  # the next group, in other letters
+    person.page.locator("dialog[open] .side").nth(1).wait_for()
+    person.press("Enter")
+    person.said("Merged 2 groups as “heron”")
+    assert sizes(project)["heron"] > EACH
+    person.press("Control+z")
+    person.said("Taken back: merged")
+    assert len(sizes(project)) == KINDS
+
+
+def test_merge_groups_and_choose_the_name(person: Person, project: Path) -> None:
+    for nth in range(3):
+        person.click(".card .box", nth, force=True)
+    person.press("m")
+    person.page.locator("dialog[open] input[type=radio]").nth(1).check()
+    person.actions += 1
+    person.click("dialog[open] .primary")
+    person.said("Merged 3 groups")
+    assert person.actions <= 7
+    assert len(sizes(project)) == KINDS - 2
+
+
+def first_group(person: Person, project: Path) -> tuple[int, int]:
+    """Opens the largest group; its number and its size."""
+    largest = max(registry_in(project).active, key=lambda each: (each.size, -each.id))
+    person.go(f"view=group&of={largest.id}")
+    person.page.locator(".cell img").first.wait_for()
+    return largest.id, largest.size
+
+
+def test_move_a_range_by_keyboard_alone(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    person.page.locator(".cell").first.focus()
+    person.press("Space", "Shift+End")  # all of them
+    person.press("Shift+Home")
+    person.press("Escape", "Space", "Shift+ArrowRight")
+    selected = person.page.locator(".cell.picked").count()
+    assert selected == 2
+    person.press("m")
+    person.page.locator("dialog[open]").wait_for()
+    person.press("Enter")
+    person.said("Moved 2 to")
+    assert registry_in(project).category(number).size == size - 2
+    person.press("Control+z")
+    person.said("Taken back: moved 2")
+    assert registry_in(project).category(number).size == size
+
+
+def test_move_a_range_by_mouse(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    if person.page.viewport_size["width"] < 700:
+        pytest.skip("a phone has no Shift")
+    person.click(".cell", 0, modifiers=["Control"])
+    person.click(".cell", size - 2, modifiers=["Shift"])
+    person.press("m")
+    person.type("odd ones")
+    person.said("the group “odd ones”")
+    assert person.actions <= 5
+    assert sizes(project)["odd ones"] == size - 1
+    assert registry_in(project).category(number).size == 1
+
+
+def test_drag_photographs_onto_a_group(person: Person, project: Path) -> None:
+    number, size = first_group(person, project)
+    if person.page.viewport_size["width"] < 700:
+        pytest.skip("dragging is for a mouse")
+    person.page.locator(".cell").nth(2).drag_to(person.page.locator(".list li").nth(2))
+    person.said("Moved 1 to")
+    assert registry_in(project).category(number).size == size - 1
+
+
+def test_see_one_large_and_go_on(person: Person, project: Path) -> None:
+    first_group(person, project)
+    person.click(".cell", 1)
+    photo = person.page.locator("dialog[open] .photo")
+    photo.wait_for()
+    assert person.actions == 1
+    before = photo.get_attribute("alt")
+    person.press("ArrowRight")
+    assert photo.get_attribute("alt") != before
+    person.press("w")
+    person.page.locator(".why", has_text="The grouping put it into").wait_for()
+    person.press("b")
+    person.said("belongs where it is")
+    person.page.locator(".why", has_text="You, or somebody before you").wait_for()
+    person.press("Escape")
+    assert (
+        person.page.evaluate(
+            "document.querySelector('promptccd-desk').shadowRoot.activeElement.dataset.index"
+        )
+        == "2"
+    )
+
+
+def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
+    registry = registry_in(project)
+    doubtful = [key for key, sure in registry.confidences.items() if sure < 0.5]
+    assert len(doubtful) > 3
+    person.go("view=desk")
+    for left in range(len(doubtful), 0, -1):
+        person.page.get_by_text(f"{left} left").wait_for()
+        person.page.locator(".answers .offer").first.wait_for()
+        person.press("1")
+    person.page.get_by_text("Nothing is unsure any more").wait_for()
+    assert person.actions == len(doubtful)
+
+
+def test_all_are_selected_and_a_new_group_is_made(person: Person, project: Path) -> None:
+    person.go("view=all")
+    person.page.locator(".cell").first.focus()
+    person.press("Control+a", "g")
+    person.said(f"Made {KINDS * EACH} photographs the group")
+    assert max(sizes(project).values()) == KINDS * EACH
+    person.press("Control+z")
+    person.said("Taken back")
+    person.press("Control+Shift+Z")
+    person.said("Done again")
+
+
+def test_a_clump_on_the_map_becomes_a_group(person: Person, project: Path) -> None:
+    person.go("view=map")
+    person.page.locator("canvas").wait_for()
+    person.page.locator(".plane .empty").wait_for(state="detached", timeout=60_000)
+    box = person.page.locator("canvas").bounding_box()
+    corners = [(2, 60), (box["width"] - 2, 60), (box["width"] - 2, box["height"] - 2), (2, box["height"] - 2)]
+    person.page.mouse.move(box["x"] + 2, box["y"] + 60)
+    person.page.mouse.down()
+    for x, y in [*corners[1:], corners[0]]:
+        person.page.mouse.move(box["x"] + x, box["y"] + y, steps=10)
+    person.page.mouse.up()
+    person.actions = 1
+    person.said("selected")
+    person.press("m")
+    person.page.locator("dialog[open]").wait_for()
+    person.type("all of it")
+    person.said("the group “all of it”")
+    assert person.actions <= 4
+    assert sizes(project)["all of it"] > KINDS * EACH // 2
+
+
+def test_search_finds_groups_and_files(person: Person, project: Path) -> None:
+    person.press("/")
+    person.type("1-0")
+    person.page.locator(".cell").first.wait_for()
+    labels = person.page.locator(".cell").evaluate_all("all => all.map(each => each.title)")
+    assert labels
+    assert all("1-0" in label for label in labels)
+
+
+def test_two_windows_and_the_command_line_see_each_other(
+    person: Person, browser: Browser, page: OpenPage, project: Path
+) -> None:
+    other = Person(watch(browser.new_page()))
+    other.page.goto(page.url)
+    other.page.locator(".card").first.wait_for()
+    person.page.locator(".card .name").first.click()
+    person.type("heron")
+    other.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
+    number = next(each.id for each in registry_in(project).active if each.name == "heron")
+    edit_registry(project, lambda registry: correct(registry, Rename(number, "egret")))
+    for each in (person, other):
+        each.page.locator(".card .name", has_text="egret").wait_for(timeout=3000)
+    other.page.locator("body").press("Control+z")
+    person.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
+    assert "heron" in sizes(project)
+    other.page.close()
+
+
+def test_names_are_text_and_never_markup(person: Person, project: Path) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    person.page.locator(".card .name").first.click()
+    person.type(name)
+    person.page.locator(".card .name", has_text="onerror").wait_for()
+    assert person.page.locator(".card img[src=x]").count() == 0
+    assert name in sizes(project)
+
+
+def test_a_server_that_ended_is_said_and_nothing_is_lost(
+    person: Person, page: OpenPage, project: Path
+) -> None:
+    person.page.locator(".card .name").first.click()
+    person.type("heron")
+    person.said("Now called")
+    page.close()
+    person.page.get_by_text("The server does not answer").wait_for(timeout=10_000)
+    assert "heron" in sizes(project)
+    person.visit.complaints.clear()  # the browser's own, of a server that is gone

@@ -1,0 +1,189 @@
+"""Two windows and the command line correct one project at once, and the server dies again and again."""
+
+import http.client
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from promptccd.discovery import registry_in
+from promptccd.discovery.registry_edits import correct, edit_registry
+from promptccd.discovery.workbench import OpenPage, Workbench, address_of
+from promptccd.errors import RegistryError, RunError
+from promptccd.registry import Journal, Merge, Rename
+from promptccd.storage import lock_folder
+from tests.discovery.workbench.conftest import EACH, KINDS, Window
+
+N = KINDS * EACH
+KILLS = int(os.environ.get("PROMPTCCD_KILLS", "4"))
+
+
+def test_what_others_correct_is_there_at_once(page: OpenPage, window: Window, project: Path) -> None:
+    first = window.get("state")["revision"]
+    edit_registry(project, lambda registry: correct(registry, Rename(0, "heron")))
+    told = window.get(f"state?since={first.replace(' ', '+')}")
+    assert [each["name"] for each in told["groups"] if each["id"] == 0] == ["heron"]
+    assert told["undo"]["kind"] == "rename"
+    assert window.do(do="undo", number=told["undo"]["number"])[0] == 200
+    assert registry_in(project).category(0).name != "heron"
+
+
+def test_who_waits_for_news_gets_them_soon(page: OpenPage, window: Window, project: Path) -> None:
+    revision = window.get("state")["revision"].replace(" ", "+")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: (Window(page).get(f"state?since={revision}"), time.monotonic()))
+        time.sleep(0.3)
+        assert not waiting.done()
+        began = time.monotonic()
+        edit_registry(project, lambda registry: correct(registry, Rename(0, "heron")))
+        told, ended = waiting.result(10)
+    assert told["undo"]["kind"] == "rename"
+    assert ended - began < 2  # 0.1 s between two looks, on a machine that does other things too
+
+
+def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: Path) -> None:
+    journal = Journal(project / ".promptccd")
+    journal.registry.edit(Merge([0, 1]))
+    journal.write_whole()
+    assert len(window.get("state")["groups"]) == KINDS - 1
+    status, _ = window.do(do="rename", group=0, name="heron")
+    assert (status, registry_in(project).category(0).name) == (200, "heron")
+
+
+def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
+    window: Window, project: Path
+) -> None:
+    lock = lock_folder(project / ".promptccd")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(window.do, do="rename", group=0, name="heron")
+        time.sleep(0.3)
+        assert not waiting.done()
+        os.close(lock)
+        assert waiting.result(10)[0] == 200
+        lock = lock_folder(project / ".promptccd")
+        status, told = window.do(do="rename", group=0, name="egret")
+        os.close(lock)
+    assert (status, "is writing to" in told["error"]) == (409, True)
+    assert window.get("state")["groups"][0]["name"] == "heron"
+
+
+def test_a_second_command_finds_the_page_that_is_open(page: OpenPage, project: Path) -> None:
+    assert address_of(project) == page.url
+    assert (project / ".promptccd/page/address.json").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(RunError, match="is writing to"):
+        OpenPage(project)
+    page.close()
+    assert address_of(project) is None
+
+
+def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage, project: Path) -> None:
+    """Each renames a group of its own to one name after another; every answered one is in the log, once."""
+    each = 12
+
+    def by_window(group: int) -> list[str]:
+        window, names = Window(page), [f"window {group} {n}" for n in range(each)]
+        assert all(window.do(do="rename", group=group, name=name)[0] == 200 for name in names)
+        return names
+
+    def by_command(group: int) -> list[str]:
+        names = [f"command {group} {n}" for n in range(each)]
+        for name in names:
+            edit_registry(project, lambda registry, name=name: correct(registry, Rename(group, name)))
+        return names
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs: list[Callable[[int], list[str]]] = [by_window, by_window, by_command, by_window]
+        said = [job.result() for job in [pool.submit(job, group) for group, job in enumerate(jobs)]]
+    registry = registry_in(project)
+    logged = [entry.what["name"] for entry in registry.log if entry.kind == "rename"]
+    assert sorted(logged) == sorted(itertools.chain(*said))
+    for names in said:
+        assert [name for name in logged if name in names] == names
+    told = Window(page).get("state")
+    assert {each["id"]: each["name"] for each in told["groups"]} == {
+        each.id: each.name for each in registry.active
+    }
+
+
+@contextmanager
+def served(project: Path) -> Iterator[tuple[subprocess.Popen[bytes], Window]]:
+    """The page of a project in a process of its own, as `promptccd open` starts it."""
+    words = [sys.executable, "-m", "promptccd_command", "open", str(project), "--no-browser"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    line = process.stdout.readline().decode()
+    url = next(word for word in line.split() if "token=" in word)
+    try:
+        yield process, Window(SimpleNamespace(url=url))  # type: ignore[arg-type]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_twice(project: Path) -> None:
+    """Two windows and the command line go on while it dies: what was answered is there, in order, each once."""
+    draw, answered, asked = random.Random(1), list[str](), list[str]()
+    for life in range(KILLS):
+        with served(project) as (process, window):
+
+            def window_of(group: int, life: int = life, window: Window = window) -> None:
+                for n in range(10_000):
+                    name = f"{group} {life} {n}"
+                    asked.append(name)
+                    try:
+                        status, _ = window.do(do="rename", group=group, name=name)
+                    except (OSError, http.client.HTTPException):
+                        return  # nobody was told
+                    assert status == 200
+                    answered.append(name)
+
+            def command(life: int = life) -> None:
+                for n in range(5):
+                    name = f"command {life} {n}"
+                    asked.append(name)
+                    edit_registry(project, lambda registry: correct(registry, Rename(3, name)))  # noqa: B023
+                    answered.append(name)
+
+            with ThreadPoolExecutor(3) as pool:
+                jobs = [pool.submit(window_of, 0), pool.submit(window_of, 1), pool.submit(command)]
+                time.sleep(draw.uniform(0.05, 1.0))
+                process.send_signal(signal.SIGKILL)
+                for job in jobs:
+                    job.result(30)
+        logged = [entry.what["name"] for entry in registry_in(project).log if entry.kind == "rename"]
+        assert len(set(logged)) == len(logged)
+        assert set(answered) <= set(logged) <= set(asked)
+        assert Workbench(project).registry.state_hash() == registry_in(project).state_hash()
+    assert len(answered) > 10 * KILLS
+
+
+@pytest.mark.slow
+def test_photographs_that_are_opened_are_grouped_first(found_once: Path, tmp_path: Path) -> None:
+    album, out = found_once / "album", tmp_path / "kept"
+    words = [sys.executable, "-m", "promptccd_command", "open", str(album), "--no-browser", "--out", str(out)]
+    for _ in range(2):  # the second time finds all of it there
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        window: Any = Window(SimpleNamespace(url=next(word for word in line.split() if "token=" in word)))  # type: ignore[arg-type]
+        assert window.get("state")["photos"] == N
+        window.do(do="rename", group=0, name="heron")
+        process.terminate()
+        assert process.wait(30) == 0
+        process.stdout.close()
+    assert registry_in(out).category(0).name == "heron"
+    with pytest.raises(RegistryError, match="holds no project"):
+        Workbench(album)
