@@ -26,7 +26,7 @@ class OpenPage:
 
     Args:
         out: folder of the results of a discovery.
-        port: by default the one of last time if it is free, or the first free one from 7860 on.
+        port: by default the first free one from 7860 on.
 
     Attributes:
         url: where it is, with the token.
