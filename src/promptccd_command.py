@@ -22,7 +22,8 @@ def main(argv: list[str] | None = None) -> int:
     from promptccd.cli.main import main as run
 
     code = run(argv)
-    _leave_at_once()  # what runs at exit has nothing left to save
+    # What runs at exit has nothing left to save; a command that a signal ended has said so, and once is enough.
+    _ignore_signals() if code > 128 else _leave_at_once()
     return code
 
 

@@ -199,10 +199,11 @@ def test_of_two_processes_either_stops_both_and_one_tells_the_tracker(
     tiny_backbone: Path, tmp_path: Path
 ) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    script = str(Path(__file__).with_name("train_in_python.py"))
     for name, *options in (("whole", "none", "runs"), ("stopped", "tensorboard", "stops")):
-        words = [*torchrun, script, str(tiny_backbone), str(tmp_path / name), *options]
-        result = subprocess.run(words, capture_output=True, text=True, check=False)
+        words = ["--module", "tests.runs.train_in_python", str(tiny_backbone), str(tmp_path / name), *options]
+        result = subprocess.run(
+            [*torchrun, *words], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+        )
         assert result.returncode == 0, result.stderr[-3000:]
     assert files_of(tmp_path / "stopped") == files_of(tmp_path / "whole") != {}
     seen = seen_by_tensorboard(tmp_path / "stopped")

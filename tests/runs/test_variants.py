@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from datasets import Dataset, load_from_disk
 from PIL import Image
 from transformers import AutoModel, Dinov2Config, Dinov2Model
@@ -27,8 +26,8 @@ from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
 from promptccd.training.objectives import METHODS
 from promptccd.training.objectives import promptccd as promptccd_objective
-from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
+from promptccd.training.trainer import StageTrainer
 from tests.conftest import TINY_BACKBONE
 
 Values = dict[str, dict]
@@ -108,13 +107,13 @@ class Signals:
 
 
 def listen(signals: Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    agreed = StopRequest.agreed
+    save_where_due = StageTrainer._save_where_due
 
-    def after_a_step(self: StopRequest, accelerator: Accelerator) -> bool:
+    def after_a_step(self: StageTrainer, *where: Any) -> None:
         signals.after_a_step()
-        return agreed(self, accelerator)
+        save_where_due(self, *where)
 
-    monkeypatch.setattr(StopRequest, "agreed", after_a_step)
+    monkeypatch.setattr(StageTrainer, "_save_where_due", after_a_step)
 
 
 def train_through_signals(recipe: Recipe) -> tuple[ContinualScore, list[int]]:

@@ -1,4 +1,4 @@
-"""Trains in memory, for tests that start processes: ``train_in_python.py BACKBONE RUN TRACKER STOPS``."""
+"""Trains in memory, for tests that start processes: ``-m tests.runs.train_in_python BACKBONE RUN TRACKER STOPS``."""
 
 import os
 import sys

@@ -61,7 +61,8 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     @property
     def names_by_id(self) -> dict[int, str]:
         """Name of every category."""
-        return dict(zip(self.category_ids, self.category_names, strict=True))
+        # transformers asks before `validate_categories` has compared their numbers.
+        return dict(zip(self.category_ids, self.category_names, strict=False))
 
     @property
     def id2label(self) -> dict[int, str]:
