@@ -141,3 +141,12 @@ def test_why_a_table_is_refused_is_said_by_its_first_cause(tmp_path: Path) -> No
     (folder / "metadata.csv").write_text("file_name,label\n../x.png,0\n")
     with pytest.raises(DataError, match=r"Invalid metadata file_name '\.\./x\.png'"):
         load_images(str(folder))
+
+
+def test_one_parquet_file_is_a_data_set_whatever_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "a [1]"
+    folder.mkdir()
+    for name in ("photos[2].parquet", "photos2.parquet"):
+        write_parquet(rows()[: 20 if "[" in name else 10], folder / name)
+    assert len(load_images(str(folder / "photos[2].parquet"))) == 20
+    assert image_roots(str(folder / "photos[2].parquet")) == (str(folder),)

@@ -50,8 +50,8 @@ def add_what(parser: argparse.ArgumentParser) -> None:
         "what",
         metavar="IMAGES|RECIPE",
         nargs="?",
-        help="images of your own: a folder with a sub-folder per category, a CSV file of path,label, or a data set of "
-        "the Hub; or a recipe, as --config takes it",
+        help="images of your own: a folder with a sub-folder per category, a CSV of path,label, a parquet file, or a "
+        "data set of the Hub; or a recipe, as --config takes it",
     )
     parser.add_argument("--config", metavar="RECIPE", help="a name of `promptccd recipes`, or a YAML file")
     parser.add_argument(

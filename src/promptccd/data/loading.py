@@ -75,7 +75,8 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
 
     Args:
         dataset: a name in `BUILT_IN`, a local folder (written by ``save_to_disk``, holding parquet files, or
-            one sub-folder of images per category), a CSV file of paths and labels, or the id of a data set on the Hub.
+            one sub-folder of images per category), a CSV file of paths and labels, a parquet file, or the id of a
+            data set on the Hub.
         split: name of the split, for example ``"train"``.
 
     Raises:
@@ -97,7 +98,7 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
         missing = "" if path.exists() else ", and there is no such folder"
         raise DataError(
             f"Could not load dataset {dataset!r}{missing}: {first_line}. "
-            "Give a Hub id you can reach, or a folder of parquet files or of a sub-folder per category."
+            "Give a Hub id you can reach, a parquet file, or a folder of such files or of a sub-folder per category."
         ) from error
     return _one_split(loaded, dataset, split)
 

@@ -5,6 +5,7 @@ the network, a saved data set may call any file a part of it, and a file may be 
 at before anything of it is read.
 """
 
+import glob
 import json
 import os
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ from promptccd.errors import DataError
 
 # What images come in. Of the others that `datasets` knows, some open further files that a file of theirs names.
 KINDS = ("arrow", "cache", "csv", "imagefolder", "json", "parquet", "webdataset")
+PARQUET = ".parquet"
+ONE_FILE = (LIST, PARQUET)  # what a data set in one file ends in
 _CARDS = ("README.md", ".huggingface.yaml")
 _SAYS_WHERE = ("data_files", "data_dir")
 
@@ -37,7 +40,7 @@ def load_table(place: str, config: str | None = None, revision: str | None = Non
     """Load a data set that names no file but its own.
 
     Args:
-        place: a local folder, a CSV file of paths and labels, or the id of a data set on the Hub.
+        place: a local folder, a CSV file of paths and labels, a parquet file, or the id of a data set on the Hub.
         config: which of a repository's configs; by default the only or the default one.
         revision: branch, tag or commit of a repository; by default the newest.
 
@@ -49,6 +52,10 @@ def load_table(place: str, config: str | None = None, revision: str | None = Non
         Exception: what `datasets` raises, of a dozen kinds.
     """
     folder = Path(place).expanduser()
+    if folder.is_file() and folder.suffix.lower() == LIST:
+        return listed_table(folder)
+    if folder.is_file() and folder.suffix.lower() == PARQUET:
+        return _built(load_dataset_builder("parquet", data_files=glob.escape(str(folder))), str(folder))
     return _from_folder(folder) if folder.exists() else _from_hub(place, config, revision)
 
 
@@ -63,12 +70,10 @@ def image_roots(place: str) -> tuple[str, ...]:
         return (os.path.join(cache, f"datasets--{place.replace('/', '--')}"),)
     if _inside(folder, cache):  # of a downloaded repository, whose files are links to its blobs
         return (os.path.join(cache, os.path.relpath(folder, cache).split(os.sep)[0]),)
-    return (os.path.dirname(folder) if folder.lower().endswith(LIST) else folder,)
+    return (os.path.dirname(folder) if folder.lower().endswith(ONE_FILE) else folder,)
 
 
 def _from_folder(folder: Path) -> Any:
-    if folder.suffix.lower() == LIST and folder.is_file():
-        return listed_table(folder)
     roots = image_roots(str(folder))
     own = _OwnFiles(str(folder), roots)
     for name in ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", *_CARDS):

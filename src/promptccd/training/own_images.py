@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.data.loading import BUILT_IN
-from promptccd.data.own_files import LIST
+from promptccd.data.table_files import ONE_FILE
 from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
     Recipe,
@@ -25,12 +25,12 @@ _FILES = (".yaml", ".yml")
 
 
 def names_recipe(word: str) -> bool:
-    """Whether a word means a recipe, and not images: a file but for a list of images, or the name of one."""
+    """Whether a word means a recipe, and not images: a file but for a data set, or the name of one."""
     path = Path(word).expanduser()
     if word in BUILT_IN or path.is_dir():
         return False
     if path.exists():
-        return path.suffix.lower() != LIST
+        return path.suffix.lower() not in ONE_FILE
     return path.suffix in _FILES or parts_of(located(path)) is not None
 
 
@@ -48,7 +48,8 @@ def recipe_for_images(
     """The recipe to train on images of one's own.
 
     Args:
-        dataset: a folder of one sub-folder per category, a CSV file of paths and labels, or a data set of the Hub.
+        dataset: a folder of one sub-folder per category, a CSV file of paths and labels, a parquet file, or
+            a data set of the Hub.
         method: of `methods`, ``promptccd-`` left out or not; none means `METHOD`.
         config: a recipe to take instead of a method's defaults, but for its data.
         overrides: values by section and field, as the command line gives them.
