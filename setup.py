@@ -1,7 +1,7 @@
-"""Takes the recipes along when the package is built; all else is in pyproject.toml.
+"""Takes recipes and Space along when the package is built; all else is in pyproject.toml.
 
-They have one home, hub_configs/ at the top, which README, cards and papers name. A folder that lies outside of src/ can
-be package data by no entry of pyproject.toml, and a link inside of it is a text file in a clone on Windows.
+They have one home, hub_configs/ and spaces/ at the top, which README, cards and papers name. A folder that lies outside
+of src/ can be package data by no entry of pyproject.toml, and a link inside of it is a text file in a clone on Windows.
 """
 
 from pathlib import Path
@@ -9,19 +9,26 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-RECIPES = Path("hub_configs")
+TAKEN_ALONG = (
+    "hub_configs/**/*.yaml",
+    "spaces/discovery/README.md",
+    "spaces/discovery/requirements.txt",
+    "spaces/discovery/app.py",
+)
 
 
-class BuildWithRecipes(build_py):
+class BuildWithFolders(build_py):
     """Copies them beside the modules; an editable install reads those of the clone."""
 
     def run(self) -> None:
         """Build as ever, then copy."""
         super().run()
-        for file in () if self.editable_mode else sorted(RECIPES.rglob("*.yaml")):
+        for file in (
+            () if self.editable_mode else sorted(f for each in TAKEN_ALONG for f in Path().glob(each))
+        ):
             target = Path(self.build_lib, "promptccd", file)
             target.parent.mkdir(parents=True, exist_ok=True)
             self.copy_file(str(file), str(target))
 
 
-setup(cmdclass={"build_py": BuildWithRecipes})
+setup(cmdclass={"build_py": BuildWithFolders})

@@ -1,4 +1,4 @@
-"""What is installed outside of a clone: the package, its data and its recipes."""
+"""What is installed outside of a clone: the package, its data, its recipes and its Space."""
 
 import os
 import subprocess
@@ -13,7 +13,16 @@ from promptccd.training.shipped_recipes import located, recipe_folder, said_of
 from tests.shipped_recipes import HUB_CONFIGS
 
 ROOT = Path(__file__).parents[1]
-BUILT_OF = ("src", "hub_configs", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+BUILT_OF = (
+    "src",
+    "hub_configs",
+    "spaces",
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+)
 
 
 def test_a_clone_reads_its_own_recipes() -> None:
@@ -70,7 +79,8 @@ def test_the_wheel_works_where_no_clone_is(tmp_path: Path) -> None:
         for each in (ROOT / "src").rglob("*")
         if each.is_file() and "__pycache__" not in each.parts and ".egg-info" not in str(each)
     }
-    assert {f"promptccd/{name}" for name in packaged} | kept <= inside
+    space = {f"promptccd/spaces/discovery/{name}" for name in ("README.md", "app.py", "requirements.txt")}
+    assert {f"promptccd/{name}" for name in packaged} | kept | space <= inside
     subprocess.run([*pip, "install", *offline, "--target", target, wheel], check=True)
 
     def promptccd(*words: str) -> str:

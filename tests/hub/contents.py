@@ -117,6 +117,8 @@ class Repo:
     private: bool = False
     branches: dict[str, Commit] = field(default_factory=dict)
     tags: dict[str, Commit] = field(default_factory=dict)
+    variables: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of a Space, by their keys."""
     count: int = 0
 
     def history(self, revision: str = "main") -> list[Commit]:

@@ -69,6 +69,8 @@ def create_repo(hub: Hub, request: Request) -> Reply:
     account = hub.account(request)
     repo_id = f"{owner or (account.name if account else '')}/{wanted['name']}"
     hub.writer(request, repo_id)
+    if kind == "space" and "sdk" not in wanted:
+        raise Refusal(400, "A Space is made with an sdk")
     url = f"{hub.url}/{'' if kind == 'model' else kind + 's/'}{repo_id}"
     if (kind, repo_id) in hub.repos:
         return Reply.json({"error": "You already created this repo", "url": url}, 409)
@@ -122,6 +124,18 @@ def change_settings(hub: Hub, request: Request, kind: str, repo_id: str) -> Repl
     repo = hub.open(request, kind, repo_id, write=True)
     repo.private = request.json().get("visibility", "private" if repo.private else "public") == "private"
     return Reply.json({"private": repo.private})
+
+
+@route("GET", r"/api/spaces/(?P<repo_id>[^/]+/[^/]+)/variables")
+def variables(hub: Hub, request: Request, repo_id: str) -> Reply:
+    return Reply.json(hub.open(request, "space", repo_id, write=True).variables)
+
+
+@route("POST", r"/api/spaces/(?P<repo_id>[^/]+/[^/]+)/variables")
+def set_variable(hub: Hub, request: Request, repo_id: str) -> Reply:
+    repo, wanted = hub.open(request, "space", repo_id, write=True), request.json()
+    repo.variables[wanted["key"]] = wanted
+    return Reply.json(repo.variables)
 
 
 # Reading ------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_front_matter() -> None:
     assert len(matter["short_description"]) <= 60
     assert matter["models"] == ["facebook/dinov2-small"]
     assert "hf_oauth" not in matter  # whoever publishes the Space decides
-    assert yaml.safe_load("\n".join(re.findall(r"^# (hf_oauth.*)$", text, re.MULTILINE))) == {
+    assert yaml.safe_load("\n".join(re.findall(r"^(hf_oauth.*)$", text, re.MULTILINE))) == {
         "hf_oauth": True, "hf_oauth_scopes": ["write-repos"],
     }  # fmt: skip
 

@@ -36,6 +36,7 @@ COMMANDS = {
         "explain": "show what a stage looked at in an image, and which prompts acted",
         "predict": "assign the images of a folder to a stage's categories",
         "push": "push a run's stages to the Hub, a repository each",
+        "space": "put the page on the Hub, as a Space over a model of yours",
         "verify": "recompute what a run or a repository claims",
     },
     "discovery_commands": {

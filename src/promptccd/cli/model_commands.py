@@ -1,4 +1,4 @@
-"""``promptccd predict``, ``explain``, ``push`` and ``verify``."""
+"""``promptccd predict``, ``explain``, ``push``, ``space`` and ``verify``."""
 
 import argparse
 import logging
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from promptccd.cli.parsing import add_model_limit, show, whole_number
 from promptccd.cli.tables import explanation_table
 from promptccd.errors import MismatchError
-from promptccd.hub import push_run, verify
+from promptccd.hub import push_run, push_space, verify
 from promptccd.runs import (
     Prediction,
     RunDirectory,
@@ -83,6 +83,23 @@ def _declare_push(push: argparse.ArgumentParser) -> None:
     push.set_defaults(run=push_command)
 
 
+def _declare_space(space: argparse.ArgumentParser) -> None:
+    space.add_argument(
+        "action", choices=["push"], metavar="push", help="make the Space, or bring it up to date"
+    )
+    space.add_argument("repo", metavar="REPO", help="name of the Space, with or without a namespace")
+    space.add_argument(
+        "--model",
+        metavar="CHECKPOINT",
+        required=True,
+        help="what groups the images: a finished stage or a DINO backbone on the Hub, at its newest commit unless "
+        "@REVISION follows; or photographs, which comes along",
+    )
+    space.add_argument("--private", action="store_true", help="let nobody else see it")
+    space.add_argument("--dry-run", action="store_true", help="only list what would be sent")
+    space.set_defaults(run=space_command)
+
+
 def _declare_verify(verify_: argparse.ArgumentParser) -> None:
     verify_.add_argument(
         "place", metavar="REPO_OR_RUN", help="output_dir of a training, a stage, or its repository"
@@ -113,6 +130,21 @@ def push_command(options: argparse.Namespace) -> None:
     show(options, [asdict(stage) for stage in pushed], lines)
 
 
+def space_command(options: argparse.Namespace) -> None:
+    """``promptccd space``."""
+    pushed = push_space(options.repo, options.model, private=options.private, dry_run=options.dry_run)
+    would = "would send" if options.dry_run else "sent"
+    sent = (
+        f"{would} {len(pushed.sent)} files, {pushed.num_bytes / 1e6:.1f} MB"
+        if pushed.sent
+        else "all of it is there"
+    )
+    listed = [*pushed.sent, pushed.listing] if options.dry_run else []
+    model = f"works with {pushed.model}{'' if pushed.model_changed else ', as before'}"
+    lines = [*listed, f"{pushed.repo_id}: {sent}; {model}", pushed.url]
+    show(options, asdict(pushed), lambda: "\n".join(lines))
+
+
 def verify_command(options: argparse.Namespace) -> None:
     """``promptccd verify``: exit code 1 if anything disagrees."""
     checks = verify(options.place, recompute=not options.quick)
@@ -130,5 +162,6 @@ COMMANDS = {
     "explain": _declare_explain,
     "predict": _declare_predict,
     "push": _declare_push,
+    "space": _declare_space,
     "verify": _declare_verify,
 }

@@ -1,16 +1,19 @@
 """A run and the Hub: every stage a repository of its own, there whole or not at all."""
 
 from promptccd.hub.push import PushedStage, push_run, push_stage, pusher
+from promptccd.hub.space import PushedSpace, push_space
 from promptccd.hub.stage_datasets import publish_groups, publish_stages
 from promptccd.hub.verify import Check, fetch_stages, verify
 
 __all__ = [
     "Check",
+    "PushedSpace",
     "PushedStage",
     "fetch_stages",
     "publish_groups",
     "publish_stages",
     "push_run",
+    "push_space",
     "push_stage",
     "pusher",
     "verify",

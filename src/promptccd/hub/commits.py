@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +30,7 @@ ATTEMPTS = 5
 FIRST_WAIT = 1.0  # seconds; doubled after every failure
 PATIENCE = 120.0  # seconds without a byte; the client by itself waits for ever
 _AGAIN = {408, 409, 412, 429}  # too slow, a conflict, somebody else's commit, too often: and every 5xx
-_KINDS = {"model": "model", "dataset": "data set"}
+_KINDS = {"model": "model", "dataset": "data set", "space": "Space"}
 
 
 class PublicRepositoryError(HubError):
@@ -42,13 +43,15 @@ class Repository:
 
     Attributes:
         name: ``namespace/name``.
-        kind: ``model`` or ``dataset``.
+        kind: ``model``, ``dataset`` or ``space``.
         private: whether it is to be private; one that is public already is refused then.
+        sdk: what a Space is made with.
     """
 
     name: str
     kind: str
     private: bool
+    sdk: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def bring(
         api: the client.
         message: title of the commit.
         holds: what the files are, in words, for the listing that is logged before anything is sent.
-        replaces: suffix of the other files that go, such as ``.parquet``; none do by default.
+        replaces: pattern of the other files that go, such as ``*.parquet``; none do by default.
         dry_run: only say what would be sent.
 
     Raises:
@@ -95,21 +98,11 @@ def bring(
         Exception: of the client; see `retried`.
     """
     name, kind = repository.name, repository.kind
-    exists = api.repo_exists(name, repo_type=kind)
-    if not exists and not dry_run:
-        api.create_repo(name, repo_type=kind, private=repository.private, exist_ok=True)
-    info = api.repo_info(name, repo_type=kind) if exists or not dry_run else None
-    private = repository.private if info is None else bool(info.private)
-    if repository.private and not private:
-        raise PublicRepositoryError(
-            f"{name} can be seen by everybody, and this was to be private, so nothing was sent. Make it private in its "
-            "settings on the Hub, give another name, or push for everybody to see."
-        )
-    head = info.sha if info else None
+    head, private = made(repository, api=api, dry_run=dry_run) or (None, repository.private)
     there = _remote_files(api, repository, head) if head else {}
     wanted = contents(_remote_card(api, repository, head) if CARD in there else None)
     changed = {path: data for path, data in wanted.items() if not _same(data, there.get(path))}
-    gone = [path for path in there if replaces and path.endswith(replaces) and path not in wanted]
+    gone = [path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted]
     who = "private" if private else "public"
     listing = f"{name} ({_KINDS[kind]}, {who}): {_amount(wanted)}: {holds}"
     sent, size = tuple(sorted(changed)), sum(map(_size, changed.values()))
@@ -129,6 +122,31 @@ def bring(
     if wrong or there.keys() & set(gone):
         raise HubError(f"{name} does not read back as it was sent: {', '.join(sorted(wrong) or gone)}.")
     return Brought(commit.oid, sent, size, listing)
+
+
+def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[str | None, bool] | None:
+    """The newest commit of a repository, which is made if it is not there, and whether it is private.
+
+    `None` in a dry run that would make it.
+
+    Raises:
+        PublicRepositoryError: it is public and should be private.
+    """
+    name, kind = repository.name, repository.kind
+    exists = api.repo_exists(name, repo_type=kind)
+    if not exists:
+        if dry_run:
+            return None
+        api.create_repo(
+            name, repo_type=kind, private=repository.private, exist_ok=True, space_sdk=repository.sdk
+        )
+    info = api.repo_info(name, repo_type=kind)
+    if repository.private and not info.private:
+        raise PublicRepositoryError(
+            f"{name} can be seen by everybody, and this was to be private, so nothing was sent. Make it private in its "
+            "settings on the Hub, give another name, or push for everybody to see."
+        )
+    return info.sha, bool(info.private)
 
 
 def retried(action: Callable[[], Result], later: str, wait: Callable[[float], None] = time.sleep) -> Result:

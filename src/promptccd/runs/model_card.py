@@ -96,16 +96,17 @@ def stage_card(
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{block}\n"))
 
 
-def merge_card(existing: str | None, generated: str) -> str:
+def merge_card(existing: str | None, generated: str, kept: Sequence[str] = ("license",)) -> str:
     """Renew what is generated in a card that a person may have edited.
 
     Of the text, only the block between the markers is replaced (a second one is dropped); a card without a block
-    gets it behind its text. Of the metadata, keys that were generated are renewed, but for two: a licence that
-    is there stays, and tags that a person added are kept behind ours. Comments inside the metadata are lost.
+    gets it behind its text. Of the metadata, keys that were generated are renewed, but for those that are `kept`, and
+    tags that a person added are kept behind ours. Comments inside the metadata are lost.
 
     Args:
         existing: the card that is there; `None` if there is none.
         generated: what `stage_card` wrote; if somebody took the block out of it, it renews the metadata alone.
+        kept: keys of the metadata that stay as they are there.
 
     Raises:
         RunError: the metadata of a card cannot be read; nothing may be overwritten then.
@@ -125,7 +126,7 @@ def merge_card(existing: str | None, generated: str) -> str:
     for key, value in new.data.to_dict().items():
         if key == "tags":
             value = list(dict.fromkeys([*value, *_as_list(theirs.get("tags"))]))
-        if key != "license" or "license" not in theirs:
+        if key not in kept or key not in theirs:
             card.data[key] = value
     block = _BLOCK.search(new.text)
     before, *after = _BLOCK.split(card.text)

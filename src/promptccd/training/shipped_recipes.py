@@ -5,11 +5,16 @@ from pathlib import Path
 FOLDER = "hub_configs"
 
 
-def recipe_folder() -> Path:
-    """The recipes that come along: in the package where that is installed, at the top of a clone otherwise."""
+def shipped(folder: str) -> Path:
+    """A folder that comes along: in the package where that is installed, at the top of a clone otherwise."""
     package = Path(__file__).parents[1]
-    installed = package / FOLDER
-    return installed if installed.is_dir() else package.parents[1] / FOLDER
+    installed = package / folder
+    return installed if installed.is_dir() else package.parents[1] / folder
+
+
+def recipe_folder() -> Path:
+    """The recipes that come along."""
+    return shipped(FOLDER)
 
 
 def located(recipe: Path) -> Path:

@@ -19,6 +19,7 @@ from promptccd.discovery.categories import registry_of
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, PromptCCDError
+from promptccd.hub.space import fetched
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry
 
@@ -49,8 +50,9 @@ class SharedModel:
             PromptCCDError: it cannot be loaded, for a reason that is logged and not shown.
         """
         try:
-            model, view = load_embedder(place)
-            return cls(model.eval(), view, registry_of(model, place))
+            folder = fetched(place)
+            model, view = load_embedder(folder)
+            return cls(model.eval(), view, registry_of(model, folder))
         except PromptCCDError as error:  # which may name folders of this machine
             logger.error("No visit can begin: %s", error)
             raise PromptCCDError(

@@ -1,0 +1,262 @@
+"""The page that demos discovery as a Space of the Hub: one commit, over a checkpoint that is named with its own."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.repocard import RepoCard
+from huggingface_hub.utils import validate_repo_id
+
+from promptccd.errors import ConfigurationError, HubError
+from promptccd.hub.commits import CARD, Brought, Contents, Repository, bring, made, retried
+from promptccd.models import VARIANTS
+from promptccd.models.loading import BACKBONES, PICKLES, find_model
+from promptccd.models.stored_files import BACKBONE_TYPES
+from promptccd.models.untrusted import one_line, shown
+from promptccd.runs import RunDirectory, stage_of
+from promptccd.runs.model_card import BEGIN, END, merge_card
+from promptccd.training.shipped_recipes import shipped
+
+logger = logging.getLogger(__name__)
+
+PACKAGE = Path(__file__).parents[1]
+VARIABLE = "PROMPTCCD_MODEL"
+_FOLDER, _FILES = "spaces/discovery", ("app.py", "requirements.txt")
+_LATER = "Run the same command again."
+_OWNERS = ("title", "emoji", "colorFrom", "colorTo", "pinned", "short_description", "license")
+_OF_AN_EMPTY_SPACE = {".gitattributes", CARD}
+
+
+@dataclass(frozen=True)
+class PushedSpace:
+    """What became of a Space.
+
+    Attributes:
+        repo_id: ``namespace/name``.
+        url: where it is seen.
+        model: what it groups with, as its variable ``PROMPTCCD_MODEL`` has it.
+        model_changed: whether that was set, or would be.
+        commit: commit the files stand in now; `None` in a dry run of a Space that is not there.
+        sent: paths that were sent, or would be; empty if all of it was there already.
+        num_bytes: their size together.
+        listing: what of it can be seen there, how much, and by whom, in one line.
+    """
+
+    repo_id: str
+    url: str
+    model: str
+    model_changed: bool
+    commit: str | None
+    sent: tuple[str, ...]
+    num_bytes: int
+    listing: str
+
+
+def push_space(
+    name: str,
+    model: str,
+    *,
+    private: bool = False,
+    dry_run: bool = False,
+    api: HfApi | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> PushedSpace:
+    """Put the page on the Hub, or bring the Space that is there to this version and this checkpoint.
+
+    It holds this package as it is installed here, the versions that the tests run on, and the prepared example. The
+    checkpoint stays in a repository of its own: the Space names it with its commit, and goes on with that one whatever
+    is pushed there later.
+
+    Args:
+        name: of the Space, with or without a namespace; made if it is not there.
+        model: a finished stage or a DINO backbone on the Hub, at its newest commit unless ``@REVISION`` follows; or a
+            backbone that comes along.
+        private: whether the Space has to be private.
+        dry_run: only say what would be sent.
+        api: the client; its token must be allowed to write.
+        wait: sleeps between attempts.
+
+    Raises:
+        ConfigurationError: the Hub takes no such name, another Space stands there, or it could not work with the model.
+        HubError: the Hub cannot be reached or refuses.
+    """
+    api = api or HfApi()
+    _require_name(name)
+    _refuse_folder(model)
+    if "/" not in name:
+        name = f"{retried(lambda: str(api.whoami()['name']), _LATER, wait)}/{name}"
+    repository = Repository(name, "space", private, sdk="gradio")
+    chosen = retried(lambda: _checkpoint(model, api), _LATER, wait)
+
+    def push() -> tuple[Brought, bool]:
+        stands = _stands(repository, chosen, api, dry_run)
+        changed = not stands or _set_model(
+            name, chosen, api, dry_run
+        )  # before the files: their first start has it
+        brought = bring(
+            repository,
+            lambda card: _contents(card, chosen),
+            api=api,
+            message=f"The page over {chosen.place}",
+            holds=f"the page, its package and the prepared example; the model stays where it is, {chosen.place}",
+            replaces="promptccd/*",
+            dry_run=dry_run,
+        )
+        return brought, changed
+
+    brought, changed = retried(push, _LATER, wait)
+    if chosen.needs_token:
+        logger.warning(
+            "Not everybody may read %s: give the Space a secret HF_TOKEN that may, in its settings.",
+            chosen.name,
+        )
+    told = (brought.commit, brought.sent, brought.num_bytes, brought.listing)
+    return PushedSpace(name, f"{api.endpoint}/spaces/{name}", chosen.place, changed, *told)
+
+
+def fetched(place: str) -> str:
+    """The folder of a model that is named with a commit, all its files as of that one; any other place as it is.
+
+    Args:
+        place: ``namespace/name@commit``, or whatever else names a model.
+
+    Raises:
+        HubError: it cannot be fetched.
+    """
+    name, revision = _parted(place)
+    if revision is None:
+        return place
+    try:
+        return str(
+            snapshot_download(name, revision=revision, ignore_patterns=[f"*{each}" for each in PICKLES])
+        )
+    except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
+        raise HubError(f"Cannot fetch {place!r}: {one_line(error)}") from error
+
+
+def _parted(place: str) -> tuple[str, str | None]:
+    """A name and the revision behind it; the Hub has no ``@`` in its names, a folder may."""
+    name, at, revision = place.partition("@")
+    return (name, revision) if at and not Path(place).is_dir() else (place, None)
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """A model that a Space can work with.
+
+    Attributes:
+        name: on the Hub, or of one that comes along.
+        commit: it is used at; none where it comes along.
+        is_private: whether others must not see it.
+        needs_token: whether it is not everybody's to read.
+    """
+
+    name: str
+    commit: str | None = None
+    is_private: bool = False
+    needs_token: bool = False
+
+    @property
+    def place(self) -> str:
+        """As `fetched` takes it."""
+        return f"{self.name}@{self.commit}" if self.commit else self.name
+
+
+def _require_name(name: str) -> None:
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ConfigurationError(
+            f"The Hub takes no Space of that name: {one_line(error)} Give NAME or NAMESPACE/NAME."
+        ) from error
+
+
+def _refuse_folder(model: str) -> None:
+    """Say of a model on this machine how it gets to where a Space can read it."""
+    if not Path(model).expanduser().is_dir():
+        return
+    folder = Path(stage_of(Path(model).expanduser()))
+    run, stage = RunDirectory(folder.parent), folder.name.removeprefix("stage")
+    first = f"`hf upload NAMESPACE/{folder.absolute().name} {folder}`, then --model NAMESPACE/{folder.absolute().name}"
+    if run.begun and stage.isdecimal():
+        first = f"`promptccd push {run.path} --stage {stage}`, then --model {run.name}-stage{stage}"
+    raise ConfigurationError(f"{model} lies on this machine, where a Space cannot read it. First {first}.")
+
+
+def _checkpoint(model: str, api: HfApi) -> _Checkpoint:
+    """What is meant, at the commit that it stands at now.
+
+    Raises:
+        ConfigurationError: there is none, or one that the page cannot use.
+    """
+    if model in BACKBONES:
+        return _Checkpoint(model)
+    name, revision = _parted(model)
+    try:
+        place, raw = find_model(name, revision=revision or "main")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"A Space needs a model of the Hub. {one_line(error)}") from error
+    kind = raw.get("model_type")
+    if kind not in (*VARIANTS, *BACKBONE_TYPES):
+        raise ConfigurationError(
+            f"{place} holds a model of type {shown(kind)}: give a finished stage or a DINO backbone, one of "
+            f"{', '.join((*VARIANTS, *BACKBONE_TYPES))}."
+        )
+    info = api.model_info(place, revision=revision)
+    return _Checkpoint(place, info.sha, bool(info.private), bool(info.private or info.gated))
+
+
+def _stands(repository: Repository, chosen: _Checkpoint, api: HfApi, dry_run: bool) -> bool:
+    """Whether the Space is there, which is made unless this is a dry run.
+
+    Raises:
+        ConfigurationError: it is another one, or would give a private model away.
+    """
+    if chosen.is_private and not repository.private:
+        raise ConfigurationError(
+            f"{chosen.name} is private, and whoever visits a public Space can take its model away: give --private, or "
+            "make the model public."
+        )
+    if made(repository, api=api, dry_run=dry_run) is None:
+        return False
+    others = set(api.list_repo_files(repository.name, repo_type="space")) - _OF_AN_EMPTY_SPACE
+    if others and "promptccd/__init__.py" not in others:
+        raise ConfigurationError(
+            f"{repository.name} is another Space already, which holds {', '.join(sorted(others)[:3])}, so nothing was "
+            "sent. Give another name, or delete that Space on the Hub."
+        )
+    return True
+
+
+def _set_model(name: str, chosen: _Checkpoint, api: HfApi, dry_run: bool) -> bool:
+    """Let the Space work with the checkpoint; whether it did not before."""
+    known = api.get_space_variables(name).get(VARIABLE)
+    changed = known is None or known.value != chosen.place
+    if changed and not dry_run:
+        api.add_space_variable(name, VARIABLE, chosen.place, description="the model that groups, at a commit")
+    return changed
+
+
+def _contents(card_there: str | None, chosen: _Checkpoint) -> Contents:
+    """Every file of the Space by its path there."""
+    folder = shipped(_FOLDER)
+    contents: dict[str, Path | bytes] = {name: folder / name for name in _FILES}
+    for file in PACKAGE.rglob("*"):
+        path = file.relative_to(PACKAGE)
+        hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
+        if file.is_file() and not hidden and path.parts[0] not in ("hub_configs", "spaces"):
+            contents[f"promptccd/{path.as_posix()}"] = file
+    contents[CARD] = _card(card_there, (folder / CARD).read_text(encoding="utf-8"), chosen).encode()
+    return contents
+
+
+def _card(card_there: str | None, text: str, chosen: _Checkpoint) -> str:
+    """The README with the settings of the Space; what its owner wrote or renamed stays."""
+    card = RepoCard(text)
+    card.text = f"\n{BEGIN}\n\n{card.text.strip()}\n\n{END}\n"
+    card.data["models"] = [chosen.name] if chosen.commit else []
+    return merge_card(card_there, str(card), kept=_OWNERS)

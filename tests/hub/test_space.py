@@ -1,0 +1,272 @@
+"""The Space is there whole or not at all, says which model it works with at which commit, and starts."""
+
+import io
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from huggingface_hub import HfApi, snapshot_download
+
+from promptccd.cli.main import main
+from promptccd.errors import ConfigurationError, HubError
+from promptccd.hub import push_run, push_space
+from promptccd.hub.space import fetched
+from promptccd.runs import RunDirectory
+from tests.conftest import coloured_images
+from tests.hub.server import Fault, Hub
+from tests.spaces.visitor import Visitor, shown
+
+MODEL = "user/run-stage3"
+
+
+@pytest.fixture
+def stage(trained_run: Path, hub: Hub) -> str:
+    """A stage on the Hub, as its place with its commit."""
+    (pushed,) = push_run(RunDirectory(trained_run), stages=[3])
+    return f"{MODEL}@{pushed.commit}"
+
+
+def files_of(hub: Hub, name: str = "user/page") -> dict[str, bytes]:
+    return {path: blob.data for path, blob in hub.repo(name, "space").at("main").files.items()}
+
+
+def settings_of(hub: Hub) -> dict:
+    return yaml.safe_load(files_of(hub)["README.md"].decode().split("---\n")[1])
+
+
+def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, hub: Hub, capsys) -> None:
+    assert main(["space", "push", "page", "--model", MODEL, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["repo_id"], told["model"], told["model_changed"]) == ("user/page", stage, True)
+    assert told["url"] == f"{hub.url}/spaces/user/page"
+    repo = hub.repo("user/page", "space")
+    assert repo.variables["PROMPTCCD_MODEL"]["value"] == stage
+    assert not repo.private
+    assert [commit.title for commit in repo.history()] == [f"The page over {stage}", "initial commit"]
+    settings = settings_of(hub)
+    assert (settings["sdk"], settings["app_file"], settings["models"]) == ("gradio", "app.py", [MODEL])
+    files = files_of(hub)
+    assert b"gradio==" + settings["sdk_version"].encode() in files["requirements.txt"]
+    assert {"app.py", "promptccd/__init__.py", "promptccd/discovery/example_data/example.json"} <= set(files)
+    assert not [
+        path for path in files if "__pycache__" in path or "hub_configs" in path or path.endswith(".pyc")
+    ]
+
+
+def test_a_second_push_changes_nothing(stage: str, hub: Hub, capsys) -> None:
+    push_space("page", MODEL)
+    before = len(hub.requests("POST")) + len(hub.requests("PUT"))
+    again = push_space("user/page", MODEL)
+    assert (again.sent, again.model_changed) == ((), False)
+    assert len(hub.requests("POST")) + len(hub.requests("PUT")) == before
+    assert len(hub.repo("user/page", "space").history()) == 2
+    assert main(["space", "push", "page", "--model", MODEL]) == 0
+    assert f"user/page: all of it is there; works with {stage}, as before" in capsys.readouterr().out
+
+
+def test_what_is_pushed_to_the_model_later_waits_for_the_next_push_of_the_space(stage: str, hub: Hub) -> None:
+    push_space("page", MODEL)
+    newer = hub.add(MODEL, {"notes.md": b"later"}).sha
+    assert hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == stage
+    assert not (Path(fetched(stage)) / "notes.md").exists()
+    again = push_space("page", MODEL)
+    assert (again.model, again.model_changed) == (f"{MODEL}@{newer}", True)
+    assert push_space("page", stage).model == stage  # and back
+
+
+def test_a_dry_run_lists_the_files_and_sends_nothing(stage: str, hub: Hub, capsys) -> None:
+    before = len(hub.requests("POST"))
+    assert main(["space", "push", "page", "--model", MODEL, "--private", "--dry-run"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert {"README.md", "app.py", "requirements.txt", "promptccd/pipeline.py"} <= set(printed)
+    assert any(line.startswith("user/page (Space, private): ") for line in printed)
+    assert any(line.startswith(f"user/page: would send {len(printed) - 3} files") for line in printed)
+    assert len(hub.requests("POST")) == before
+    assert ("space", "user/page") not in hub.repos
+    push_space("page", MODEL)
+    stood = hub.repo("user/page", "space").variables.copy()
+    assert push_space("page", "photographs", dry_run=True).sent == ("README.md",)
+    assert hub.repo("user/page", "space").variables == stood
+
+
+def test_what_its_owner_wrote_stays_and_what_left_the_package_goes(stage: str, hub: Hub) -> None:
+    push_space("page", MODEL)
+    card = files_of(hub)["README.md"].decode()
+    card = card.replace("title: What is in these images?", "title: Herbarium\nhf_oauth: true")
+    changed = {"README.md": f"{card}\nOurs.\n".encode(), "promptccd/old.py": b"", "logo.svg": b"<svg/>"}
+    hub.add("user/page", changed, kind="space")
+    push_space("page", MODEL)
+    settings, files = settings_of(hub), files_of(hub)
+    assert (settings["title"], settings["hf_oauth"]) == ("Herbarium", True)
+    assert files["README.md"].endswith(b"Ours.\n")
+    assert "logo.svg" in files and "promptccd/old.py" not in files
+    assert push_space("page", MODEL).sent == ()
+
+
+def test_a_backbone_that_comes_along_needs_no_other_repository(hub: Hub) -> None:
+    pushed = push_space("page", "photographs")
+    assert (
+        hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == pushed.model == "photographs"
+    )
+    assert settings_of(hub)["models"] == []
+    assert any(path.startswith("promptccd/models/photographs/") for path in files_of(hub))
+
+
+def test_another_space_is_left_alone(stage: str, hub: Hub) -> None:
+    hub.add("user/page", {"README.md": b"---\nsdk: docker\n---\n", "Dockerfile": b"FROM x"}, kind="space")
+    with pytest.raises(
+        ConfigurationError, match=r"user/page is another Space already, which holds Dockerfile"
+    ):
+        push_space("page", MODEL)
+    assert len(hub.repo("user/page", "space").history()) == 2
+    assert not hub.repo("user/page", "space").variables
+
+
+def test_a_model_and_a_space_may_share_a_name_and_an_empty_space_is_filled(stage: str, hub: Hub) -> None:
+    hub.add(MODEL, {"README.md": b"---\ntitle: Mine\nsdk: gradio\n---\n"}, kind="space")
+    assert push_space(MODEL, MODEL).sent
+    assert b"title: Mine" in files_of(hub, MODEL)["README.md"]
+    assert "app.py" not in hub.repo(MODEL).at("main").files
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("user/nothing", "A Space needs a model of the Hub. No model 'user/nothing'"),
+        (f"{MODEL}@nowhere", "A Space needs a model of the Hub. No model 'user/run-stage3'"),
+        ("user/words", "user/words holds a model of type 'bert': give a finished stage or a DINO backbone"),
+        (
+            "{run}",
+            "lies on this machine, where a Space cannot read it. First `promptccd push {run} --stage 3`",
+        ),
+        ("{run}/stage1", "First `promptccd push {run} --stage 1`, then --model run-stage1."),
+        ("{bare}", "First `hf upload NAMESPACE/{bare.name} {bare}`"),
+    ],
+)
+def test_a_model_that_a_space_cannot_work_with_is_one_line(
+    stage: str, trained_run: Path, backbone_folder: Path, hub: Hub, capsys, model: str, said: str
+) -> None:
+    hub.add("user/words", {"config.json": b'{"model_type": "bert"}'})
+    places = {"run": trained_run, "bare": backbone_folder}
+    assert main(["space", "push", "page", "--model", model.format(**places)]) == 2
+    assert said.format(**places) in capsys.readouterr().err
+    assert ("space", "user/page") not in hub.repos
+
+
+@pytest.mark.parametrize("name", ["user/my page", "a/b/c", "--page", "page.git", "datasets/user/page"])
+def test_a_name_that_the_hub_does_not_take_is_one_line(hub: Hub, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="The Hub takes no Space of that name"):
+        push_space(name, "photographs")
+    assert not hub.log
+
+
+def test_what_the_hub_refuses_is_told_in_its_words(hub: Hub) -> None:
+    hub.plan(lambda request: request.path == "/api/repos/create", Fault(status=402))
+    with pytest.raises(HubError, match=r"Not pushed: .*planned.* Run the same command again\."):
+        push_space("page", "photographs")
+
+
+@pytest.mark.parametrize("token", [Hub.read_token, Hub.stranger_token])
+def test_who_may_not_write_there_is_told(hub: Hub, token: str) -> None:
+    with pytest.raises(HubError, match="the token may not write there"):
+        push_space("lab/page", "photographs", api=HfApi(token=token))
+    push_space("lab/page", "photographs")
+    with pytest.raises(HubError, match="the token may not write there"):
+        push_space("lab/page", "photographs", api=HfApi(token=token))
+
+
+def test_a_private_model_is_not_given_away_by_a_public_space(stage: str, hub: Hub, caplog) -> None:
+    hub.repo(MODEL).private = True
+    with pytest.raises(ConfigurationError, match="whoever visits a public Space can take its model away"):
+        push_space("page", MODEL)
+    assert ("space", "user/page") not in hub.repos
+    push_space("page", MODEL, private=True)
+    assert hub.repo("user/page", "space").private
+    assert "give the Space a secret HF_TOKEN" in caplog.text
+
+
+def test_a_public_space_that_was_to_be_private_is_not_touched(stage: str, hub: Hub) -> None:
+    push_space("page", MODEL)
+    hub.add(MODEL, {"notes.md": b"later"})
+    with pytest.raises(HubError, match="can be seen by everybody, and this was to be private"):
+        push_space("page", MODEL, private=True)
+    assert hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == stage
+
+
+@pytest.mark.slow
+@pytest.mark.fault(17)
+@pytest.mark.parametrize("die", ["before", "after"])
+def test_a_push_that_dies_at_any_request_is_whole_when_it_is_begun_again(
+    stage: str, hub: Hub, waits: list[float], die: str
+) -> None:
+    start = len(hub.log)
+    push_space("user/whole", "photographs")
+    for number in range(1, len(hub.log) - start + 1):
+        name = f"user/page{number}"
+        hub.plan(number, Fault(die=die))
+        push_space(name, "photographs", wait=waits.append)
+        hub.clear_plans()
+        assert files_of(hub, name) == files_of(hub, "user/whole"), number
+        repo = hub.repo(name, "space")
+        assert repo.variables == hub.repo("user/whole", "space").variables
+        assert len(repo.history()) == 2
+
+
+@contextmanager
+def started(folder: Path, environment: dict[str, str]) -> Iterator[str]:
+    """Run a Space's app.py as the Hub does; its address, once it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    listens = {
+        "GRADIO_SERVER_NAME": "127.0.0.1",
+        "GRADIO_SERVER_PORT": str(port),
+        "SPACE_HOST": "user-page.hf.space",
+    }
+    process = subprocess.Popen([sys.executable, "app.py"], cwd=folder, env={**environment, **listens})
+    try:
+        for _ in range(1200):
+            assert process.poll() is None, "it has ended"
+            try:
+                if httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_what_was_pushed_starts_as_a_space_and_groups_with_its_model(
+    stage: str, hub: Hub, tmp_path: Path
+) -> None:
+    push_space("page", MODEL)
+    hub.add(MODEL, {"model.safetensors": b"nothing that loads"})  # later: the Space stays with its commit
+    folder = Path(snapshot_download("user/page", repo_type="space", local_dir=tmp_path / "space"))
+    page = folder / "promptccd" / "discovery" / "app" / "page.py"
+    page.write_text(page.read_text().replace("What is in these images?", "Ours alone"))
+    set_there = {key: each["value"] for key, each in hub.repo("user/page", "space").variables.items()}
+    environment = {**hub.environment(tmp_path / "home", token=None), **set_there, "TMPDIR": str(tmp_path)}
+    environment.pop("PYTHONPATH", None)
+    with started(folder, environment) as url, Visitor(url) as visitor:
+        assert "Ours alone" in visitor.get("/").text, "the package beside app.py is the one that runs"
+        assert httpx.get(url, headers={"Host": "elsewhere.example"}, trust_env=False).status_code != 200
+        assert visitor.call("example", [2]).went_well
+        files = []
+        for row, record in enumerate(coloured_images(5, 4)):
+            record["image"].save(stream := io.BytesIO(), "PNG")
+            files.append((f"{row}.png", stream.getvalue()))
+        assert shown(
+            visitor.call("read", [visitor.upload(files), ""]), lambda text: "20 images can be grouped" in text
+        )
+        assert visitor.call("find_groups", []).went_well
