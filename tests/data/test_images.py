@@ -582,3 +582,34 @@ def test_damage_is_found_in_a_reduced_decode_as_well():
         assert found[0] == found[1]
         verdicts[found[0].status] += 1
     assert verdicts[SKIPPED] > 0
+
+
+@pytest.mark.parametrize("enough", [None, 8, 700])
+def test_a_photograph_over_the_limit_is_reduced_where_that_is_allowed(enough: int | None) -> None:
+    content, limit = encoded(photograph(), "JPEG"), 1030 * 773 // 4 + 2000
+    found = decode_image(content, max_pixels=limit, enough=enough, max_reduced=4)
+    assert (found.verdict, found.size) == (Verdict(NOTED, "1030 x 773 pixels, reduced"), (1030, 773))
+    assert found.image.width * found.image.height <= limit
+    assert found.image.size == ((129, 97) if enough == 8 else (515, 387))
+    refused = Verdict(SKIPPED, f"1030 x 773 exceeds the limit of {limit / 1e6:g} million pixels")
+    assert decode_image(content, max_pixels=limit, enough=enough).verdict == refused
+    assert decode_image(content, max_pixels=limit, enough=enough, max_reduced=3).verdict == refused
+
+
+def test_what_would_lie_in_memory_whole_is_not_reduced_but_refused() -> None:
+    """Of a progressive file, and of one that holds its colours one after the other, libjpeg keeps all it reads."""
+    progressive, strip = (
+        encoded(photograph(), "JPEG", progressive=True),
+        encoded(photograph(3000, 148), "JPEG"),
+    )
+    content = encoded(photograph(), "JPEG")
+    start = content.index(b"\xff\xda")
+    assert content[start : start + 5] == b"\xff\xda\x00\x0c\x03"
+    one_colour = content[:start] + b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00" + content[start + 14 :]
+    disguised = content[:start] + b"\xff\xfe\x00\x06\xff\xda\x00\x0c" + one_colour[start:]  # in a comment
+    for refused in (progressive, strip, one_colour, disguised, encoded(photograph(), "PNG")):
+        found = decode_image(refused, max_pixels=200_000, max_reduced=10)
+        assert "exceeds the limit of 0.2 million pixels" in found.verdict.note
+        assert decode_image(refused, max_pixels=800_000, max_reduced=10) == decode_image(
+            refused, max_pixels=800_000
+        )

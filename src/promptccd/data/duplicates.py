@@ -115,9 +115,9 @@ class SeenImage:
     view: Tensor | None = None
 
 
-def view_of(content: bytes, max_pixels: int, view: EvaluationView) -> Tensor | None:
+def view_of(content: bytes, max_pixels: int, view: EvaluationView, max_reduced: int = 1) -> Tensor | None:
     """The view of an image file, whatever else is made of it; `None` if it is skipped."""
-    decoded = decode_image(content, max_pixels=max_pixels, enough=_enough(view))
+    decoded = decode_image(content, max_pixels=max_pixels, enough=_enough(view), max_reduced=max_reduced)
     return None if decoded.image is None else view(decoded)
 
 
@@ -125,18 +125,22 @@ def _enough(view: EvaluationView) -> int:
     return max(view.enough, 2 * THUMBNAIL_SIDE)
 
 
-def look_at(content: bytes, max_pixels: int, view: EvaluationView | None) -> tuple[Verdict, SeenImage | None]:
+def look_at(
+    content: bytes, max_pixels: int, view: EvaluationView | None, max_reduced: int = 1
+) -> tuple[Verdict, SeenImage | None]:
     """Decode the bytes of a file once; a JPEG no larger than the view needs.
 
     Args:
         content: all bytes of the file.
         max_pixels: largest width times height.
         view: makes the view to keep, if any; without one everything is decoded whole.
+        max_reduced: as `decode_image` has it.
 
     Returns:
         The verdict, and what is kept of the image, `None` exactly when it is skipped.
     """
-    decoded = decode_image(content, max_pixels=max_pixels, enough=None if view is None else _enough(view))
+    enough = None if view is None else _enough(view)
+    decoded = decode_image(content, max_pixels=max_pixels, enough=enough, max_reduced=max_reduced)
     image = decoded.image
     if image is None:
         return decoded.verdict, None

@@ -85,6 +85,17 @@ class DecodedImage:
     box: tuple[float, float, float, float] = (0, 0, 0, 0)
 
 
+_BASELINE = (b"\xc0", b"\xc1")  # frames whose blocks come whole, one after the other
+_SEGMENTS = (
+    *_BASELINE,
+    b"\xc4",
+    b"\xdb",
+    b"\xdd",
+    b"\xfe",
+    *(bytes([0xE0 + n]) for n in range(16)),
+)  # and tables
+
+
 class _RefusedError(Exception):
     """The image is skipped for the reason that is the message; never leaves this file."""
 
@@ -94,6 +105,7 @@ def decode_image(
     *,
     max_pixels: int = MAX_PIXELS,
     enough: int | None = None,
+    max_reduced: int = 1,
 ) -> DecodedImage:
     """Decode one image to 8-bit RGB, or say why not.
 
@@ -107,6 +119,8 @@ def decode_image(
         max_pixels: largest width times height, checked before decoding.
         enough: of a JPEG file, decode 1/2, 1/4 or 1/8 of its pixels a side where that leaves at least this many. Its
             blocks are then never turned into pixels that nobody looks at: of 12 megapixels a quarter of the time.
+        max_reduced: a JPEG file as phones write it may have this many times `max_pixels`, up to 4, and is then decoded
+            at half its width and height, or less.
 
     Raises:
         TypeError: the source is of another type. Bad data of these types never raises.
@@ -119,15 +133,17 @@ def decode_image(
         if isinstance(source, Image.Image):
             return _decode_opened(source, max_pixels)
         if isinstance(source, bytes):
-            return _decode_stream(io.BytesIO(source), max_pixels, enough)
+            return _decode_stream(io.BytesIO(source), max_pixels, enough, max_reduced)
         if isinstance(source, str | os.PathLike):
-            return _decode_file(source, max_pixels, enough)
+            return _decode_file(source, max_pixels, enough, max_reduced)
     except _RefusedError as refused:
         return DecodedImage(None, Verdict(Status.SKIPPED, str(refused)))
     raise TypeError(f"Expected bytes, a path, an image or {{'bytes', 'path'}}, got {type(source).__name__}.")
 
 
-def _decode_file(path: str | os.PathLike[str], max_pixels: int, enough: int | None) -> DecodedImage:
+def _decode_file(
+    path: str | os.PathLike[str], max_pixels: int, enough: int | None, max_reduced: int
+) -> DecodedImage:
     try:
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
@@ -137,7 +153,7 @@ def _decode_file(path: str | os.PathLike[str], max_pixels: int, enough: int | No
         if found.st_size > 8 * max_pixels:  # 16-bit RGBA without compression; some plug-ins read all at once
             raise _RefusedError(f"file of {found.st_size} bytes exceeds the limit of {8 * max_pixels}")
         with open(path, "rb") as stream:
-            return _decode_stream(stream, max_pixels, enough)
+            return _decode_stream(stream, max_pixels, enough, max_reduced)
     except FileNotFoundError:
         reason = "link to a file that does not exist" if os.path.islink(path) else "no such file"
     except PermissionError:
@@ -147,7 +163,7 @@ def _decode_file(path: str | os.PathLike[str], max_pixels: int, enough: int | No
     raise _RefusedError(reason)
 
 
-def _decode_stream(stream: BinaryIO, max_pixels: int, enough: int | None) -> DecodedImage:
+def _decode_stream(stream: BinaryIO, max_pixels: int, enough: int | None, max_reduced: int) -> DecodedImage:
     head = stream.read(512)
     if not head:
         raise _RefusedError("empty file")
@@ -160,7 +176,10 @@ def _decode_stream(stream: BinaryIO, max_pixels: int, enough: int | None) -> Dec
     except Exception:  # plug-ins raise a dozen kinds on hostile headers, and their messages may hold paths
         raise _RefusedError(_reason_by_first_bytes(head)) from None
     with image:
-        return _decode_opened(image, max_pixels, enough)
+        is_large = max_reduced > 1 and image.width * image.height > max_pixels
+        return _decode_opened(
+            image, max_pixels, enough, max_reduced if is_large and _is_in_one_scan(stream) else 1
+        )
 
 
 def _reason_by_first_bytes(head: bytes) -> str:
@@ -173,18 +192,23 @@ def _reason_by_first_bytes(head: bytes) -> str:
     return f"not an image that can be read (starts like {kind})"
 
 
-def _decode_opened(image: Image.Image, max_pixels: int, enough: int | None = None) -> DecodedImage:
+def _decode_opened(
+    image: Image.Image, max_pixels: int, enough: int | None = None, max_reduced: int = 1
+) -> DecodedImage:
     """Decode what Pillow has opened, whether from a stream or by the caller."""
     width, height = image.size
-    if width * height > max_pixels:
-        raise _RefusedError(f"{width} x {height} exceeds the limit of {max_pixels / 1e6:g} million pixels")
     if width * height == 0:
         raise _RefusedError("image without pixels")
     stored_orientation = _orientation(image) if image.format == "TIFF" else None
+    if max_pixels < width * height <= max_reduced * max_pixels:
+        enough = min(enough or width, min(width, height) // 2)
     scale = 1 if enough is None else _reduce(image, enough)
+    if width * height > max_reduced * max_pixels or image.width * image.height > max_pixels:
+        raise _RefusedError(f"{width} x {height} exceeds the limit of {max_pixels / 1e6:g} million pixels")
     rgb, note = _load_rgb(image)
     orientation = _orientation(image)
-    notes = [note, _frame_note(image)]
+    large = f"{width} x {height} pixels, reduced" if width * height > max_pixels else ""
+    notes = [large, note, _frame_note(image)]
     cut = [0.0, 0.0, 0.0, 0.0]
     if scale > 1:
         cut[2:] = rgb.width - width / scale, rgb.height - height / scale
@@ -199,6 +223,27 @@ def _decode_opened(image: Image.Image, max_pixels: int, enough: int | None = Non
     notes.append(_shape_note(*size))
     text = "; ".join(filter(None, notes))
     return DecodedImage(rgb, Verdict(Status.NOTED if text else Status.USED, text), size, box)
+
+
+def _is_in_one_scan(stream: BinaryIO) -> bool:
+    """Whether a JPEG file has all colours of a block side by side, as cameras write them.
+
+    Of one that has not, and of a progressive one, all of the picture lies in memory before any of it is reduced.
+    """
+    stream.seek(0)
+    is_one, colours = stream.read(2) == b"\xff\xd8", b""
+    while is_one:
+        head = stream.read(4)
+        kind, body = head[1:2], stream.read(max(int.from_bytes(head[2:]) - 2, 0))
+        if kind == b"\xda":  # the first scan begins
+            break
+        is_one = len(head) == 4 and head[:1] == b"\xff" and kind in _SEGMENTS
+        if kind in _BASELINE:
+            colours = body[5:6]
+    else:
+        body = b""
+    stream.seek(0)
+    return colours != b"" and body[:1] == colours
 
 
 def _reduce(image: Image.Image, enough: int) -> int:

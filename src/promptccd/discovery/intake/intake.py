@@ -225,7 +225,9 @@ class Intake:
         Raises:
             DataError: as `read_bytes`.
         """
-        image = decode_image(self.read_bytes(file), max_pixels=self._limits.max_pixels).image
+        limits = self._limits
+        content = self.read_bytes(file)
+        image = decode_image(content, max_pixels=limits.max_pixels, max_reduced=limits.max_reduced).image
         if image is None:
             raise _undecodable(file)
         return image
@@ -237,10 +239,12 @@ class Intake:
             DataError: as `read_bytes`.
         """
         kept = self._kept.view(self.original(file).index) if view is self._view else None
-        made = view_of(self.read_bytes(file), self._limits.max_pixels, view) if kept is None else kept
-        if made is None:
+        limits = self._limits
+        if kept is None:
+            kept = view_of(self.read_bytes(file), limits.max_pixels, view, limits.max_reduced)
+        if kept is None:
             raise _undecodable(file)
-        return made
+        return kept
 
     def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
         """Small pictures by content hash, see `SeenImage`; those that were lost are made again.
@@ -260,7 +264,8 @@ class Intake:
         return kept | made
 
     def _thumbnail_made(self, file: IntakeFile) -> bytes:
-        _, seen = look_at(self.read_bytes(file), self._limits.max_pixels, self._view)
+        limits = self._limits
+        _, seen = look_at(self.read_bytes(file), limits.max_pixels, self._view, limits.max_reduced)
         if seen is None:
             raise _undecodable(file)
         return seen.thumbnail
@@ -478,7 +483,8 @@ class _Reader:
             look = self._looks[digest] = Future()
         try:
             known = None if self.kept.seen is None else self.kept.seen.look(digest)
-            look.set_result(known or look_at(content, self._limits.max_pixels, self._view))
+            limits = self._limits
+            look.set_result(known or look_at(content, limits.max_pixels, self._view, limits.max_reduced))
         except BaseException as error:
             look.set_exception(error)
         return digest
