@@ -276,13 +276,13 @@ def correct_a_group(page: Page, tmp_path: Path) -> None:
     def move() -> None:
         page.locator("#pc-members input").first.check()
         told(page, "1 selected")
-        choose(page, "Move to", 0)
-        press(page, "Move selected")
+        page.locator("#pc-others input").first.check()
+        press(page, "Move selected there")
         told(page, "1 image moved to")
 
     def merge() -> None:
-        choose(page, "Is the same as", 0)
-        press(page, "Merge")
+        page.locator("#pc-others input").first.check()
+        press(page, "Merge: both are one")
         told(page, "Both are")
 
     def dissolve() -> None:
@@ -307,6 +307,11 @@ def correct_a_group(page: Page, tmp_path: Path) -> None:
     open_group(page, page.locator("#pc-cards .pc-card", has_text=HOSTILE))
     press(page, "Why is it here?")
     told(page, "No image is selected")
+    press(page, "Merge: both are one")
+    told(page, "No other group is chosen")
+    assert (
+        page.locator("#pc-others img").count() == page.locator("#pc-others input").count() - 1
+    )  # no group has none
     page.locator("#pc-members input").first.check()
     press(page, "Why is it here?")
     told(page, "What the model looked at in")
@@ -323,11 +328,6 @@ def press_back(page: Page, wanted: Callable[[dict[str, str]], bool]) -> dict[str
     """From the open group to all groups."""
     page.get_by_role("button", name="← All groups").filter(visible=True).click()
     return facts(page, wanted)
-
-
-def choose(page: Page, label: str, position: int) -> None:
-    page.get_by_label(label, exact=True).filter(visible=True).click()
-    page.get_by_role("option").nth(position).click()
 
 
 def answer_by_keyboard(page: Page, tmp_path: Path) -> set[str]:
@@ -416,6 +416,8 @@ def test_it_fits_a_phone(browser, url: str, pictures: list[Path], tmp_path: Path
         page.get_by_role("button", name="More or fewer groups").click()
         told(page, "Estimate:")
         fits("groups")
+        places = [card.bounding_box() for card in page.locator("#pc-cards .pc-card").all()[:2]]
+        assert places[0]["y"] == places[1]["y"]  # a grid to scan, not a column
         open_group(page, page.locator("#pc-cards .pc-card").last)
         fits("group")
         step(page, "Questions")

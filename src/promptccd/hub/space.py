@@ -127,7 +127,7 @@ def fetched(place: str) -> str:
     Raises:
         HubError: it cannot be fetched.
     """
-    name, revision = _parted(place)
+    name, revision = parted(place)
     if revision is None:
         return place
     try:
@@ -138,7 +138,7 @@ def fetched(place: str) -> str:
         raise HubError(f"Cannot fetch {place!r}: {one_line(error)}") from error
 
 
-def _parted(place: str) -> tuple[str, str | None]:
+def parted(place: str) -> tuple[str, str | None]:
     """A name and the revision behind it; the Hub has no ``@`` in its names, a folder may."""
     name, at, revision = place.partition("@")
     return (name, revision) if at and not Path(place).is_dir() else (place, None)
@@ -195,7 +195,7 @@ def _checkpoint(model: str, api: HfApi) -> _Checkpoint:
     """
     if model in BACKBONES:
         return _Checkpoint(model)
-    name, revision = _parted(model)
+    name, revision = parted(model)
     try:
         place, raw = find_model(name, revision=revision or "main")
     except (OSError, ValueError) as error:

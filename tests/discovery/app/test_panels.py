@@ -1,5 +1,6 @@
 """What panels say, without a browser: names are escaped, models of all kinds are explained, undo steps are whole."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ import gradio as gr
 
 from promptccd.discovery.app.desk import Desk, Panel, Updates, errors_shown
 from promptccd.discovery.app.html import counted, percent, render
-from promptccd.discovery.app.page import build_app
+from promptccd.discovery.app.page import build_app, title_html
 from promptccd.discovery.app.panels.changes import ChangesPanel
-from promptccd.discovery.app.panels.group import GroupPanel, _dissolve, _move, _why, why_html
+from promptccd.discovery.app.panels.group import GroupPanel, _dissolve, _merge, _move, _why, why_html
 from promptccd.discovery.app.panels.groups import NO_CATEGORY, GroupsPanel, _open, _redo, _regroup, _undo
 from promptccd.discovery.app.panels.images import ImagesPanel
 from promptccd.discovery.app.panels.questions import MOST, NOTHING_LEFT, QuestionsPanel
@@ -109,6 +110,42 @@ def test_a_model_without_prompts_is_explained(visit: Visit) -> None:
     assert "no prompts that could fire" in text
     assert "It is nearest to" in text
     assert "does not prove" in text
+
+
+def test_the_page_names_model_and_method_and_links_paper_and_cards(
+    trained_run: Path, backbone_folder: Path
+) -> None:
+    of_stage = title_html("Title", str(trained_run / "stage3"), {"SPACE_ID": "team/page"})
+    assert "<strong>stage3</strong>: PromptCCD, prompted by the components of a Gaussian mixture" in of_stage
+    assert "it knows 5 categories" in of_stage
+    assert 'href="https://arxiv.org/abs/2407.19001"' in of_stage
+    assert 'href="https://huggingface.co/spaces/team/page/blob/main/README.md"' in of_stage
+    assert str(trained_run.parent) not in of_stage  # visitors need not know where it lies
+    assert "was taught no categories: every group is a new one" in title_html(
+        "Title", str(backbone_folder), {}
+    )
+    unknown = title_html("Title", f'team/"><img src=x>@{"a1" * 20}', {})  # tests are offline
+    assert "<img" not in unknown and "(a1a1a1a1)" in unknown
+    assert 'href="https://huggingface.co/team/model"' in title_html("Title", "team/model@main", {})
+
+
+def test_other_groups_are_chosen_by_pictures_the_likest_first(visit: Visit, desk: Desk) -> None:
+    with gr.Blocks():
+        panel = GroupPanel(desk)
+    session = visit.session
+    visit.opened = session.registry.active[0].id
+    found = session.assignment()
+    others = re.findall(r'value="(-?\d+)"><(\w+)', panel.show(visit)[panel.others])
+    apart = {row: (found.prototypes[0] - found.prototypes[row]).norm() for row in range(1, 4)}
+    assert [(int(value), tag) for value, tag in others] == [
+        *((found.ids[row], "img") for row in sorted(apart, key=apart.get)),
+        (NO_CATEGORY, "i"),
+    ]
+    with pytest.raises(DataError, match="No other group is chosen"):
+        _merge(visit, "")
+    survivor, merged = sorted([visit.opened, int(others[0][0])])
+    assert f"(No. {survivor})" in _merge(visit, others[0][0])
+    assert session.registry.resolve(merged) == survivor
 
 
 def test_parts_are_explained() -> None:

@@ -1,7 +1,10 @@
 """The whole page: the steps as tabs, and the button that ends a visit."""
 
 import html
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import gradio as gr
 
@@ -19,10 +22,16 @@ from promptccd.discovery.app.server import PageServer, guarded, keep_files_priva
 from promptccd.discovery.app.store import PageLimits, Quota, Store
 from promptccd.discovery.app.visits import Visits
 from promptccd.discovery.site import Site
+from promptccd.hub.space import parted
+from promptccd.models.loading import BACKBONES, find_model
+from promptccd.models.stored_files import BACKBONE_TYPES
+from promptccd.training.objectives import METHODS
 
 LIFETIME_S = 1800.0
 MOST_WAITING = 32  # requests in the queue; more are asked to come back
 TITLE = "What is in these images?"
+HUB = "https://huggingface.co"
+PAPER = "https://arxiv.org/abs/2407.19001"
 
 
 @dataclass(frozen=True)
@@ -97,9 +106,10 @@ def _blocks(visits: Visits, title: str) -> gr.Blocks:
     with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(300, int(visits.lifetime_s))) as app:
         visit_id = gr.State("", delete_callback=visits.forget)
         desk = Desk(visits, visit_id)
-        gr.HTML(render("title.html.jinja", title=title))
+        gr.HTML(title_html(title, visits.place))
         with gr.Tabs(elem_id="pc-steps", overflow_behavior="wrap") as tabs:
             with gr.Tab("Example", id="example"):
+                gr.HTML(render("intro.html.jinja"))
                 example = ExamplePanel()
             with gr.Tab("Images", id="images"):
                 images = ImagesPanel(desk)
@@ -122,6 +132,31 @@ def _blocks(visits: Visits, title: str) -> gr.Blocks:
         take_away.connect()
         _end(desk, tabs)
     return app.queue(max_size=MOST_WAITING)
+
+
+def title_html(title: str, place: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Title, model and method, with links to paper and cards: of the model, and of the Space that this process is."""
+    name, commit = parted(place)
+    is_local = name in BACKBONES or Path(name).is_dir()
+    try:
+        _, raw = find_model(name, revision=commit or "main")
+    except (OSError, ValueError):  # whoever brings images is told that it cannot be loaded
+        raw = {}
+    kind, known = raw.get("model_type"), raw.get("category_ids")
+    return render(
+        "title.html.jinja",
+        title=title,
+        name=Path(name).absolute().name if is_local else name,
+        commit=(commit or "")[:8],
+        is_bare=kind in BACKBONE_TYPES,
+        method=METHODS.get(kind) if isinstance(kind, str) else None,
+        num_known=len(known) if isinstance(known, list) else 0,
+        card="" if is_local else f"{HUB}/{name}",
+        paper=PAPER,
+        readme=f"{HUB}/spaces/{environment['SPACE_ID']}/blob/main/README.md"
+        if "SPACE_ID" in environment
+        else "",
+    )
 
 
 def _end(desk: Desk, tabs: gr.Tabs) -> None:

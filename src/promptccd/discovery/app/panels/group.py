@@ -59,9 +59,13 @@ def _overlay_uri(found: Explanation) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-# Selected are native checkboxes; the browser hands their values over when a button is pressed.
-PICKED = """(visit, picked, ...rest) => [visit, JSON.stringify(
-    [...document.querySelectorAll("#pc-members input:checked")].map((box) => box.value)), ...rest]"""
+# Selected are native checkboxes and radio buttons; the browser hands their values over when a button is pressed.
+_BOXES = """JSON.stringify(
+    [...document.querySelectorAll("#pc-members input:checked")].map((box) => box.value))"""
+_RADIO = """document.querySelector("#pc-others input:checked")?.value ?? \"\""""
+PICKED = f"(visit) => [visit, {_BOXES}]"
+CHOSEN = f"(visit) => [visit, {_RADIO}]"
+PICKED_AND_CHOSEN = f"(visit) => [visit, {_BOXES}, {_RADIO}]"
 COUNTS = """element.addEventListener("change", () => {
     const count = element.querySelectorAll("input:checked").length;
     const line = element.querySelector(".pc-count");
@@ -84,34 +88,31 @@ class GroupPanel(Panel):
             with gr.Row(elem_classes="pc-actions"):
                 self.back = gr.Button("← All groups", size="sm", elem_id="pc-back")
             self.head = gr.HTML()
-            with gr.Row(equal_height=False) as self.whole:
-                with gr.Column(min_width=280), gr.Group():
-                    self.name = gr.Textbox(label="Name", max_lines=1, max_length=100, elem_id="pc-name")
-                    self.rename = gr.Button("Save name", elem_id="pc-rename")
-                with gr.Column(min_width=280), gr.Group():
-                    self.other = gr.Dropdown(
-                        [], label="Is the same as", info="Both become one group.", elem_id="pc-other"
-                    )
-                    self.merge = gr.Button("Merge", elem_id="pc-merge")
-                with gr.Column(min_width=280, elem_classes="pc-stack"):
+            with gr.Row(elem_id="pc-naming", equal_height=True) as self.whole:
+                self.name = gr.Textbox(
+                    label="Name", max_lines=1, max_length=100, scale=4, min_width=180, elem_id="pc-name"
+                )
+                self.rename = gr.Button("Save name", scale=1, min_width=120, elem_id="pc-rename")
+            self.members = gr.HTML(js_on_load=COUNTS, elem_id="pc-members")
+            self.picked, self.chosen = gr.Textbox(visible=False), gr.Textbox(visible=False)
+            gr.HTML(render("heading.html.jinja", text="With the selected images"))
+            with gr.Row(elem_classes="pc-actions"):
+                self.why = gr.Button("Why is it here?", variant="primary", elem_id="pc-why-button")
+                self.confirm = gr.Button("They belong here", elem_id="pc-confirm")
+                self.part = gr.Button("Make them a group of their own", elem_id="pc-part")
+            self.others = gr.HTML(elem_id="pc-others")
+            with gr.Row(elem_classes="pc-actions"):
+                self.move = gr.Button("Move selected there", elem_id="pc-move")
+                self.merge = gr.Button("Merge: both are one", elem_id="pc-merge")
+            with gr.Column() as self.rest:
+                gr.HTML(render("heading.html.jinja", text="With the whole group"))
+                with gr.Row(elem_classes="pc-actions"):
                     self.split = gr.Button("Split in two", elem_id="pc-split")
                     self.dissolve = gr.Button("Not a category", variant="stop", elem_id="pc-dissolve")
-            self.members = gr.HTML(js_on_load=COUNTS, elem_id="pc-members")
-            self.picked = gr.Textbox(visible=False)
-            gr.HTML(render("selected.html.jinja"))
-            with gr.Row(equal_height=False):
-                with gr.Column(min_width=280), gr.Group():
-                    self.to = gr.Dropdown([], label="Move to", elem_id="pc-to")
-                    self.move = gr.Button("Move selected", elem_id="pc-move")
-                with gr.Column(min_width=280, elem_classes="pc-stack"):
-                    self.part = gr.Button("Make them a group of their own", elem_id="pc-part")
-                    self.confirm = gr.Button("They belong here", elem_id="pc-confirm")
-                with gr.Column(min_width=280, elem_classes="pc-stack"):
-                    self.why = gr.Button("Why is it here?", variant="primary", elem_id="pc-why-button")
             self.reasons = gr.HTML(elem_id="pc-why")
         self.outputs = [
-            self.box, self.head, self.whole, self.name, self.other, self.dissolve, self.members, self.to, self.part,
-            self.confirm, self.reasons,
+            self.box, self.head, self.whole, self.name, self.members, self.confirm, self.part, self.others, self.merge,
+            self.rest, self.dissolve, self.reasons,
         ]  # fmt: skip
 
     def connect(self, groups: Panel) -> None:
@@ -121,17 +122,18 @@ class GroupPanel(Panel):
         closed.success(None, js=TO_THE_CARDS, api_visibility="private")
         desk.on(self.rename.click, _rename, [self.name], panels=panels)
         desk.on(self.name.submit, _rename, [self.name], panels=panels)
-        desk.on(self.merge.click, _merge, [self.other], panels=panels)
+        desk.on(self.merge.click, _merge, [self.chosen], panels=panels, js=CHOSEN)
         desk.on(self.split.click, _split, panels=panels)
         desk.on(self.dissolve.click, _dissolve, panels=panels)
-        chosen = [self.picked]
-        desk.on(self.move.click, _on_picked(_move), [*chosen, self.to], panels=panels, js=PICKED)
-        desk.on(self.part.click, _on_picked(_part), chosen, panels=panels, js=PICKED)
-        desk.on(self.confirm.click, _on_picked(_confirm), chosen, panels=panels, js=PICKED)
+        picked = [self.picked]
+        both = [self.picked, self.chosen]
+        desk.on(self.move.click, _on_picked(_move_there), both, panels=panels, js=PICKED_AND_CHOSEN)
+        desk.on(self.part.click, _on_picked(_part), picked, panels=panels, js=PICKED)
+        desk.on(self.confirm.click, _on_picked(_confirm), picked, panels=panels, js=PICKED)
         asked = desk.on(
             self.why.click,
             _on_picked(_why),
-            chosen,
+            picked,
             panels=[_Reasons(self.reasons)],
             js=PICKED,
             model=True,
@@ -141,23 +143,20 @@ class GroupPanel(Panel):
     def show(self, visit: Visit) -> Updates:
         """The opened group; hidden if none is."""
         if visit.opened is None or not has_groups(visit):
-            return {self.box: gr.Column(visible=False), self.members: "", self.reasons: ""}
+            return {self.box: gr.Column(visible=False), self.members: "", self.others: "", self.reasons: ""}
         session, opened = visit.session, visit.opened
         real = opened != NO_CATEGORY
         name = session.registry.category(opened).name if real else ""
-        others = [
-            (f"{each.id} · {each.name}", each.id) for each in session.registry.active if each.id != opened
-        ]
-        outside = [("no category", NO_CATEGORY)] if real else []
         return {
             self.box: gr.Column(visible=True),
             self.head: _head(session, opened),
             self.whole: gr.Row(visible=real),
             self.name: name,
-            self.other: gr.Dropdown(others, value=None),
+            self.rest: gr.Column(visible=real),
             self.dissolve: gr.Button(interactive=real and not session.registry.category(opened).known),
             self.members: _members(session, opened),
-            self.to: gr.Dropdown([*others, *outside], value=None),
+            self.others: _others(session, opened),
+            self.merge: gr.Button(visible=real),
             self.part: gr.Button(visible=real),
             self.confirm: gr.Button(visible=real),
             self.reasons: "",
@@ -193,6 +192,18 @@ def _on_picked(act: Callable[..., str | None]) -> Callable[..., str | None]:
     return acted
 
 
+def _group_chosen(chosen: str) -> int:
+    """The other group that is meant.
+
+    Raises:
+        DataError: none is.
+    """
+    try:
+        return int(chosen)
+    except (ValueError, TypeError) as error:
+        raise DataError("No other group is chosen: choose one of the pictures of groups first.") from error
+
+
 def _opened(visit: Visit) -> int:
     if visit.opened is None or visit.opened == NO_CATEGORY:
         raise DataError("No group is open: open one first.")
@@ -208,10 +219,8 @@ def _rename(visit: Visit, name: str) -> str:
     return f"No. {visit.opened} is called {name.strip()} now."
 
 
-def _merge(visit: Visit, other: int | None) -> str:
-    if other is None:
-        raise DataError("No other group is chosen: choose the one that is the same as this.")
-    visit.session.edit(Merge([_opened(visit), int(other)]))
+def _merge(visit: Visit, chosen: str) -> str:
+    visit.session.edit(Merge([_opened(visit), _group_chosen(chosen)]))
     visit.opened = visit.session.registry.resolve(_opened(visit))
     survivor = visit.session.registry.category(_opened(visit))
     return f"Both are {survivor.name} (No. {survivor.id}) now."
@@ -240,11 +249,12 @@ def _dissolve(visit: Visit) -> str:
     return f"Group {identity} is gone; its images {where}, and it will not come back."
 
 
-def _move(visit: Visit, keys: Sequence[str], to: int | None) -> str:
-    if to is None:
-        raise DataError("No group is chosen: choose where the selected images belong.")
-    session = visit.session
-    target = None if int(to) == NO_CATEGORY else int(to)
+def _move_there(visit: Visit, keys: Sequence[str], chosen: str) -> str:
+    return _move(visit, keys, _group_chosen(chosen))
+
+
+def _move(visit: Visit, keys: Sequence[str], to: int) -> str:
+    session, target = visit.session, None if to == NO_CATEGORY else to
     session.edit(move_images(session.assignment(), keys, target))
     where = "no group" if target is None else session.registry.category(target).name
     if visit.opened not in (None, NO_CATEGORY) and not session.registry.members_of(_opened(visit)):
@@ -284,3 +294,19 @@ def _members(session: DiscoverySession, opened: int) -> str:
         for key, confidence in rows
     ]
     return render("members.html.jinja", pictures=pictures)
+
+
+def _others(session: DiscoverySession, opened: int) -> str:
+    """The other groups by a typical picture, those that are likest to the opened one first."""
+    found = session.assignment()
+    groups = [each for each in group_views(session) if each.id != opened]
+    if opened in found.ids:
+        apart = (found.prototypes - found.prototypes[found.ids.index(opened)]).norm(dim=1).tolist()
+        groups.sort(key=lambda group: apart[found.ids.index(group.id)])
+    pictures = [
+        (group.id, group.name, thumbnail_uri(session, group.typical[0]) if group.typical else "")
+        for group in groups
+    ]
+    return render(
+        "others.html.jinja", others=pictures, outside=None if opened == NO_CATEGORY else NO_CATEGORY
+    )
