@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import os
+import signal
 import socket
 import threading
 import time
@@ -199,3 +200,17 @@ def wait_for(test: Callable[[], bool]) -> None:
     while not test():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_ctrl_c_ends_it_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 says of a thread whose join was interrupted that it has ended; its socket was closed under it."""
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    with served() as (host, port, server):
+        press = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        press.start()
+        with pytest.raises(KeyboardInterrupt):
+            server.wait()
+        assert get(host, port) == 200  # until it is closed
+    time.sleep(0.3)
+    assert not failed

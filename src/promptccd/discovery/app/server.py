@@ -262,9 +262,8 @@ class PageServer:
             timeout_graceful_shutdown=ENDS_WITHIN_S,
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="page", daemon=True
-        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="page", daemon=True)
 
     def start(self) -> None:
         """Return once it answers.
@@ -275,18 +274,26 @@ class PageServer:
         self._thread.start()
         deadline = time.monotonic() + STARTS_WITHIN_S
         while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
+            if self._ended.is_set() or time.monotonic() > deadline:
                 raise RuntimeError("The server of the page did not start.")
             time.sleep(0.01)
 
     def wait(self) -> None:
         """Until it ends by itself, or Ctrl-C."""
-        while self._thread.is_alive():
-            self._thread.join(0.5)
+        while not self._ended.wait(
+            0.5
+        ):  # of a thread whose join was interrupted Python 3.11 says that it has ended
+            pass
 
     def close(self) -> None:
         """End it; connections that are open are cut."""
         self._server.should_exit = True
-        if self._thread.is_alive():
-            self._thread.join(ENDS_WITHIN_S + 10)
+        if self._thread.ident is not None:
+            self._ended.wait(ENDS_WITHIN_S + 10)
         self._socket.close()
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._ended.set()
