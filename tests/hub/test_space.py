@@ -72,6 +72,7 @@ def test_a_second_push_changes_nothing(stage: str, hub: Hub, capsys) -> None:
     assert f"user/page: all of it is there; works with {stage}, as before" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_is_pushed_to_the_model_later_waits_for_the_next_push_of_the_space(stage: str, hub: Hub) -> None:
     push_space("page", MODEL)
     newer = hub.add(MODEL, {"notes.md": b"later"}).sha

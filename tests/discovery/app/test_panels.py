@@ -19,7 +19,7 @@ from promptccd.discovery.app.panels.images import ImagesPanel
 from promptccd.discovery.app.panels.questions import MOST, NOTHING_LEFT, QuestionsPanel
 from promptccd.discovery.app.panels.take_away import push_groups
 from promptccd.discovery.app.visits import Visit, Visits
-from promptccd.errors import DataError, HubError
+from promptccd.errors import DataError, HubError, PromptCCDError
 from promptccd.registry import Confirm, Rename
 from tests.conftest import coloured_images
 
@@ -146,6 +146,15 @@ def test_other_groups_are_chosen_by_pictures_the_likest_first(visit: Visit, desk
     survivor, merged = sorted([visit.opened, int(others[0][0])])
     assert f"(No. {survivor})" in _merge(visit, others[0][0])
     assert session.registry.resolve(merged) == survivor
+
+
+def test_a_group_that_nobody_offered_is_no_group_to_merge_with(visit: Visit) -> None:
+    visit.opened = visit.session.registry.active[0].id
+    before = visit.session.registry.state_hash()
+    for chosen in ("", None, [1], "x", "1.5", "-1", "99", "9" * 40, "9" * 9000, str(visit.opened)):
+        with pytest.raises(PromptCCDError):
+            _merge(visit, chosen)
+    assert visit.session.registry.state_hash() == before
 
 
 def test_parts_are_explained() -> None:
