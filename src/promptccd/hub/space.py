@@ -102,7 +102,7 @@ def push_space(
             lambda card: _contents(card, chosen),
             api=api,
             message=f"The page over {chosen.place}",
-            holds=f"the page, its package and the prepared example; the model stays where it is, {chosen.place}",
+            holds=f"the page, its package and the prepared example; it groups by {chosen.place}",
             replaces="promptccd/*",
             dry_run=dry_run,
         )
