@@ -11,11 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
+from promptccd.cli.main import COMMANDS
 from promptccd.registry import CategoryRegistry, save_registry
 
 COMMAND = ("-m", "promptccd_command")
 # The most that each may cost, as a share of importing torch.
-LIMITS = {"--help": 0.25, "--version": 0.1, "categories list": 0.5, "import promptccd": 0.25}
+HELP = [f"{name} --help" for commands in COMMANDS.values() for name in commands]
+LIMITS = dict.fromkeys(["--help", "recipes", *HELP, "import promptccd"], 0.25) | {
+    "--version": 0.1,
+    "categories list": 0.5,
+}
 
 
 def cpu_seconds(words: Sequence[str]) -> float:
@@ -35,8 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _save_some_registry(Path(folder))
         cases = {
             "import torch": ("-c", "import torch"),
-            "--help": (*COMMAND, "--help"),
-            "--version": (*COMMAND, "--version"),
+            **{words: (*COMMAND, *words.split()) for words in ("--help", "--version", "recipes", *HELP)},
             "categories list": (*COMMAND, "categories", folder, "list"),
             "import promptccd": ("-c", "import promptccd"),
         }

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.training.recipe import Recipe
-from promptccd.training.shipped_recipes import located, recipe_folder, said_of
+from promptccd.training.recipe import Recipe, located, recipe_folder, said_of
 from tests.shipped_recipes import HUB_CONFIGS
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ from promptccd.data.stages import StageStream
 from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.evaluation.protocols import ProtocolOptions
+from promptccd.evaluation.protocol_terms import ProtocolOptions
 from promptccd.hub import PushedStage, fetch_stages, push_run, pusher
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run

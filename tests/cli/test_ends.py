@@ -61,7 +61,7 @@ def after_opening(number: int, signals: tuple[int, ...] = (signal.SIGINT,)) -> C
 @pytest.mark.slow
 @pytest.mark.fault(51)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-@pytest.mark.parametrize("module", ["numpy", "torch", "datasets", "promptccd.hub"])
+@pytest.mark.parametrize("module", ["numpy", "torch", "datasets", "promptccd.runs"])
 def test_a_signal_during_the_imports_is_one_line(module: str, number: int) -> None:
     """Python says which module it has just imported; others follow."""
     command = [sys.executable, "-X", "importtime", "-m", "promptccd_command", "verify", "nowhere"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.test_structure import EXPORTED, MODULES, PACKAGES
 
-HEAVY = ("torch", "transformers", "datasets", "sklearn")
+HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy.optimize", "gradio")
 
 
 def python(code: str, *words: object) -> str:
@@ -36,9 +36,34 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     )
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["audit", "--benchmark", "cub"]], ids="-".join)
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["audit", "--benchmark", "cub"], ["recipes"]], ids="-".join
+)
 def test_commands_that_need_no_model_import_nothing_heavy(words: list[str]) -> None:
     assert heavy_modules_of(words) == "[]"
+
+
+def test_no_help_waits_for_what_its_command_needs() -> None:
+    from promptccd.cli.main import COMMANDS
+
+    names = [name for commands in COMMANDS.values() for name in commands]
+    code = (
+        "import sys\nfrom promptccd.cli.main import command_parser\n"
+        "for name in sys.argv[1:]:\n"
+        "    command_parser(name).format_help()\n"
+        f"    print(name, [each for each in {HEAVY} if each in sys.modules])"
+    )
+    assert python(code, *names).splitlines() == [f"{name} []" for name in names]
+
+
+def test_methods_are_called_in_help_what_they_call_themselves() -> None:
+    from promptccd.training.methods import words_of_methods
+    from promptccd.training.objectives import METHODS
+
+    unread = "from promptccd.training.methods import words_of_methods; print(words_of_methods())"
+    assert python(unread) == f"{words_of_methods()}\n"
+    for name, words in words_of_methods().items():
+        assert all(getattr(METHODS[name], each) == value for each, value in vars(words).items())
 
 
 def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, trained_run: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from promptccd.cli.main import main, parse
 from promptccd.cli.sweep_commands import _table_plan
 from promptccd.evaluation import (
+    PROTOCOLS,
     ClusteringAccuracy,
     ContinualScore,
     ForgettingScore,
@@ -18,7 +19,7 @@ from promptccd.evaluation import (
     published_rows,
 )
 from promptccd.evaluation.audit import mark_of
-from promptccd.evaluation.protocols import PROTOCOLS, SessionScore
+from promptccd.evaluation.protocols import SessionScore
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import line_chart
 from promptccd.experiments.paper_tables import Entry, TablePart, TablePlan, layout, paper_tables, remarks

@@ -25,6 +25,7 @@ from promptccd.evaluation import (
     clustering_accuracy,
 )
 from promptccd.evaluation.accuracy import separate_clustering_accuracy
+from promptccd.evaluation.protocols import SCORERS
 from promptccd.runs import RunEvaluation, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images
@@ -75,7 +76,7 @@ def test_all_is_the_mean_of_old_and_new_weighted_by_the_images_scored(
     score = evaluation.evaluate(name, told(name))
     assert score.protocol == name
     assert [row.stage for row in score.stages] == [1, 2, 3]
-    truth = PROTOCOLS[name].true_ids(evaluation.task(told(name)))
+    truth = SCORERS[name].true_ids(evaluation.task(told(name)))
     for row, ids, share in zip(score.stages, truth, old_shares(data)[PROTOCOLS[name].images], strict=True):
         assert row.num_images == len(ids)
         assert np.mean(ids < 2) == pytest.approx(share, abs=5e-5)

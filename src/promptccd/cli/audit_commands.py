@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, get_args
 
-from promptccd.cli.columns import table
 from promptccd.cli.parsing import show
+from promptccd.cli.tables import table
 from promptccd.errors import DataError
 from promptccd.evaluation.audit import AuditedRow, Outcome, audit_rows
 from promptccd.evaluation.published import published_rows

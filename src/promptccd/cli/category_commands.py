@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from promptccd.cli.columns import table
 from promptccd.cli.parsing import MOST_DIGITS, show
+from promptccd.cli.tables import table
 from promptccd.discovery.registry_edits import correct, edit_registry, registry_in
 from promptccd.errors import RegistryError
 from promptccd.registry import CategoryRegistry, Merge, Rename

@@ -7,6 +7,7 @@ import webbrowser
 from dataclasses import asdict
 from typing import Any
 
+from promptccd import discovery
 from promptccd.cli.parsing import (
     MOST_DIGITS,
     MOST_SEED,
@@ -16,18 +17,9 @@ from promptccd.cli.parsing import (
     whole_number,
 )
 from promptccd.data.limits import ANY, MIB, IntakeLimits
-from promptccd.discovery import (
-    EXPORTS,
-    AdaptationOptions,
-    DiscoveryResult,
-    DiscoverySession,
-    discover,
-)
-from promptccd.discovery.embedding import BATCH_SIZE
+from promptccd.discovery.options import BATCH_SIZE, EXPORT_NAMES, AdaptationOptions
 from promptccd.errors import ConfigurationError, RunError
-from promptccd.models.loading import find_model
 from promptccd.models.untrusted import one_line
-from promptccd.training.progress import StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +65,7 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
         "--export",
         nargs="*",
         action="extend",
-        choices=list(EXPORTS),
+        choices=EXPORT_NAMES,
         default=[],
         help="besides assignments.csv; may be given several times",
     )
@@ -87,18 +79,20 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
         "--seed", type=whole_number(0, MOST_SEED), default=1, help="of everything that is drawn"
     )
     add_model_limit(found)
-    found.set_defaults(run=discover_command)
+    found.set_defaults(run=discover_command, needs=("promptccd.discovery.discover",))
 
 
 def discover_command(options: argparse.Namespace) -> None:
     """``promptccd discover``."""
+    from promptccd.training.progress import StopRequest
+
     num_categories = _count(options.num_categories)
     adaptation = None
     if options.adapt:
         adaptation = AdaptationOptions(
             epochs=options.epochs, batch_size=options.batch_size or AdaptationOptions.batch_size
         )
-    session = DiscoverySession.open(
+    session = discovery.DiscoverySession.open(
         options.model,
         seed=options.seed,
         limits=IntakeLimits(max_files=options.limit or ANY),
@@ -107,7 +101,7 @@ def discover_command(options: argparse.Namespace) -> None:
         max_model_bytes=options.max_model_bytes,
     )
     with StopRequest() as stop:
-        result = discover(
+        result = discovery.discover(
             session,
             options.images,
             options.out,
@@ -133,7 +127,7 @@ def _count(text: str) -> int | None:
     return int(text)
 
 
-def _plain(result: DiscoveryResult) -> dict[str, Any]:
+def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
     return {
         "files": asdict(result.report),
         "counts": result.counts,
@@ -145,7 +139,7 @@ def _plain(result: DiscoveryResult) -> dict[str, Any]:
     }
 
 
-def _summary(result: DiscoveryResult) -> str:
+def _summary(result: "discovery.DiscoveryResult") -> str:
     report, counts = result.report, result.counts
     sizes: dict[tuple[int, str, str], int] = {}
     for row in result.rows:
@@ -203,7 +197,7 @@ def _declare_demo(demo: argparse.ArgumentParser) -> None:
         help="what all files of visitors may take together, in MiB; 4096 if not given",
     )
     demo.add_argument("--no-browser", action="store_true", help="open no browser")
-    demo.set_defaults(run=demo_command)
+    demo.set_defaults(run=demo_command, needs=("promptccd.discovery.discover",))
 
 
 def demo_command(options: argparse.Namespace) -> None:
@@ -250,6 +244,8 @@ def _model_of_page(asked: str | None) -> str:
     Raises:
         RunError: there is no such model.
     """
+    from promptccd.models.loading import find_model
+
     name = asked or DEFAULT_MODEL
     try:
         find_model(name)

@@ -3,18 +3,18 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from promptccd import experiments, runs
 from promptccd.cli.parsing import MOST_WORKERS, show, to_json, whole_number
 from promptccd.cli.tables import comparison_table, score_table
 from promptccd.errors import ConfigurationError
-from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.protocols import ESTIMATORS, PROTOCOLS, ProtocolOptions, options_by_protocol
-from promptccd.experiments import ReportOptions, write_report, write_run_comparison
-from promptccd.runs import RunEvaluation
-from promptccd.runs.run_groups import PIXELS, baseline_rows, require_different, row_names
+from promptccd.evaluation.protocol_terms import ESTIMATORS, PROTOCOLS, ProtocolOptions, options_by_protocol
 
-Scores = dict[str, list[ContinualScore]]
+if TYPE_CHECKING:
+    from promptccd.evaluation import ContinualScore
+
+Scores = dict[str, list["ContinualScore"]]
 ROUTING = "part-routing"
 
 NEXT_STEPS = """
@@ -59,12 +59,12 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
         "--num_workers", type=whole_number(0, MOST_WORKERS), default=0, help="loader processes"
     )
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
-    evaluate.set_defaults(run=evaluate_command)
+    evaluate.set_defaults(run=evaluate_command, needs=("promptccd.experiments.run_report",))
 
 
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
-    require_different(options.runs)
+    runs.require_different(options.runs)
     told = options_by_protocol(
         ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
     )
@@ -73,10 +73,12 @@ def evaluate_command(options: argparse.Namespace) -> None:
             f"No baseline can be scored by {', '.join(told)}: leave --baselines out, or add --protocol cacc."
         )
     shown = _Shown({name: {} for name in told}, {name: {} for name in told}, {})
-    rows = row_names(options.runs)
-    baselines = baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
+    rows = runs.row_names(options.runs)
+    baselines = runs.baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
     for path, run, held_against in zip(options.runs, rows, baselines, strict=True):
-        evaluation = RunEvaluation(path, options.dataset, options.num_workers, keep_features=len(told) > 1)
+        evaluation = runs.RunEvaluation(
+            path, options.dataset, options.num_workers, keep_features=len(told) > 1
+        )
         for name, own in told.items():
             score = evaluation.evaluate(name, own)
             shown.scores[name].setdefault(run, []).append(score)
@@ -106,11 +108,11 @@ class _Shown:
     routed: Scores
 
     def add_baselines(
-        self, evaluation: RunEvaluation, protocol: str, told: ProtocolOptions, rows: Mapping[str, str]
+        self, evaluation: "runs.RunEvaluation", protocol: str, told: ProtocolOptions, rows: Mapping[str, str]
     ) -> None:
         """Score those baselines of a run that no other run gives, into the rows that they are for."""
         for name, row in rows.items():
-            score = evaluation.raw_pixels if name == PIXELS else evaluation.frozen_backbone
+            score = evaluation.raw_pixels if name == runs.PIXELS else evaluation.frozen_backbone
             self.baselines[protocol].setdefault(row, []).append(score(protocol, told))
 
 
@@ -171,19 +173,20 @@ def _declare_report(report: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--num_workers", type=whole_number(0, MOST_WORKERS), default=0, help="loader processes"
     )
-    report.set_defaults(run=report_command)
+    report.set_defaults(run=report_command, needs=("promptccd.experiments.run_report",))
 
 
 def report_command(options: argparse.Namespace) -> None:
     """``promptccd report``: prints the path of the page."""
-    wanted = ReportOptions(
+    wanted = experiments.ReportOptions(
         map_method=None if options.no_map else options.map,
         max_points=options.points,
         samples=options.samples,
         dataset=options.dataset,
         num_workers=options.num_workers,
     )
-    page = (write_run_comparison if options.compare else write_report)(options.runs, options.out, wanted)
+    write = experiments.write_run_comparison if options.compare else experiments.write_report
+    page = write(options.runs, options.out, wanted)
     show(
         options, {"page": str(page), "files": ["index.html", "report.csv", "report.json"]}, lambda: str(page)
     )

@@ -12,14 +12,13 @@ from promptccd.cli.ends import end_of, ended_by_signals, let_go_of_stdout, make_
 from promptccd.cli.parsing import Parser, add_common_options
 from promptccd.on_demand import after_import
 
-# What every command does, by the module beside this one that declares it. Those that are not typed are not imported.
+# What every command does, by the module beside this one that declares it. Those that are not typed are not imported,
+# and what a typed one needs not before its words have been read: help waits for no torch.
 COMMANDS = {
     "training_commands": {
         "train": "train on your images, or all stages of a recipe; a run that was begun goes on",
         "split": "show the stages that images or a recipe are cut into; trains nothing",
         "parameters": "count what a model learns, part by part",
-    },
-    "recipe_commands": {
         "recipes": "list the recipes that come along",
     },
     "sweep_commands": {
@@ -61,9 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     make_printable(sys.stdout, sys.stderr)
     try:
-        options = parse(
-            words
-        )  # imports what the command needs; until it is there, a signal ends the process at once
+        options = parse(words)
+        for module in getattr(
+            options, "needs", ()
+        ):  # takes seconds, in which a signal ends the process at once
+            import_module(module)
         with ended_by_signals():
             _run(options)
     except (Exception, KeyboardInterrupt) as error:

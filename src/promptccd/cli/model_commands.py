@@ -4,19 +4,10 @@ import argparse
 import logging
 from dataclasses import asdict
 
+from promptccd import hub, runs
 from promptccd.cli.parsing import add_model_limit, show, whole_number
 from promptccd.cli.tables import explanation_table
 from promptccd.errors import MismatchError
-from promptccd.hub import push_run, push_space, verify
-from promptccd.runs import (
-    Prediction,
-    RunDirectory,
-    explain_image,
-    load_model,
-    load_view,
-    predict_folder,
-    stage_of,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +19,7 @@ def _declare_explain(explain: argparse.ArgumentParser) -> None:
     explain.add_argument("image", metavar="IMAGE", help="an image file")
     explain.add_argument("--out", metavar="DIR", required=True, help="folder for the arrays and the overlay")
     add_model_limit(explain)
-    explain.set_defaults(run=explain_command)
+    explain.set_defaults(run=explain_command, needs=("promptccd.runs.explanation",))
 
 
 def _declare_predict(predict: argparse.ArgumentParser) -> None:
@@ -37,14 +28,14 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
     )
     predict.add_argument("folder", metavar="FOLDER", help="folder of images, searched with its sub-folders")
     add_model_limit(predict)
-    predict.set_defaults(run=predict_command)
+    predict.set_defaults(run=predict_command, needs=("promptccd.runs.prediction",))
 
 
 def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
-    place = stage_of(options.model)
-    model = load_model(place, options.max_model_bytes)
-    explanation = explain_image(model, load_view(place), options.image)
+    place = runs.stage_of(options.model)
+    model = runs.load_model(place, options.max_model_bytes)
+    explanation = runs.explain_image(model, runs.load_view(place), options.image)
     paths = explanation.save(options.out)
     show(options, explanation.to_dict(), lambda: explanation_table(explanation.to_dict()))
     logger.info("Written: %s", ", ".join(str(path) for path in paths))
@@ -52,8 +43,8 @@ def explain_command(options: argparse.Namespace) -> None:
 
 def predict_command(options: argparse.Namespace) -> None:
     """``promptccd predict``."""
-    place = stage_of(options.model)
-    found = predict_folder(load_model(place, options.max_model_bytes), place, options.folder)
+    place = runs.stage_of(options.model)
+    found = runs.predict_folder(runs.load_model(place, options.max_model_bytes), place, options.folder)
 
     def lines() -> str:
         rows = [
@@ -68,7 +59,7 @@ def predict_command(options: argparse.Namespace) -> None:
     logger.info("%d files: %d assigned, %d skipped.", sum(counted), *counted)
 
 
-def _standing(item: Prediction) -> str:
+def _standing(item: "runs.Prediction") -> str:
     if item.strange:
         return "none of these?"
     return "known" if item.known else "new"
@@ -80,7 +71,7 @@ def _declare_push(push: argparse.ArgumentParser) -> None:
     push.add_argument("--stage", type=whole_number(0), help="one stage (default: all that are finished)")
     push.add_argument("--private", action="store_true", help="make new repositories private")
     push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
-    push.set_defaults(run=push_command)
+    push.set_defaults(run=push_command, needs=("promptccd.hub.push",))
 
 
 def _declare_space(space: argparse.ArgumentParser) -> None:
@@ -97,7 +88,7 @@ def _declare_space(space: argparse.ArgumentParser) -> None:
     )
     space.add_argument("--private", action="store_true", help="let nobody else see it")
     space.add_argument("--dry-run", action="store_true", help="only list what would be sent")
-    space.set_defaults(run=space_command)
+    space.set_defaults(run=space_command, needs=("promptccd.hub.space",))
 
 
 def _declare_verify(verify_: argparse.ArgumentParser) -> None:
@@ -105,13 +96,13 @@ def _declare_verify(verify_: argparse.ArgumentParser) -> None:
         "place", metavar="REPO_OR_RUN", help="output_dir of a training, a stage, or its repository"
     )
     verify_.add_argument("--quick", action="store_true", help="do not group the images anew")
-    verify_.set_defaults(run=verify_command)
+    verify_.set_defaults(run=verify_command, needs=("promptccd.hub.verify",))
 
 
 def push_command(options: argparse.Namespace) -> None:
     """``promptccd push``."""
-    pushed = push_run(
-        RunDirectory(options.run_folder),
+    pushed = hub.push_run(
+        runs.RunDirectory(options.run_folder),
         namespace=options.namespace,
         stages=None if options.stage is None else [options.stage],
         private=options.private,
@@ -132,7 +123,7 @@ def push_command(options: argparse.Namespace) -> None:
 
 def space_command(options: argparse.Namespace) -> None:
     """``promptccd space``."""
-    pushed = push_space(options.repo, options.model, private=options.private, dry_run=options.dry_run)
+    pushed = hub.push_space(options.repo, options.model, private=options.private, dry_run=options.dry_run)
     would = "would send" if options.dry_run else "sent"
     sent = (
         f"{would} {len(pushed.sent)} files, {pushed.num_bytes / 1e6:.1f} MB"
@@ -147,7 +138,7 @@ def space_command(options: argparse.Namespace) -> None:
 
 def verify_command(options: argparse.Namespace) -> None:
     """``promptccd verify``: exit code 1 if anything disagrees."""
-    checks = verify(options.place, recompute=not options.quick)
+    checks = hub.verify(options.place, recompute=not options.quick)
 
     def lines() -> str:
         return "\n".join(f"{'MISMATCH' if check.problem else 'ok':8}  {check.what}" for check in checks)

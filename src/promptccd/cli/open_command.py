@@ -6,15 +6,11 @@ import signal
 import webbrowser
 from pathlib import Path
 
+from promptccd import discovery, runs
 from promptccd.cli.parsing import whole_number
-from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.project import PROJECT
-from promptccd.discovery.workbench import OpenPage, address_of
+from promptccd.discovery import workbench
 from promptccd.errors import ConfigurationError
 from promptccd.models.untrusted import one_line
-from promptccd.registry import has_registry
-from promptccd.runs.run_directory import RunDirectory
-from promptccd.training.progress import StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +33,8 @@ def _declare_open(opened: argparse.ArgumentParser) -> None:
         "--port", type=whole_number(1, 65_535), help="the first free one from 7860 on if not given"
     )
     opened.add_argument("--no-browser", action="store_true", help="open no browser")
-    opened.set_defaults(run=open_command)
+    needs = "promptccd.discovery.discover", "promptccd.discovery.workbench.serving"
+    opened.set_defaults(run=open_command, needs=needs)
 
 
 def open_command(options: argparse.Namespace) -> None:
@@ -46,17 +43,20 @@ def open_command(options: argparse.Namespace) -> None:
     Raises:
         ConfigurationError: the folder holds nothing that can be opened, or it cannot listen there.
     """
+    from promptccd.discovery.project import PROJECT
+    from promptccd.registry import has_registry
+
     folder = Path(options.folder).expanduser()
     is_project = has_registry(folder / PROJECT)
     out = folder if is_project else _place_beside(folder, options.out)
-    if (url := address_of(out)) is not None:
+    if (url := workbench.address_of(out)) is not None:
         print(f"{out} is open already: {url}", flush=True)
         _show(url, options)
         return
     if not is_project:
         _find_groups(folder, out, options.model)
     try:
-        page = OpenPage(out, options.port)
+        page = workbench.OpenPage(out, options.port)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(
             f"Cannot listen on port {options.port or 'any'}: {one_line(error)} Give another --port."
@@ -78,7 +78,7 @@ def _place_beside(folder: Path, out: str | None) -> Path:
         raise ConfigurationError(
             f"There is no folder {str(folder)!r}: give one of photographs, or a discovery's --out."
         )
-    if RunDirectory(folder).begun or (folder / "config.json").exists():
+    if runs.RunDirectory(folder).begun or (folder / "config.json").exists():
         raise ConfigurationError(
             f"{str(folder)!r} is a model, not photographs: promptccd open PHOTOGRAPHS --model {folder} groups "
             "photographs with it (of a run, give its last stage)."
@@ -88,15 +88,17 @@ def _place_beside(folder: Path, out: str | None) -> Path:
 
 
 def _find_groups(folder: Path, out: Path, model: str) -> None:
+    from promptccd.training.progress import StopRequest
+
     logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, model, out)
     with StopRequest() as stop:
-        found = discover(DiscoverySession.open(model), folder, out, stop=stop)
+        found = discovery.discover(discovery.DiscoverySession.open(model), folder, out, stop=stop)
     logger.info("%d photographs, about %s groups.", found.report.used, found.estimate)
     if found.report.skipped:
         logger.info("%d files were skipped; %s says why.", found.report.skipped, out / "discovery.html")
 
 
-def _serve(page: OpenPage, options: argparse.Namespace) -> None:
+def _serve(page: "workbench.OpenPage", options: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     _show(page.url, options)
     try:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from promptccd.errors import ConfigurationError
-from promptccd.training.objectives import METHODS
-from promptccd.training.own_images import names_recipe, recipe_for_images
+from promptccd.training.methods import words_of_methods
 from promptccd.training.recipe import (
     Recipe,
     alternatives,
@@ -29,7 +28,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         documented = dict(_field_docs(kind))
         if section == "model":
             documented["variant"] = "the method: " + ", ".join(
-                f"{each.name} ({each.title}, {each.summary})" for each in METHODS.values()
+                f"{each.name} ({each.title}, {each.summary})" for each in words_of_methods().values()
             )
         for name, hint in field_types(kind).items():
             flags = [f"--{section}.{name}"] if name in taken else [f"--{name}", f"--{section}.{name}"]
@@ -66,6 +65,8 @@ def recipe_from(options: argparse.Namespace) -> Recipe:
     Raises:
         ConfigurationError: two recipes are named, or a method without images.
     """
+    from promptccd.training.own_images import names_recipe, recipe_for_images
+
     overrides, what, config = given_fields(options), options.what, options.config
     if what is not None and not names_recipe(what):
         return recipe_for_images(what, options.method, config, overrides)

@@ -5,59 +5,40 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from promptccd.cli.columns import table
+from promptccd import experiments, runs
 from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
-from promptccd.cli.tables import comparison_table
+from promptccd.cli.tables import comparison_table, table
 from promptccd.errors import ConfigurationError, IncompleteSweepError
-from promptccd.evaluation import ContinualScore
-from promptccd.experiments import (
-    GridFigure,
-    SweepCell,
-    SweepResult,
-    csv_text,
-    grid_keys,
-    plan_cells,
-    run_sweep,
-    stage_costs,
-    write_comparison,
-)
-from promptccd.experiments.comparison import BACKBONES, average_records, with_own_answers
-from promptccd.experiments.measures import Spread
-from promptccd.experiments.paper_tables import (
-    Grid,
-    TablePlan,
-    layout,
-    paper_tables,
-    remarks,
-    table_records,
-    write_table_page,
-)
-from promptccd.experiments.sweep_cells import ProtocolScoring
-from promptccd.runs import RunDirectory
+from promptccd.experiments.table_parts import paper_tables
 from promptccd.storage import make_inside, write_file
-from promptccd.trainer import train_recipe
-from promptccd.training.recipe import field_types, require_known, section_types
-from promptccd.training.shipped_recipes import recipe_folder
+from promptccd.training.recipe import field_types, recipe_folder, require_known, section_types
+
+if TYPE_CHECKING:
+    from promptccd.evaluation import ContinualScore
+    from promptccd.experiments import Spread, SweepCell, SweepResult
+    from promptccd.experiments.paper_tables import Grid, TablePlan
 
 PARTS = ("all", "old", "new")
 
 
-def sweep_text(result: SweepResult) -> str:
+def sweep_text(result: "SweepResult") -> str:
     """The comparison, and what is missing from it."""
     lines = [comparison_table(_counted(result))] if result.groups else []
     lines += [f"missing: {name}: {why.splitlines()[-1]}" for name, why in result.failures.items()]
     return "\n".join(lines)
 
 
-def sweep_record(result: SweepResult, settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """All of it as JSON types: rows per stage and cell, averages, failures, and the grid of two fields."""
-    keys = grid_keys(settings)
+    keys = experiments.grid_keys(settings)
     return {
         "unit": "percent",
-        "averages": average_records(with_own_answers(result.groups)) if result.groups else [],
+        "averages": experiments.average_records(experiments.with_own_answers(result.groups))
+        if result.groups
+        else [],
         "cells": [
             {
                 "cell": cell.name,
@@ -77,36 +58,38 @@ def sweep_record(result: SweepResult, settings: Mapping[str, Sequence[Any]]) -> 
     }
 
 
-def write_tables(result: SweepResult, record: Mapping[str, Any], out: Path) -> None:
+def write_tables(result: "SweepResult", record: Mapping[str, Any], out: Path) -> None:
     """Write ``table.md``, ``table.csv`` and ``results.json``."""
     rows = [
         f"| {name} | {' | '.join(map(str, _spreads(scores)))} |"
-        for name, scores in with_own_answers(_counted(result)).items()
+        for name, scores in experiments.with_own_answers(_counted(result)).items()
     ]
     missing = [f"\nMissing: {name}" for name in result.failures]
     write_file(
         out / "table.md", "\n".join(["| | All | Old | New |", "|---|---|---|---|", *rows, *missing]) + "\n"
     )
     header = ["variant", "runs", *(f"{part}{what}" for part in PARTS for what in ("", "_std"))]
-    write_file(out / "table.csv", csv_text(header, record["averages"]))
+    write_file(out / "table.csv", experiments.csv_text(header, record["averages"]))
     write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
 
 
-def write_page(result: SweepResult, record: Mapping[str, Any], out: Path) -> None:
+def write_page(result: "SweepResult", record: Mapping[str, Any], out: Path) -> None:
     """Write the comparison as a page, into ``report`` of the sweep's folder."""
     if not result.groups:
         return
     costs: dict[str, list[Any]] = {}
     for cell in result.cells:
         if cell.name in result.scores:
-            costs.setdefault(cell.variant, []).append(stage_costs(RunDirectory(cell.path).manifest))
+            costs.setdefault(cell.variant, []).append(
+                experiments.stage_costs(runs.RunDirectory(cell.path).manifest)
+            )
     facts = {
         "recipes": ", ".join(dict.fromkeys(cell.config for cell in result.cells)),
         "seeds": ", ".join(dict.fromkeys(str(cell.seed) for cell in result.cells)),
         **({"missing": ", ".join(result.failures)} if result.failures else {}),
     }
     grid = record["grid"]
-    figure = grid and GridFigure(
+    figure = grid and experiments.GridFigure(
         title=f"{grid['row_key']} and {grid['column_key']}",
         row_label=grid["row_key"],
         rows=[str(value) for value in grid["rows"]],
@@ -114,7 +97,7 @@ def write_page(result: SweepResult, record: Mapping[str, Any], out: Path) -> Non
         columns=[str(value) for value in grid["columns"]],
         panels={config: means["all"] for config, means in grid["means"].items()},
     )
-    write_comparison(
+    experiments.write_comparison(
         result.groups,
         make_inside(out, "report"),
         title=f"Sweep {out.name}",
@@ -124,7 +107,7 @@ def write_page(result: SweepResult, record: Mapping[str, Any], out: Path) -> Non
     )
 
 
-def _counted(result: SweepResult) -> dict[str, list[ContinualScore]]:
+def _counted(result: "SweepResult") -> "dict[str, list[ContinualScore]]":
     """The groups, their names telling where seeds are missing."""
     wanted: dict[str, int] = {}
     for cell in result.cells:
@@ -137,12 +120,12 @@ def _counted(result: SweepResult) -> dict[str, list[ContinualScore]]:
     }
 
 
-def _spreads(scores: Sequence[ContinualScore]) -> list[Spread]:
-    return [Spread.of(score.average[part] for score in scores) for part in PARTS]
+def _spreads(scores: "Sequence[ContinualScore]") -> "list[Spread]":
+    return [experiments.Spread.of(score.average[part] for score in scores) for part in PARTS]
 
 
 def _grid(
-    result: SweepResult, keys: tuple[str, str], settings: Mapping[str, Sequence[Any]]
+    result: "SweepResult", keys: tuple[str, str], settings: Mapping[str, Sequence[Any]]
 ) -> dict[str, Any]:
     """Mean All/Old/New over seeds per recipe, rows by the first field and columns by the second."""
     grids: dict[str, Any] = {}
@@ -208,7 +191,7 @@ def _declare_sweep(sweep: argparse.ArgumentParser) -> None:
     sweep.add_argument("--dry-run", action="store_true", help="list the cells and train nothing")
     _add_table_options(sweep)
     add_recipe_options(sweep)
-    sweep.set_defaults(run=sweep_command)
+    sweep.set_defaults(run=sweep_command, needs=("promptccd.trainer", "promptccd.experiments.paper_tables"))
 
 
 def _add_table_options(sweep: argparse.ArgumentParser) -> None:
@@ -238,15 +221,19 @@ def _add_table_options(sweep: argparse.ArgumentParser) -> None:
 
 def sweep_command(options: argparse.Namespace) -> None:
     """``promptccd sweep``."""
+    from promptccd.trainer import train_recipe
+
     settings = parse_settings([text for many in options.set for text in many])
     _require_fitting(options)
     if options.table:
         return _table_command(options, settings)
     out = options.out or "runs/sweep"
-    cells = plan_cells(options.config, options.seeds, settings, out, given_fields(options))
+    cells = experiments.plan_cells(options.config, options.seeds, settings, out, given_fields(options))
     if options.dry_run:
         return _list_cells(options, cells)
-    result = run_sweep(cells, out, jobs=options.jobs, baselines=options.baselines, train=train_recipe)
+    result = experiments.run_sweep(
+        cells, out, jobs=options.jobs, baselines=options.baselines, train=train_recipe
+    )
     record = sweep_record(result, settings)
     write_tables(result, record, Path(out))
     write_page(result, record, Path(out))
@@ -269,13 +256,13 @@ def _require_fitting(options: argparse.Namespace) -> None:
         )
 
 
-def _list_cells(options: argparse.Namespace, cells: Sequence[SweepCell], said: Sequence[str] = ()) -> None:
+def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", said: Sequence[str] = ()) -> None:
     states = [{"cell": cell.name, "state": _state(cell), "settings": cell.settings} for cell in cells]
     rows = [[row["cell"], row["state"]] for row in states]
     show(options, states, lambda: "\n".join([table(["cell", "state"], rows), f"{len(cells)} cells", *said]))
 
 
-def _require_whole(result: SweepResult) -> None:
+def _require_whole(result: "SweepResult") -> None:
     if result.failures:
         raise IncompleteSweepError(
             f"{len(result.failures)} of {len(result.cells)} cells failed: {', '.join(result.failures)}. Their folders "
@@ -285,43 +272,45 @@ def _require_whole(result: SweepResult) -> None:
 
 def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> None:
     """Run what a table of the paper needs and can be had, and lay it out like the paper."""
+    from promptccd.trainer import train_recipe
+
     plan = _table_plan(options, settings)
     entries, out = plan.entries(options.table), plan.out
     cells = list({cell.name: cell for entry in entries for cell in entry.cells}.values())
     if options.dry_run:
-        return _list_cells(options, cells, remarks(entries, []))
+        return _list_cells(options, cells, experiments.remarks(entries, []))
     protocols = dict.fromkeys(entry.part.protocol for entry in entries)
-    scorings = [ProtocolScoring(name) for name in protocols if name != "cacc"]
-    result = run_sweep(cells, out, jobs=options.jobs, scorings=scorings, train=train_recipe)
-    records = table_records(entries, settings)
-    tables, said = layout(records), remarks(entries, records)
+    scorings = [experiments.ProtocolScoring(name) for name in protocols if name != "cacc"]
+    result = experiments.run_sweep(cells, out, jobs=options.jobs, scorings=scorings, train=train_recipe)
+    records = experiments.table_records(entries, settings)
+    tables, said = experiments.layout(records), experiments.remarks(entries, records)
     said += [f"missing: {name}: {why.splitlines()[-1]}" for name, why in result.failures.items()]
     facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}
     record = {**facts, "unit": "percent", "rows": records, "remarks": said}
     write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
     write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *said]) + "\n")
-    write_file(out / "table.csv", csv_text(list(records[0]), records))
+    write_file(out / "table.csv", experiments.csv_text(list(records[0]), records))
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
-    write_table_page(entries, records, make_inside(out, "report"), title, facts, settings)
+    experiments.write_table_page(entries, records, make_inside(out, "report"), title, facts, settings)
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
     show(options, record, lambda: "\n\n".join([*texts, "\n".join(said)]).rstrip())
     _require_whole(result)
 
 
-def _markdown(title: str, grid: Grid) -> str:
+def _markdown(title: str, grid: "Grid") -> str:
     lines = [grid[0], ["---"] * len(grid[0]), *grid[1]]
     return "\n".join([f"**{title}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
-def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> TablePlan:
+def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> "TablePlan":
     overrides, weights = given_fields(options), None
-    hub_ids = {short: hub_id for hub_id, short in BACKBONES.items()}
+    hub_ids = {short: hub_id for hub_id, short in experiments.BACKBONES.items()}
     name, _, place = (overrides.get("model", {}).get("backbone") or "").partition("=")
     if name in hub_ids:
         del overrides["model"]["backbone"]
         weights = place or hub_ids[name]
     backbone = name if weights else paper_tables()[options.table][0].backbone
-    return TablePlan(
+    return experiments.TablePlan(
         recipes=Path(options.config[0]) if options.config else recipe_folder(),
         seeds=options.seeds,
         out=Path(options.out or f"runs/{options.table}-{backbone}{'-small' if options.small else ''}"),
@@ -384,7 +373,7 @@ def _field(key: str) -> tuple[str, Any]:
     )
 
 
-def _state(cell: SweepCell) -> str:
+def _state(cell: "SweepCell") -> str:
     cell.require_same_recipe()
     return "finished" if cell.finished() else "begun" if cell.resumed_recipe else "new"
 

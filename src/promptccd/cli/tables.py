@@ -3,19 +3,33 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from promptccd.cli.columns import table
-from promptccd.data.splits import StageCount
-from promptccd.evaluation import ContinualScore, StageScore
-from promptccd.experiments.comparison import with_own_answers
-from promptccd.experiments.measures import count_range
-from promptccd.runs import ParameterCount
+from promptccd import experiments
+
+if TYPE_CHECKING:
+    from promptccd.data import StageCount
+    from promptccd.evaluation import ContinualScore, StageScore
+    from promptccd.runs import ParameterCount
 
 MOST_PROMPTS = 10  # shown of an explanation
 
 
-def score_table(score: ContinualScore, counted: str = "categories") -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]], places: int = 1) -> str:
+    """Left-aligned first column, right-aligned others; floats with so many places."""
+    cells = [[f"{cell:.{places}f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [list(header), *cells]) for column in range(len(header))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in [list(header), *cells]
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def score_table(score: "ContinualScore", counted: str = "categories") -> str:
     """All/Old/New per stage and their average, in percent; an estimated count with its range.
 
     Further figures of the protocol stand in columns of their own, those of the whole run below.
@@ -33,12 +47,12 @@ def score_table(score: ContinualScore, counted: str = "categories") -> str:
     return "\n".join([table(["", "images", counted, "All", "Old", "New", *names], rows), below]).rstrip()
 
 
-def comparison_table(scores: Mapping[str, Sequence[ContinualScore]]) -> str:
+def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
     """Average All/Old/New by name; over several runs their mean and standard deviation (n - 1).
 
     What methods answer by their own classifiers has rows of its own.
     """
-    scores = with_own_answers(scores)
+    scores = experiments.with_own_answers(scores)
     counts = {len(each) for each in scores.values()}
     runs, upto = max(counts), "up to " if len(counts) > 1 else ""
     rows = [
@@ -49,7 +63,7 @@ def comparison_table(scores: Mapping[str, Sequence[ContinualScore]]) -> str:
     return table(["average over stages" + several, "All", "Old", "New"], rows)
 
 
-def parameter_table(counts: Sequence[ParameterCount]) -> str:
+def parameter_table(counts: "Sequence[ParameterCount]") -> str:
     """What learns at the first and at the last stage, and the sums."""
     rows = [[count.part, f"{count.labelled:,}", f"{count.unlabelled:,}"] for count in counts]
     sums = [sum(getattr(count, name) for count in counts) for name in ("labelled", "unlabelled")]
@@ -76,8 +90,8 @@ def _mean(values: Sequence[float]) -> float:
     return statistics.mean(present) if present else math.nan
 
 
-def _count(row: StageScore) -> str:
-    limits = count_range([row])
+def _count(row: "StageScore") -> str:
+    limits = experiments.count_range([row])
     return str(row.num_categories) if limits is None else f"{row.num_categories} ({limits[0]}-{limits[1]})"
 
 
@@ -87,7 +101,7 @@ def _spread(values: Sequence[float]) -> float | str:
     return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
 
 
-def count_table(counts: Sequence[StageCount]) -> str:
+def count_table(counts: "Sequence[StageCount]") -> str:
     """Images, categories and Old share per stage."""
     rows = [[f"stage {row.stage}", row.images, row.classes, f"{row.old_share:.4f}"] for row in counts]
     return table(["", "images", "categories", "Old share"], rows)

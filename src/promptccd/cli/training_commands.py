@@ -1,24 +1,25 @@
-"""``promptccd train``, ``split`` and ``parameters``."""
+"""``promptccd train``, ``split``, ``parameters`` and ``recipes``."""
 
 import argparse
+import difflib
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
+from promptccd import data, hub, runs
 from promptccd.cli.parsing import show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table
-from promptccd.data import StageStream
 from promptccd.errors import ConfigurationError
-from promptccd.hub import publish_stages
-from promptccd.runs import count_parameters, stage_stream
-from promptccd.trainer import train_recipe
+from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, said_of
 
 logger = logging.getLogger(__name__)
 
 
 def _declare_train(train: argparse.ArgumentParser) -> None:
     add_what(train)
-    train.set_defaults(run=train_command)
+    train.set_defaults(run=train_command, needs=("promptccd.trainer",))
 
 
 def _declare_split(split: argparse.ArgumentParser) -> None:
@@ -32,16 +33,18 @@ def _declare_split(split: argparse.ArgumentParser) -> None:
     split.add_argument("--private", action="store_true", help="only you can see it, as by default")
     split.add_argument("--dry-run", action="store_true", help="only say what --push would send")
     add_what(split)
-    split.set_defaults(run=split_command)
+    split.set_defaults(run=split_command, needs=("promptccd.runs.train_run", "promptccd.hub.stage_datasets"))
 
 
 def _declare_parameters(parameters: argparse.ArgumentParser) -> None:
     add_what(parameters)
-    parameters.set_defaults(run=parameters_command)
+    parameters.set_defaults(run=parameters_command, needs=("promptccd.runs.models",))
 
 
 def train_command(options: argparse.Namespace) -> None:
     """``promptccd train``."""
+    from promptccd.trainer import train_recipe
+
     score = train_recipe(recipe_from(options))
     show(options, score.to_dict(), lambda: score_table(score))
 
@@ -49,7 +52,7 @@ def train_command(options: argparse.Namespace) -> None:
 def split_command(options: argparse.Namespace) -> None:
     """``promptccd split``."""
     recipe = recipe_from(options)
-    stages = stage_stream(recipe.data, recipe.training.seed)
+    stages = runs.stage_stream(recipe.data, recipe.training.seed)
     if options.push:
         if options.public and options.private:
             raise ConfigurationError("--public and --private were both given: give one of them.")
@@ -61,8 +64,8 @@ def split_command(options: argparse.Namespace) -> None:
     show(options, summary, lambda: f"{count_table(stages.counts)}\nfingerprint {stages.split.fingerprint}")
 
 
-def _publish(options: argparse.Namespace, stages: StageStream) -> None:
-    published = publish_stages(
+def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:
+    published = hub.publish_stages(
         stages, options.push, ids_only=options.ids_only, public=options.public, dry_run=options.dry_run
     )
     verb = "Would send" if options.dry_run else "Published"
@@ -71,8 +74,67 @@ def _publish(options: argparse.Namespace, stages: StageStream) -> None:
 
 def parameters_command(options: argparse.Namespace) -> None:
     """``promptccd parameters``."""
-    counts = count_parameters(recipe_from(options))
+    counts = runs.count_parameters(recipe_from(options))
     show(options, [asdict(count) for count in counts], lambda: parameter_table(counts))
 
 
-COMMANDS = {"train": _declare_train, "split": _declare_split, "parameters": _declare_parameters}
+def _declare_recipes(recipes: argparse.ArgumentParser) -> None:
+    recipes.add_argument(
+        "word",
+        metavar="WORD",
+        nargs="?",
+        help="list those whose name has it; methods and data sets unless given",
+    )
+    recipes.set_defaults(run=recipes_command)
+
+
+def recipes_command(options: argparse.Namespace) -> None:
+    """``promptccd recipes``: every one of them with a word, or else what they are made of.
+
+    Raises:
+        ConfigurationError: no recipe has the word in its name.
+    """
+    folder = recipe_folder()
+    paths = [path for path in recipes_in(folder) if (options.word or "") in path.stem]
+    if not paths:
+        names = [path.stem for path in recipes_in(folder)]
+        close = difflib.get_close_matches(options.word, names, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ConfigurationError(
+            f"No recipe is called {options.word!r}.{hint} `promptccd recipes` says which there are."
+        )
+    rows = [_row(path) for path in paths]
+    show(options, rows, lambda: _each(rows) if options.word else _parts(rows))
+
+
+def _row(path: Path) -> dict[str, str]:
+    method, data = parts_of(path) or (path, path)
+    begins = path.stem.removesuffix(f"-{data.stem}")
+    return {
+        "name": path.stem, "method": begins, "data": data.stem, "trains": said_of(method), "on": said_of(data),
+    }  # fmt: skip
+
+
+def _each(rows: Sequence[dict[str, str]]) -> str:
+    return "\n".join(_lines({row["name"]: f"{row['trains']} | {row['on']}" for row in rows}))
+
+
+def _parts(rows: Sequence[dict[str, str]]) -> str:
+    """Methods and data sets, of which every pair is a recipe."""
+    methods = _lines({row["method"]: row["trains"] for row in rows})
+    sets = _lines({row["data"]: row["on"] for row in rows})
+    pairs = f"{len(rows)} recipes, a method and a data set each: such as `promptccd train --config promptccd-cub`."
+    return "\n".join(["methods", *methods, "", "data sets", *sets, "", pairs])
+
+
+def _lines(said: dict[str, str]) -> list[str]:
+    width = max(map(len, said))
+    return [f"  {name:{width}}  {text}" for name, text in said.items()]
+
+
+COMMANDS = {
+    "train": _declare_train,
+    "split": _declare_split,
+    "parameters": _declare_parameters,
+    "recipes": _declare_recipes,
+}

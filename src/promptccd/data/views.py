@@ -7,7 +7,6 @@ The paper says DINO augmentation; we follow the code, whose numbers are the publ
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,46 +14,12 @@ from PIL import Image
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
 from promptccd.data.images import MAX_ASPECT, DecodedImage
-from promptccd.data.ranges import number, require_in_range
-from promptccd.errors import ConfigurationError
+from promptccd.data.view_options import ViewOptions as ViewOptions
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 BICUBIC = Image.Resampling.BICUBIC
-MAX_SIDE = 8_192  # of a view, in pixels; the positions of a DINOv2 reach 518
 ENOUGH = 2  # times the resized side: features of a reduced JPEG then have a cosine of 0.999 with those of the whole
-
-
-@dataclass(frozen=True)
-class ViewOptions:
-    """How views are made.
-
-    Attributes:
-        image_size: side S of the square crop that enters the network, in pixels.
-        resize_size: length of the shorter side before cropping, in pixels; ``int(224 / 0.875)`` in the paper.
-        horizontal_flip: probability of a mirrored training view, in 0..1; 0 for digits, say.
-        num_views: training views V per image.
-        rotation: a training view is turned by up to this angle either way, in degrees.
-        zoom: the side of a training view covers up to this fraction more or less, in 0..0.9.
-
-    Raises:
-        ConfigurationError: a value is out of its range.
-    """
-
-    image_size: int = number(224, 1, MAX_SIDE)
-    resize_size: int = number(256, 1, MAX_SIDE)
-    horizontal_flip: float = number(0.5, 0, 1)
-    num_views: int = number(2, 1, 4_096)
-    rotation: float = number(0.0, 0, 180)
-    zoom: float = number(0.0, 0, 0.9)
-
-    def __post_init__(self) -> None:
-        require_in_range(self)
-        if self.image_size > self.resize_size:
-            raise ConfigurationError(
-                f"Expected image_size <= resize_size, got {self.image_size} and {self.resize_size}: a crop is no "
-                "larger than what it is cut from."
-            )
 
 
 class TrainingViews:

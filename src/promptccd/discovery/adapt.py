@@ -16,7 +16,6 @@ from torch import Tensor
 from promptccd.clustering import CountEstimate
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.randomness import torch_generator
-from promptccd.data.ranges import number, require_in_range
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import Stage
 from promptccd.data.views import TrainingViews, ViewOptions
@@ -29,7 +28,8 @@ from promptccd.discovery.checkpoint import (
     save_checkpoint,
     stages_in,
 )
-from promptccd.discovery.embedding import Precision, feature_space
+from promptccd.discovery.embedding import feature_space
+from promptccd.discovery.options import AdaptationOptions, Precision
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError, RunError
 from promptccd.models import CategoryDiscoveryModel
@@ -45,29 +45,6 @@ logger = logging.getLogger(__name__)
 
 FEWEST_IMAGES = 4
 RESIZE_SHARE = 0.875  # of the crop in the resized image, as in the paper
-
-
-@dataclass(frozen=True)
-class AdaptationOptions:
-    """How a stage is trained on a person's images.
-
-    Attributes:
-        epochs: passes over the images.
-        batch_size: images per step; fewer where there are fewer.
-        learning_rate: at the start. A tenth of the paper's: it trains 200 epochs on thousands of images.
-        replay_samples: features drawn per component of the last mixture, for variants that have one.
-
-    Raises:
-        ConfigurationError: a number is out of range.
-    """
-
-    epochs: int = number(10, 1, 999_999)
-    batch_size: int = number(64, 2, 2**20)
-    learning_rate: float = number(0.01, 0, above=True)
-    replay_samples: int = number(100, 0, 1_000_000)
-
-    def __post_init__(self) -> None:
-        require_in_range(self)
 
 
 def require_head(session: DiscoverySession) -> None:

@@ -15,7 +15,6 @@ from promptccd import __version__
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.adapt import (
     AdaptationCommand,
-    AdaptationOptions,
     AdaptedStage,
     adapt,
     require_enough_images,
@@ -27,9 +26,10 @@ from promptccd.discovery.checkpoint import (
     load_progress,
     save_progress,
 )
-from promptccd.discovery.embedding import BATCH_SIZE, FeatureCache, Precision, seconds_per_image
+from promptccd.discovery.embedding import FeatureCache, seconds_per_image
 from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows
 from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
+from promptccd.discovery.options import BATCH_SIZE, AdaptationOptions, Precision
 from promptccd.discovery.page import write_page
 from promptccd.discovery.project import FEATURES, PROJECT, RECORD, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession

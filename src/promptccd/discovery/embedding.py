@@ -21,6 +21,7 @@ from torch import Tensor
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.discovery.intake.intake import Intake, IntakeFile
+from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.discovery.project import Packs
 from promptccd.errors import ConfigurationError, DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, GCDModel
@@ -125,10 +126,7 @@ def _json(values: Any) -> bytes:
     return json.dumps(values, sort_keys=True, default=str).encode()
 
 
-Precision = Literal["auto", "fp32", "bf16"]
-
 _BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, x86 vectors, Arm
-BATCH_SIZE = 32  # images per forward
 _KEEP_EVERY = 16  # batches; a run that is killed loses no more
 _TRIED = 8  # images
 _UNUSED_HEAD: dict[str, Any] = {

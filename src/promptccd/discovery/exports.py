@@ -12,6 +12,7 @@ from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.images import Status
 from promptccd.discovery.categories import standing_of
 from promptccd.discovery.intake.intake import IntakeFile
+from promptccd.discovery.options import EXPORT_NAMES
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, DiskError
 from promptccd.experiments.pages import csv_text
@@ -195,11 +196,9 @@ def export_dataset(
 
 Export = Callable[[DiscoverySession, Sequence[AssignmentRow], Path, bool], Path]
 
-EXPORTS: Mapping[str, Export] = {
-    "csv": export_csv,
-    "imagefolder": export_image_folder,
-    "dataset": export_dataset,
-}
+EXPORTS: Mapping[str, Export] = dict(
+    zip(EXPORT_NAMES, (export_csv, export_image_folder, export_dataset), strict=True)
+)
 
 
 def _replaced(target: Path, fill: Callable[[Path], None]) -> Path:

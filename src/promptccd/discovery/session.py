@@ -17,9 +17,7 @@ from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import (
-    BATCH_SIZE,
     FeatureCache,
-    Precision,
     device_named,
     embed_images,
     feature_space,
@@ -34,6 +32,7 @@ from promptccd.discovery.intake.intake import (
     available_cores,
     read_intake,
 )
+from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.discovery.project import SeenFiles
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         mean_discovery,
         score_part_routing,
     )
-    from promptccd.evaluation.protocols import PROTOCOLS, ProtocolOptions, SessionScore, session_accuracy
+    from promptccd.evaluation.protocol_terms import PROTOCOLS, ProtocolOptions
+    from promptccd.evaluation.protocols import SessionScore, session_accuracy
     from promptccd.evaluation.published import PublishedRow, published_rows
 
 __all__ = [

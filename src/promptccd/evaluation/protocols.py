@@ -5,9 +5,9 @@ A protocol knows features, labels and counts; where they come from is `promptccd
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,32 +107,6 @@ def session_accuracy(
 
 # Features of some images under the model of a stage, ``(N, D)`` for each entry.
 FeaturesOf = Callable[[int, Sequence[StageImages]], list[Tensor]]
-EstimatorName = Literal["split_merge", "kmeans"]
-ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
-
-
-@dataclass(frozen=True)
-class ProtocolOptions:
-    """What a protocol can be told; none means its default.
-
-    Attributes:
-        test_split: split of the data set with the test images; none means the benchmark's, else the images that the
-            run left out.
-        estimator: how the number of categories is estimated; none means ``split_merge``.
-
-    Raises:
-        ConfigurationError: an estimator nobody knows.
-    """
-
-    test_split: str | None = None
-    estimator: EstimatorName | None = None
-
-    def __post_init__(self) -> None:
-        """Check the names."""
-        if self.estimator not in (None, *ESTIMATORS):
-            raise ConfigurationError(
-                f"Expected estimator to be {' | '.join(ESTIMATORS)}, got {self.estimator!r}."
-            )
 
 
 @dataclass(frozen=True)
@@ -208,27 +182,13 @@ class Task:
 
 
 class Protocol(ABC):
-    """One way to score a run.
+    """One way to score a run; `promptccd.evaluation.protocol_terms` says in words what it is.
 
     Attributes:
-        text: one line that says what it is.
-        images: the images that are scored.
-        reference: whose categories the grouping is told.
-        count: where the number of groups comes from.
-        counted: what the groups are.
-        options: the fields of `ProtocolOptions` it reads.
-        has_baselines: whether features of another model can be scored with it.
         scores: what `score` gives.
     """
 
-    text: str
     scores: type[ContinualScore] = ContinualScore
-    images: str = "unlabelled training images of the stage"
-    reference: str = "labelled images, and earlier stages under their predicted labels"
-    count: str = "as the run was trained: given, or its estimate"
-    counted: str = "categories"
-    options: tuple[str, ...] = ()
-    has_baselines: bool = True
 
     @abstractmethod
     def score(self, task: Task) -> ContinualScore:
@@ -255,7 +215,6 @@ KnownAtFirst = Callable[[int, np.ndarray], np.ndarray]
 class Continual(Protocol):
     """Algorithm 1 of the paper."""
 
-    text = "continual accuracy, Algorithm 1: predicted labels accumulate"
     accumulate = True
 
     def score(self, task: Task) -> ContinualScore:
@@ -282,18 +241,11 @@ class Continual(Protocol):
 class FixedReference(Continual):
     """The adapted GCD accuracy of the supplement."""
 
-    text = "GCD's accuracy at every stage: the labelled set stays as it was"
-    reference = "labelled images"
     accumulate = False
 
 
 class Inductive(Continual):
     """Algorithm 1 on images that no stage was trained on; the labelled reference is of them too."""
-
-    text = "continual accuracy on unseen images: stages cut by the same rule from the test split"
-    images = "test images, cut into stages"
-    reference = "labelled test images, and earlier test stages under their predicted labels"
-    options = ("test_split",)
 
     def scored(self, task: Task) -> ScoredImages:
         """See the base class."""
@@ -307,10 +259,6 @@ class Inductive(Continual):
 class UnknownCount(Continual):
     """Algorithm 1 without being told the number of categories, whatever the run was trained with."""
 
-    text = "continual accuracy with an unknown number of categories, estimated at every stage"
-    count = "estimated from the features of the stage's model; the range is reported"
-    options = ("estimator",)
-
     def count_of(self, task: Task) -> CountOf:
         """See the base class."""
         return task.estimate
@@ -320,7 +268,6 @@ class Steps(Protocol):
     """PA-CGCD's figures on the unlabelled images of a stage, which are grouped as for continual accuracy."""
 
     scores = ForgettingScore
-    text = "PA-CGCD's setting: M_all, M_o, M_f and M_d on the unlabelled images of the stage"
 
     def score(self, task: Task) -> ForgettingScore:
         """See the base class."""
@@ -367,12 +314,6 @@ class Steps(Protocol):
 class StepsOnTest(Steps):
     """PA-CGCD's figures as its own code takes them: on test images, each given the nearest prototype's category."""
 
-    text = (
-        "the same on test images of all categories seen so far, each in the category of its nearest prototype"
-    )
-    images = "test images of all categories seen so far"
-    options = ("test_split",)
-
     def true_ids(self, task: Task) -> list[np.ndarray]:
         """See the base class."""
         return task.seen_test_ids()
@@ -395,11 +336,6 @@ class Sessions(Protocol):
     """MetaGCD's setting; its published figures are those with separate assignments."""
 
     scores = SessionScore
-    text = "MetaGCD's setting: test images of all categories seen so far, plain k-means without labels"
-    images = StepsOnTest.images
-    reference = "none"
-    count = "given: the categories seen so far"
-    options = ("test_split",)
 
     def score(self, task: Task) -> SessionScore:
         """See the base class; what a classifier answers is scored by separate assignments alone."""
@@ -428,11 +364,6 @@ class Sessions(Protocol):
 class Native(Protocol):
     """What a parametric method answers by itself."""
 
-    text = "the method's own classifier: every image in the class with the largest logit"
-    reference = "none"
-    counted = "classes"
-    has_baselines = False
-
     def score(self, task: Task) -> ContinualScore:
         """See the base class."""
         rows = []
@@ -450,12 +381,6 @@ class Native(Protocol):
 class PartRouting(Protocol):
     """How often the router of PromptCCD++ agrees with the part labels; nothing is grouped."""
 
-    text = "PromptCCD++: share of patches that are routed to the part they are labelled with"
-    reference = "part labels from features of the frozen backbone"
-    count = "the parts of the model"
-    counted = "parts"
-    has_baselines = False
-
     def score(self, task: Task) -> ContinualScore:
         """See the base class."""
         score = task.part_routing()
@@ -467,7 +392,8 @@ class PartRouting(Protocol):
         return score
 
 
-PROTOCOLS: dict[str, Protocol] = {
+# By the names of `PROTOCOLS`.
+SCORERS: dict[str, Protocol] = {
     "cacc": Continual(),
     "gcd": FixedReference(),
     "inductive": Inductive(),
@@ -478,35 +404,3 @@ PROTOCOLS: dict[str, Protocol] = {
     "native": Native(),
     "part-routing": PartRouting(),
 }
-
-
-def protocol_named(name: str) -> Protocol:
-    """The protocol of that name.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
-    if name not in PROTOCOLS:
-        raise ConfigurationError(f"Expected protocol to be {' | '.join(PROTOCOLS)}, got {name!r}.")
-    return PROTOCOLS[name]
-
-
-def options_by_protocol(options: ProtocolOptions, names: Iterable[str]) -> dict[str, ProtocolOptions]:
-    """What each of some protocols reads of the options.
-
-    Raises:
-        ConfigurationError: an unknown protocol, or an option that none of them reads.
-    """
-    chosen = {name: protocol_named(name) for name in names}
-    given = {item.name: getattr(options, item.name) for item in fields(options)}
-    for option, value in given.items():
-        readers = [name for name, each in PROTOCOLS.items() if option in each.options]
-        if value is not None and not set(readers) & set(chosen):
-            raise ConfigurationError(
-                f"{option} {value!r} changes nothing for protocol {', '.join(chosen)}: leave it out, or choose "
-                f"{' or '.join(readers)}."
-            )
-    return {
-        name: ProtocolOptions(**{option: given[option] for option in each.options})
-        for name, each in chosen.items()
-    }

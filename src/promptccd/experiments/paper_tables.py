@@ -1,70 +1,30 @@
 """The paper's tables: what has to be run for one, and its cells laid out like the paper.
 
-``paper_tables.yaml`` says what they are; their methods and data sets are those of the rows in ``published.csv``.
+Their methods and data sets are those of the rows in ``published.csv``.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from promptccd.data.loading import load_images
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
-from promptccd.evaluation.audit import MARKS, audit_rows, mark_of
-from promptccd.evaluation.published import SHARED_COUNTS, published_rows
+from promptccd.evaluation.audit import MARKS, mark_of
+from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, line_chart
 from promptccd.experiments.comparison import BACKBONES, PARTS, Scores, differences, stage_charts
 from promptccd.experiments.measures import ABSENT, Spread, forgetting, signed
 from promptccd.experiments.pages import Record, render_page, write_report_files
 from promptccd.experiments.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
+from promptccd.experiments.table_parts import TablePart, paper_tables
 from promptccd.training.recipe import Recipe, recipe_path, recipe_values
 
 Grid = tuple[list[str], list[list[str]]]  # header and rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class TablePart:
-    """Rows and columns that share a protocol and a way of cutting the data; ``paper_tables.yaml`` tells the fields."""
-
-    title: str
-    label: str = ""
-    published: str = "transductive_cacc"
-    setting: str = ""
-    protocol: str = "cacc"
-    recipes: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    methods: Sequence[str] = ()
-    benchmarks: Sequence[str] = ()
-    backbone: str = "dino"
-    note: str = ""
-
-    def places(self, backbone: str) -> list[tuple[str, str]]:
-        """Methods and data sets in the paper's order, every one with every other."""
-        rows = published_rows(None, None, self.published, backbone, self.setting)
-        own = [row for row in rows if row.table == self.label]
-        methods = dict.fromkeys([*self.methods, *(row.method for row in own)])
-        return list(product(methods, dict.fromkeys([*self.benchmarks, *(row.benchmark for row in own)])))
-
-    def figures(self, backbone: str, method: str, benchmark: str) -> dict[int | None, AuditedRow]:
-        """Printed rows with their audit by stage, `None` for the average; empty where the paper has no such table."""
-        rows = published_rows(benchmark, method, self.published, backbone, self.setting) if self.label else []
-        found: dict[int | None, AuditedRow] = {}
-        for audited in audit_rows(rows):
-            found.setdefault(audited.row.stage, audited)  # averages are printed again in other tables
-        return found
-
-
-def paper_tables() -> dict[str, list[TablePart]]:
-    """All tables by the name that ``promptccd sweep --table`` has for them."""
-    text = files("promptccd.experiments").joinpath("paper_tables.yaml").read_text(encoding="utf-8")
-    return {name: [TablePart(**part) for part in parts] for name, parts in yaml.safe_load(text).items()}
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from transformers.utils import logging as transformers_logging
 
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.protocols import PROTOCOLS
+from promptccd.evaluation.protocols import SCORERS
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options
 from promptccd.runs.run_directory import RunDirectory
@@ -343,7 +343,7 @@ class ProtocolScoring:
             score = run.results
         else:
             values = run.read(self.file)
-            score = None if values is None else PROTOCOLS[self.protocol].scores.from_dict(values)
+            score = None if values is None else SCORERS[self.protocol].scores.from_dict(values)
         if score is None:
             return None
         natively = method_named(cell.recipe.model.variant).answers_natively

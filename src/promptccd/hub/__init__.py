@@ -1,9 +1,14 @@
 """A run and the Hub: every stage a repository of its own, there whole or not at all."""
 
-from promptccd.hub.push import PushedStage, push_run, push_stage, pusher
-from promptccd.hub.space import PushedSpace, push_space
-from promptccd.hub.stage_datasets import publish_groups, publish_stages
-from promptccd.hub.verify import Check, fetch_stages, verify
+from typing import TYPE_CHECKING
+
+from promptccd.on_demand import give_names_on_demand
+
+if TYPE_CHECKING:
+    from promptccd.hub.push import PushedStage, push_run, push_stage, pusher
+    from promptccd.hub.space import PushedSpace, push_space
+    from promptccd.hub.stage_datasets import publish_groups, publish_stages
+    from promptccd.hub.verify import Check, fetch_stages, verify
 
 __all__ = [
     "Check",
@@ -18,3 +23,5 @@ __all__ = [
     "pusher",
     "verify",
 ]
+
+give_names_on_demand(__name__)

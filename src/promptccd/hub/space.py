@@ -19,7 +19,7 @@ from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.models.untrusted import one_line, shown
 from promptccd.runs import RunDirectory, stage_of
 from promptccd.runs.model_card import BEGIN, END, merge_card
-from promptccd.training.shipped_recipes import shipped
+from promptccd.training.recipe import shipped
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from promptccd.errors import RegistryError
 from promptccd.registry.tables import Tables
@@ -189,6 +188,8 @@ def _by_shared_images(found: np.ndarray, evidence: _Evidence, tables: Tables) ->
 
     A pair must share half of the cluster's images or half of the category's. Pinned images break ties only.
     """
+    from scipy.optimize import linear_sum_assignment  # here, because names are read and given without it
+
     open_clusters = np.flatnonzero(found == NEW)
     taken = set(found.tolist())
     open_columns = [column for column, identity in enumerate(evidence.columns) if identity not in taken]

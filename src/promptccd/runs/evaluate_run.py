@@ -18,15 +18,8 @@ from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.evaluation.category_counts import COUNTS
-from promptccd.evaluation.protocols import (
-    ESTIMATORS,
-    PROTOCOLS,
-    FeaturesOf,
-    ProtocolOptions,
-    ScoredImages,
-    Task,
-    options_by_protocol,
-)
+from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
+from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs.models import backbone_of, evaluation_view, initial_model
 from promptccd.runs.run_directory import RunDirectory
@@ -231,7 +224,7 @@ class RunEvaluation:
                 f"{self.run.path} has finished stage 0 alone, and accuracy is that of unlabelled stages: run the "
                 "training command again, it goes on from there."
             )
-        return replace(PROTOCOLS[protocol].score(self.task(own, features)), protocol=protocol)
+        return replace(SCORERS[protocol].score(self.task(own, features)), protocol=protocol)
 
     def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
         """What a protocol scores.

@@ -32,7 +32,6 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.models import CategoryDiscoveryModel, Replay
-from promptccd.runs.group_picture import group_picture
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import (
     TrainingSpace,
@@ -51,7 +50,7 @@ from promptccd.runs.stage_checkpoint import (
     save_stage,
     settled_images,
 )
-from promptccd.runs.tracking import Tracking
+from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.storage import require_space, trusted
 from promptccd.training.arguments import DataArguments, TrainingArguments
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks

@@ -1,7 +1,14 @@
 """Batches in, a better model out."""
 
-from promptccd.training.arguments import TrainingArguments
-from promptccd.training.recipe import Recipe
-from promptccd.training.trainer import StageTrainer, TrainingState
+from typing import TYPE_CHECKING
+
+from promptccd.on_demand import give_names_on_demand
+
+if TYPE_CHECKING:
+    from promptccd.training.arguments import TrainingArguments
+    from promptccd.training.recipe import Recipe
+    from promptccd.training.trainer import StageTrainer, TrainingState
 
 __all__ = ["Recipe", "StageTrainer", "TrainingArguments", "TrainingState"]
+
+give_names_on_demand(__name__)

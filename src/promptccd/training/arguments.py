@@ -16,6 +16,7 @@ from huggingface_hub.dataclasses import strict
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
 from promptccd.data.ranges import number, require_in_range
 from promptccd.data.splits import spectrum_split
+from promptccd.data.view_options import MAX_SIDE
 from promptccd.errors import ConfigurationError
 from promptccd.models.untrusted import REAL, WHOLE
 
@@ -371,3 +372,48 @@ class TrainingArguments:
     def epochs_before(self, stage: int) -> int:
         """Epochs of all stages before one."""
         return sum(self.epochs_of(earlier) for earlier in range(stage))
+
+
+@dataclass(frozen=True)
+class PretrainingOptions:
+    """How a backbone is pretrained.
+
+    Attributes:
+        epochs: passes over the images.
+        batch_size: images per step.
+        learning_rate: of AdamW at its highest, after `warmup_epochs`; it then falls to 0 by a cosine.
+        weight_decay: on all parameters.
+        warmup_epochs: epochs in which the learning rate rises linearly.
+        join: probability that an image is joined with another one, in 0..1.
+        rotation: pictures are turned by up to this angle either way, in degrees.
+        zoom: each side is scaled by up to this fraction more or less, in 0..0.9.
+        shear: largest shear either way, as a fraction of the side.
+        shift: largest shift either way, as a fraction of half the side.
+        bend: standard deviation of the random displacements, as a fraction of half the side.
+        orientations: bins of a gradient histogram.
+        cell_size: side of the square a histogram is taken over, in pixels.
+        cell_stride: distance between neighbouring squares, in pixels.
+        kernel_width: difference in cosine over which the similarity of two descriptors falls by a factor e.
+
+    Raises:
+        ConfigurationError: a value is out of its range.
+    """
+
+    epochs: int = number(80, 1, 999_999)
+    batch_size: int = number(64, 1)
+    learning_rate: float = number(3e-3, 0, above=True)
+    weight_decay: float = number(0.02, 0)
+    warmup_epochs: int = number(3, 0)
+    join: float = number(0.5, 0, 1)
+    rotation: float = number(20.0, 0, 180)
+    zoom: float = number(0.2, 0, 0.9)
+    shear: float = number(0.3, 0, 1)
+    shift: float = number(0.15, 0, 1)
+    bend: float = number(0.05, 0, 1)
+    orientations: int = number(8, 2, 1_024)
+    cell_size: int = number(6, 1, MAX_SIDE)
+    cell_stride: int = number(2, 1, MAX_SIDE)
+    kernel_width: float = number(0.2, 0, above=True)
+
+    def __post_init__(self) -> None:
+        require_in_range(self)

@@ -14,11 +14,12 @@ from promptccd.training.recipe import (
     begins_with,
     laid_over,
     layers_of,
+    located,
     parts_of,
+    recipe_folder,
     recipes_in,
     sections_of,
 )
-from promptccd.training.shipped_recipes import located, recipe_folder
 
 METHOD = "promptccd"
 _FILES = (".yaml", ".yml")

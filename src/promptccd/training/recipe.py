@@ -15,17 +15,21 @@ import yaml
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
-from promptccd.data.views import ViewOptions
+from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError
-from promptccd.training.arguments import DataArguments, ModelArguments, TrainingArguments
-from promptccd.training.objectives import METHODS, method_named
-from promptccd.training.pretraining import PretrainingOptions
-from promptccd.training.shipped_recipes import located
+from promptccd.training.arguments import (
+    DataArguments,
+    ModelArguments,
+    PretrainingOptions,
+    TrainingArguments,
+)
+from promptccd.training.methods import METHODS, method_named, words_of_methods
 
 # A recipe of ours has about forty values in a kilobyte.
 MOST_BYTES = 2**20
 MOST_VALUES = 10_000
 MOST_SHOWN = 300  # characters of what a parser says
+FOLDER = "hub_configs"
 
 
 def read_yaml(text: str) -> Any:
@@ -322,6 +326,44 @@ def recipe_values(path: str | Path) -> dict[str, dict[str, Any]]:
     return laid_over(layers_of(Path(path)))
 
 
+def shipped(folder: str) -> Path:
+    """A folder that comes along: in the package where that is installed, at the top of a clone otherwise."""
+    package = Path(__file__).parents[1]
+    installed = package / folder
+    return installed if installed.is_dir() else package.parents[1] / folder
+
+
+def recipe_folder() -> Path:
+    """The recipes that come along."""
+    return shipped(FOLDER)
+
+
+def located(recipe: Path) -> Path:
+    """Where a recipe is.
+
+    A bare name, ``promptccd-cub``, means the one that comes along. So does ``hub_configs/promptccd-cub.yaml`` where no
+    such folder is: the commands of the README work outside of a clone, too.
+    """
+    if recipe.exists():
+        return recipe
+    if len(recipe.parts) == 1 and not recipe.suffix:
+        return recipe_folder() / f"{recipe.name}.yaml"
+    if recipe.parts[:1] == (FOLDER,) and not Path(FOLDER).exists():
+        return recipe_folder().joinpath(*recipe.parts[1:])
+    return recipe
+
+
+def said_of(part: Path) -> str:
+    """The first sentence of what a file of ``methods`` or ``data`` says that it is."""
+    lines = part.read_text(encoding="utf-8").splitlines()
+    comment = " ".join(line.removeprefix("#").strip() for line in lines[: _comments(lines)])
+    return comment.partition(". ")[0].rstrip(".")
+
+
+def _comments(lines: list[str]) -> int:
+    return next((row for row, line in enumerate(lines) if not line.startswith("#")), len(lines))
+
+
 def recipe_path(method: Path, data: str) -> Path:
     """The name of the recipe that a file of ``methods`` and a data set stand for."""
     return method.parents[1] / f"{begins_with(method.stem)}-{data}.yaml"
@@ -336,7 +378,7 @@ def recipes_in(folder: str | Path) -> list[Path]:
 
 def begins_with(method: str) -> str:
     """What the names of a method's checkpoints begin with: a variant of PromptCCD says so, another method its name."""
-    names = {name for each in METHODS.values() for name in (each.name, *each.published.values())}
+    names = {name for each in words_of_methods().values() for name in (each.name, *each.published.values())}
     return method if method in names else f"promptccd-{method}"
 
 

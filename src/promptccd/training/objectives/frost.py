@@ -6,7 +6,8 @@ from torch import Tensor
 
 from promptccd.models.modeling_frost import FrostModel
 from promptccd.training.devices import gather_rows, same_on_all
-from promptccd.training.objectives.objective import Method, Rows
+from promptccd.training.methods import Method
+from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.rank_statistics import METHOD as RANK_STATS
 from promptccd.training.objectives.rank_statistics import RankStatisticsObjective
 

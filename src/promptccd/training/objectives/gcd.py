@@ -1,8 +1,8 @@
 """GCD: the same model, head and losses without prompts; the baseline every prompt is held against."""
 
 from promptccd.models import GCDModel
+from promptccd.training.methods import Method
 from promptccd.training.objectives.contrastive import ContrastiveObjective
-from promptccd.training.objectives.objective import Method
 
 METHOD = Method(
     name="promptccd-gcd",

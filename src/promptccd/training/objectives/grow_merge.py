@@ -12,12 +12,13 @@ from torch import Tensor
 from promptccd.models.backbones import blocks_of
 from promptccd.models.modeling_grow_merge import GrowMergeModel
 from promptccd.training.devices import same_on_all
+from promptccd.training.methods import Method
 from promptccd.training.objectives.contrastive import (
     ContrastiveObjective,
     info_nce_loss,
     supervised_contrastive_loss,
 )
-from promptccd.training.objectives.objective import Method, Rows
+from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.rank_statistics import PairWatch, pair_loss, same_top_ranks
 from promptccd.training.objectives.self_distillation import ComparingObjective, drawn_rows
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from promptccd.models.modeling_happy import HappyModel
 from promptccd.training.devices import same_on_all
-from promptccd.training.objectives.objective import Method, Rows
+from promptccd.training.methods import Method
+from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.self_distillation import (
     SelfDistillationObjective,
     mean_answer,

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
 from promptccd.models.modeling_metagcd import MetaGCDModel
+from promptccd.training.methods import Method
 from promptccd.training.objectives.contrastive import ContrastiveObjective, info_nce_loss
-from promptccd.training.objectives.objective import Method, Rows
+from promptccd.training.objectives.objective import Rows
 
 logger = logging.getLogger(__name__)
 

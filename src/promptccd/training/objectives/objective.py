@@ -1,7 +1,7 @@
 """What a method is: an objective that a stage is trained for, and what is said of it elsewhere."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -168,35 +168,3 @@ class Objective:
     def guessing(self, num_images: int) -> dict[str, float]:
         """What terms are, by name, where all embeddings of so many images are one: a stage there learns nothing."""
         return {}
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method by the name that recipes, checkpoints and tables call it.
-
-    Attributes:
-        name: of the method, usually its configuration's ``model_type``.
-        model: what is saved and loaded.
-        objective: what it is trained for.
-        title: as a person writes it.
-        summary: what its prompts are, as a phrase for cards and ``--help``.
-        parts: children of the model beside backbone and head that learn or are fitted, with their titles.
-        losses: titles of its terms beside those of `ContrastiveObjective`.
-        published: its name in the paper's tables by what sets it apart there: a pool, a way of counting categories, or
-            ``exemplars``; what is not listed has the method's name.
-        answers_natively: whether the paper's figures are taken to be those of its own classifier (ours; the paper does
-            not say), not of semi-supervised k-means over its features.
-        takes_exemplars: whether images of earlier stages can be shown again (`exemplars_per_class`): its losses read
-            `Rows.labelled`.
-    """
-
-    name: str
-    model: type[CategoryDiscoveryModel]
-    objective: type[Objective]
-    title: str
-    summary: str
-    parts: Mapping[str, str] = field(default_factory=dict)
-    losses: Mapping[str, str] = field(default_factory=dict)
-    published: Mapping[str, str] = field(default_factory=dict)
-    answers_natively: bool = False
-    takes_exemplars: bool = False

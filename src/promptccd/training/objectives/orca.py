@@ -6,7 +6,8 @@ from torch import Tensor
 
 from promptccd.models.modeling_orca import ORCAModel
 from promptccd.training.devices import same_on_all
-from promptccd.training.objectives.objective import Method, Rows
+from promptccd.training.methods import Method
+from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.self_distillation import ClassifierObjective, mean_answer, unevenness
 
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from promptccd.models.modeling_pa_cgcd import PACGCDConfig, PACGCDModel
 from promptccd.training.devices import same_on_all
-from promptccd.training.objectives.objective import Method, Rows
+from promptccd.training.methods import Method
+from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.self_distillation import ClassifierObjective
 
 SPLIT_WIDTH, SPLIT_BATCH, SPLIT_DECAY = 32, 64, 5e-3  # of the net that tells old from new

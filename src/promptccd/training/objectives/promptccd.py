@@ -10,8 +10,8 @@ from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gau
 from promptccd.data.randomness import seed_of
 from promptccd.models import PromptCCDModel
 from promptccd.training.devices import same_on_all
+from promptccd.training.methods import Method
 from promptccd.training.objectives.contrastive import ContrastiveObjective
-from promptccd.training.objectives.objective import Method
 
 logger = logging.getLogger(__name__)
 

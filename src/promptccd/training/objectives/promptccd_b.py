@@ -1,8 +1,8 @@
 """PromptCCD-B: a fixed pool of learnt prompts."""
 
 from promptccd.models import PromptCCDBModel
+from promptccd.training.methods import Method
 from promptccd.training.objectives.contrastive import ContrastiveObjective
-from promptccd.training.objectives.objective import Method
 
 METHOD = Method(
     name="promptccd-b",

@@ -1,8 +1,8 @@
 """PromptCCD++: part-level prompt pools; its terms are the model's, for they read what prompts every patch."""
 
 from promptccd.models import PromptCCDPlusPlusModel
+from promptccd.training.methods import Method
 from promptccd.training.objectives.contrastive import ContrastiveObjective
-from promptccd.training.objectives.objective import Method
 
 METHOD = Method(
     name="promptccd-pp",

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.models.modeling_rankstats import RankStatsModel
-from promptccd.training.objectives.objective import Method, Rows
+from promptccd.training.methods import Method
+from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.self_distillation import ClassifierObjective
 
 logger = logging.getLogger(__name__)

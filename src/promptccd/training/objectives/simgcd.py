@@ -1,7 +1,7 @@
 """SimGCD under the continual protocol: its classifier grows, and later stages keep its unlabelled terms."""
 
 from promptccd.models.modeling_simgcd import SimGCDModel
-from promptccd.training.objectives.objective import Method
+from promptccd.training.methods import Method
 from promptccd.training.objectives.self_distillation import SelfDistillationObjective
 
 METHOD = Method(

@@ -1,0 +1,33 @@
+"""What a person may choose of a discovery; help tells it, and waits for no torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from promptccd.data.ranges import number, require_in_range
+
+Precision = Literal["auto", "fp32", "bf16"]
+EXPORT_NAMES = ("csv", "imagefolder", "dataset")
+BATCH_SIZE = 32  # images per forward
+
+
+@dataclass(frozen=True)
+class AdaptationOptions:
+    """How a stage is trained on a person's images.
+
+    Attributes:
+        epochs: passes over the images.
+        batch_size: images per step; fewer where there are fewer.
+        learning_rate: at the start. A tenth of the paper's: it trains 200 epochs on thousands of images.
+        replay_samples: features drawn per component of the last mixture, for variants that have one.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    epochs: int = number(10, 1, 999_999)
+    batch_size: int = number(64, 2, 2**20)
+    learning_rate: float = number(0.01, 0, above=True)
+    replay_samples: int = number(100, 0, 1_000_000)
+
+    def __post_init__(self) -> None:
+        require_in_range(self)

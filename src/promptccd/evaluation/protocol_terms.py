@@ -1,0 +1,141 @@
+"""Every evaluation protocol of the paper, in words: what is scored, against which reference, with how many groups.
+
+Help and messages tell them, and wait for no torch; `promptccd.evaluation.protocols` scores by them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from promptccd.errors import ConfigurationError
+
+EstimatorName = Literal["split_merge", "kmeans"]
+ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
+
+
+@dataclass(frozen=True)
+class ProtocolOptions:
+    """What a protocol can be told; none means its default.
+
+    Attributes:
+        test_split: split of the data set with the test images; none means the benchmark's, else the images that the
+            run left out.
+        estimator: how the number of categories is estimated; none means ``split_merge``.
+
+    Raises:
+        ConfigurationError: an estimator nobody knows.
+    """
+
+    test_split: str | None = None
+    estimator: EstimatorName | None = None
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        if self.estimator not in (None, *ESTIMATORS):
+            raise ConfigurationError(
+                f"Expected estimator to be {' | '.join(ESTIMATORS)}, got {self.estimator!r}."
+            )
+
+
+@dataclass(frozen=True)
+class ProtocolTerms:
+    """What a protocol is.
+
+    Attributes:
+        text: one line that says it.
+        images: the images that are scored.
+        reference: whose categories the grouping is told.
+        count: where the number of groups comes from.
+        counted: what the groups are.
+        options: the fields of `ProtocolOptions` it reads.
+        has_baselines: whether features of another model can be scored with it.
+    """
+
+    text: str
+    images: str = "unlabelled training images of the stage"
+    reference: str = "labelled images, and earlier stages under their predicted labels"
+    count: str = "as the run was trained: given, or its estimate"
+    counted: str = "categories"
+    options: tuple[str, ...] = ()
+    has_baselines: bool = True
+
+
+_SEEN = "test images of all categories seen so far"
+
+PROTOCOLS = {
+    "cacc": ProtocolTerms("continual accuracy, Algorithm 1: predicted labels accumulate"),
+    "gcd": ProtocolTerms(
+        "GCD's accuracy at every stage: the labelled set stays as it was", reference="labelled images"
+    ),
+    "inductive": ProtocolTerms(
+        "continual accuracy on unseen images: stages cut by the same rule from the test split",
+        images="test images, cut into stages",
+        reference="labelled test images, and earlier test stages under their predicted labels",
+        options=("test_split",),
+    ),
+    "unknown": ProtocolTerms(
+        "continual accuracy with an unknown number of categories, estimated at every stage",
+        count="estimated from the features of the stage's model; the range is reported",
+        options=("estimator",),
+    ),
+    "pa-cgcd": ProtocolTerms(
+        "PA-CGCD's setting: M_all, M_o, M_f and M_d on the unlabelled images of the stage"
+    ),
+    "pa-cgcd-test": ProtocolTerms(
+        f"the same on {_SEEN}, each in the category of its nearest prototype",
+        images=_SEEN,
+        options=("test_split",),
+    ),
+    "metagcd": ProtocolTerms(
+        f"MetaGCD's setting: {_SEEN}, plain k-means without labels",
+        images=_SEEN,
+        reference="none",
+        count="given: the categories seen so far",
+        options=("test_split",),
+    ),
+    "native": ProtocolTerms(
+        "the method's own classifier: every image in the class with the largest logit",
+        reference="none",
+        counted="classes",
+        has_baselines=False,
+    ),
+    "part-routing": ProtocolTerms(
+        "PromptCCD++: share of patches that are routed to the part they are labelled with",
+        reference="part labels from features of the frozen backbone",
+        count="the parts of the model",
+        counted="parts",
+        has_baselines=False,
+    ),
+}
+
+
+def protocol_named(name: str) -> ProtocolTerms:
+    """The protocol of that name.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if name not in PROTOCOLS:
+        raise ConfigurationError(f"Expected protocol to be {' | '.join(PROTOCOLS)}, got {name!r}.")
+    return PROTOCOLS[name]
+
+
+def options_by_protocol(options: ProtocolOptions, names: Iterable[str]) -> dict[str, ProtocolOptions]:
+    """What each of some protocols reads of the options.
+
+    Raises:
+        ConfigurationError: an unknown protocol, or an option that none of them reads.
+    """
+    chosen = {name: protocol_named(name) for name in names}
+    given = {item.name: getattr(options, item.name) for item in fields(options)}
+    for option, value in given.items():
+        readers = [name for name, each in PROTOCOLS.items() if option in each.options]
+        if value is not None and not set(readers) & set(chosen):
+            raise ConfigurationError(
+                f"{option} {value!r} changes nothing for protocol {', '.join(chosen)}: leave it out, or choose "
+                f"{' or '.join(readers)}."
+            )
+    return {
+        name: ProtocolOptions(**{option: given[option] for option in each.options})
+        for name, each in chosen.items()
+    }

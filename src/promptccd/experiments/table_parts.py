@@ -1,0 +1,50 @@
+"""What the paper's tables are, as ``paper_tables.yaml`` says it; help lists them, and waits for no torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from itertools import product
+from typing import Any
+
+import yaml
+
+from promptccd.evaluation.audit import AuditedRow, audit_rows
+from promptccd.evaluation.published import published_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePart:
+    """Rows and columns that share a protocol and a way of cutting the data; ``paper_tables.yaml`` tells the fields."""
+
+    title: str
+    label: str = ""
+    published: str = "transductive_cacc"
+    setting: str = ""
+    protocol: str = "cacc"
+    recipes: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    methods: Sequence[str] = ()
+    benchmarks: Sequence[str] = ()
+    backbone: str = "dino"
+    note: str = ""
+
+    def places(self, backbone: str) -> list[tuple[str, str]]:
+        """Methods and data sets in the paper's order, every one with every other."""
+        rows = published_rows(None, None, self.published, backbone, self.setting)
+        own = [row for row in rows if row.table == self.label]
+        methods = dict.fromkeys([*self.methods, *(row.method for row in own)])
+        return list(product(methods, dict.fromkeys([*self.benchmarks, *(row.benchmark for row in own)])))
+
+    def figures(self, backbone: str, method: str, benchmark: str) -> dict[int | None, AuditedRow]:
+        """Printed rows with their audit by stage, `None` for the average; empty where the paper has no such table."""
+        rows = published_rows(benchmark, method, self.published, backbone, self.setting) if self.label else []
+        found: dict[int | None, AuditedRow] = {}
+        for audited in audit_rows(rows):
+            found.setdefault(audited.row.stage, audited)  # averages are printed again in other tables
+        return found
+
+
+def paper_tables() -> dict[str, list[TablePart]]:
+    """All tables by the name that ``promptccd sweep --table`` has for them."""
+    text = files("promptccd.experiments").joinpath("paper_tables.yaml").read_text(encoding="utf-8")
+    return {name: [TablePart(**part) for part in parts] for name, parts in yaml.safe_load(text).items()}

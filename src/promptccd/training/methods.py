@@ -1,0 +1,120 @@
+"""What a method is, those that there are, and what is said of each.
+
+Importing `promptccd.training.objectives` fills `METHODS`. Help and lists say what methods are called without waiting
+for the torch that they run on: `words_of_methods` reads their files.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from promptccd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from promptccd.models import CategoryDiscoveryModel
+    from promptccd.training.objectives.objective import Objective
+
+
+@dataclass(frozen=True)
+class MethodWords:
+    """What is said of a method, as `Method` has it."""
+
+    name: str
+    title: str
+    summary: str
+    published: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method by the name that recipes, checkpoints and tables call it.
+
+    Attributes:
+        name: of the method, usually its configuration's ``model_type``.
+        model: what is saved and loaded.
+        objective: what it is trained for.
+        title: as a person writes it.
+        summary: what its prompts are, as a phrase for cards and ``--help``.
+        parts: children of the model beside backbone and head that learn or are fitted, with their titles.
+        losses: titles of its terms beside those of `ContrastiveObjective`.
+        published: its name in the paper's tables by what sets it apart there: a pool, a way of counting categories, or
+            ``exemplars``; what is not listed has the method's name.
+        answers_natively: whether the paper's figures are taken to be those of its own classifier (ours; the paper does
+            not say), not of semi-supervised k-means over its features.
+        takes_exemplars: whether images of earlier stages can be shown again (`exemplars_per_class`): its losses read
+            `Rows.labelled`.
+    """
+
+    name: str
+    model: "type[CategoryDiscoveryModel]"
+    objective: "type[Objective]"
+    title: str
+    summary: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+    losses: Mapping[str, str] = field(default_factory=dict)
+    published: Mapping[str, str] = field(default_factory=dict)
+    answers_natively: bool = False
+    takes_exemplars: bool = False
+
+
+METHODS: dict[str, Method] = {}
+
+# Titles of what every method has; a method declares its own beside them.
+PARTS = {"backbone": "last block of the backbone", "head": "projection head"}
+LOSSES = {"loss": "loss, all parts", "info_nce": "InfoNCE", "supervised": "supervised contrastive"}
+
+
+def register(method: Method) -> Method:
+    """Make a method known to recipes, cards, tables and checkpoints; returns it.
+
+    Raises:
+        ValueError: another method has its name, or its model has no configuration of its own.
+    """
+    if METHODS.get(method.name, method) is not method:
+        raise ValueError(f"There is a method {method.name!r} already: give yours another name.")
+    from promptccd.models import register_variant
+
+    register_variant(method.model)
+    METHODS[method.name] = method
+    return method
+
+
+def method_named(name: str) -> Method:
+    """The method of a recipe's ``model.variant``.
+
+    Raises:
+        ConfigurationError: there is none of that name.
+    """
+    import promptccd.training.objectives  # noqa: F401 - fills METHODS
+
+    if name not in METHODS:
+        raise ConfigurationError(f"Unknown model.variant {name!r}: expected {' | '.join(METHODS)}.")
+    return METHODS[name]
+
+
+def words_of_methods() -> dict[str, MethodWords]:
+    """What is said of every method, by its name: of those that come along, and of those that others registered."""
+    registered = [
+        MethodWords(each.name, each.title, each.summary, each.published) for each in METHODS.values()
+    ]
+    return {each.name: each for each in (*_in_files(), *registered)}
+
+
+@cache
+def _in_files() -> tuple[MethodWords, ...]:
+    """The words of every ``METHOD`` that comes along, whose file is read and not run."""
+    files = sorted(Path(__file__).with_name("objectives").glob("*.py"))
+    return tuple(each for file in files for each in _in_file(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+def _in_file(module: ast.Module) -> Iterator[MethodWords]:
+    wanted = {each.name for each in fields(MethodWords)}
+    for line in module.body:
+        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "METHOD":
+            said = line.value.keywords if isinstance(line.value, ast.Call) else []
+            yield MethodWords(
+                **{each.arg: ast.literal_eval(each.value) for each in said if each.arg in wanted}
+            )
