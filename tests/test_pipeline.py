@@ -1,5 +1,6 @@
 """The pipeline task gives what `promptccd predict` gives."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from datasets import load_from_disk
 from transformers import pipeline
 
 import promptccd
+from promptccd.cli.main import main
 from promptccd.runs import load_model, predict_folder, train_run
 from promptccd.training.recipe import Recipe
 
@@ -38,6 +40,29 @@ def test_a_list_of_images_gives_what_predict_gives(stage: Path, image_folder: Pa
                 [row["confidence"] for row in found], [row.confidence for row in predicted], atol=1e-5
             )
     assert discover(pictures[0]) == pytest.approx(discover(pictures)[0])
+
+
+@pytest.mark.parametrize("top_k", [2, 99])
+def test_predict_names_as_many_categories_as_the_pipeline(
+    trained_run: Path, image_folder: Path, tmp_path: Path, top_k: int, capsys
+) -> None:
+    stage, files = trained_run / "stage3", [tmp_path / f"{number}.png" for number in range(3)]
+    for file, row in zip(files, load_from_disk(str(image_folder)), strict=False):
+        row["image"].save(file)
+    assert main(["predict", str(stage), str(tmp_path), "--top_k", str(top_k), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["predictions"]
+    pipe = promptccd.CategoryDiscoveryPipeline.from_pretrained(stage)
+    for row, expected in zip(found, pipe([str(file) for file in files], top_k=top_k), strict=True):
+        assert [each["category"] for each in row["best"]] == [each["category_id"] for each in expected]
+        for mine, theirs in zip(row["best"], expected, strict=True):
+            assert (mine["name"], mine["known"]) == (theirs["name"], theirs["known"])
+            assert mine["confidence"] == pytest.approx(theirs["confidence"], abs=1e-5)
+        assert row["best"][0] == {name: row[name] for name in row["best"][0]}
+    assert main(["predict", str(stage), str(tmp_path), "--top_k", str(top_k)]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines] == [
+        [row["file"], each["name"]] for row in found for each in row["best"]
+    ]
 
 
 def test_what_is_no_image_is_named(stage: Path, tmp_path: Path) -> None:

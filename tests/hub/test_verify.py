@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,33 @@ def change_card(run: RunDirectory) -> None:
 def change_split(run: RunDirectory) -> None:
     path = run.path / "split.json"
     path.write_text(path.read_text().replace('"fingerprint": "', '"fingerprint": "0', 1))
+
+
+@pytest.mark.slow
+def test_a_run_whose_data_has_moved_is_verified_where_they_are(
+    recipe_values: dict, image_folder: Path, tmp_path: Path, capsys
+) -> None:
+    before, after = tmp_path / "photos", tmp_path / "moved"
+    shutil.copytree(image_folder, before)
+    recipe_values["data"]["dataset"] = str(before)
+    train_run(Recipe.from_dict(recipe_values))
+    before.rename(after)
+    assert main(["verify", str(tmp_path / "run")]) == 1
+    assert "--dataset" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path / "run"), "--dataset", str(after)]) == 0
+    out = capsys.readouterr().out
+    assert "recomputed" in out
+    assert "MISMATCH" not in out
+
+
+@pytest.mark.parametrize(
+    ("stage", "more", "why"), [("stage1", [], "is no run"), ("", ["--quick"], "is verified without that")]
+)
+def test_data_that_nothing_is_read_from_are_refused(
+    trained_run: Path, stage: str, more: list[str], why: str, capsys
+) -> None:
+    assert main(["verify", str(trained_run / stage), "--dataset", "photos", *more]) == 2
+    assert why in capsys.readouterr().err
 
 
 @pytest.mark.slow

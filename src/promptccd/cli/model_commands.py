@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from promptccd import hub, runs
@@ -27,6 +28,12 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run its last one"
     )
     predict.add_argument("folder", metavar="FOLDER", help="folder of images, searched with its sub-folders")
+    predict.add_argument(
+        "--top_k",
+        metavar="N",
+        type=whole_number(1),
+        help="the likeliest N categories of every image, a line each, best first; the likeliest one unless given",
+    )
     add_model_limit(predict)
     predict.set_defaults(run=predict_command, needs=("promptccd.runs.prediction",))
 
@@ -44,12 +51,14 @@ def explain_command(options: argparse.Namespace) -> None:
 def predict_command(options: argparse.Namespace) -> None:
     """``promptccd predict``."""
     place = runs.stage_of(options.model)
-    found = runs.predict_folder(runs.load_model(place, options.max_model_bytes), place, options.folder)
+    model = runs.load_model(place, options.max_model_bytes)
+    found = runs.predict_folder(model, place, options.folder, top_k=options.top_k)
 
     def lines() -> str:
         rows = [
-            f"{item.file}\t{item.name}\t{_standing(item)}\t{item.confidence:.3f}"
+            f"{item.file}\t{each.name}\t{_standing(item, each)}\t{each.confidence:.3f}"
             for item in found.predictions
+            for each in _named(item)
         ]
         rows += [f"{file}\tskipped: {reason}" for file, reason in found.skipped.items()]
         return "\n".join(rows)
@@ -59,10 +68,14 @@ def predict_command(options: argparse.Namespace) -> None:
     logger.info("%d files: %d assigned, %d skipped.", sum(counted), *counted)
 
 
-def _standing(item: "runs.Prediction") -> str:
+def _named(item: "runs.Prediction") -> "Sequence[runs.Prediction | runs.Candidate]":
+    return item.best or [item]
+
+
+def _standing(item: "runs.Prediction", category: "runs.Prediction | runs.Candidate") -> str:
     if item.strange:
         return "none of these?"
-    return "known" if item.known else "new"
+    return "known" if category.known else "new"
 
 
 def _declare_push(push: argparse.ArgumentParser) -> None:
@@ -96,6 +109,7 @@ def _declare_verify(verify_: argparse.ArgumentParser) -> None:
         "place", metavar="REPO_OR_RUN", help="output_dir of a training, a stage, or its repository"
     )
     verify_.add_argument("--quick", action="store_true", help="do not group the images anew")
+    verify_.add_argument("--dataset", help="where the data of a run lies now, if it has moved")
     verify_.set_defaults(run=verify_command, needs=("promptccd.hub.verify",))
 
 
@@ -138,7 +152,7 @@ def space_command(options: argparse.Namespace) -> None:
 
 def verify_command(options: argparse.Namespace) -> None:
     """``promptccd verify``: exit code 1 if anything disagrees."""
-    checks = hub.verify(options.place, recompute=not options.quick)
+    checks = hub.verify(options.place, recompute=not options.quick, dataset=options.dataset)
 
     def lines() -> str:
         return "\n".join(f"{'MISMATCH' if check.problem else 'ok':8}  {check.what}" for check in checks)

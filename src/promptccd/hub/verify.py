@@ -13,7 +13,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard, snapshot_download
 
-from promptccd.errors import HubError, PromptCCDError
+from promptccd.errors import ConfigurationError, HubError, PromptCCDError
 from promptccd.models.loading import find_model
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
@@ -110,19 +110,27 @@ class Check:
     problem: str = ""
 
 
-def verify(place: str, *, recompute: bool = True) -> list[Check]:
+def verify(place: str, *, recompute: bool = True, dataset: str | None = None) -> list[Check]:
     """Check a run, a stage's folder or a stage's repository.
 
     Args:
         place: any of them; a repository is downloaded whole.
         recompute: of a run, also group all stages anew from their checkpoints, which needs the data.
+        dataset: where the data lies now, if not where the run recorded it.
 
     Raises:
+        ConfigurationError: `dataset` is given where no data is read.
         HubError: there is no such folder and no such repository.
     """
     folder = Path(place)
-    if (folder / "manifest.json").exists():
-        return list(_run_checks(RunDirectory(folder), recompute))
+    is_run = (folder / "manifest.json").exists()
+    if dataset is not None and not (is_run and recompute):
+        raise ConfigurationError(
+            f"dataset {dataset!r} changes nothing: images are read to group those of a whole run anew, and "
+            f"{f'{place} is verified without that' if is_run else f'{place} is no run'}. Leave it out."
+        )
+    if is_run:
+        return list(_run_checks(RunDirectory(folder), recompute, dataset))
     if folder.is_dir():
         return list(_stage_checks(folder, folder.name))
     with tempfile.TemporaryDirectory() as temporary:
@@ -186,7 +194,7 @@ def _corrections_before(run: RunDirectory, stage: int) -> list[str]:
     return [entry.kind for entry in log if entry.stage < stage and entry.kind not in (GROUPING, Rename.kind)]
 
 
-def _run_checks(run: RunDirectory, recompute: bool) -> Iterator[Check]:
+def _run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iterator[Check]:
     """All stages, and the records beside them."""
     stages = 0
     while run.stage(stages).exists():
@@ -205,7 +213,7 @@ def _run_checks(run: RunDirectory, recompute: bool) -> Iterator[Check]:
             f"stage{stage}: numbers on the card are those of results.json", _card_problem(run, stage, rows)
         )
     if recompute:
-        yield from _recomputed(run, written)
+        yield from _recomputed(run, written, dataset)
 
 
 def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> str:
@@ -217,12 +225,12 @@ def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> 
     return "" if on_card == expected else f"the card says {on_card}, results.json {expected}"
 
 
-def _recomputed(run: RunDirectory, written: dict[str, Any]) -> Iterator[Check]:
+def _recomputed(run: RunDirectory, written: dict[str, Any], dataset: str | None) -> Iterator[Check]:
     """Accuracies once more from the checkpoints; corrections people made in between cannot be replayed."""
     what = "accuracies recomputed from the checkpoints"
     try:
         corrected = {row["stage"]: _corrections_before(run, row["stage"]) for row in written["stages"]}
-        found = RunEvaluation(str(run.path)).evaluate().to_dict()
+        found = RunEvaluation(str(run.path), dataset).evaluate().to_dict()
     except PromptCCDError as error:
         yield Check(what, str(error))
         return

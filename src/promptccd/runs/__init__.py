@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from promptccd.runs.evaluate_run import RunEvaluation
     from promptccd.runs.explanation import Explanation, explain_image
     from promptccd.runs.models import ParameterCount, count_parameters
-    from promptccd.runs.prediction import Prediction, load_model, predict_folder, stage_of
+    from promptccd.runs.prediction import Candidate, Prediction, load_model, predict_folder, stage_of
     from promptccd.runs.run_directory import RunDirectory
     from promptccd.runs.run_groups import PIXELS, baseline_rows, require_different, row_names
     from promptccd.runs.stage_checkpoint import load_view
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PIXELS",
+    "Candidate",
     "Explanation",
     "ParameterCount",
     "Prediction",

@@ -26,6 +26,23 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A category that an image may be of.
+
+    Attributes:
+        category: its id.
+        name: its name.
+        known: whether it was labelled at stage 0.
+        confidence: that the image is of it, in 0..1.
+    """
+
+    category: int
+    name: str
+    known: bool
+    confidence: float
+
+
+@dataclass(frozen=True)
 class Prediction:
     """One image and the category it was assigned to.
 
@@ -40,6 +57,7 @@ class Prediction:
         distance: squared distance of the unit feature to the category's prototype, in spreads of the category where the
             checkpoint knows them (1 is usual).
         note: what a person should know about how the file was read; empty for most.
+        best: the likeliest categories, this one first, where several were asked for.
     """
 
     file: str
@@ -50,6 +68,7 @@ class Prediction:
     confidence: float
     distance: float
     note: str
+    best: Sequence[Candidate] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +85,11 @@ class FolderPredictions:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
-        return {"predictions": [asdict(item) for item in self.predictions], "skipped": self.skipped}
+        rows = [asdict(item) for item in self.predictions]
+        for row in rows:
+            if not row["best"]:  # not asked for
+                del row["best"]
+        return {"predictions": rows, "skipped": self.skipped}
 
 
 def load_model(path: str | Path, max_model_bytes: int | None = None) -> CategoryDiscoveryModel:
@@ -114,7 +137,12 @@ def stage_of(place: str | Path) -> str | Path:
 
 @torch.no_grad()
 def predict_folder(
-    model: CategoryDiscoveryModel, path: str | Path, folder: str | Path, *, batch_size: int = 64
+    model: CategoryDiscoveryModel,
+    path: str | Path,
+    folder: str | Path,
+    *,
+    batch_size: int = 64,
+    top_k: int | None = None,
 ) -> FolderPredictions:
     """Assign every image below a folder.
 
@@ -123,6 +151,7 @@ def predict_folder(
         path: where it was loaded from; its image processor lies there.
         folder: searched with all its sub-folders, in the order of names.
         batch_size: images per forward.
+        top_k: how many categories to name of every image, of fewer all; none names the likeliest alone.
 
     Raises:
         DataError: there is no such folder, or no file in it.
@@ -137,6 +166,12 @@ def predict_folder(
     skipped: dict[str, str] = {}
     waiting: list[torch.Tensor] = []
     predictions: list[Prediction] = []
+
+    def assign() -> None:
+        nonlocal waiting, predictions
+        predictions += _assigned(model, torch.stack(waiting), view, readable[len(predictions) :], top_k)
+        waiting = []
+
     for name in progress_bar(files, len(files), "predicting"):
         decoded = _decoded(root, name)
         if decoded.image is None:
@@ -145,10 +180,9 @@ def predict_folder(
         readable.append((name, decoded.verdict.note if decoded.verdict.status is Status.NOTED else ""))
         waiting.append(view(decoded.image))
         if len(waiting) == batch_size:
-            predictions += _assigned(model, torch.stack(waiting), view, readable[len(predictions) :])
-            waiting = []
+            assign()
     if waiting:
-        predictions += _assigned(model, torch.stack(waiting), view, readable[len(predictions) :])
+        assign()
     return FolderPredictions(predictions, skipped)
 
 
@@ -180,7 +214,11 @@ def require_finite(rows: torch.Tensor, names: Sequence[str]) -> None:
 
 
 def _assigned(
-    model: CategoryDiscoveryModel, pixels: torch.Tensor, view: EvaluationView, files: list[tuple[str, str]]
+    model: CategoryDiscoveryModel,
+    pixels: torch.Tensor,
+    view: EvaluationView,
+    files: list[tuple[str, str]],
+    top_k: int | None,
 ) -> list[Prediction]:
     def embed(batch: torch.Tensor) -> torch.Tensor:
         return model.features_of(normalise(batch.to(model.device), view.mean, view.std))
@@ -189,24 +227,23 @@ def _assigned(
     require_finite(features, wanted)
     found = model.assign(features)
     require_finite(torch.stack([found.confidences, found.distances], dim=1), wanted)
-    names = model.config.names_by_id
+
+    def candidates(ids: torch.Tensor, confidences: torch.Tensor) -> list[Candidate]:
+        pairs = zip(ids.tolist(), confidences.tolist(), strict=True)
+        names, known = model.config.names_by_id, model.config.num_known
+        return [Candidate(category, names[category], category < known, sure) for category, sure in pairs]
+
+    best = [[] for _ in files] if top_k is None else [*map(candidates, *model.nearest(features, top_k))]
     return [
         Prediction(
-            file,
-            category,
-            names[category],
-            category < model.config.num_known,
-            strange,
-            confidence,
-            distance,
-            note,
+            file, each.category, each.name, each.known, strange, each.confidence, distance, note, others
         )
-        for (file, note), category, strange, confidence, distance in zip(
+        for (file, note), each, strange, distance, others in zip(
             files,
-            found.category_ids.tolist(),
+            candidates(found.category_ids, found.confidences),
             found.strange.tolist(),
-            found.confidences.tolist(),
             found.distances.tolist(),
+            best,
             strict=True,
         )
     ]

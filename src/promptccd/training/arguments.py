@@ -15,7 +15,6 @@ from huggingface_hub.dataclasses import strict
 
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
 from promptccd.data.ranges import number, require_in_range
-from promptccd.data.splits import spectrum_split
 from promptccd.data.view_options import MAX_SIDE
 from promptccd.errors import ConfigurationError
 from promptccd.models.untrusted import REAL, WHOLE
@@ -136,6 +135,8 @@ class DataArguments:
         """Class blocks and cuts that the ratios stand for, if they are given."""
         if self.category_ratio is None or self.sample_ratio is None:
             return None
+        from promptccd.data.splits import spectrum_split  # here, because help and lists wait for no numpy
+
         stages = 2 if self.discovery_stages is None else self.discovery_stages
         return spectrum_split(num_categories, self.category_ratio, self.sample_ratio, stages)
 
