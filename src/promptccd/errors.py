@@ -20,6 +20,15 @@ exit code  what ended the command
 =========  ============================================================================================
 """
 
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(typed: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The sentence that names the likeliest of the names there are, a space before it; empty if none is like it."""
+    close = difflib.get_close_matches(typed, list(known), n=1, cutoff=cutoff)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
 
 class PromptCCDError(Exception):
     """Base of every error that is answered by one line instead of a traceback."""

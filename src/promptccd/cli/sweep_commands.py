@@ -1,7 +1,6 @@
 """``promptccd sweep``, of recipes or of a table of the paper."""
 
 import argparse
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from promptccd import experiments, runs
 from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
-from promptccd.errors import ConfigurationError, IncompleteSweepError
+from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.experiments.table_parts import paper_tables
 from promptccd.storage import make_inside, write_file
 from promptccd.training.recipe import field_types, recipe_folder, require_known, section_types
@@ -366,8 +365,7 @@ def _field(key: str) -> tuple[str, Any]:
     for section, fields in types.items():
         if key in fields:
             return f"{section}.{key}", fields[key]
-    close = difflib.get_close_matches(key, [name for fields in types.values() for name in fields], n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = did_you_mean(key, (name for fields in types.values() for name in fields))
     raise ConfigurationError(
         f"Unknown key of --set {key!r}.{hint} `promptccd train --help` lists the fields."
     )

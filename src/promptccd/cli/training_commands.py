@@ -1,7 +1,6 @@
 """``promptccd train``, ``split``, ``parameters`` and ``recipes``."""
 
 import argparse
-import difflib
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from promptccd import data, hub, runs
 from promptccd.cli.parsing import show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, said_of
 
 logger = logging.getLogger(__name__)
@@ -97,9 +96,7 @@ def recipes_command(options: argparse.Namespace) -> None:
     folder = recipe_folder()
     paths = [path for path in recipes_in(folder) if (options.word or "") in path.stem]
     if not paths:
-        names = [path.stem for path in recipes_in(folder)]
-        close = difflib.get_close_matches(options.word, names, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(options.word, (path.stem for path in recipes_in(folder)))
         raise ConfigurationError(
             f"No recipe is called {options.word!r}.{hint} `promptccd recipes` says which there are."
         )

@@ -1,6 +1,5 @@
 """A recipe for images of one's own: any method over ``hub_configs/own.yaml``, and what a backbone needs."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.table_files import ONE_FILE
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.recipe import (
     Recipe,
     begins_with,
@@ -86,8 +85,7 @@ def _method_named(name: str) -> tuple[str, Path]:
     for each in (name, f"promptccd-{name}"):
         if each in known:
             return each, known[each]
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = did_you_mean(name, known, cutoff=0.4)
     raise ConfigurationError(f"No method is called {name!r}.{hint} There are {', '.join(known)}.")
 
 
@@ -97,12 +95,9 @@ def _given(values: Mapping[str, Any]) -> set[str]:
 
 def _unsaid(dataset: str) -> str:
     """What to say to somebody who names data alone, which may be a recipe with a slip."""
-    close = difflib.get_close_matches(dataset, [each.stem for each in recipes_in(recipe_folder())], n=1)
-    if close and not Path(dataset).expanduser().exists():
-        return (
-            f"No images and no recipe are called {dataset!r}. Did you mean {close[0]!r}? `promptccd recipes` lists "
-            "those there are."
-        )
+    hint = did_you_mean(dataset, (each.stem for each in recipes_in(recipe_folder())))
+    if hint and not Path(dataset).expanduser().exists():
+        return f"No images and no recipe are called {dataset!r}.{hint} `promptccd recipes` lists those there are."
     return (
         f"Nothing says how the categories of {dataset!r} arrive: give --class_blocks, first how many are labelled, "
         "then how many are new in each stage without labels, such as --class_blocks 20 5 5 for 30 categories."

@@ -1,7 +1,6 @@
 """A recipe: all sections of a run, from YAML, plain values or a command line."""
 
 import dataclasses
-import difflib
 import re
 import reprlib
 import types
@@ -16,7 +15,7 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
 from promptccd.data.view_options import ViewOptions
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.arguments import (
     DataArguments,
     ModelArguments,
@@ -218,8 +217,7 @@ def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any])
     """
     for key in given:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(str(key), known)
             raise ConfigurationError(f"Unknown {what} {key!r}.{hint} It takes: {', '.join(known)}.")
 
 
@@ -403,8 +401,7 @@ def layers_of(given: Path) -> list[Mapping[str, Any]]:
         own = pairs.get(f"{method.stem}/{data.stem}", {})
         folder = {"training": {"output_dir": f"runs/{path.stem}"}}
         return [sections_of(method), sections_of(data), own, folder]
-    close = difflib.get_close_matches(path.stem, [each.stem for each in recipes_in(path.parent)], n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = did_you_mean(path.stem, (each.stem for each in recipes_in(path.parent)))
     raise ConfigurationError(
         f"Cannot read recipe {str(given)!r}: there is no such file, and no method and data set of that name.{hint} "
         "Names are <method>-<data set>: `promptccd recipes` lists both."
