@@ -14,7 +14,7 @@ from promptccd.data.views import ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.protocol_terms import ProtocolOptions
-from promptccd.hub import PushedStage, fetch_stages, push_run, pusher
+from promptccd.hub import PushedRepository, fetch_stages, push_run, pusher
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.given_model import keep_backbone, model_arguments
@@ -171,7 +171,9 @@ class CategoryDiscoveryTrainer:
         told.tell("on_evaluate", metrics=score.metrics())
         return score
 
-    def push_to_hub(self, namespace: str | None = None, private: bool | None = None) -> list[PushedStage]:
+    def push_to_hub(
+        self, namespace: str | None = None, private: bool | None = None
+    ) -> list[PushedRepository]:
         """Push every finished stage to a repository of its own; what is there already is not sent again.
 
         Args:

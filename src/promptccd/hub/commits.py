@@ -55,16 +55,18 @@ class Repository:
 
 
 @dataclass(frozen=True)
-class Brought:
+class PushedRepository:
     """What became of a repository.
 
     Attributes:
+        repo_id: ``namespace/name``.
         commit: commit the files stand in now; `None` in a dry run of a repository that is not there.
         sent: paths that were sent, or would be; empty if all of it was there already.
         num_bytes: their size together.
         listing: what of it can be seen there, how much, and by whom, in one line.
     """
 
+    repo_id: str
     commit: str | None
     sent: tuple[str, ...]
     num_bytes: int
@@ -80,7 +82,7 @@ def bring(
     holds: str,
     replaces: str = "",
     dry_run: bool = False,
-) -> Brought:
+) -> PushedRepository:
     """Make a repository hold these files, with at most one commit; other files stay.
 
     Args:
@@ -107,7 +109,7 @@ def bring(
     listing = f"{name} ({_KINDS[kind]}, {who}): {_amount(wanted)}: {holds}"
     sent, size = tuple(sorted(changed)), sum(map(_size, changed.values()))
     if dry_run or not (changed or gone):
-        return Brought(head, sent, size, listing)
+        return PushedRepository(name, head, sent, size, listing)
     logger.info("Sending %s.", listing)
     commit = api.create_commit(
         name,
@@ -121,7 +123,7 @@ def bring(
     wrong = [path for path, data in wanted.items() if not _same(data, there.get(path))]
     if wrong or there.keys() & set(gone):
         raise HubError(f"{name} does not read back as it was sent: {', '.join(sorted(wrong) or gone)}.")
-    return Brought(commit.oid, sent, size, listing)
+    return PushedRepository(name, commit.oid, sent, size, listing)
 
 
 def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[str | None, bool] | None:

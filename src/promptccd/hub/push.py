@@ -4,38 +4,18 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError
-from promptccd.hub.commits import CARD, Contents, Repository, bring, retried
+from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, retried
 from promptccd.runs import RunDirectory
 from promptccd.runs.model_card import merge_card
 from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
 from promptccd.storage import problems_of, require_no_links
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PushedStage:
-    """What became of one stage.
-
-    Attributes:
-        repo_id: ``namespace/<recipe>-stage<t>``.
-        commit: commit the files stand in now; `None` in a dry run.
-        sent: paths that were sent, or would be; empty if all of it was there already.
-        num_bytes: their size together.
-        listing: what of it can be seen there, how much, and by whom, in one line.
-    """
-
-    repo_id: str
-    commit: str | None
-    sent: tuple[str, ...]
-    num_bytes: int
-    listing: str
 
 
 def push_run(
@@ -47,7 +27,7 @@ def push_run(
     private: bool = False,
     dry_run: bool = False,
     wait: Callable[[float], None] = time.sleep,
-) -> list[PushedStage]:
+) -> list[PushedRepository]:
     """Push finished stages of a run and gather their repositories in a collection.
 
     Args:
@@ -115,7 +95,7 @@ def push_stage(
     dry_run: bool = False,
     later: str = "",
     wait: Callable[[float], None] = time.sleep,
-) -> PushedStage:
+) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
     Args:
@@ -137,7 +117,7 @@ def push_stage(
         raise HubError(
             f"{folder} is damaged and is not pushed: {'; '.join(problems)}. Train the stage again."
         )
-    brought = retried(
+    return retried(
         lambda: bring(
             Repository(repo_id, "model", private),
             lambda card: _contents(folder, card),
@@ -149,7 +129,6 @@ def push_stage(
         later,
         wait,
     )
-    return PushedStage(repo_id, brought.commit, brought.sent, brought.num_bytes, brought.listing)
 
 
 def _holdings(folder: Path) -> str:
@@ -177,7 +156,9 @@ def _user(api: HfApi) -> str:
     return str(api.whoami()["name"])
 
 
-def _gather(api: HfApi, title: str, namespace: str, pushed: Sequence[PushedStage], private: bool) -> None:
+def _gather(
+    api: HfApi, title: str, namespace: str, pushed: Sequence[PushedRepository], private: bool
+) -> None:
     """The run's repositories in one collection, as the Hub's own checklist asks for."""
     collection = api.create_collection(title, namespace=namespace, private=private, exists_ok=True)
     for stage in pushed:

@@ -12,7 +12,7 @@ from huggingface_hub.repocard import RepoCard
 from huggingface_hub.utils import validate_repo_id
 
 from promptccd.errors import ConfigurationError, HubError
-from promptccd.hub.commits import CARD, Brought, Contents, Repository, bring, made, retried
+from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, made, retried
 from promptccd.models import VARIANTS
 from promptccd.models.loading import BACKBONES, PICKLES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
@@ -92,7 +92,7 @@ def push_space(
     repository = Repository(name, "space", private, sdk="gradio")
     chosen = retried(lambda: _checkpoint(model, api), _LATER, wait)
 
-    def push() -> tuple[Brought, bool]:
+    def push() -> tuple[PushedRepository, bool]:
         stands = _stands(repository, chosen, api, dry_run)
         changed = not stands or _set_model(
             name, chosen, api, dry_run

@@ -5,7 +5,6 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.limits import SkippedFileError
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.table_files import LABELS_CONFIG, SPLIT_FILE, stage_config
-from promptccd.hub.commits import CARD, Brought, Contents, Repository, bring, retried
+from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, retried
 from promptccd.runs.model_card import BEGIN, END, merge_card
 from promptccd.training.progress import progress_bar
 
@@ -41,25 +40,6 @@ stages = StageStream.from_hub("{name}"{source})
 {pictures} and stay under the licence of the source data set."""
 
 
-@dataclass(frozen=True)
-class PublishedDataset:
-    """What became of a data set of stages.
-
-    Attributes:
-        name: ``namespace/name``.
-        commit: commit the files stand in now; `None` in a dry run.
-        sent: paths that were sent, or would be; empty if all of it was there already.
-        num_bytes: their size together.
-        listing: what of it can be seen there, how much, and by whom, in one line.
-    """
-
-    name: str
-    commit: str | None
-    sent: tuple[str, ...]
-    num_bytes: int
-    listing: str
-
-
 def publish_stages(
     stages: StageStream,
     name: str,
@@ -69,7 +49,7 @@ def publish_stages(
     dry_run: bool = False,
     api: HfApi | None = None,
     wait: Callable[[float], None] = time.sleep,
-) -> PublishedDataset:
+) -> PushedRepository:
     """Push every stage as a config of one data set repository, all in one commit.
 
     Images leave as pixels alone: no place, time, camera or file name, see `promptccd.data.clean_images`. The data set
@@ -97,7 +77,7 @@ def publish_stages(
         def contents(card_there: str | None) -> Contents:
             return {**files, SPLIT_FILE: split, CARD: merge_card(card_there, text).encode()}
 
-        brought = retried(
+        return retried(
             lambda: bring(
                 Repository(name, "dataset", private=not public),
                 contents,
@@ -110,7 +90,6 @@ def publish_stages(
             "Run the same command again.",
             wait,
         )
-    return PublishedDataset(name, brought.commit, brought.sent, brought.num_bytes, brought.listing)
 
 
 def _holdings(stages: StageStream, ids_only: bool) -> str:
@@ -199,7 +178,7 @@ is the id of a group, `name` what it is called, `known` whether it was learned, 
 
 def publish_groups(
     folder: Path, name: str, *, private: bool, token: str, wait: Callable[[float], None] = time.sleep
-) -> Brought:
+) -> PushedRepository:
     """Push the folder that `promptccd.discovery.exports.export_dataset` made, in one commit.
 
     Args:
