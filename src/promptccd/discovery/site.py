@@ -9,11 +9,16 @@ import errno
 import ipaddress
 import os
 import socket
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+import uvicorn
 from starlette.responses import PlainTextResponse
+
+from promptccd.errors import RunError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -125,6 +130,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 FIRST_PORT, PORTS = 7860, 100
+_STARTS_WITHIN_S = 60.0
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -148,3 +154,55 @@ def listen(host: str, port: int | None) -> socket.socket:
             if port is not None or error.errno != errno.EADDRINUSE:
                 raise
     raise OSError(errno.EADDRINUSE, f"ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are all in use")
+
+
+class ServingThread:
+    """Serves an application on a socket that listens, until it is closed.
+
+    Args:
+        app: what answers; it should look at whoever asks first.
+        listening: the socket; closed in the end.
+        ends_within_s: then connections that nobody ends are cut.
+        options: of uvicorn.
+    """
+
+    def __init__(self, app: Any, listening: socket.socket, ends_within_s: int, **options: Any):
+        config = uvicorn.Config(
+            app, ws="none", log_level="error", access_log=False, proxy_headers=False, server_header=False,
+            timeout_graceful_shutdown=ends_within_s, **options,
+        )  # fmt: skip
+        self._server, self._socket, self._ends_within_s = uvicorn.Server(config), listening, ends_within_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="page", daemon=True)
+
+    def start(self) -> None:
+        """Return once it answers.
+
+        Raises:
+            RunError: the application did not start.
+        """
+        self._thread.start()
+        deadline = time.monotonic() + _STARTS_WITHIN_S
+        while not self._server.started:
+            if self._ended.is_set() or time.monotonic() > deadline:
+                raise RunError("The server of the page did not start: run the same command again.")
+            time.sleep(0.005)
+
+    def wait(self) -> None:
+        """Until it ends by itself, or Ctrl-C."""
+        # Of a thread whose join was interrupted Python 3.11 says that it has ended.
+        while not self._ended.wait(0.5):
+            pass
+
+    def close(self) -> None:
+        """End it."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._ended.wait(self._ends_within_s + 10)
+        self._socket.close()
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._ended.set()

@@ -7,22 +7,19 @@ import os
 import resource
 import shutil
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import gradio as gr
 import h11
-import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.app.guard import RequestGuard
 from promptccd.discovery.app.store import PageLimits, Patience, Store
-from promptccd.discovery.site import App, Site, listen
+from promptccd.discovery.site import App, ServingThread, Site, listen
 
 FILES_PER_CONNECTION = 4  # that this process may open
 LATE = b"The request did not arrive in time: try again."
@@ -223,11 +220,10 @@ def forget_page(request: gr.Request) -> Callable[[], None]:
     return forget
 
 
-STARTS_WITHIN_S = 60.0
 ENDS_WITHIN_S = 2  # then streams that nobody ends are cut
 
 
-class PageServer:
+class PageServer(ServingThread):
     """Serves an application until it is closed.
 
     Args:
@@ -244,56 +240,10 @@ class PageServer:
     """
 
     def __init__(self, app: App, host: str = "127.0.0.1", port: int | None = None, *, limits: PageLimits):
-        self._socket = listen(host, port)
+        listening = listen(host, port)
         shown = "localhost" if host in ("0.0.0.0", "::") else host
-        self.url = f"http://{shown}:{self._socket.getsockname()[1]}/"
+        self.url = f"http://{shown}:{listening.getsockname()[1]}/"
         protocol: Any = functools.partial(
             PatientProtocol, patience=limits.patience, most=most_connections(limits.connections)
         )
-        config = uvicorn.Config(
-            app,
-            http=protocol,
-            ws="none",
-            lifespan="on",
-            log_level="error",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=ENDS_WITHIN_S,
-        )
-        self._server = uvicorn.Server(config)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="page", daemon=True)
-
-    def start(self) -> None:
-        """Return once it answers.
-
-        Raises:
-            RuntimeError: the application did not start; its log says why.
-        """
-        self._thread.start()
-        deadline = time.monotonic() + STARTS_WITHIN_S
-        while not self._server.started:
-            if self._ended.is_set() or time.monotonic() > deadline:
-                raise RuntimeError("The server of the page did not start.")
-            time.sleep(0.01)
-
-    def wait(self) -> None:
-        """Until it ends by itself, or Ctrl-C."""
-        while not self._ended.wait(
-            0.5
-        ):  # of a thread whose join was interrupted Python 3.11 says that it has ended
-            pass
-
-    def close(self) -> None:
-        """End it; connections that are open are cut."""
-        self._server.should_exit = True
-        if self._thread.ident is not None:
-            self._ended.wait(ENDS_WITHIN_S + 10)
-        self._socket.close()
-
-    def _run(self) -> None:
-        try:
-            self._server.run(sockets=[self._socket])
-        finally:
-            self._ended.set()
+        super().__init__(app, listening, ENDS_WITHIN_S, http=protocol, lifespan="on")

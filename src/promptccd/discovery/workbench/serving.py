@@ -3,25 +3,20 @@
 import json
 import os
 import secrets
-import threading
-import time
 from pathlib import Path
-from typing import Any
-
-import uvicorn
 
 from promptccd.discovery.project import PAGE, PROJECT
-from promptccd.discovery.site import listen
+from promptccd.discovery.site import ServingThread, listen
 from promptccd.discovery.workbench.corrections import Workbench
 from promptccd.discovery.workbench.routes import build_routes
 from promptccd.errors import RunError
 from promptccd.storage import lock_folder, make_inside, open_to_change, read_file
 
 ADDRESS = "address.json"
-_STARTS_WITHIN_S, _ENDS_WITHIN_S = 60.0, 1
+_ENDS_WITHIN_S = 1
 
 
-class OpenPage:
+class OpenPage(ServingThread):
     """The page of a project; one process serves it, and any number of windows show it.
 
     Args:
@@ -41,46 +36,19 @@ class OpenPage:
         self.bench = Workbench(out)
         self._folder = make_inside(out / PROJECT, PAGE)
         self._lock = lock_folder(self._folder)
-        self._socket = listen("127.0.0.1", port)
-        token, number = secrets.token_urlsafe(24), self._socket.getsockname()[1]
+        listening = listen("127.0.0.1", port)
+        token, number = secrets.token_urlsafe(24), listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{number}/?token={token}"
         _keep(self._folder / ADDRESS, self.url)
-        app: Any = build_routes(self.bench, token, f"promptccd_page_{number}")
-        config = uvicorn.Config(
-            app, http="h11", ws="none", lifespan="off", log_level="error", access_log=False, proxy_headers=False,
-            server_header=False, timeout_graceful_shutdown=_ENDS_WITHIN_S,
-        )  # fmt: skip
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="page", daemon=True
-        )
-
-    def start(self) -> None:
-        """Return once it answers.
-
-        Raises:
-            RunError: it did not start.
-        """
-        self._thread.start()
-        deadline = time.monotonic() + _STARTS_WITHIN_S
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise RunError("The server of the page did not start: run the same command again.")
-            time.sleep(0.005)
-
-    def wait(self) -> None:
-        """Until it ends by itself, or Ctrl-C."""
-        while self._thread.is_alive():
-            self._thread.join(0.5)
+        app = build_routes(self.bench, token, f"promptccd_page_{number}")
+        super().__init__(app, listening, _ENDS_WITHIN_S, http="h11", lifespan="off")
 
     def close(self) -> None:
         """End it, once; what was corrected is on the disk already."""
         if self.bench.closing:
             return
-        self.bench.closing = self._server.should_exit = True
-        if self._thread.is_alive():
-            self._thread.join(_ENDS_WITHIN_S + 10)
-        self._socket.close()
+        self.bench.closing = True
+        super().close()
         self.bench.photos.close()
         (self._folder / ADDRESS).unlink(missing_ok=True)
         os.close(self._lock)
