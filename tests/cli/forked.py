@@ -10,11 +10,12 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import torch
 
-from promptccd.cli.main import main
+from promptccd.cli.main import command_parser, main
 
 LONGEST_S = 60.0
 
@@ -35,7 +36,10 @@ def run_forked(
     encoding: str = "utf-8",
     cwd: Path | None = None,
 ) -> Ended:
-    """Run a command; `before` is called in its process first."""
+    """Run a command; `before` is called in its process first. What the command needs is imported here, once."""
+    parser = command_parser(str(argv[0]))
+    for module in (parser and parser.get_default("needs")) or ():
+        import_module(module)
     with tempfile.TemporaryDirectory() as folder:
         places = [Path(folder, name) for name in ("out", "err")]
         child = os.fork()

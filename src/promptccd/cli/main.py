@@ -27,8 +27,6 @@ COMMANDS = {
     "evaluation_commands": {
         "evaluate": "recompute a run's table from its saved stages",
         "report": "write a page about runs: an HTML file that stands alone, CSV and JSON",
-    },
-    "audit_commands": {
         "audit": "hold the paper's rows against the split they are said to come from",
     },
     "model_commands": {
