@@ -1,0 +1,103 @@
+"""What axe finds on every screen and dialog of the page: nothing, in the light and in the dark, wide and narrow."""
+
+from collections.abc import Callable
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page
+
+from tests.discovery.workbench.conftest import Window
+
+pytestmark = pytest.mark.slow
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def groups(page: Page) -> None:
+    page.locator(".card img").first.wait_for()
+
+
+def naming(page: Page) -> None:
+    page.locator(".card .name").first.click()
+    page.locator(".naming input").wait_for()
+
+
+def merge(page: Page) -> None:
+    for nth in range(2):
+        page.locator(".card .box").nth(nth).click(force=True)
+    page.keyboard.press("m")
+    page.locator("dialog[open] .side").nth(1).wait_for()
+
+
+def keys(page: Page) -> None:
+    page.locator(".help").click()
+    page.locator("dialog[open] .keys").wait_for()
+
+
+def one_group(page: Page) -> None:
+    page.locator(".card .open").first.click()
+    page.locator(".cell img").first.wait_for()
+
+
+def selected(page: Page) -> None:
+    one_group(page)
+    page.locator(".cell").nth(1).focus()
+    page.keyboard.press("Space")
+    page.locator(".selection").wait_for()
+
+
+def move(page: Page) -> None:
+    selected(page)
+    page.keyboard.press("m")
+    page.locator("dialog[open] .targets").wait_for()
+
+
+def large(page: Page) -> None:
+    one_group(page)
+    page.locator(".cell").first.click()
+    page.locator("dialog[open] .photo").wait_for()
+
+
+def why(page: Page) -> None:
+    large(page)
+    page.keyboard.press("w")
+    page.locator(".why img").first.wait_for()
+
+
+def desk(page: Page) -> None:
+    page.evaluate("location.hash = 'view=desk'")
+    page.locator(".answers .offer").first.wait_for()
+
+
+def plane(page: Page) -> None:
+    page.evaluate("location.hash = 'view=map'")
+    page.locator(".plane .empty").wait_for(state="detached", timeout=60_000)
+
+
+SCREENS: list[Callable[[Page], None]] = [
+    groups, naming, merge, keys, one_group, selected, move, large, why, desk, plane,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_on_any_screen_shuts_anybody_out(
+    browser: Browser, reader: Window, scheme: str, width: int
+) -> None:
+    context = browser.new_context(
+        viewport={"width": width, "height": 844},
+        color_scheme=scheme,
+        reduced_motion="reduce",
+        bypass_csp=True,  # for axe; the page keeps to it in its other tests
+    )
+    page, found = context.new_page(), {}
+    for screen in SCREENS:
+        page.goto(reader.page.url)
+        groups(page)
+        screen(page)
+        answer = Axe().run(page, options={"runOnly": RULES}).response
+        assert answer["passes"], "axe has looked at nothing"
+        for problem in answer["violations"]:
+            found[screen.__name__, problem["id"]] = [each["html"][:200] for each in problem["nodes"][:3]]
+    context.close()
+    assert found == {}
