@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -91,12 +91,13 @@ class FeatureCache:
         Raises:
             RunError: a link stands in the way.
         """
-        rows = Packs(self.folder, space).load(hashes)
-        return {
-            digest: torch.frombuffer(bytearray(row), dtype=torch.float32)
-            for digest, row in rows.items()
-            if row and len(row) % 4 == 0
-        }
+        return dict(self.each(space, hashes))
+
+    def each(self, space: str, hashes: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """What `load` gives, one by one, for who has a place for each."""
+        for digest, row in Packs(self.folder, space).each(hashes):
+            if row and len(row) % 4 == 0:
+                yield digest, torch.frombuffer(bytearray(row), dtype=torch.float32)
 
     def store(self, space: str, hashes: Sequence[str], features: Tensor) -> None:
         """Keep features; a disk that refuses them is only logged.

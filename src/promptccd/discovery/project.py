@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -101,11 +101,13 @@ class Packs:
         Raises:
             RunError: a link stands in the way.
         """
+        return dict(self.each(digests))
+
+    def each(self, digests: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """What `load` gives, a file after another, for who has no room for all of it twice."""
         wanted, numbers = set(digests), self._index()
-        found: dict[str, bytes] = {}
         for number in sorted({numbers[each] for each in wanted if each in numbers}):
-            found |= self._rows(number, wanted)
-        return found
+            yield from self._rows(number, wanted).items()
 
     def row(self, digest: str) -> bytes | None:
         """One of them, unchecked and without reading the others of its file: for pictures, that nobody computes with.

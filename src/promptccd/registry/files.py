@@ -148,21 +148,26 @@ class Journal:
         self.lines = len(lines)
         self.registry.note_steps()
 
-    def follow(self) -> None:
+    def follow(self) -> list[Step]:
         """Take in the lines that others have appended since; who calls it has written all of its own.
+
+        Returns:
+            What they did.
 
         Raises:
             RegistryError: the registry was written whole since, or a line is damaged: load it again.
         """
         found, end = read_lines(self._path, LARGEST_JSON)
         if end == self._end:
-            return
+            return []
         if not found or len(found) <= self.lines or not self._is_ours(_parsed(found[0])):
             raise RegistryError(f"{JOURNAL} is another one now.")
-        for line in found[self.lines + 1 :]:
-            self.registry.take(_read_step(_parsed(line)))
+        steps = [_read_step(_parsed(line)) for line in found[self.lines + 1 :]]
+        for step in steps:
+            self.registry.take(step)
         self._end, self.lines = end, len(found) - 1
         self.registry.note_steps()
+        return steps
 
     def _is_ours(self, header: Any) -> bool:
         newer = newer_format(header.get("format"), FORMAT) if isinstance(header, dict) else None

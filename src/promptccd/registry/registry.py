@@ -198,6 +198,11 @@ class CategoryRegistry:
         return MappingProxyType(self._tables.confidences)
 
     @property
+    def pinned(self) -> Mapping[str, int]:
+        """Category of every image that a person has put there."""
+        return MappingProxyType(self._tables.pinned)
+
+    @property
     def unassigned(self) -> list[str]:
         """Keys of images without a category, sorted."""
         return sorted(self._tables.images.keys() - self._tables.members.keys())

@@ -2,28 +2,23 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from promptccd.discovery.checkpoint import load_features, read_record
-from promptccd.discovery.feature_edits import (
-    assigned,
-    dissolve_category,
-    gather_images,
-    move_images,
-    split_category,
-)
+from promptccd.discovery.checkpoint import read_record
+from promptccd.discovery.feature_edits import assigned, dissolve_category, split_category
 from promptccd.discovery.page import FEWEST_ON_MAP
 from promptccd.discovery.project import PROJECT, open_project
-from promptccd.discovery.registry_edits import OTHERS_TAKE_S, correct
+from promptccd.discovery.registry_edits import OTHERS_TAKE_S
+from promptccd.discovery.workbench.columns import PINNED, Change, Columns
 from promptccd.discovery.workbench.layout import keep_layout, kept_layout, lay_out
+from promptccd.discovery.workbench.likeness import Features, Means, likest
 from promptccd.discovery.workbench.photos import Photos
 from promptccd.errors import RegistryError
 from promptccd.models import Assignment
@@ -32,48 +27,25 @@ from promptccd.registry import (
     LONGEST_JOURNAL,
     REGISTRY,
     CategoryRegistry,
-    Confirm,
     Edit,
     Gather,
     Journal,
     LogEntry,
-    Merge,
     Move,
     NotACategory,
-    Rename,
     has_registry,
 )
-from promptccd.registry.changes import SURE
-from promptccd.registry.tables import default_name
+from promptccd.registry.changes import Step
+from promptccd.registry.tables import Patch, default_name
 from promptccd.storage import lock_folder
 
-NOWHERE = -1  # the category of images in none
-PINNED, NEWEST = 1, 2  # bits of a photograph: a person put it there; it came with the newest stage
-COVERS, NEAR = 4, 6  # pictures of a group in the list; other groups that it resembles
+NEAR = 6  # other groups that one resembles
+QUIET_S = 3.0  # nobody corrects anything: the moment to write the registry whole
+LONGEST_WHILE_BUSY = 10 * LONGEST_JOURNAL  # lines
 
 
 class GoneError(RegistryError):
     """What was asked for is not there any more; it names what to do."""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Where every photograph is, by row.
-
-    Attributes:
-        group: category ``(N,)`` int32, or `NOWHERE`.
-        sure: how sure the last grouping was, in 0..255, ``(N,)`` uint8.
-        flags: `PINNED` and `NEWEST` ``(N,)`` uint8.
-    """
-
-    group: np.ndarray
-    sure: np.ndarray
-    flags: np.ndarray
-
-    @property
-    def unsure(self) -> np.ndarray:
-        """Rows that the last grouping was not sure of, and nobody has looked at since."""
-        return (self.sure < SURE * 255) & (self.flags & PINNED == 0) & (self.group != NOWHERE)
 
 
 class Workbench:
@@ -100,9 +72,12 @@ class Workbench:
                 f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
             )
         self.out, self._project = out, open_project(out)
-        self._guard, self._laying = threading.RLock(), threading.Lock()
-        self._features: tuple[dict[str, int], Tensor] | None = None
+        self._guard, self._laying, self._loading = threading.RLock(), threading.Lock(), threading.Lock()
+        self._features: Features | None = None
+        self._means: Means | None = None
         self._columns: Columns | None = None
+        self._near: tuple[list[tuple[int, int]], dict[int, list[int]]] = ([], {})
+        self._edited = time.monotonic()
         self._stamp, self.journal = self._stamped(), Journal(self._project)
         self.photos = self._photos()
 
@@ -110,7 +85,9 @@ class Workbench:
         return Photos(self.out, self.registry.images, read_record(self.out)["sources"])
 
     def _load(self) -> None:
-        self._stamp, self.journal, self._columns = self._stamped(), Journal(self._project), None
+        self._stamp, self.journal = self._stamped(), Journal(self._project)
+        self._columns = self._means = None
+        self._near = [], {}
         if self.photos.rows.keys() != self.registry.images.keys():
             self.photos.close()
             self.photos, self._features = self._photos(), None
@@ -132,46 +109,83 @@ class Workbench:
                 try:
                     if stamp[0] != self._stamp[0]:
                         raise RegistryError("The registry was written whole.")
-                    self.journal.follow()
-                    self._stamp, self._columns = stamp, None
+                    self._take(self.journal.follow())
+                    self._stamp = stamp
                 except RegistryError:
                     self._load()
             return self.journal.mark
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self, most: int) -> Iterator[None]:
         with self._guard:
             lock = lock_folder(self._project, wait_s=OTHERS_TAKE_S)
             try:
                 self.refresh()
-                if self.journal.lines >= LONGEST_JOURNAL:
+                if self.journal.lines >= most:
                     self.journal.write_whole()
+                    self._stamp = self._stamped()
                 yield
             finally:
                 os.close(lock)
 
-    def edit(self, act: Callable[[CategoryRegistry], object]) -> None:
+    def edit(self, act: Callable[[CategoryRegistry], object]) -> tuple[str, Change | None]:
         """Let something happen to the categories, on the disk when this returns.
+
+        It costs what it changes, however many photographs there are.
+
+        Returns:
+            The state that it happened in, and what it changed of photographs; `None` if that is not known.
 
         Raises:
             RegistryError: it is not possible; nothing changed.
             RunError: somebody else writes there, and does not end.
             DiskError: it cannot be written; nothing changed.
         """
-        with self._writing():
+        with self._writing(LONGEST_WHILE_BUSY):
+            before = self.journal.mark
             try:
                 act(self.registry)
+                steps = tuple(self.registry.steps or ())
                 self.journal.write()
             except BaseException:
-                self._load()  # as it is on the disk
+                if self.registry.steps != []:
+                    self._load()  # as it is on the disk
                 raise
-            self._stamp, self._columns = self._stamped(), None
+            self._stamp, self._edited = self._stamped(), time.monotonic()
+            return before, self._take(steps)
+
+    def rest(self) -> None:
+        """Write the registry whole if its journal has grown long and nobody corrects anything."""
+        if self.journal.lines >= LONGEST_JOURNAL and time.monotonic() - self._edited > QUIET_S:
+            with self._writing(LONGEST_JOURNAL):
+                pass
+
+    def _take(self, steps: Sequence[Step]) -> Change | None:
+        """Bring columns and means up to date with what has happened to the registry."""
+        patches = [self._patch_of(step) for step in steps]
+        known = [each for each in patches if each is not None]
+        if self._columns is None or len(known) < len(patches):
+            self._columns = self._means = None
+            return None
+        change = self._columns.take(
+            self.registry, set[str]().union(*(each.images for each in known)), self.photos.rows
+        )
+        if self._means is not None:
+            self._means.take(change)
+        return change
+
+    def _patch_of(self, step: Step) -> Patch | None:
+        """What a step changed, unless what came after it has done away with that."""
+        if step.entry is not None:
+            return step.entry.patch
+        entries = [*self.registry.log[-1:], *self.registry.redo_stack]
+        return next((each.patch for each in entries if each.number == step.number), None)
 
     def columns(self) -> Columns:
         """Where every photograph is."""
         with self._guard:
             if self._columns is None:
-                self._columns = _columns_of(self.registry, self.photos.keys)
+                self._columns = Columns(self.registry, self.photos.keys)
             return self._columns
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
@@ -189,28 +203,45 @@ class Workbench:
 
     # Features
 
-    def features_of(self, keys: Sequence[str]) -> tuple[list[str], Tensor]:
-        """Those of photographs that have some; all of them stay in memory from the first call on."""
-        with self._guard:
+    def features(self) -> Features:
+        """Those of all photographs; they stay in memory from the first call on."""
+        with self._loading:
             if self._features is None:
-                kept, matrix = load_features(self.out, self.photos.keys)
-                self._features = {key: row for row, key in enumerate(kept)}, matrix
-            index, matrix = self._features
-        known = [key for key in keys if key in index]
-        return known, matrix[[index[key] for key in known]]
+                self._features = Features(self.out, self.photos.keys)
+            return self._features
 
-    def _placed(self, categories: Sequence[int | None], keys: Sequence[str] = ()) -> Assignment | None:
-        """Photographs of some categories, and where they are; `None` if none has features."""
-        members = [key for each in categories if each is not None for key in self.registry.members_of(each)]
-        kept, features = self.features_of(list(dict.fromkeys([*members, *keys])))
-        return assigned(self.registry, kept, features) if kept else None
+    def means(self) -> Means:
+        """What every group looks like."""
+        features = self.features()
+        with self._guard:
+            if self._means is None:
+                self._means = Means(features, self.columns().group)
+            return self._means
+
+    def _placed(self, category: int) -> Assignment | None:
+        """Photographs of a category; `None` if none has features."""
+        features, row_of = self.features(), self.photos.rows
+        members = self.registry.members_of(self.registry.category(category).id)
+        keys = [key for key in members if features.there[row_of[key]]]
+        found = features.matrix[[row_of[key] for key in keys]]
+        return assigned(self.registry, keys, found) if keys else None
+
+    def _means_after(self, images: Sequence[str], to: int | None) -> dict[int, np.ndarray]:
+        """New prototypes of the groups that lose or get photographs; settled ones keep theirs."""
+        rows = np.array([self.photos.rows[key] for key in images], dtype=np.int64)
+        found = self.means().after(rows, self.columns().group[rows], to)
+        categories, stage = self.registry.categories, self.registry.stage
+        return {
+            each: mean
+            for each, mean in found.items()
+            if each in categories and not categories[each].known and categories[each].born >= stage
+        }
 
     # Corrections
 
     def move(self, images: Sequence[str], to: int | None) -> Edit:
         """Put photographs into a category or into none."""
-        found = self._placed([*self._homes(images), to])
-        return Move(images, to) if found is None else move_images(found, images, to)
+        return Move(images, to, self._means_after(images, to))
 
     def gather(self, images: Sequence[str], name: str | None) -> Gather:
         """Make photographs a category of their own.
@@ -218,13 +249,13 @@ class Workbench:
         Raises:
             RegistryError: none of them has features, without which nobody knows what the category looks like.
         """
-        found, (_, features) = self._placed(self._homes(images)), self.features_of(images)
-        if not len(features):
+        rows = np.array([self.photos.rows[key] for key in images], dtype=np.int64)
+        mean = self.features().mean(rows)
+        if mean is None:
             raise RegistryError(
                 "None of these photographs has features here: run promptccd discover on them again."
             )
-        empty = assigned(self.registry, [], features[:0])
-        return gather_images(empty if found is None else found, features, images, name)
+        return Gather(images, mean, self._means_after(images, None), name)
 
     def split(self, category: int) -> Edit:
         """Cut a category in two where its features suggest it.
@@ -232,7 +263,7 @@ class Workbench:
         Raises:
             RegistryError: it has no features.
         """
-        found = self._placed([self.registry.category(category).id])
+        found = self._placed(category)
         if found is None:
             raise RegistryError(
                 f"Category {category} has no features here: run promptccd discover on it again."
@@ -241,32 +272,24 @@ class Workbench:
 
     def dissolve(self, category: int) -> Edit:
         """Say that a category is none; its photographs go to the nearest other ones."""
-        found = self._placed([self.registry.category(category).id])
+        found = self._placed(category)
         return (
             NotACategory(category, rest_to_nearest=True)
             if found is None
             else dissolve_category(found, category)
         )
 
-    def _homes(self, images: Sequence[str]) -> list[int | None]:
-        return list({self.registry.members.get(key) for key in images})
-
     # What is shown
 
     def alike(self, row: int, most: int = 200) -> list[int]:
         """Rows of the photographs most like one, itself first."""
-        keys, features = self.features_of(self.photos.keys)
-        own, one = self.features_of([self.photos.keys[row]])
-        if not own:
-            return [row]
-        order = (features @ one[0]).argsort(descending=True, stable=True)[:most]
-        return [self.photos.rows[keys[each]] for each in order.tolist()]
+        return likest(self.features(), row, most)
 
     def why(self, row: int) -> dict[str, Any]:
         """Why a photograph is where it is, and where else it could be, as far as the project tells."""
         key, registry = self.photos.keys[row], self.registry
         home, columns = registry.members.get(key), self.columns()
-        own, feature = self.features_of([key])
+        features = self.features()
         told: dict[str, Any] = {
             "group": home,
             "set": bool(columns.flags[row] & PINNED),
@@ -274,7 +297,7 @@ class Workbench:
             "like": [],
             "others": [],
         }
-        if not own:
+        if not features.there[row]:
             return told
         if home is not None:
             near = [each for each in self.alike(row, 400)[1:] if columns.group[each] == home]
@@ -282,7 +305,7 @@ class Workbench:
         found = registry.active_prototypes()
         if found.ids:
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
-            likeness = matrix @ feature[0]
+            likeness = matrix @ features.matrix[row]
             order = likeness.argsort(descending=True, stable=True)[:9].tolist()
             told["others"] = [
                 {"id": found.ids[each], "like": round(float(likeness[each]), 3)} for each in order
@@ -296,79 +319,81 @@ class Workbench:
             kept = kept_layout(self._project, photos.generation, len(photos.keys))
             if kept is not None:
                 return kept
-            keys, features = self.features_of(photos.keys)
+            features = self.features()
             places = np.full((len(photos.keys), 2), np.nan, dtype=np.float32)
-            if len(keys) >= FEWEST_ON_MAP:
-                places[[photos.rows[key] for key in keys]] = lay_out(features)
+            if features.there.sum() >= FEWEST_ON_MAP:
+                places[features.there] = lay_out(features.matrix[features.there])
             keep_layout(self._project, photos.generation, places)
             return places
+
+    def _resembling(self) -> dict[int, list[int]]:
+        """Of every category those that it resembles, as long as all look as they did."""
+        looks = [(each.id, each.prototype_row) for each in self.registry.active]
+        if looks != self._near[0]:
+            found = self.registry.active_prototypes()
+            self._near = looks, _near(found.ids, found.matrix)
+        return self._near[1]
+
+    def answer(self, act: Callable[[CategoryRegistry], object]) -> dict[str, Any]:
+        """What `edit` has made of it: `summary`, and the photographs that are not as they were in the state `base`."""
+        with self._guard:
+            before, change = self.edit(act)
+            told = {**self._summary(self.journal.mark), "base": before, "changed": None}
+            if change is not None:
+                columns, rows = self.columns(), change.rows
+                values = {
+                    "rows": rows,
+                    "group": change.after,
+                    "sure": columns.sure[rows],
+                    "flags": columns.flags[rows],
+                }
+                told["changed"] = {name: each.tolist() for name, each in values.items()}
+            return told
 
     def summary(self) -> dict[str, Any]:
         """The groups and what can be taken back: all that a window shows besides single photographs."""
         with self._guard:
-            revision, registry, columns = self.refresh(), self.registry, self.columns()
-            near, unsure = _near(registry), columns.unsure
-            covers = _covers(columns)
-            groups = [
-                {
-                    "id": each.id,
-                    "name": each.name,
-                    "named": each.name != default_name(each.id),
-                    "standing": "known" if each.known else "settled" if each.born < registry.stage else "new",
-                    "size": each.size,
-                    "unsure": int(unsure[columns.group == each.id].sum()),
-                    "cover": covers.get(each.id, []),
-                    "near": near.get(each.id, []),
-                }
-                for each in registry.active
-            ]
-            log, redo = registry.log, registry.redo_stack
-            return {
-                "revision": revision,
-                "generation": self.photos.generation,
-                "title": self.out.absolute().name,
-                "photos": len(self.photos.keys),
-                "stage": registry.stage,
-                "groups": groups,
-                "undo": _told(log[-1]) if log and log[-1].patch is not None else None,
-                "redo": _told(redo[-1]) if redo else None,
+            return self._summary(self.refresh())
+
+    def _summary(self, revision: str) -> dict[str, Any]:
+        registry, columns = self.registry, self.columns()
+        near, active = self._resembling(), registry.active
+        shown = {each.id: columns.shown(each.id) for each in active}
+        groups = [
+            {
+                "id": each.id,
+                "name": each.name,
+                "named": each.name != default_name(each.id),
+                "standing": "known" if each.known else "settled" if each.born < registry.stage else "new",
+                "size": each.size,
+                "unsure": shown[each.id].unsure,
+                "cover": shown[each.id].cover,
+                "near": near.get(each.id, []),
             }
+            for each in active
+        ]
+        log, redo = registry.log, registry.redo_stack
+        return {
+            "revision": revision,
+            "generation": self.photos.generation,
+            "title": self.out.absolute().name,
+            "photos": len(self.photos.keys),
+            "stage": registry.stage,
+            "groups": groups,
+            "undo": _told(log[-1]) if log and log[-1].patch is not None else None,
+            "redo": _told(redo[-1]) if redo else None,
+        }
 
 
-def _columns_of(registry: CategoryRegistry, keys: Sequence[str]) -> Columns:
-    members, confidences = registry.members, registry.confidences
-    pinned, stage = registry.constraints().pinned, registry.stage
-    group = np.fromiter((members.get(key, NOWHERE) for key in keys), dtype=np.int32, count=len(keys))
-    sure = np.fromiter((confidences.get(key, 1.0) for key in keys), dtype=np.float64, count=len(keys))
-    flags = np.fromiter(
-        (PINNED * (key in pinned) + NEWEST * (registry.images[key] == stage) for key in keys),
-        dtype=np.uint8,
-        count=len(keys),
-    )
-    return Columns(group, (sure * 255).astype(np.uint8), flags)
-
-
-def _covers(columns: Columns) -> dict[int, list[int]]:
-    """Rows of the surest photographs of every category."""
-    order = np.lexsort((np.arange(len(columns.group)), -columns.sure.astype(int), columns.group))
-    ids, starts = np.unique(columns.group[order], return_index=True)
-    ends = [*starts[1:], len(order)]
-    return {
-        int(each): order[start : min(start + COVERS, end)].tolist()
-        for each, start, end in zip(ids, starts, ends, strict=True)
-    }
-
-
-def _near(registry: CategoryRegistry) -> dict[int, list[int]]:
+def _near(ids: Sequence[int], prototypes: np.ndarray) -> dict[int, list[int]]:
     """Of every category the ids of those that it resembles, most alike first."""
-    found = registry.active_prototypes()
-    if len(found.ids) < 2:
+    if len(ids) < 2:
         return {}
-    matrix = found.matrix / np.maximum(np.linalg.norm(found.matrix, axis=1, keepdims=True), 1e-12)
+    matrix = prototypes / np.maximum(np.linalg.norm(prototypes, axis=1, keepdims=True), 1e-12)
     likeness = matrix @ matrix.T
     np.fill_diagonal(likeness, -np.inf)
-    order = np.argsort(-likeness, axis=1, kind="stable")[:, : min(NEAR, len(found.ids) - 1)]
-    return {each: [found.ids[col] for col in order[row]] for row, each in enumerate(found.ids)}
+    order = np.argsort(-likeness, axis=1, kind="stable")[:, : min(NEAR, len(ids) - 1)]
+    return {each: [ids[col] for col in order[row]] for row, each in enumerate(ids)}
 
 
 def _told(entry: LogEntry) -> dict[str, Any]:
@@ -381,77 +406,3 @@ def _told(entry: LogEntry) -> dict[str, Any]:
         "count": len(what.get("images", ()) or ()),
         "name": name,
     }
-
-
-def act_of(bench: Workbench, asked: Mapping[str, Any]) -> Callable[[CategoryRegistry], object]:
-    """What a window asked for, as something to do with the categories.
-
-    Raises:
-        RegistryError: it is nothing that can be done, or is not said in full.
-    """
-    try:
-        make = ACTS[asked["do"]]
-        return lambda registry: make(bench, registry, asked)
-    except (KeyError, TypeError) as error:
-        raise RegistryError(f"Expected one of {', '.join(ACTS)}, got {str(asked)[:80]}.") from error
-
-
-def _images(bench: Workbench, asked: Mapping[str, Any]) -> list[str]:
-    rows = asked.get("rows")
-    if not isinstance(rows, list) or not all(type(row) is int for row in rows):
-        raise RegistryError("Expected rows, a list of numbers of photographs.")
-    return bench.keys_of(rows, str(asked.get("generation")))
-
-
-def _number(asked: Mapping[str, Any], name: str) -> int:
-    if type(asked.get(name)) is not int:
-        raise RegistryError(f"Expected {name}, the number of a group, got {str(asked.get(name))[:40]!r}.")
-    return int(asked[name])
-
-
-def _text(asked: Mapping[str, Any]) -> str | None:
-    name = asked.get("name")
-    if name is not None and not isinstance(name, str):
-        raise RegistryError("Expected name to be a text.")
-    return name
-
-
-def _ids(asked: Mapping[str, Any]) -> list[int]:
-    groups = asked.get("groups")
-    if not isinstance(groups, list):
-        raise RegistryError("Expected groups, a list of their numbers.")
-    return [_number({"group": each}, "group") for each in groups]
-
-
-def _back(registry: CategoryRegistry, asked: Mapping[str, Any], forward: bool) -> None:
-    """Take back, or do again, the very thing that a window has shown.
-
-    Raises:
-        GoneError: something else happened meanwhile.
-    """
-    entries = registry.redo_stack if forward else registry.log
-    if not entries or entries[-1].number != asked.get("number"):
-        raise GoneError(
-            "Something else was corrected meanwhile, so nothing was taken back: look, and try again."
-        )
-    if forward:
-        registry.redo()
-    else:
-        registry.undo()
-
-
-Act = Callable[[Workbench, CategoryRegistry, Mapping[str, Any]], object]
-ACTS: dict[str, Act] = {
-    "rename": lambda bench, registry, asked: correct(registry, Rename(_number(asked, "group"), _text(asked) or "")),
-    "merge": lambda bench, registry, asked: correct(registry, Merge(_ids(asked), _text(asked))),
-    "move": lambda bench, registry, asked: correct(
-        registry,
-        bench.move(_images(bench, asked), None if asked.get("group") is None else _number(asked, "group")),
-    ),
-    "gather": lambda bench, registry, asked: correct(registry, bench.gather(_images(bench, asked), _text(asked))),
-    "confirm": lambda bench, registry, asked: correct(registry, Confirm(_images(bench, asked))),
-    "split": lambda bench, registry, asked: correct(registry, bench.split(_number(asked, "group"))),
-    "dissolve": lambda bench, registry, asked: correct(registry, bench.dissolve(_number(asked, "group"))),
-    "undo": lambda bench, registry, asked: _back(registry, asked, forward=False),
-    "redo": lambda bench, registry, asked: _back(registry, asked, forward=True),
-}  # fmt: skip

@@ -16,7 +16,9 @@ from starlette.routing import Route
 
 from promptccd.data.limits import MIB
 from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, header
-from promptccd.discovery.workbench.corrections import NOWHERE, Workbench, act_of
+from promptccd.discovery.workbench.acts import act_of
+from promptccd.discovery.workbench.columns import NOWHERE
+from promptccd.discovery.workbench.corrections import Workbench
 from promptccd.discovery.workbench.photos import SIDES
 from promptccd.errors import PromptCCDError
 from promptccd.experiments.pages import csv_text
@@ -224,8 +226,7 @@ class _Answers:
             return Response("Expected JSON.", 400)
         if not isinstance(asked, dict):
             return Response("Expected an object.", 400)
-        await run_in_threadpool(self._bench.edit, act_of(self._bench, asked))
-        return _json(await run_in_threadpool(self._bench.summary))
+        return _json(await run_in_threadpool(self._bench.answer, act_of(self._bench, asked)))
 
 
 async def _body(request: Request) -> bytes | None:

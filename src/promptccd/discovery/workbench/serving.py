@@ -3,16 +3,18 @@
 import json
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from promptccd.discovery.project import PAGE, PROJECT
 from promptccd.discovery.site import ServingThread, listen
 from promptccd.discovery.workbench.corrections import Workbench
 from promptccd.discovery.workbench.routes import build_routes
-from promptccd.errors import RunError
+from promptccd.errors import PromptCCDError, RunError
 from promptccd.storage import lock_folder, make_inside, open_to_change, read_file
 
 ADDRESS = "address.json"
+_WARMS_AFTER_S = 2.0
 _ENDS_WITHIN_S = 1
 
 
@@ -42,6 +44,15 @@ class OpenPage(ServingThread):
         _keep(self._folder / ADDRESS, self.url)
         app = build_routes(self.bench, token, f"promptccd_page_{number}")
         super().__init__(app, listening, _ENDS_WITHIN_S, http="h11", lifespan="off")
+
+    def wait(self) -> None:
+        """Until it ends by itself, or Ctrl-C; what nobody should wait for is done meanwhile."""
+        if not self._ended.wait(_WARMS_AFTER_S):  # the first pictures before all else
+            with suppress(PromptCCDError):  # whoever needs them is told
+                self.bench.means()  # so that the first move need not read all features
+        while not self._ended.wait(0.5):
+            with suppress(PromptCCDError):  # somebody else writes there, or the disk is full: corrections say so
+                self.bench.rest()
 
     def close(self) -> None:
         """End it, once; what was corrected is on the disk already."""

@@ -1,0 +1,84 @@
+"""Where every photograph is, and what is shown of every group; a correction costs what it changes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from promptccd.registry import CategoryRegistry
+from promptccd.registry.changes import SURE
+
+NOWHERE = -1  # the category of images in none
+PINNED, NEWEST = 1, 2  # bits of a photograph: a person put it there; it came with the newest stage
+COVERS = 4  # pictures of a group in the list
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a correction changed.
+
+    Attributes:
+        rows: of photographs ``(R,)``.
+        before: where they were ``(R,)``.
+        after: where they are ``(R,)``.
+    """
+
+    rows: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of a group.
+
+    Attributes:
+        unsure: how many photographs the last grouping was not sure of, and nobody has looked at since.
+        cover: rows of the surest.
+    """
+
+    unsure: int
+    cover: list[int]
+
+
+class Columns:
+    """A value of every photograph, by row.
+
+    Attributes:
+        group: category ``(N,)`` int32, or `NOWHERE`.
+        sure: how sure the last grouping was, in 0..255, ``(N,)`` uint8.
+        flags: `PINNED` and `NEWEST` ``(N,)`` uint8.
+    """
+
+    def __init__(self, registry: CategoryRegistry, keys: Sequence[str]):
+        count = len(keys)
+        self.group, self.sure = np.empty(count, np.int32), np.empty(count, np.uint8)
+        self.flags, self._shown = np.empty(count, np.uint8), dict[int, Shown]()
+        self._read(registry, np.arange(count), keys)
+
+    def _read(self, registry: CategoryRegistry, rows: np.ndarray, keys: Sequence[str]) -> None:
+        members, confidences, pinned = registry.members, registry.confidences, registry.pinned
+        images, stage = registry.images, registry.stage
+        self.group[rows] = [members.get(key, NOWHERE) for key in keys]
+        self.sure[rows] = [int(255 * confidences.get(key, 1.0)) for key in keys]
+        self.flags[rows] = [PINNED * (key in pinned) + NEWEST * (images[key] == stage) for key in keys]
+
+    def take(self, registry: CategoryRegistry, keys: Iterable[str], row_of: Mapping[str, int]) -> Change:
+        """Look again at photographs of which something has changed."""
+        changed = sorted(keys, key=row_of.__getitem__)
+        rows = np.array([row_of[key] for key in changed], dtype=np.int64)
+        before = self.group[rows]
+        self._read(registry, rows, changed)
+        after = self.group[rows]
+        for identity in {*before.tolist(), *after.tolist()}:
+            self._shown.pop(identity, None)
+        return Change(rows, before, after)
+
+    def shown(self, identity: int) -> Shown:
+        """What is shown of a group; it is remembered until one of its photographs changes."""
+        if identity not in self._shown:
+            rows = np.flatnonzero(self.group == identity)
+            unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & PINNED == 0)
+            cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
+            self._shown[identity] = Shown(int(unsure.sum()), cover.tolist())
+        return self._shown[identity]

@@ -1,0 +1,101 @@
+"""Features of the photographs of a project, by row, and of every group their mean; a move costs what it moves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptccd.discovery.checkpoint import read_record
+from promptccd.discovery.embedding import FeatureCache
+from promptccd.discovery.project import FEATURES, PROJECT
+from promptccd.discovery.workbench.columns import NOWHERE, Change
+
+
+class Features:
+    """Unit features of photographs, all of them in memory.
+
+    Args:
+        out: folder of the results.
+        keys: content hashes of the photographs, by row.
+
+    Attributes:
+        matrix: ``(N, D)``; nothing where there is none.
+        there: which photographs have one ``(N,)``.
+
+    Raises:
+        RunError: it is not said what they were computed with.
+    """
+
+    def __init__(self, out: Path, keys: Sequence[str]):
+        row_of = {key: row for row, key in enumerate(keys)}
+        self.matrix, self.there = torch.zeros(len(keys), 0), np.zeros(len(keys), dtype=bool)
+        for key, feature in FeatureCache(out / PROJECT / FEATURES).each(read_record(out)["features"], keys):
+            if not self.matrix.shape[1]:
+                self.matrix = torch.zeros(len(keys), len(feature))
+            self.matrix[row_of[key]] = feature
+            self.there[row_of[key]] = True
+
+    def mean(self, rows: np.ndarray) -> np.ndarray | None:
+        """Of photographs, those that have features; `None` if none has."""
+        known = rows[self.there[rows]]
+        return self.matrix[known].double().mean(0).numpy() if len(known) else None
+
+
+class Means:
+    """The sum of the features of every group, from which follows what it looks like once some have left or come.
+
+    Args:
+        features: of all photographs.
+        group: where each is ``(N,)``.
+    """
+
+    def __init__(self, features: Features, group: np.ndarray):
+        self._features = features
+        self._sums, self._counts = dict[int, np.ndarray](), dict[int, int]()
+        rows = np.flatnonzero(features.there & (group != NOWHERE))
+        for identity in np.unique(group[rows]).tolist():
+            self._add(identity, rows[group[rows] == identity])
+
+    def _add(self, identity: int, rows: np.ndarray, sign: int = 1) -> None:
+        total = self._features.matrix[rows].sum(0, dtype=torch.float64).numpy()
+        self._sums[identity] = self._sums.get(identity, 0) + sign * total
+        self._counts[identity] = self._counts.get(identity, 0) + sign * len(rows)
+
+    def take(self, change: Change) -> None:
+        """Take in where photographs went."""
+        moved = self._features.there[change.rows] & (change.before != change.after)
+        for sign, homes in ((-1, change.before), (1, change.after)):
+            for identity in np.unique(homes[moved]).tolist():
+                if identity != NOWHERE:
+                    self._add(identity, change.rows[moved & (homes == identity)], sign)
+
+    def after(self, rows: np.ndarray, homes: np.ndarray, to: int | None) -> dict[int, np.ndarray]:
+        """Means of the groups that photographs leave, and of the one they come to; not of those that they leave empty.
+
+        Args:
+            rows: of the photographs.
+            homes: where they are ``(R,)``.
+            to: where they go; `None` is into no group that there is.
+        """
+        rows, homes = rows[self._features.there[rows]], homes[self._features.there[rows]]
+        means = {}
+        for identity in {*homes.tolist(), *([] if to is None else [to])} - {NOWHERE}:
+            here = homes == identity
+            leave, come = (rows[:0], rows[~here]) if identity == to else (rows[here], rows[:0])
+            count = self._counts.get(identity, 0) + len(come) - len(leave)
+            if count:
+                matrix = self._features.matrix
+                step = matrix[come].sum(0, dtype=torch.float64) - matrix[leave].sum(0, dtype=torch.float64)
+                means[identity] = (self._sums.get(identity, 0) + step.numpy()) / count
+        return means
+
+
+def likest(features: Features, row: int, most: int) -> list[int]:
+    """Rows of the photographs most like one, itself first; it alone if it has no features."""
+    if not features.there[row]:
+        return [row]
+    likeness: Tensor = features.matrix @ features.matrix[row]
+    likeness[torch.from_numpy(~features.there)] = -torch.inf
+    return likeness.topk(min(most, int(features.there.sum()))).indices.tolist()
