@@ -29,6 +29,12 @@ export interface Summary {
   redo: Told | null;
 }
 
+/** What a correction has made of it, and the photographs that are not as they were in the state `base`. */
+export interface Answer extends Summary {
+  base: string;
+  changed: { rows: number[]; group: number[]; sure: number[]; flags: number[] } | null;
+}
+
 /** Of every photograph: its group or -1, how sure in 0..255, and flags. */
 export interface Columns {
   group: Int32Array;
@@ -75,5 +81,34 @@ export async function getColumns(): Promise<Columns> {
 /** Where every photograph lies on the map: x and y of each in 0..1, or NaN. */
 export const getPlaces = async (): Promise<Float32Array> => new Float32Array(await (await asked("/api/map")).arrayBuffer());
 
-export const post = async (edit: Edit): Promise<Summary> =>
-  (await asked("/api/edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Summary>;
+export const post = async (edit: Edit): Promise<Answer> =>
+  (await asked("/api/edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Answer>;
+
+/** Takes small pictures as they come, in the order of the rows; an empty one is of a photograph that has none. */
+export async function getPictures(
+  generation: string,
+  side: number,
+  rows: number[],
+  signal: AbortSignal,
+  take: (row: number, content: Blob) => void,
+): Promise<void> {
+  const answer = await asked(`/api/pictures/${generation}/${side}?rows=${rows.join()}`, { signal });
+  const reader = answer.body!.getReader();
+  let held = new Uint8Array();
+  for (let at = 0; at < rows.length; ) {
+    const { done, value } = await reader.read();
+    if (done) throw new Refused("The answer ended early.");
+    const all = new Uint8Array(held.length + value.length);
+    all.set(held);
+    all.set(value, held.length);
+    held = all;
+    const lengths = new DataView(held.buffer);
+    let from = 0;
+    while (from + 4 <= held.length && from + 4 + lengths.getUint32(from, true) <= held.length) {
+      const to = from + 4 + lengths.getUint32(from, true);
+      take(rows[at++], new Blob([held.subarray(from + 4, to)]));
+      from = to;
+    }
+    held = held.slice(from);
+  }
+}

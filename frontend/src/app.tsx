@@ -36,7 +36,7 @@ export function App({ desk }: { desk: Desk }) {
 
 function Bar({ desk }: { desk: Desk }) {
   const { title, photos, undo, redo } = desk.summary!;
-  const unsure = desk.count("desk");
+  const unsure = desk.count("unsure");
   return (
     <header class={`bar${desk.place === "groups" ? "" : " inside"}`}>
       <h1 dir="auto">

@@ -1,5 +1,6 @@
 /** The state of a window, and everything that can be done to it. */
-import { Columns, Edit, get, getColumns, Group, NEWEST, NOWHERE, post, Refused, SET, Summary, Told } from "./api";
+import { Answer, Columns, Edit, get, getColumns, Group, NEWEST, NOWHERE, post, Refused, SET, Summary, Told } from "./api";
+import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
 export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "map";
@@ -20,6 +21,7 @@ const SMALLEST = 96;
 export class Desk {
   summary: Summary | null = null;
   columns: Columns = { group: new Int32Array(), sure: new Uint8Array(), flags: new Uint8Array() };
+  pictures!: Pictures;
   byId = new Map<number, Group>();
   place: Place = "groups";
   group = NOWHERE;
@@ -41,6 +43,7 @@ export class Desk {
   lost = false;
   private found: number[] = [];
   private names = new Map<number, string[]>();
+  private counts = { unsure: 0, new: 0, none: 0, all: 0 };
   private settling = 0;
   private lastMove: number | null = null;
 
@@ -79,13 +82,30 @@ export class Desk {
     }
   }
 
-  private async take(summary: Summary): Promise<void> {
+  private async take(summary: Summary | Answer): Promise<void> {
     if (this.summary && this.summary.generation !== summary.generation) location.reload();
-    this.columns = await getColumns();
+    const changed = "changed" in summary && summary.base === this.summary?.revision ? summary.changed : null;
+    if (changed) {
+      const { group, sure, flags } = this.columns;
+      changed.rows.forEach((row, at) => ([group[row], sure[row], flags[row]] = [changed.group[at], changed.sure[at], changed.flags[at]]));
+    } else this.columns = await getColumns();
+    this.pictures ??= new Pictures(summary.generation, () => this.changed());
+    this.tally();
     this.summary = summary;
     this.byId = new Map(summary.groups.map((group) => [group.id, group]));
     this.chosen = new Set([...this.chosen].filter((id) => this.byId.has(id)));
     if (this.place === "group" && !this.byId.has(this.group)) this.go("groups");
+  }
+
+  /** Counts what the places hold, once for every state. */
+  private tally(): void {
+    const { group, flags } = this.columns;
+    this.counts = { unsure: 0, new: 0, none: 0, all: group.length };
+    for (let row = 0; row < group.length; row++) {
+      if (group[row] === NOWHERE) this.counts.none++;
+      else if (this.isUnsure(row)) this.counts.unsure++;
+      if (flags[row] & NEWEST) this.counts.new++;
+    }
   }
 
   picture(row: number, side: number): string {
@@ -125,8 +145,8 @@ export class Desk {
     return parts.join(", ");
   }
 
-  count(place: Place): number {
-    return this.rowsOf(place).length;
+  count(place: "unsure" | "new" | "none" | "all"): number {
+    return this.counts[place];
   }
 
   /** Groups as the list shows them. */
@@ -152,8 +172,9 @@ export class Desk {
   }
 
   private rowsOf(place: Place): number[] {
+    if (this.isRanked) return this.found;
     const { group, flags } = this.columns;
-    const all = [...group.keys()];
+    const all = Array.from(group.keys());
     const kept: Partial<Record<Place, (row: number) => boolean>> = {
       group: (row) => group[row] === this.group,
       none: (row) => group[row] === NOWHERE,
@@ -161,7 +182,6 @@ export class Desk {
       unsure: (row) => this.isUnsure(row),
       desk: (row) => this.isUnsure(row),
     };
-    if (this.isRanked && place === this.place) return this.found;
     const keep = kept[place];
     return keep ? all.filter(keep) : all;
   }

@@ -40,7 +40,11 @@ export function Grid({ desk }: { desk: Desk }) {
   const pitch = cell + GAP;
   const first = Math.max(0, Math.floor(view.top / pitch) - 1) * columns;
   const last = Math.min(n, (Math.ceil((view.top + view.height) / pitch) + 1) * columns);
-  const fine = sharp && cell * devicePixelRatio > SMALL ? SHARP : SMALL;
+  useEffect(() => {
+    const live = desk.shown.slice(first, last);
+    desk.pictures.want(live, SMALL);
+    desk.pictures.want(sharp && cell * devicePixelRatio > SMALL ? live : [], SHARP);
+  });
 
   /** Moves the focus, and the view with it where it would leave it. */
   const focus = (index: number) => {
@@ -84,7 +88,7 @@ export function Grid({ desk }: { desk: Desk }) {
     const left = (index % columns) * pitch;
     const top = Math.floor(index / columns) * pitch;
     cells.push(
-      <Cell key={desk.shown[index]} desk={desk} index={index} left={left} top={top} cell={cell} side={fine} />,
+      <Cell key={desk.shown[index]} desk={desk} index={index} left={left} top={top} cell={cell} />,
     );
   }
   return (
@@ -120,10 +124,9 @@ interface CellProps {
   left: number;
   top: number;
   cell: number;
-  side: number;
 }
 
-function Cell({ desk, index, left, top, cell, side }: CellProps) {
+function Cell({ desk, index, left, top, cell }: CellProps) {
   const row = desk.shown[index];
   const picked = desk.selected.has(row);
   const held = useRef(0);
@@ -159,7 +162,7 @@ function Cell({ desk, index, left, top, cell, side }: CellProps) {
       onTouchMove={() => clearTimeout(held.current)}
       onContextMenu={(event) => event.preventDefault()}
     >
-      <img src={desk.picture(row, side)} alt="" decoding="async" draggable={false} />
+      <img src={desk.pictures.url(row, SHARP) ?? desk.pictures.url(row, SMALL)} alt="" decoding="async" draggable={false} />
       <span class="box" aria-hidden="true" />
       {Boolean(desk.columns.flags[row] & SET) && <span class="dot" aria-hidden="true" />}
       {desk.isUnsure(row) && <span class="query" aria-hidden="true">?</span>}

@@ -1,7 +1,7 @@
 /** Groups: cards to scan, the list beside the photographs, and a name that is typed in place. */
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Group } from "./api";
-import { Desk, Filter, GroupOrder, Place } from "./desk";
+import { Desk, Filter, GroupOrder } from "./desk";
 import { t, Words } from "./texts";
 
 /** Lets photographs, or other groups, be dropped on a group. */
@@ -158,7 +158,7 @@ export function Groups({ desk }: { desk: Desk }) {
   );
 }
 
-const PLACES: [Place, Words][] = [["unsure", "unsurePhotos"], ["new", "newPhotos"], ["none", "nonePhotos"], ["all", "allPhotos"]]; // prettier-ignore
+const PLACES: ["unsure" | "new" | "none" | "all", Words][] = [["unsure", "unsurePhotos"], ["new", "newPhotos"], ["none", "nonePhotos"], ["all", "allPhotos"]]; // prettier-ignore
 
 /** What is no group and can be looked at as one. */
 function Places({ desk }: { desk: Desk }) {

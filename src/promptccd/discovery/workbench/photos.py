@@ -66,6 +66,10 @@ class Photos:
             return self._made(key, side) or self._small(key)
         return self._small(key) if side == THUMBNAIL_SIDE else self._medium(key)
 
+    def pictures(self, rows: Sequence[int], side: int) -> list[bytes]:
+        """Pictures of several photographs; empty where there is none."""
+        return [self.picture(row, side) or b"" for row in rows]
+
     def _small(self, key: str) -> bytes | None:
         with self._guard:
             kept = self._thumbnails.row(key)

@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from promptccd.data.limits import MIB
@@ -19,16 +19,17 @@ from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site,
 from promptccd.discovery.workbench.acts import act_of
 from promptccd.discovery.workbench.columns import NOWHERE
 from promptccd.discovery.workbench.corrections import Workbench
-from promptccd.discovery.workbench.photos import SIDES
+from promptccd.discovery.workbench.photos import SIDES, Photos
 from promptccd.errors import PromptCCDError
 from promptccd.experiments.pages import csv_text
 
 BODY_BYTES = 4 * MIB  # of a correction: 400,000 rows
+MOST_AT_ONCE = 64  # pictures in an answer
 WAITS_S, LOOKS_EVERY_S = 20.0, 0.1  # of a window that asks for what is new
 FOREVER = "private, max-age=31536000, immutable"  # its address changes with the photographs
 KINDS = {".html": "text/html", ".js": "text/javascript", ".txt": "text/plain"}
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'",
     "cross-origin-resource-policy": "same-origin",
@@ -121,6 +122,7 @@ def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -
         Route("/api/alike/{row:int}", asked.alike),
         Route("/api/why/{row:int}", asked.why),
         Route("/api/picture/{generation}/{row:int}/{side:int}", asked.picture),
+        Route("/api/pictures/{generation}/{side:int}", asked.pictures),
         Route("/api/groups.csv", asked.table),
         Route("/api/edit", asked.edit, methods=["POST"]),
     ]
@@ -210,6 +212,20 @@ class _Answers:
         kind = "png" if content.startswith(b"\x89PNG") else "webp" if content.startswith(b"RIFF") else "jpeg"
         return Response(content, media_type=f"image/{kind}", headers={"cache-control": FOREVER})
 
+    async def pictures(self, request: Request) -> Response:
+        """Small pictures of several photographs, each behind its length, as soon as it is made; none is empty."""
+        photos, side = self._bench.photos, request.path_params["side"]
+        rows = [_whole(each) for each in request.query_params.get("rows", "").split(",")]
+        if (
+            request.path_params["generation"] != photos.generation
+            or side not in SIDES[:2]
+            or len(rows) > MOST_AT_ONCE
+            or max(rows) >= len(photos.keys)
+        ):
+            return Response("There are no such photographs.", 404)
+        headers = {"cache-control": "no-store"}
+        return StreamingResponse(_packed(photos, rows, side), 200, headers, "application/octet-stream")
+
     async def table(self, request: Request) -> Response:
         """Every photograph with the group it is in, as a table."""
         content = await run_in_threadpool(_table_of, self._bench)
@@ -227,6 +243,14 @@ class _Answers:
         if not isinstance(asked, dict):
             return Response("Expected an object.", 400)
         return _json(await run_in_threadpool(self._bench.answer, act_of(self._bench, asked)))
+
+
+async def _packed(photos: Photos, rows: list[int], side: int) -> AsyncIterator[bytes]:
+    """Those that are kept at once; those that are made one by one, for as long as somebody waits for them."""
+    step = len(rows) if side == SIDES[0] else 1
+    for start in range(0, len(rows), step):
+        made = await run_in_threadpool(photos.pictures, rows[start : start + step], side)
+        yield b"".join(len(each).to_bytes(4, "little") + each for each in made)
 
 
 async def _body(request: Request) -> bytes | None:
