@@ -8,6 +8,8 @@ const MARGIN = 0.04;
 const NEAR_PX = 14;
 const THUMBS = 150;
 const IN_SIDE = 60;
+const MARKS = 15_000;
+const DIM = 0x59;
 
 interface View {
   x: number;
@@ -15,11 +17,16 @@ interface View {
   scale: number;
 }
 
-/** A mark of a group: colour and shape, so that colour is never alone. */
-function mark(id: number): HTMLCanvasElement {
+interface Mark {
+  canvas: HTMLCanvasElement;
+  colour: number; // its bytes in the order of a picture's
+}
+
+/** The mark of a group: colour and shape, so that colour is never alone. */
+function mark(id: number): Mark {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = 14;
-  const pen = canvas.getContext("2d")!;
+  const pen = canvas.getContext("2d", { willReadFrequently: true })!;
   pen.fillStyle = id === NOWHERE ? "#888" : `hsl(${(id * 137.5) % 360} 70% 50%)`;
   pen.translate(7, 7);
   pen.beginPath();
@@ -27,7 +34,8 @@ function mark(id: number): HTMLCanvasElement {
   else if (id % 4 === 1) pen.rect(-5, -5, 10, 10);
   else for (const at of id % 4 === 2 ? [0, 1, 2] : [0, 1, 2, 3]) pen.lineTo(6.5 * Math.sin((at * 2 * Math.PI) / (id % 4 === 2 ? 3 : 4)), -6.5 * Math.cos((at * 2 * Math.PI) / (id % 4 === 2 ? 3 : 4)));
   pen.fill();
-  return canvas;
+  const [red, green, blue] = pen.getImageData(7, 7, 1, 1).data;
+  return { canvas, colour: red | (green << 8) | (blue << 16) };
 }
 
 /** Rows inside a line, given as x and y in turn. */
@@ -54,7 +62,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
   const [hover, setHover] = useState(-1);
   const [hand, setHand] = useState(false);
   const line = useRef<number[]>([]);
-  const marks = useRef(new Map<number, HTMLCanvasElement>());
+  const marks = useRef(new Map<number, Mark>());
   const images = useRef(new Map<number, HTMLImageElement>());
   const space = useRef(false);
   const [painted, repaint] = useState(0);
@@ -76,47 +84,80 @@ export function PhotoMap({ desk }: { desk: Desk }) {
     return () => watcher.disconnect();
   }, []);
 
+  const base = useRef(document.createElement("canvas")); // all but the line, which is drawn anew as it grows
   useEffect(() => {
     const element = canvas.current!;
-    const ratio = devicePixelRatio;
-    element.width = element.clientWidth * ratio;
-    element.height = element.clientHeight * ratio;
-    const pen = element.getContext("2d")!;
-    pen.scale(ratio, ratio);
-    if (places) paint(pen, element, places);
+    base.current.width = element.width = element.clientWidth * devicePixelRatio;
+    base.current.height = element.height = element.clientHeight * devicePixelRatio;
+    if (places) paint(base.current.getContext("2d", { willReadFrequently: true })!, element, places);
+  }, [places, view, painted, desk.summary, desk.selected, desk.selected.size]);
+  useEffect(() => {
+    const pen = canvas.current!.getContext("2d")!;
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.clearRect(0, 0, canvas.current!.width, canvas.current!.height);
+    pen.drawImage(base.current, 0, 0);
+    if (line.current.length < 4) return;
+    pen.scale(devicePixelRatio, devicePixelRatio);
+    pen.strokeStyle = getComputedStyle(canvas.current!).getPropertyValue("--accent");
+    pen.lineWidth = 2;
+    pen.beginPath();
+    for (let point = 0; point < line.current.length; point += 2) pen.lineTo(line.current[point] * view.scale + view.x, line.current[point + 1] * view.scale + view.y);
+    pen.closePath();
+    pen.stroke();
   });
 
-  /** Paints marks, or pictures where few enough are in view, then names and the line. */
+  const markOf = (id: number): Mark => {
+    if (!marks.current.has(id)) marks.current.set(id, mark(id));
+    return marks.current.get(id)!;
+  };
+  /** Paints dots, or marks where fewer are in view, or pictures where few are; and names. */
   const paint = (pen: CanvasRenderingContext2D, element: HTMLCanvasElement, at: Float32Array) => {
-    const style = getComputedStyle(element);
-    const { group } = desk.columns;
     const seen: number[] = [];
-    for (let row = 0; row < group.length; row++) {
-      const [x, y] = [at[2 * row] * view.scale + view.x, at[2 * row + 1] * view.scale + view.y];
-      if (x > -20 && y > -20 && x < element.clientWidth + 20 && y < element.clientHeight + 20) seen.push(row, x, y);
+    const [right, bottom] = [element.clientWidth + 20, element.clientHeight + 20];
+    for (let row = 0; row < at.length / 2 && seen.length <= MARKS; row++) {
+      const x = at[2 * row] * view.scale + view.x;
+      const y = at[2 * row + 1] * view.scale + view.y;
+      if (x > -20 && y > -20 && x < right && y < bottom) seen.push(row);
     }
-    const small = seen.length / 3 <= THUMBS;
-    const size = small ? 56 : seen.length > 15_000 ? 6 : 9;
+    if (seen.length > MARKS) dots(pen, at);
+    pen.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    if (seen.length <= MARKS) each(pen, seen, at);
+    names(pen, getComputedStyle(element), at);
+  };
+  /** So many that a shape could not be told from another: squares of three pixels, those that are selected last. */
+  const dots = (pen: CanvasRenderingContext2D, at: Float32Array) => {
+    const { width, height } = pen.canvas;
+    const { group } = desk.columns;
+    const image = new ImageData(width, height);
+    const pixels = new Uint32Array(image.data.buffer);
+    const colours = new Uint32Array(desk.summary!.groups.reduce((most, each) => Math.max(most, each.id), 0) + 2);
+    for (const { id } of [...desk.summary!.groups, { id: NOWHERE }]) colours[id + 1] = markOf(id).colour;
+    const dot = (row: number, shade: number) => {
+      const x = Math.round((at[2 * row] * view.scale + view.x) * devicePixelRatio);
+      const y = Math.round((at[2 * row + 1] * view.scale + view.y) * devicePixelRatio);
+      if (!(x > 0 && y > 0 && x < width - 1 && y < height - 1)) return;
+      const colour = colours[group[row] + 1] | shade;
+      for (let from = (y - 1) * width + x, line = 0; line < 3; line++, from += width) pixels[from - 1] = pixels[from] = pixels[from + 1] = colour;
+    };
+    const shade = (desk.selected.size ? DIM : 0xff) << 24;
+    for (let row = 0; row < group.length; row++) dot(row, shade);
+    for (const row of desk.selected) dot(row, 0xff << 24);
+    pen.putImageData(image, 0, 0);
+  };
+  const each = (pen: CanvasRenderingContext2D, seen: number[], at: Float32Array) => {
+    const small = seen.length <= THUMBS;
+    const size = small ? 56 : 9;
     const any = desk.selected.size > 0;
-    for (let each = 0; each < seen.length; each += 3) {
-      const [row, x, y] = [seen[each], seen[each + 1], seen[each + 2]];
+    for (const row of seen) {
+      const [x, y] = [at[2 * row] * view.scale + view.x, at[2 * row + 1] * view.scale + view.y];
       const picked = desk.selected.has(row);
       const picture = small ? pictureOf(row) : null;
-      if (!marks.current.has(group[row])) marks.current.set(group[row], mark(group[row]));
+      const side = picked ? 14 : size;
       pen.globalAlpha = any && !picked ? 0.35 : 1;
       if (picture) pen.drawImage(picture, x - size / 2, y - size / 2, size, (size * picture.naturalHeight) / picture.naturalWidth);
-      else pen.drawImage(marks.current.get(group[row])!, x - (picked ? 7 : size / 2), y - (picked ? 7 : size / 2), picked ? 14 : size, picked ? 14 : size);
+      else pen.drawImage(markOf(desk.columns.group[row]).canvas, x - side / 2, y - side / 2, side, side);
     }
     pen.globalAlpha = 1;
-    names(pen, style, at);
-    if (line.current.length > 2) {
-      pen.strokeStyle = style.getPropertyValue("--accent");
-      pen.lineWidth = 2;
-      pen.beginPath();
-      for (let point = 0; point < line.current.length; point += 2) pen.lineTo(line.current[point] * view.scale + view.x, line.current[point + 1] * view.scale + view.y);
-      pen.closePath();
-      pen.stroke();
-    }
   };
   const names = (pen: CanvasRenderingContext2D, style: CSSStyleDeclaration, at: Float32Array) => {
     pen.font = `600 13px ${style.fontFamily}`;
@@ -124,9 +165,13 @@ export function PhotoMap({ desk }: { desk: Desk }) {
     pen.lineWidth = 4;
     pen.strokeStyle = style.getPropertyValue("--back");
     pen.fillStyle = style.getPropertyValue("--text");
-    for (const { cover, name } of desk.summary!.groups) {
+    const taken: [number, number, number][] = []; // a name that would lie on one of a larger group is left out
+    for (const { cover, name } of [...desk.summary!.groups].sort((a, b) => b.size - a.size)) {
       if (!cover.length) continue;
       const [x, y] = [at[2 * cover[0]] * view.scale + view.x, at[2 * cover[0] + 1] * view.scale + view.y];
+      const half = pen.measureText(name).width / 2 + 3;
+      if (taken.some(([left, top, wide]) => Math.abs(left - x) < wide + half && Math.abs(top - y) < 17)) continue;
+      taken.push([x, y, half]);
       pen.strokeText(name, x, y);
       pen.fillText(name, x, y);
     }
