@@ -42,6 +42,15 @@ export interface Columns {
   flags: Uint8Array;
 }
 
+/** What is different since the last photographs came: ids of groups, with sizes before and after, and rows. */
+export interface Change {
+  new: number[];
+  grown: [number, number, number][];
+  shrunk: [number, number, number][];
+  moved: number[];
+  doubted: number[];
+}
+
 export interface Why {
   group: number | null;
   set: boolean;

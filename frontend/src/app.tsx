@@ -1,5 +1,6 @@
 /** The page: what stands above and below, what is shown between, and the keys. */
 import { NOWHERE } from "./api";
+import { Changed } from "./changed";
 import { Desk, Order } from "./desk";
 import { Grid } from "./grid";
 import { Choice, Cover, GroupList, Groups, Name } from "./groups";
@@ -9,7 +10,7 @@ import { t, Words } from "./texts";
 
 export function App({ desk }: { desk: Desk }) {
   if (!desk.summary) return <p class="empty">{desk.lost ? t("lost") : t("loading")}</p>;
-  const inGrid = !["groups", "desk", "map"].includes(desk.place);
+  const inGrid = !["groups", "desk", "map", "changed"].includes(desk.place);
   return (
     <>
       <Bar desk={desk} />
@@ -18,6 +19,7 @@ export function App({ desk }: { desk: Desk }) {
         {desk.place === "groups" && <Groups desk={desk} />}
         {desk.place === "desk" && <Quick desk={desk} />}
         {desk.place === "map" && <PhotoMap desk={desk} />}
+        {desk.place === "changed" && <Changed desk={desk} />}
         {inGrid && (
           <section class="photos">
             <Head desk={desk} />
@@ -73,7 +75,7 @@ function Bar({ desk }: { desk: Desk }) {
 }
 
 const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"]]; // prettier-ignore
-const TITLES: Partial<Record<Desk["place"], Words>> = { unsure: "unsurePhotos", new: "newPhotos", none: "nonePhotos", all: "allPhotos", alike: "alike" }; // prettier-ignore
+const TITLES: Partial<Record<Desk["place"], Words>> = { unsure: "unsurePhotos", new: "newPhotos", none: "nonePhotos", all: "allPhotos", alike: "alike", moved: "movedPhotos", doubted: "doubted" }; // prettier-ignore
 
 /** What stands above the grid: which photographs these are, and what can be done with all of them. */
 function Head({ desk }: { desk: Desk }) {

@@ -1,9 +1,9 @@
 /** The state of a window, and everything that can be done to it. */
-import { Answer, Columns, Edit, get, getColumns, Group, NEWEST, NOWHERE, post, Refused, SET, Summary, Told } from "./api";
+import { Answer, Change, Columns, Edit, get, getColumns, Group, NEWEST, NOWHERE, post, Refused, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "map";
+export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "map" | "changed" | "moved" | "doubted";
 export type Order = "typical" | "unsure" | "file";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
@@ -39,6 +39,7 @@ export class Desk {
   naming: number | null = null;
   refocus = false;
   layers: Layer[] = [];
+  change: Change | null = null;
   status = "";
   lost = false;
   private found: number[] = [];
@@ -168,7 +169,7 @@ export class Desk {
 
   /** Whether the server has said which photographs these are, and in which order. */
   get isRanked(): boolean {
-    return this.place === "found" || this.place === "alike";
+    return ["found", "alike", "moved", "doubted"].includes(this.place);
   }
 
   private rowsOf(place: Place): number[] {
@@ -201,6 +202,8 @@ export class Desk {
     if (this.place === "group" && !this.byId.has(this.group)) this.place = "groups";
     if (this.place === "alike") this.found = await get<number[]>(`alike/${Number(of)}`);
     if (this.place === "found") this.found = await get<number[]>(`search?q=${encodeURIComponent(of)}`);
+    if (["changed", "moved", "doubted"].includes(this.place)) this.change = await get<Change>("changed");
+    if (this.place === "moved" || this.place === "doubted") this.found = this.change![this.place];
     this.order = this.place === "unsure" || this.place === "desk" ? "unsure" : this.place === "group" ? "typical" : "file";
     this.layers = [];
     this.naming = null;

@@ -164,6 +164,7 @@ const PLACES: ["unsure" | "new" | "none" | "all", Words][] = [["unsure", "unsure
 function Places({ desk }: { desk: Desk }) {
   return (
     <>
+      {desk.hasKnown && <button class="place" onClick={() => desk.go("changed")}>{t("changed")}</button>}
       {PLACES.map(([place, words]) => {
         const n = desk.count(place);
         if (!n || (place === "new" && !desk.summary!.stage)) return null;

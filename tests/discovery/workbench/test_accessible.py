@@ -74,8 +74,13 @@ def plane(page: Page) -> None:
     page.locator(".plane .empty").wait_for(state="detached", timeout=60_000)
 
 
+def changed(page: Page) -> None:
+    page.evaluate("location.hash = 'view=changed'")
+    page.locator(".changes .offer").first.wait_for()
+
+
 SCREENS: list[Callable[[Page], None]] = [
-    groups, naming, merge, keys, one_group, selected, move, large, why, desk, plane,
+    groups, naming, merge, keys, one_group, selected, move, large, why, desk, plane, changed,
 ]  # fmt: skip
 
 

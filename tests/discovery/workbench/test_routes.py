@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptccd.discovery import registry_in
-from promptccd.discovery.workbench import OpenPage
+from promptccd.discovery import DiscoverySession, discover, registry_in
+from promptccd.discovery.workbench import OpenPage, Workbench
 from promptccd.discovery.workbench.photos import LARGE_SIDE
+from tests.discovery.conftest import write_pictures
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
 
 N = KINDS * EACH
@@ -67,6 +68,80 @@ def test_why_names_what_is_like_it_and_what_else_it_could_be(reader: Window) -> 
     assert {each["id"] for each in why["others"]} == set(group.tolist())
     assert reader.get("alike/5")[0] == 5
     assert reader.ask(f"/api/why/{N}")[0] == 404
+
+
+def test_small_pictures_come_together_each_as_it_comes_alone(reader: Window) -> None:
+    generation = reader.get("state")["generation"]
+    for side in (128, 320):
+        status, headers, content = reader.ask(f"/api/pictures/{generation}/{side}?rows=7,0,3")
+        assert (status, headers["content-type"]) == (200, "application/octet-stream")
+        for row in (7, 0, 3):
+            length, content = int.from_bytes(content[:4], "little"), content[4:]
+            assert content[:length] == reader.ask(f"/api/picture/{generation}/{row}/{side}")[2]
+            content = content[length:]
+        assert content == b""
+    for path in (f"{generation}/1600?rows=1", f"{generation}/128?rows={N}", "0123456789ab/128?rows=1"):
+        assert reader.ask(f"/api/pictures/{path}")[0] == 404
+    many = ",".join(map(str, range(65)))
+    assert reader.ask(f"/api/pictures/{generation}/128?rows={many}")[0] == 404
+
+
+def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp_path: Path) -> None:
+    album, found = tmp_path / "album", tmp_path / "found"
+    write_pictures(album, [0, 1], EACH)
+    discover(DiscoverySession.open(tiny_backbone), album, found, num_categories=2)
+    write_pictures(album, [0, 1, 2], EACH + 2)
+    discover(DiscoverySession.open(tiny_backbone), album, found, num_categories=3)
+    opened = OpenPage(found)
+    opened.start()
+    window = Window(opened)
+    told, groups = window.get("changed"), {each["id"]: each for each in window.get("state")["groups"]}
+    assert told["new"] == [each for each in groups if groups[each]["standing"] == "new"] != []
+    assert (
+        sum(groups[each]["size"] for each in told["new"]) + sum(b - a for _, a, b in told["grown"])
+        == EACH + 6
+    )
+    assert all(groups[each]["size"] == after > before for each, before, after in told["grown"])
+    old = next(row for row, name in enumerate(window.get("names?from=0")) if name == "0-000.png")
+    assert told["moved"] == []
+    assert (
+        window.do(do="move", rows=[old], generation=window.get("state")["generation"], group=told["new"][0])[
+            0
+        ]
+        == 200
+    )
+    assert window.get("changed")["moved"] == [old]
+    opened.close()
+
+
+def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -> None:
+    """Who has the state that it names needs nothing else: all of it is as the whole would be."""
+    state, before = window.get("state"), [each.copy() for each in columns_of(window)]
+    groups = [each["id"] for each in state["groups"]]
+    rows = [row for row in range(N) if before[0][row] != groups[1]][:3]
+    edits = [
+        {"do": "move", "rows": rows, "generation": state["generation"], "group": groups[1]},
+        {"do": "confirm", "rows": [0], "generation": state["generation"]},
+        {"do": "merge", "groups": groups[:2]},
+        {"do": "split", "group": groups[2]},
+        {"do": "rename", "group": groups[2], "name": "heron"},
+        {"do": "dissolve", "group": groups[3]},
+        {"do": "gather", "rows": rows, "generation": state["generation"]},
+    ]
+    undone = [{"do": "undo"}] * len(edits) + [{"do": "redo"}] * len(edits)
+    revision = state["revision"]
+    for edit in [*edits, *undone]:
+        if edit["do"] in ("undo", "redo"):
+            edit = {**edit, "number": window.get("state")[edit["do"]]["number"]}
+        status, told = window.do(**edit)
+        assert (status, told["base"]) == (200, revision), told
+        for values, name in zip(before, ("group", "sure", "flags"), strict=True):
+            values[told["changed"]["rows"]] = told["changed"][name]
+        for held, whole in zip(before, columns_of(window), strict=True):
+            assert np.array_equal(held, whole)
+        fresh = Workbench(window.page.bench.out).summary()
+        assert told["groups"] == fresh["groups"]
+        revision = told["revision"]
 
 
 def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPage, project: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from promptccd.discovery.checkpoint import read_record
+from promptccd.discovery.checkpoint import load_before, read_record
 from promptccd.discovery.feature_edits import assigned, dissolve_category, split_category
 from promptccd.discovery.page import FEWEST_ON_MAP
 from promptccd.discovery.project import PROJECT, open_project
@@ -325,6 +325,21 @@ class Workbench:
                 places[features.there] = lay_out(features.matrix[features.there])
             keep_layout(self._project, photos.generation, places)
             return places
+
+    def changed(self) -> dict[str, Any]:
+        """What is different since before the newest stage: ids of groups with their sizes, rows of photographs."""
+        before = load_before(self.out)
+        if before is None:
+            return {"new": [], "grown": [], "shrunk": [], "moved": [], "doubted": []}
+        with self._guard:
+            change, row_of = self.registry.changes_since(before), self.photos.rows
+        return {
+            "new": list(change.new),
+            "grown": [[each, *sizes] for each, sizes in change.grown.items()],
+            "shrunk": [[each, *sizes] for each, sizes in change.shrunk.items()],
+            "moved": sorted(row_of[key] for key in change.moved),
+            "doubted": sorted(row_of[key] for key in change.unsure),
+        }
 
     def _resembling(self) -> dict[int, list[int]]:
         """Of every category those that it resembles, as long as all look as they did."""

@@ -1,0 +1,67 @@
+/** What is different since the last photographs came; every part of it opens in the grid. */
+import { Desk } from "./desk";
+import { Cover } from "./groups";
+import { t, Words } from "./texts";
+
+const IN_ROW = 12;
+
+export function Changed({ desk }: { desk: Desk }) {
+  const change = desk.change;
+  if (!change) return <p class="empty">{t("loading")}</p>;
+  const arrived = desk.count("new");
+  const none = !arrived && !Object.values(change).some((each: unknown[]) => each.length);
+  return (
+    <div class="scroll overview changes">
+      <h2>{t("changedSince")}</h2>
+      {none && <p class="empty">{t("unchanged")}</p>}
+      {arrived > 0 && (
+        <p class="row">
+          {t("arrived", { n: arrived })}
+          <button class="primary" onClick={() => desk.go("new")}>{t("sortThem")}</button>
+        </p>
+      )}
+      <Groups desk={desk} title="newGroups" sizes={change.new.map((id) => [id, 0, 0])} />
+      <Groups desk={desk} title="grown" sizes={change.grown} />
+      <Groups desk={desk} title="shrunk" sizes={change.shrunk} />
+      <Photographs desk={desk} place="moved" title="movedPhotos" rows={change.moved} />
+      <Photographs desk={desk} place="doubted" title="doubted" rows={change.doubted} />
+    </div>
+  );
+}
+
+function Groups({ desk, title, sizes }: { desk: Desk; title: Words; sizes: [number, number, number][] }) {
+  const listed = sizes.flatMap(([id, before, after]) => {
+    const group = desk.byId.get(id);
+    return group ? [{ group, before, after }] : [];
+  });
+  if (!listed.length) return null;
+  return (
+    <section>
+      <h3>{t(title)} <small>{listed.length}</small></h3>
+      <div class="row">
+        {listed.map(({ group, before, after }) => (
+          <button key={group.id} class="offer" onClick={() => desk.go("group", group.id)}>
+            <Cover desk={desk} group={group} most={3} />
+            <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
+            <small>{before ? t("sizes", { before, after }) : group.size}</small>
+          </button>
+        ))}
+      </div>
+    </section>
+  );
+}
+
+function Photographs({ desk, place, title, rows }: { desk: Desk; place: "moved" | "doubted"; title: Words; rows: number[] }) {
+  if (!rows.length) return null;
+  return (
+    <section>
+      <h3>{t(title)} <small>{rows.length}</small></h3>
+      <div class="row">
+        {rows.slice(0, IN_ROW).map((row) => (
+          <img key={row} src={desk.picture(row, 128)} alt={desk.label(row)} />
+        ))}
+        <button onClick={() => desk.go(place)}>{t("lookAtAll", { n: rows.length })}</button>
+      </div>
+    </section>
+  );
+}
