@@ -51,6 +51,15 @@ export interface Change {
   doubted: number[];
 }
 
+/** How far an export is: where it is, once it is there, or why it is not. */
+export interface Progress {
+  kind: string;
+  done: number;
+  count: number;
+  place: string;
+  problem: string;
+}
+
 export interface Why {
   group: number | null;
   set: boolean;
@@ -92,6 +101,10 @@ export const getPlaces = async (): Promise<Float32Array> => new Float32Array(awa
 
 export const post = async (edit: Edit): Promise<Answer> =>
   (await asked("/api/edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Answer>;
+
+/** Begins an export, or without a kind cancels the one that is written. */
+export const exported = async (kind: string | null, names = false): Promise<Progress | null> =>
+  (await asked("/api/export", { method: "POST", body: JSON.stringify({ kind, names }) })).json() as Promise<Progress | null>;
 
 /** Takes small pictures as they come, in the order of the rows; an empty one is of a photograph that has none. */
 export async function getPictures(

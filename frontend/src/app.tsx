@@ -68,7 +68,7 @@ function Bar({ desk }: { desk: Desk }) {
       <button disabled={!redo} title={redo ? t("redoWhat", { cause: desk.cause(redo) }) : t("redo")} onClick={() => void desk.back(true)}>
         {t("redo")}
       </button>
-      <a class="button" href="/api/groups.csv" download>{t("takeAway")}</a>
+      <button class="wide" onClick={() => desk.open({ kind: "take" })}>{t("takeAway")}</button>
       <button class="help" aria-label={t("keys")} title={`${t("keys")} (?)`} onClick={() => desk.open({ kind: "keys" })}>?</button>
     </header>
   );

@@ -20,16 +20,16 @@ export function Changed({ desk }: { desk: Desk }) {
           <button class="primary" onClick={() => desk.go("new")}>{t("sortThem")}</button>
         </p>
       )}
-      <Groups desk={desk} title="newGroups" sizes={change.new.map((id) => [id, 0, 0])} />
-      <Groups desk={desk} title="grown" sizes={change.grown} />
-      <Groups desk={desk} title="shrunk" sizes={change.shrunk} />
-      <Photographs desk={desk} place="moved" title="movedPhotos" rows={change.moved} />
-      <Photographs desk={desk} place="doubted" title="doubted" rows={change.doubted} />
+      <Groups desk={desk} heading="newGroups" sizes={change.new.map((id) => [id, 0, 0])} />
+      <Groups desk={desk} heading="grown" sizes={change.grown} />
+      <Groups desk={desk} heading="shrunk" sizes={change.shrunk} />
+      <Photographs desk={desk} place="moved" heading="movedPhotos" rows={change.moved} />
+      <Photographs desk={desk} place="doubted" heading="doubted" rows={change.doubted} />
     </div>
   );
 }
 
-function Groups({ desk, title, sizes }: { desk: Desk; title: Words; sizes: [number, number, number][] }) {
+function Groups({ desk, heading, sizes }: { desk: Desk; heading: Words; sizes: [number, number, number][] }) {
   const listed = sizes.flatMap(([id, before, after]) => {
     const group = desk.byId.get(id);
     return group ? [{ group, before, after }] : [];
@@ -37,7 +37,7 @@ function Groups({ desk, title, sizes }: { desk: Desk; title: Words; sizes: [numb
   if (!listed.length) return null;
   return (
     <section>
-      <h3>{t(title)} <small>{listed.length}</small></h3>
+      <h3>{t(heading)} <small>{listed.length}</small></h3>
       <div class="row">
         {listed.map(({ group, before, after }) => (
           <button key={group.id} class="offer" onClick={() => desk.go("group", group.id)}>
@@ -51,11 +51,11 @@ function Groups({ desk, title, sizes }: { desk: Desk; title: Words; sizes: [numb
   );
 }
 
-function Photographs({ desk, place, title, rows }: { desk: Desk; place: "moved" | "doubted"; title: Words; rows: number[] }) {
+function Photographs({ desk, place, heading, rows }: { desk: Desk; place: "moved" | "doubted"; heading: Words; rows: number[] }) {
   if (!rows.length) return null;
   return (
     <section>
-      <h3>{t(title)} <small>{rows.length}</small></h3>
+      <h3>{t(heading)} <small>{rows.length}</small></h3>
       <div class="row">
         {rows.slice(0, IN_ROW).map((row) => (
           <img key={row} src={desk.picture(row, 128)} alt={desk.label(row)} />

@@ -11,6 +11,7 @@ export type Layer =
   | { kind: "large"; index: number; why: boolean }
   | { kind: "move"; rows: number[] }
   | { kind: "merge"; ids: number[] }
+  | { kind: "take" }
   | { kind: "keys" };
 
 const NAMES_AT_ONCE = 500;
@@ -310,11 +311,17 @@ export class Desk {
     this.changed();
   }
 
+  /** Says what could not be done. */
+  fail(error: unknown): void {
+    this.status = error instanceof Refused ? error.message : t("lost");
+    this.changed();
+  }
+
   private async edit(edit: Edit): Promise<boolean> {
     try {
       await this.take(await post(edit));
     } catch (error) {
-      this.status = error instanceof Refused ? error.message : t("lost");
+      this.fail(error);
       await this.take(await get<Summary>("state")).catch(() => undefined);
       this.show();
       return false;

@@ -1,7 +1,7 @@
 /** What lies above the page for a moment: one photograph large, where to move, what to merge, the keys. */
 import { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { get, Group, Why } from "./api";
+import { exported, get, Group, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
 import { Cover } from "./groups";
 import { percent, t } from "./texts";
@@ -31,6 +31,7 @@ export function Top({ desk }: { desk: Desk }) {
   if (!top) return null;
   const key = `${desk.layers.length} ${top.kind}`;
   if (top.kind === "large") return <Large key={key} desk={desk} layer={top} />;
+  if (top.kind === "take") return <TakeSheet key={key} desk={desk} />;
   if (top.kind === "move") return <MoveSheet key={key} desk={desk} rows={top.rows} />;
   if (top.kind === "merge") return <MergeSheet key={key} desk={desk} ids={top.ids} />;
   return (
@@ -214,6 +215,46 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
           </button>
         )}
       </div>
+    </Sheet>
+  );
+}
+
+const ASKED_AGAIN_MS = 500;
+
+/** What can be taken away, and how far it is written. */
+function TakeSheet({ desk }: { desk: Desk }) {
+  const [names, setNames] = useState(false);
+  const [progress, setProgress] = useState<Progress | null>(null);
+  const isWriting = progress !== null && !progress.place && !progress.problem;
+  useEffect(() => {
+    void get<Progress | null>("export").then(setProgress);
+  }, []);
+  useEffect(() => {
+    if (!isWriting) return;
+    const timer = setInterval(() => void get<Progress | null>("export").then(setProgress), ASKED_AGAIN_MS);
+    return () => clearInterval(timer);
+  }, [isWriting]);
+  const begin = (kind: string | null) => exported(kind, names).then(setProgress, (error: Error) => desk.fail(error));
+  return (
+    <Sheet desk={desk} name="sheet take" label={t("takeAway")}>
+      <h2>{t("takeAway")}</h2>
+      <a class="button" href="/api/groups.csv" download>{t("takeTable")}</a>
+      <button disabled={isWriting} onClick={() => void begin("imagefolder")}>{t("takeFolders")}</button>
+      <button disabled={isWriting} onClick={() => void begin("dataset")}>{t("takeDataset")}</button>
+      <label class="row">
+        <input type="checkbox" checked={names} onChange={(event) => setNames(event.currentTarget.checked)} /> {t("takeNames")}
+      </label>
+      <div role="status" aria-label={t("takeProgress")}>
+        {isWriting && (
+          <p class="row">
+            <progress value={progress.done} max={progress.count} aria-label={t("takeProgress")} /> {t("taken", { done: progress.done, count: progress.count })}
+            <button onClick={() => void begin(null)}>{t("cancel")}</button>
+          </p>
+        )}
+        {progress?.place && <p dir="auto">{t("takenTo", { place: progress.place })}</p>}
+        {progress?.problem && <p class="problem" dir="auto">{progress.problem}</p>}
+      </div>
+      <p class="row"><button onClick={() => desk.close()}>{t("close")}</button></p>
     </Sheet>
   );
 }

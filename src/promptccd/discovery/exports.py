@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from datasets import Features, Image, Value
 
@@ -108,6 +108,17 @@ def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
     return csv_text([item.name for item in fields(AssignmentRow)], [asdict(row) for row in rows])
 
 
+class Originals(Protocol):
+    """What gives the bytes of images, such as a session."""
+
+    def original(self, key: str) -> bytes:
+        """Of the image of a content hash.
+
+        Raises:
+            DataError: it is not there, or has changed since it was grouped.
+        """
+
+
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
 _FACTS = ("category", "name", "known", "confidence", "stage", "sha256")
 _FEATURES = Features(
@@ -124,7 +135,7 @@ _FEATURES = Features(
 
 
 def export_csv(
-    session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path, file_names: bool = True
+    originals: Originals, rows: Sequence[AssignmentRow], out: Path, file_names: bool = True
 ) -> Path:
     """``assignments.csv``: every file found, one line each, by the names that the rows have."""
     write_file(out / "assignments.csv", assignments_csv(rows))
@@ -132,7 +143,7 @@ def export_csv(
 
 
 def export_image_folder(
-    session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path, file_names: bool = False
+    originals: Originals, rows: Sequence[AssignmentRow], out: Path, file_names: bool = False
 ) -> Path:
     """``images/<id>-<name>/<hash>.jpg``, readable as an ImageFolder of `datasets`; one image per content.
 
@@ -140,7 +151,7 @@ def export_image_folder(
     folder is made anew: what an earlier export left is removed.
 
     Args:
-        session: gives the images.
+        originals: gives the images.
         rows: which image is in which group.
         out: where the folder goes.
         file_names: also say what the files were called.
@@ -153,7 +164,7 @@ def export_image_folder(
     def fill(target: Path) -> None:
         listed: list[dict[str, Any]] = []
         for row in _grouped(rows):
-            suffix, content = _clean(session, row)
+            suffix, content = _clean(originals, row)
             called = f"{_plain(Path(row.file).stem)}-" if file_names else ""
             place = Path(folder_name(row.category, row.name), f"{called}{row.sha256[:HASH_DIGITS]}{suffix}")
             (target / place).parent.mkdir(exist_ok=True)
@@ -167,12 +178,12 @@ def export_image_folder(
 
 
 def export_dataset(
-    session: DiscoverySession, rows: Sequence[AssignmentRow], out: Path, file_names: bool = False
+    originals: Originals, rows: Sequence[AssignmentRow], out: Path, file_names: bool = False
 ) -> Path:
     """``dataset/data/train-00000-of-00001.parquet``: what ``load_dataset(folder)`` reads; one row per content.
 
     Args:
-        session: gives the images.
+        originals: gives the images.
         rows: which image is in which group.
         out: where the folder goes.
         file_names: also say what the files were called, in a column ``file``.
@@ -184,7 +195,7 @@ def export_dataset(
     features = Features({**_FEATURES, "file": Value("string")}) if file_names else _FEATURES
 
     def record(row: AssignmentRow) -> dict[str, Any]:
-        suffix, content = _clean(session, row)
+        suffix, content = _clean(originals, row)
         image = {"bytes": content, "path": f"{row.sha256}{suffix}"}
         return {"image": image, **_facts(row), **({"file": row.file} if file_names else {})}
 
@@ -194,7 +205,7 @@ def export_dataset(
     return _replaced(out / "dataset", fill)
 
 
-Export = Callable[[DiscoverySession, Sequence[AssignmentRow], Path, bool], Path]
+Export = Callable[[Originals, Sequence[AssignmentRow], Path, bool], Path]
 
 EXPORTS: Mapping[str, Export] = dict(
     zip(EXPORT_NAMES, (export_csv, export_image_folder, export_dataset), strict=True)
@@ -225,11 +236,10 @@ def _facts(row: AssignmentRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in _FACTS}
 
 
-def _clean(session: DiscoverySession, row: AssignmentRow) -> tuple[str, bytes]:
-    intake, file = session.file_of(row.sha256)
-    clean = clean_image(intake.read_bytes(file))
+def _clean(originals: Originals, row: AssignmentRow) -> tuple[str, bytes]:
+    clean = clean_image(originals.original(row.sha256))
     if clean is None:
-        raise DataError(f"{file.name!r} could be decoded before and cannot be now.")
+        raise DataError(f"{row.file!r} could be decoded before and cannot be now.")
     return clean
 
 

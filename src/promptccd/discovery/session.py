@@ -433,6 +433,15 @@ class DiscoverySession:
                 return stage.intake, stage.files[key]
         raise DataError(f"No image {key[:12]!r} in this session: it came with an earlier one.")
 
+    def original(self, key: str) -> bytes:
+        """The bytes of the newest file of that content.
+
+        Raises:
+            DataError: there is none in this session, or it has changed since.
+        """
+        intake, file = self.file_of(key)
+        return intake.read_bytes(file)
+
     def thumbnail(self, key: str) -> bytes:
         """A small JPEG or PNG of an image."""
         intake, file = self.file_of(key)

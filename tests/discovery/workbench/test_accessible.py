@@ -79,8 +79,13 @@ def changed(page: Page) -> None:
     page.locator(".changes .offer").first.wait_for()
 
 
+def take_away(page: Page) -> None:
+    page.get_by_role("button", name="Take away").dispatch_event("click")
+    page.locator("dialog[open] .button").wait_for()
+
+
 SCREENS: list[Callable[[Page], None]] = [
-    groups, naming, merge, keys, one_group, selected, move, large, why, desk, plane, changed,
+    groups, naming, merge, keys, one_group, selected, move, large, why, desk, plane, changed, take_away,
 ]  # fmt: skip
 
 

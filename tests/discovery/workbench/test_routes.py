@@ -4,10 +4,14 @@ import csv
 import io
 import json
 import socket
+import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from datasets import load_dataset
 from PIL import Image
 
 from promptccd.discovery import DiscoverySession, discover, registry_in
@@ -112,6 +116,44 @@ def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp
     )
     assert window.get("changed")["moved"] == [old]
     opened.close()
+
+
+def test_groups_are_taken_away_as_discover_exports_them(window: Window, project: Path) -> None:
+    state = window.get("state")
+    assert window.do(do="rename", group=state["groups"][0]["id"], name="heron")[0] == 200
+    assert window.get("export") is None
+    for kind, place in (("imagefolder", "images"), ("dataset", "dataset")):
+        assert window.ask("/api/export", {"kind": kind, "names": True})[0] == 200
+        told = until_written(window)
+        assert (told["done"], told["count"], told["place"]) == (N, N, str(project / place)), told
+    sizes = {each["name"]: each["size"] for each in state["groups"][1:]} | {
+        "heron": state["groups"][0]["size"]
+    }
+    taken = load_dataset(str(project / "dataset"), split="train", cache_dir=str(project / "cache"))
+    assert Counter(taken["name"]) == sizes
+    assert sorted(taken["file"]) == window.get("names?from=0")
+    assert (
+        len(list((project / "images").glob("*/*.jpg"))) + len(list((project / "images").glob("*/*.png"))) == N
+    )
+
+
+def until_written(window: Window) -> dict[str, Any]:
+    while not ((told := window.get("export"))["place"] or told["problem"]):
+        time.sleep(0.02)
+    return told
+
+
+def test_an_export_that_cannot_be_written_says_why_and_leaves_what_is_there(
+    window: Window, project: Path
+) -> None:
+    (project / "images").mkdir()
+    (project / "images/mine.txt").write_text("mine")
+    assert window.ask("/api/export", {"kind": "imagefolder"})[0] == 200
+    assert "was made by something else" in until_written(window)["problem"]
+    assert (project / "images/mine.txt").read_text() == "mine"
+    assert window.ask("/api/export", {"kind": None})[0] == 200
+    status, _, told = window.ask("/api/export", {"kind": "../../etc"})
+    assert (status, b"Expected one of imagefolder, dataset" in told) == (409, True)
 
 
 def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -> None:

@@ -36,7 +36,7 @@ from promptccd.registry import (
     has_registry,
 )
 from promptccd.registry.changes import Step
-from promptccd.registry.tables import Patch, default_name
+from promptccd.registry.tables import Category, Patch, default_name
 from promptccd.storage import lock_folder
 
 NEAR = 6  # other groups that one resembles
@@ -187,6 +187,16 @@ class Workbench:
             if self._columns is None:
                 self._columns = Columns(self.registry, self.photos.keys)
             return self._columns
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Nobody corrects anything here meanwhile."""
+        with self._guard:
+            yield
+
+    def standing(self, category: Category) -> str:
+        """Whether a category was there before the newest photographs, and before all of them."""
+        return "known" if category.known else "settled" if category.born < self.registry.stage else "new"
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
         """Content hashes of photographs that a window has chosen.
@@ -379,7 +389,7 @@ class Workbench:
                 "id": each.id,
                 "name": each.name,
                 "named": each.name != default_name(each.id),
-                "standing": "known" if each.known else "settled" if each.born < registry.stage else "new",
+                "standing": self.standing(each),
                 "size": each.size,
                 "unsure": shown[each.id].unsure,
                 "cover": shown[each.id].cover,

@@ -16,6 +16,7 @@ from promptccd.data.images import decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import inside, read_regular_file
 from promptccd.discovery.project import PICTURES, PROJECT, THUMBS, Packs, files_in
+from promptccd.errors import DataError
 
 CELL_SIDE, LARGE_SIDE = 320, 1600
 SIDES = (THUMBNAIL_SIDE, CELL_SIDE, LARGE_SIDE)
@@ -101,16 +102,28 @@ class Photos:
         self._pictures.add(self._fresh)
         self._fresh = {}
 
-    def _made(self, key: str, side: int) -> bytes | None:
+    def original(self, key: str) -> bytes:
+        """The bytes of the file of a content.
+
+        Raises:
+            DataError: it is not where it was, or holds something else.
+        """
         limits = IntakeLimits()
         try:
             target = inside(self._paths[key], self._roots)
             content = read_regular_file(target, limits, ByteBudget(limits, target))
-        except (KeyError, ValueError, SkippedFileError):
+            if hashlib.sha256(content).hexdigest() == key:
+                return content
+        except (KeyError, ValueError, SkippedFileError) as error:
+            raise DataError(f"{self.names[self.rows[key]]!r} is not where it was.") from error
+        raise DataError(f"{self.names[self.rows[key]]!r} holds something else than when it was grouped.")
+
+    def _made(self, key: str, side: int) -> bytes | None:
+        try:
+            content = self.original(key)
+        except DataError:
             return None
-        if hashlib.sha256(content).hexdigest() != key:
-            return None
-        image = decode_image(content, max_pixels=limits.max_pixels, enough=2 * side).image
+        image = decode_image(content, max_pixels=IntakeLimits().max_pixels, enough=2 * side).image
         return None if image is None else _encoded(image, side)
 
 

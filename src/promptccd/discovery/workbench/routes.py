@@ -17,9 +17,9 @@ from starlette.routing import Route
 from promptccd.data.limits import MIB
 from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, header
 from promptccd.discovery.workbench.acts import act_of
-from promptccd.discovery.workbench.columns import NOWHERE
 from promptccd.discovery.workbench.corrections import Workbench
 from promptccd.discovery.workbench.photos import SIDES, Photos
+from promptccd.discovery.workbench.take_away import TakeAway, assignment_rows_of
 from promptccd.errors import PromptCCDError
 from promptccd.experiments.pages import csv_text
 
@@ -126,6 +126,7 @@ def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -
         Route("/api/pictures/{generation}/{side:int}", asked.pictures),
         Route("/api/groups.csv", asked.table),
         Route("/api/edit", asked.edit, methods=["POST"]),
+        Route("/api/export", asked.export, methods=["GET", "POST"]),
     ]
     app = Starlette(routes=routes, exception_handlers={PromptCCDError: _refused})
     app.router.redirect_slashes = False
@@ -145,7 +146,7 @@ class _Answers:
     """An answer for every route."""
 
     def __init__(self, bench: Workbench):
-        self._bench = bench
+        self._bench, self._take_away = bench, TakeAway(bench)
         folder = files("promptccd.discovery.workbench") / "bundle"
         self._bundle = {each.name: each.read_bytes() for each in folder.iterdir()}
 
@@ -237,16 +238,22 @@ class _Answers:
         return Response(content, media_type="text/csv", headers=headers)
 
     async def edit(self, request: Request) -> Response:
-        body = await _body(request)
-        if body is None:
-            return Response(f"A correction is at most {BODY_BYTES} bytes long.", 413)
-        try:
-            asked = json.loads(body)
-        except (ValueError, RecursionError):
-            return Response("Expected JSON.", 400)
-        if not isinstance(asked, dict):
-            return Response("Expected an object.", 400)
+        asked = await _asked(request)
+        if isinstance(asked, Response):
+            return asked
         return _json(await run_in_threadpool(self._bench.answer, act_of(self._bench, asked)))
+
+    async def export(self, request: Request) -> Response:
+        """How far the export is; begins one, or cancels it."""
+        asked = await _asked(request) if request.method == "POST" else None
+        if isinstance(asked, Response):
+            return asked
+        if asked is not None and asked.get("kind") is None:
+            await run_in_threadpool(self._take_away.stop)
+        elif asked is not None:
+            names = asked.get("names") is True
+            await run_in_threadpool(self._take_away.start, str(asked["kind"]), names)
+        return _json(self._take_away.told())
 
 
 async def _packed(photos: Photos, rows: list[int], side: int) -> AsyncIterator[bytes]:
@@ -255,6 +262,18 @@ async def _packed(photos: Photos, rows: list[int], side: int) -> AsyncIterator[b
     for start in range(0, len(rows), step):
         made = await run_in_threadpool(photos.pictures, rows[start : start + step], side)
         yield b"".join(len(each).to_bytes(4, "little") + each for each in made)
+
+
+async def _asked(request: Request) -> dict[str, Any] | Response:
+    """The object that was sent, or why it is none."""
+    body = await _body(request)
+    if body is None:
+        return Response(f"A correction is at most {BODY_BYTES} bytes long.", 413)
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return Response("Expected JSON.", 400)
+    return asked if isinstance(asked, dict) else Response("Expected an object.", 400)
 
 
 async def _body(request: Request) -> bytes | None:
@@ -272,11 +291,13 @@ def _whole(text: str | None) -> int:
 
 
 def _table_of(bench: Workbench) -> str:
-    columns, categories, photos = bench.columns(), bench.registry.categories, bench.photos
     listed = [
-        {"file": name, "group": group, "name": categories[group].name, "sha256": key}
-        if group != NOWHERE
-        else {"file": name, "group": "", "name": "", "sha256": key}
-        for name, key, group in zip(photos.names, photos.keys, columns.group.tolist(), strict=True)
+        {
+            "file": row.file,
+            "group": "" if row.category is None else row.category,
+            "name": row.name,
+            "sha256": row.sha256,
+        }
+        for row in assignment_rows_of(bench)
     ]
     return csv_text(["file", "group", "name", "sha256"], listed)

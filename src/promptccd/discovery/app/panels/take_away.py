@@ -21,7 +21,6 @@ from promptccd.discovery.exports import (
     export_dataset,
     export_image_folder,
 )
-from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.page import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError
@@ -34,7 +33,7 @@ ROOM = MIB  # for what is small beside a picture: names, tables, the head of a f
 def rationed(session: DiscoverySession, shelf: Shelf) -> DiscoverySession:
     """The session for an export: before a picture is encoded, there is room for it on the shelf, or it ends.
 
-    Whatever asks it for a file may then raise what `Shelf.reserve` does.
+    Whatever asks it for an original may then raise what `Shelf.reserve` does.
     """
     return cast(DiscoverySession, _Rationed(session, shelf))
 
@@ -47,16 +46,16 @@ class _Rationed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def file_of(self, key: str) -> tuple[Intake, IntakeFile]:
+    def original(self, key: str) -> bytes:
         """As that of the session."""
-        intake, file = self._session.file_of(key)
+        _, file = self._session.file_of(key)
         written = size_of(self._shelf.folder)
         if written != self._written:  # pictures may wait in memory until there are enough of them
             self._shelf.settle()
             self._written = written
         width, height = file.image_size or (0, 0)
         self._shelf.reserve(BYTES_PER_PIXEL * width * height + ROOM)
-        return intake, file
+        return self._session.original(key)
 
 
 def zipped(folder: Path, shelf: Shelf) -> Path:
