@@ -60,6 +60,15 @@ export interface Progress {
   problem: string;
 }
 
+/** What found the groups; empty is what is not known. */
+export interface About {
+  model: string;
+  method: string;
+  card: string;
+  estimate: [number, number, number] | null; // how many groups there may be: the likeliest, least, most
+  place: string;
+}
+
 export interface Why {
   group: number | null;
   set: boolean;

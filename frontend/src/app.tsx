@@ -69,7 +69,7 @@ function Bar({ desk }: { desk: Desk }) {
         {t("redo")}
       </button>
       <button class="wide" onClick={() => desk.open({ kind: "take" })}>{t("takeAway")}</button>
-      <button class="help" aria-label={t("keys")} title={`${t("keys")} (?)`} onClick={() => desk.open({ kind: "keys" })}>?</button>
+      <button class="help" aria-label={t("help")} title={`${t("help")} (?)`} onClick={() => desk.open({ kind: "keys" })}>?</button>
     </header>
   );
 }

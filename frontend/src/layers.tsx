@@ -1,7 +1,7 @@
 /** What lies above the page for a moment: one photograph large, where to move, what to merge, the keys. */
 import { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { exported, get, Group, Progress, Why } from "./api";
+import { About, exported, get, Group, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
 import { Cover } from "./groups";
 import { percent, t } from "./texts";
@@ -34,17 +34,38 @@ export function Top({ desk }: { desk: Desk }) {
   if (top.kind === "take") return <TakeSheet key={key} desk={desk} />;
   if (top.kind === "move") return <MoveSheet key={key} desk={desk} rows={top.rows} />;
   if (top.kind === "merge") return <MergeSheet key={key} desk={desk} ids={top.ids} />;
+  return <HelpSheet key={key} desk={desk} />;
+}
+
+/** The keys, and what found the groups. */
+function HelpSheet({ desk }: { desk: Desk }) {
+  const [about, setAbout] = useState<About | null>(null);
+  useEffect(() => {
+    void get<About>("about").then(setAbout);
+  }, []);
   return (
-    <Sheet key={key} desk={desk} name="sheet" label={t("keys")}>
+    <Sheet desk={desk} name="sheet help" label={t("help")}>
       <h2>{t("keys")}</h2>
       <ul class="keys">
-        {t("help").split(" · ").map((line) => (
+        {t("keyList").split(" · ").map((line) => (
           <li key={line}>
             <kbd>{line.split(": ")[0]}</kbd> {line.split(": ")[1]}
           </li>
         ))}
       </ul>
-      <button onClick={() => desk.close()}>{t("close")}</button>
+      {about && (
+        <section class="about">
+          <h2>{t("about")}</h2>
+          {about.model && <p>{t(about.method ? "foundWithMethod" : "foundWith", { model: about.model, method: about.method })}</p>}
+          {about.estimate && <p>{t("estimate", { count: about.estimate[0], low: about.estimate[1], high: about.estimate[2] })}</p>}
+          <p>{t("keptIn", { place: about.place })}</p>
+          {about.card && <p><a href={about.card} target="_blank" rel="noopener noreferrer">{t("card")}</a></p>}
+        </section>
+      )}
+      <p class="row">
+        <button onClick={() => desk.open({ kind: "take" })}>{t("takeAway")}</button>
+        <button onClick={() => desk.close()}>{t("close")}</button>
+      </p>
     </Sheet>
   );
 }

@@ -17,6 +17,8 @@ from promptccd.discovery.embedding import FeatureCache, feature_space
 from promptccd.discovery.project import BEFORE, FEATURES, PROJECT, RECORD, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, RegistryError, RunError
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.models.loading import BACKBONES
 from promptccd.registry import CategoryRegistry, Journal, has_registry, load_registry, save_registry
 from promptccd.storage import make_folder, make_inside, newer_format, read_file, write_directory, write_file
 
@@ -70,6 +72,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         "format": FORMAT,
         "model": feature_space(session.model, session.view, ""),
         "features": session.current.space,
+        "found_with": found_with(session.model),
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
@@ -78,6 +81,16 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
     save_registry(session.current.before, make_inside(project, BEFORE))
     write_file(project / RECORD, json.dumps(record, indent=1) + "\n")
     save_registry(session.registry, project)
+
+
+def found_with(model: CategoryDiscoveryModel) -> dict[str, str]:
+    """What people call a model: its name or folder, and its method; a bare backbone has none."""
+    from promptccd.training.objectives import METHODS  # whoever only reads need not wait for it
+
+    come_along = {folder: name for name, folder in BACKBONES.items()}
+    method = METHODS.get(model.config.model_type) if model.config.category_ids else None
+    place = str(model.config.name_or_path)
+    return {"model": come_along.get(place, place), "method": method.title if method else ""}
 
 
 def categories_in(out: Path) -> CategoryRegistry | None:
@@ -114,6 +127,9 @@ def read_record(out: Path) -> dict[str, Any]:
         if (newer := newer_format(record.get("format", FORMAT), FORMAT)) is not None:
             raise RunError(f"{path} {newer}")
         texts = [record[name] for name in ("model", "features", "came_with", "images")] + record["sources"]
+        texts += record.setdefault(
+            "found_with", {"model": "", "method": ""}
+        ).values()  # which once was not kept
         if not all(isinstance(text, str) for text in texts) or not re.fullmatch("[0-9a-f]+", texts[1]):
             raise ValueError("a value is of another kind")
         return {**record, "estimate": CountEstimate.from_dict(record["estimate"])}

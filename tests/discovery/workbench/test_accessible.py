@@ -31,7 +31,7 @@ def merge(page: Page) -> None:
 
 def keys(page: Page) -> None:
     page.locator(".help").click()
-    page.locator("dialog[open] .keys").wait_for()
+    page.locator("dialog[open] .about").wait_for()
 
 
 def one_group(page: Page) -> None:

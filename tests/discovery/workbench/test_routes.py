@@ -118,6 +118,24 @@ def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp
     opened.close()
 
 
+def test_the_page_says_what_found_the_groups(window: Window, project: Path, tiny_backbone: Path) -> None:
+    told = window.get("about")
+    assert (told["model"], told["method"], told["card"]) == (str(tiny_backbone), "", "")
+    assert told["place"] == str(project)
+    path = project / ".promptccd/project.json"
+    record = json.loads(path.read_text())
+    record["found_with"] = {"model": "somebody/birds-stage3", "method": "PromptCCD++"}
+    path.write_text(json.dumps(record))
+    told = window.get("about")
+    assert (told["method"], told["card"]) == ("PromptCCD++", "https://huggingface.co/somebody/birds-stage3")
+    for odd in ("https://evil.example/x", "javascript:alert(1)", "../somebody/x", "/tmp/model"):
+        path.write_text(json.dumps({**record, "found_with": {"model": odd, "method": ""}}))
+        assert window.get("about")["card"] == ""
+    del record["found_with"]  # of a discovery from before it was kept
+    path.write_text(json.dumps(record))
+    assert window.get("about")["model"] == ""
+
+
 def test_groups_are_taken_away_as_discover_exports_them(window: Window, project: Path) -> None:
     state = window.get("state")
     assert window.do(do="rename", group=state["groups"][0]["id"], name="heron")[0] == 200

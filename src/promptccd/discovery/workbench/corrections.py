@@ -1,6 +1,7 @@
 """The categories of a project as they are now, whoever corrected them, and what the page corrects."""
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from promptccd.data.file_names import display_name
 from promptccd.discovery.checkpoint import load_before, read_record
 from promptccd.discovery.feature_edits import assigned, dissolve_category, split_category
 from promptccd.discovery.page import FEWEST_ON_MAP
@@ -39,6 +41,7 @@ from promptccd.registry.changes import Step
 from promptccd.registry.tables import Category, Patch, default_name
 from promptccd.storage import lock_folder
 
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
 NEAR = 6  # other groups that one resembles
 QUIET_S = 3.0  # nobody corrects anything: the moment to write the registry whole
 LONGEST_WHILE_BUSY = 10 * LONGEST_JOURNAL  # lines
@@ -335,6 +338,20 @@ class Workbench:
                 places[features.there] = lay_out(features.matrix[features.there])
             keep_layout(self._project, photos.generation, places)
             return places
+
+    def about(self) -> dict[str, Any]:
+        """What found the groups, how many there may be, and where all of it is kept."""
+        record = read_record(self.out)
+        count = record["estimate"]
+        model, method = (display_name(record["found_with"].get(name, "")) for name in ("model", "method"))
+        is_repository = _REPOSITORY.fullmatch(model) is not None and not os.path.exists(model)
+        return {
+            "model": model,
+            "method": method,
+            "card": f"https://huggingface.co/{model}" if is_repository else "",
+            "estimate": [count.count, count.low, count.high] if count.is_estimate else None,
+            "place": str(self.out.absolute()),
+        }
 
     def changed(self) -> dict[str, Any]:
         """What is different since before the newest stage: ids of groups with their sizes, rows of photographs."""

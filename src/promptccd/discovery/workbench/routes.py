@@ -117,6 +117,7 @@ def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -
         Route("/api/state", asked.state),
         Route("/api/columns", asked.columns),
         Route("/api/map", asked.map),
+        Route("/api/about", asked.about),
         Route("/api/changed", asked.changed),
         Route("/api/names", asked.names),
         Route("/api/search", asked.search),
@@ -178,6 +179,9 @@ class _Answers:
     async def map(self, request: Request) -> Response:
         places = await run_in_threadpool(self._bench.layout)
         return Response(places.astype("<f4").tobytes(), media_type="application/octet-stream")
+
+    async def about(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self._bench.about))
 
     async def changed(self, request: Request) -> Response:
         return _json(await run_in_threadpool(self._bench.changed))
