@@ -62,10 +62,7 @@ function HelpSheet({ desk }: { desk: Desk }) {
           {about.card && <p><a href={about.card} target="_blank" rel="noopener noreferrer">{t("card")}</a></p>}
         </section>
       )}
-      <p class="row">
-        <button onClick={() => desk.open({ kind: "take" })}>{t("takeAway")}</button>
-        <button onClick={() => desk.close()}>{t("close")}</button>
-      </p>
+      <p class="row"><button onClick={() => desk.close()}>{t("close")}</button></p>
     </Sheet>
   );
 }

@@ -80,7 +80,7 @@ def changed(page: Page) -> None:
 
 
 def take_away(page: Page) -> None:
-    page.get_by_role("button", name="Take away").dispatch_event("click")
+    page.get_by_role("button", name="Take away").click()
     page.locator("dialog[open] .button").wait_for()
 
 

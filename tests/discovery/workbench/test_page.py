@@ -232,6 +232,40 @@ def test_a_clump_on_the_map_becomes_a_group(person: Person, project: Path) -> No
     assert sizes(project)["all of it"] > KINDS * EACH // 2
 
 
+def test_take_groups_away(person: Person, project: Path) -> None:
+    person.click(".bar .wide")
+    person.page.locator("dialog[open]").get_by_role("button", name="A folder for each group").click()
+    person.actions += 1
+    person.page.locator("dialog[open]", has_text=f"Written to {project}/images").wait_for()
+    assert person.actions <= 2
+    assert len([each for each in (project / "images").iterdir() if each.is_dir()]) == KINDS
+    person.press("Escape")
+    assert person.page.locator("dialog[open]").count() == 0
+
+
+def test_what_changed_opens_in_the_grid(person: Person, project: Path) -> None:
+    person.go("view=changed")
+    person.click(".changes .offer")
+    person.page.locator(".cell img").first.wait_for()
+    person.press("Escape")
+    person.page.locator(".card img").first.wait_for()
+
+
+def test_pictures_that_scrolled_away_are_not_waited_for_and_all_in_view_come(person: Person) -> None:
+    person.go("view=all")
+    for share in (1, 0, 0.5, 1):
+        person.page.locator(".photos .scroll").evaluate(
+            "(each, share) => each.scrollTo(0, share * each.scrollHeight)", share
+        )
+    person.page.locator(".cell img[src^=blob]").first.wait_for()
+    empty = person.page.locator(".cell img:not([src])")
+    for _ in range(100):
+        if not empty.count():
+            break
+        person.page.wait_for_timeout(50)
+    assert empty.count() == 0
+
+
 def test_search_finds_groups_and_files(person: Person, project: Path) -> None:
     person.press("/")
     person.type("1-0")
