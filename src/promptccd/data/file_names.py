@@ -21,7 +21,7 @@ def display_name(name: str) -> str:
     Args:
         name: a name as the operating system gives it; bytes that are no UTF-8 are lone surrogates.
     """
-    return "".join(_visible(character) for character in name)
+    return name if name.isprintable() else "".join(_visible(character) for character in name)
 
 
 def system_reason(name: str) -> str:
