@@ -48,6 +48,7 @@ export class Desk {
   private counts = { unsure: 0, new: 0, none: 0, all: 0 };
   private settling = 0;
   private lastMove: number | null = null;
+  private editing: Promise<unknown> = Promise.resolve();
 
   constructor(private paint: () => void) {}
 
@@ -69,9 +70,11 @@ export class Desk {
     for (;;) {
       if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
       try {
-        const summary = await get<Summary>(`state?since=${encodeURIComponent(this.summary!.revision)}`);
-        const isOther = summary.revision !== this.summary!.revision;
-        if (this.lost || isOther) {
+        const since = this.summary!.revision;
+        const summary = await get<Summary>(`state?since=${encodeURIComponent(since)}`);
+        await this.editing; // whose answer is newer than this one, and costs less
+        const isNews = summary.revision !== since && this.summary!.revision === since;
+        if (this.lost || isNews) {
           this.lost = false;
           await this.take(summary);
           this.show();
@@ -318,8 +321,10 @@ export class Desk {
   }
 
   private async edit(edit: Edit): Promise<boolean> {
+    const taken = post(edit).then((answer) => this.take(answer));
+    this.editing = taken.catch(() => undefined);
     try {
-      await this.take(await post(edit));
+      await taken;
     } catch (error) {
       this.fail(error);
       await this.take(await get<Summary>("state")).catch(() => undefined);

@@ -4,6 +4,7 @@ import http.client
 import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,13 +16,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from promptccd.discovery import registry_in
+from promptccd.discovery.feature_edits import move_in
 from promptccd.discovery.registry_edits import correct, edit_registry
-from promptccd.discovery.workbench import OpenPage, Workbench, address_of
+from promptccd.discovery.workbench import OpenPage, Workbench, address_of, corrections
 from promptccd.errors import RegistryError, RunError
-from promptccd.registry import Journal, Merge, Rename
+from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Rename, load_registry
 from promptccd.storage import lock_folder
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
 
@@ -114,6 +117,54 @@ def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage,
     assert {each["id"]: each["name"] for each in told["groups"]} == {
         each.id: each.name for each in registry.active
     }
+
+
+def test_a_long_journal_is_written_into_the_registry_once_nobody_corrects(
+    page: OpenPage, window: Window, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(LONGEST_JOURNAL):
+        assert window.do(do="rename", group=0, name=f"name {n}")[0] == 200
+    page.bench.rest()
+    assert page.bench.journal.lines == LONGEST_JOURNAL  # somebody has just corrected something
+    monkeypatch.setattr(corrections, "QUIET_S", 0)
+    page.bench.rest()
+    assert not (project / ".promptccd/journal.jsonl").exists()
+    assert load_registry(project / ".promptccd").category(0).name == f"name {LONGEST_JOURNAL - 1}"
+    last = window.get("state")["undo"]["number"]
+    assert window.do(do="undo", number=last)[0] == 200
+    assert registry_in(project).category(0).name == f"name {LONGEST_JOURNAL - 2}"
+
+
+def test_whoever_corrects_groups_look_the_same_afterwards(
+    page: OpenPage, window: Window, project: Path, tmp_path: Path
+) -> None:
+    """The page keeps sums of features, a command computes means anew: after the same corrections they agree."""
+    other = Path(shutil.copytree(project, tmp_path / "other"))
+    keys, generation = page.bench.photos.keys, page.bench.photos.generation
+
+    def by_command(folder: Path, rows: list[int], to: int | None) -> None:
+        images = [keys[row] for row in rows]
+        edit_registry(folder, lambda registry: move_in(folder, registry, images, to))
+
+    steps: list[tuple[list[int], int | None]] = [([0, 9, 17], 1), ([1, 2], None), ([17, 25, 3], 2), ([4], 0)]
+    for number, (rows, to) in enumerate(steps):
+        by_command(other, rows, to)
+        if number == 1:
+            by_command(project, rows, to)
+        else:
+            assert window.do(do="move", rows=rows, group=to, generation=generation)[0] == 200
+        undone = page.bench.registry.log[-1].number if number == 2 else None
+        if undone is not None:
+            for step in ("undo", "redo"):
+                assert window.do(do=step, number=undone)[0] == 200
+    ours, theirs = registry_in(project), registry_in(other)
+    assert ours.members == theirs.members
+    pairs = zip(ours.active_prototypes().matrix, theirs.active_prototypes().matrix, strict=True)
+    assert all(np.allclose(one, another, atol=1e-6) for one, another in pairs)
+    columns = Workbench(project).columns()
+    window.get("state")
+    for name in ("group", "sure", "flags"):
+        assert np.array_equal(getattr(page.bench.columns(), name), getattr(columns, name))
 
 
 @contextmanager
