@@ -9,6 +9,7 @@ made again where they are lost or damaged, as are ``pictures`` and ``layout.bin`
 import base64
 import contextlib
 import hashlib
+import io
 import json
 import logging
 import re
@@ -343,8 +344,11 @@ def files_in(project: Path) -> dict[str, str]:
         RunError: a link stands in the way.
     """
     found: dict[str, str] = {}
-    lines, _ = read_lines(project / FILES, LARGEST_LIST)
-    for line in lines[1:]:
+    try:
+        content = read_file(project / FILES, LARGEST_LIST)
+    except FileNotFoundError:
+        return found
+    for line in io.BytesIO(content):  # of which no second copy is made
         if line.startswith(b'{"look"'):  # the larger part, of which nothing is needed
             continue
         try:
