@@ -108,15 +108,19 @@ class Photos:
         Raises:
             DataError: it is not where it was, or holds something else.
         """
-        limits = IntakeLimits()
+        limits, name = IntakeLimits(), self.names[self.rows[key]]
         try:
             target = inside(self._paths[key], self._roots)
             content = read_regular_file(target, limits, ByteBudget(limits, target))
-            if hashlib.sha256(content).hexdigest() == key:
-                return content
         except (KeyError, ValueError, SkippedFileError) as error:
-            raise DataError(f"{self.names[self.rows[key]]!r} is not where it was.") from error
-        raise DataError(f"{self.names[self.rows[key]]!r} holds something else than when it was grouped.")
+            raise DataError(
+                f"{name!r} is not where it was: put it back, or run promptccd discover."
+            ) from error
+        if hashlib.sha256(content).hexdigest() != key:
+            raise DataError(
+                f"{name!r} is another file than when it was grouped: run promptccd discover again."
+            )
+        return content
 
     def _made(self, key: str, side: int) -> bytes | None:
         try:
