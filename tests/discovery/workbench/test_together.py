@@ -23,6 +23,7 @@ from promptccd.discovery import registry_in
 from promptccd.discovery.feature_edits import move_in
 from promptccd.discovery.registry_edits import correct, edit_registry
 from promptccd.discovery.workbench import OpenPage, Workbench, address_of, corrections
+from promptccd.discovery.workbench.routes import WAITS_S
 from promptccd.errors import RegistryError, RunError
 from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Rename, load_registry
 from promptccd.storage import lock_folder
@@ -45,14 +46,12 @@ def test_what_others_correct_is_there_at_once(page: OpenPage, window: Window, pr
 def test_who_waits_for_news_gets_them_soon(page: OpenPage, window: Window, project: Path) -> None:
     revision = window.get("state")["revision"].replace(" ", "+")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(lambda: (Window(page).get(f"state?since={revision}"), time.monotonic()))
+        waiting = pool.submit(Window(page).get, f"state?since={revision}")
         time.sleep(0.3)
         assert not waiting.done()
-        began = time.monotonic()
         edit_registry(project, lambda registry: correct(registry, Rename(0, "heron")))
-        told, ended = waiting.result(10)
+        told = waiting.result(WAITS_S / 2)  # it would be answered at its end in any case
     assert told["undo"]["kind"] == "rename"
-    assert ended - began < 2  # 0.1 s between two looks, on a machine that does other things too
 
 
 def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: Path) -> None:
