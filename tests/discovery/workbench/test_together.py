@@ -145,7 +145,12 @@ def test_whoever_corrects_groups_look_the_same_afterwards(
         images = [keys[row] for row in rows]
         edit_registry(folder, lambda registry: move_in(folder, registry, images, to))
 
-    steps: list[tuple[list[int], int | None]] = [([0, 9, 17], 1), ([1, 2], None), ([17, 25, 3], 2), ([4], 0)]
+    steps: list[tuple[list[int], int | None]] = [
+        ([0, 9, 17, 9], 1),
+        ([1, 2], None),
+        ([17, 25, 3], 2),
+        ([4], 0),
+    ]
     for number, (rows, to) in enumerate(steps):
         by_command(other, rows, to)
         if number == 1:

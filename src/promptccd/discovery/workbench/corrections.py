@@ -93,7 +93,7 @@ class Workbench:
         self._near = [], {}
         if self.photos.rows.keys() != self.registry.images.keys():
             self.photos.close()
-            self.photos, self._features = self._photos(), None
+            self.photos = self._photos()
 
     def _stamped(self) -> tuple[Any, ...]:
         found = [self._project / name for name in (REGISTRY, JOURNAL)]
@@ -219,16 +219,17 @@ class Workbench:
     def features(self) -> Features:
         """Those of all photographs; they stay in memory from the first call on."""
         with self._loading:
-            if self._features is None:
-                self._features = Features(self.out, self.photos.keys)
+            keys = self.photos.keys
+            if self._features is None or self._features.keys is not keys:
+                self._features = Features(self.out, keys)
             return self._features
 
     def means(self) -> Means:
         """What every group looks like."""
-        features = self.features()
+        self.features()  # outside of the guard: they may have to be read
         with self._guard:
             if self._means is None:
-                self._means = Means(features, self.columns().group)
+                self._means = Means(self.features(), self.columns().group)
             return self._means
 
     def _placed(self, category: int) -> Assignment | None:
@@ -239,9 +240,13 @@ class Workbench:
         found = features.matrix[[row_of[key] for key in keys]]
         return assigned(self.registry, keys, found) if keys else None
 
+    def _rows_of(self, images: Sequence[str]) -> np.ndarray:
+        """Rows of photographs, each once."""
+        return np.unique(np.array([self.photos.rows[key] for key in images], dtype=np.int64))
+
     def _means_after(self, images: Sequence[str], to: int | None) -> dict[int, np.ndarray]:
         """New prototypes of the groups that lose or get photographs; settled ones keep theirs."""
-        rows = np.array([self.photos.rows[key] for key in images], dtype=np.int64)
+        rows = self._rows_of(images)
         found = self.means().after(rows, self.columns().group[rows], to)
         categories, stage = self.registry.categories, self.registry.stage
         return {
@@ -262,8 +267,7 @@ class Workbench:
         Raises:
             RegistryError: none of them has features, without which nobody knows what the category looks like.
         """
-        rows = np.array([self.photos.rows[key] for key in images], dtype=np.int64)
-        mean = self.features().mean(rows)
+        mean = self.features().mean(self._rows_of(images))
         if mean is None:
             raise RegistryError(
                 "None of these photographs has features here: run promptccd discover on them again."

@@ -21,6 +21,7 @@ class Features:
         keys: content hashes of the photographs, by row.
 
     Attributes:
+        keys: those of the photographs.
         matrix: ``(N, D)``; nothing where there is none.
         there: which photographs have one ``(N,)``.
 
@@ -29,7 +30,7 @@ class Features:
     """
 
     def __init__(self, out: Path, keys: Sequence[str]):
-        row_of = {key: row for row, key in enumerate(keys)}
+        self.keys, row_of = keys, {key: row for row, key in enumerate(keys)}
         self.matrix, self.there = torch.zeros(len(keys), 0), np.zeros(len(keys), dtype=bool)
         for key, feature in FeatureCache(out / PROJECT / FEATURES).each(read_record(out)["features"], keys):
             if not self.matrix.shape[1]:
@@ -98,4 +99,5 @@ def likest(features: Features, row: int, most: int) -> list[int]:
         return [row]
     likeness: Tensor = features.matrix @ features.matrix[row]
     likeness[torch.from_numpy(~features.there)] = -torch.inf
+    likeness[row] = torch.inf
     return likeness.topk(min(most, int(features.there.sum()))).indices.tolist()
