@@ -192,6 +192,23 @@ def measure_corrections(page: Page) -> None:
     report("undo by key: seen", backs, "p95 100")
 
 
+def measure_windows(page: Page, other: Page) -> None:
+    """From the answer to a correction until another window shows it."""
+    until_groups(other, page.url.partition("#")[0])
+    group = page.evaluate("fetch('/api/state').then(answer => answer.json())")["groups"][0]["id"]
+    seen, number = list[float](), -1
+    for step in range(10):
+        _, number = page.evaluate(EDIT, {"do": "rename", "group": group, "name": f"seen {step}"})
+        began = time.perf_counter()
+        until_true(other, f"(() => {{ {ROOT} return root.textContent.includes('seen {step}') }})()")
+        seen.append(1000 * (time.perf_counter() - began))
+    for step in range(10):
+        page.evaluate(EDIT, {"do": "undo", "number": number - step})
+    report("another window shows it", seen, "300")
+    other.close()
+    page.bring_to_front()  # what is behind another is hardly painted
+
+
 def measure_map(page: Page) -> None:
     """A frame of the map, drawn anew at another scale, and after the pointer moved."""
     go(page, "view=map")
@@ -231,6 +248,7 @@ def measure_page(browser: Browser, url: str, process: int, since: float) -> None
     measure_looking(page)
     measure_answers(page)
     measure_corrections(page)
+    measure_windows(page, context.new_page())
     tools = context.new_cdp_session(page)
     tools.send("HeapProfiler.collectGarbage")
     tools.send("Performance.enable")
