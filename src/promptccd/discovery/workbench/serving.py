@@ -51,7 +51,9 @@ class OpenPage(ServingThread):
             with suppress(PromptCCDError):  # whoever needs them is told
                 self.bench.means()  # so that the first move need not read all features
         while not self._ended.wait(0.5):
-            with suppress(PromptCCDError):  # somebody else writes there, or the disk is full: corrections say so
+            with suppress(
+                PromptCCDError
+            ):  # somebody else writes there, or the disk is full: corrections say so
                 self.bench.rest()
 
     def close(self) -> None:
