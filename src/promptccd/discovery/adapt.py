@@ -305,6 +305,7 @@ def save_adapted(session: DiscoverySession, folder: Path, command: AdaptationCom
         "estimate": session.estimate.to_dict(),
     }
     save_checkpoint(session, folder, lambda staging: write_json(staging / RECORD, record))
+    session.model.config.name_or_path = str(folder)  # as when it is loaded from there
 
 
 def _comes_from(registry: CategoryRegistry, earlier: CategoryRegistry) -> bool:

@@ -72,7 +72,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         "format": FORMAT,
         "model": feature_space(session.model, session.view, ""),
         "features": session.current.space,
-        "found_with": found_with(session.model),
+        "found_with": found_with(session.model, out),
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
@@ -83,14 +83,16 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
     save_registry(session.registry, project)
 
 
-def found_with(model: CategoryDiscoveryModel) -> dict[str, str]:
-    """What people call a model: its name or folder, and its method; a bare backbone has none."""
+def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:
+    """What people call a model: its name or folder, within `out` from there, and its method if it has one."""
     from promptccd.training.objectives import METHODS  # whoever only reads need not wait for it
 
     come_along = {folder: name for name, folder in BACKBONES.items()}
     method = METHODS.get(model.config.model_type) if model.config.category_ids else None
-    place = str(model.config.name_or_path)
-    return {"model": come_along.get(place, place), "method": method.title if method else ""}
+    name = str(model.config.name_or_path)
+    place, around = Path(name).absolute(), out.absolute()
+    name = str(place.relative_to(around)) if place.is_relative_to(around) else come_along.get(name, name)
+    return {"model": name, "method": method.title if method else ""}
 
 
 def categories_in(out: Path) -> CategoryRegistry | None:

@@ -206,11 +206,13 @@ def test_ctrl_c_ends_it_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> 
     """Python 3.11 says of a thread whose join was interrupted that it has ended; its socket was closed under it."""
     failed: list[object] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background
     with served() as (host, port, server):
         press = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
         press.start()
         with pytest.raises(KeyboardInterrupt):
             server.wait()
         assert get(host, port) == 200  # until it is closed
+    signal.signal(signal.SIGINT, before)
     time.sleep(0.3)
     assert not failed
