@@ -99,6 +99,22 @@ def test_ctrl_c_while_the_interpreter_leaves_is_one_line() -> None:
     assert json.loads(done.stdout)
 
 
+@pytest.mark.fault(51)
+def test_a_command_that_a_signal_ended_says_so_once() -> None:
+    """With torch the interpreter takes a while to leave, and people press again."""
+    code = (
+        "import atexit, os, signal, sys, promptccd_command, promptccd.cli.main as commands;"
+        "commands.main = lambda argv: 130;"
+        "code = promptccd_command.main([]);"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT));"
+        "sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=hear_signals
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.slow
 @pytest.mark.fault(51)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
@@ -115,6 +131,29 @@ def test_a_signal_while_the_interpreter_takes_its_modules_down_changes_nothing(n
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)
+
+
+@pytest.mark.fault(51)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_signal_within_a_finalizer_is_not_lost(number: int) -> None:
+    """Python drops what is raised there and prints a traceback."""
+    code = (
+        "import os, time;"
+        "from promptccd.cli.ends import Terminated, ended_by_signals;"
+        f"end = lambda self: (os.kill(os.getpid(), {int(number)}), time.sleep(0.1));"
+        "Last = type('Last', (), {'__del__': end});\n"
+        "try:\n"
+        "    with ended_by_signals():\n"
+        "        Last()\n"
+        "        time.sleep(20)\n"
+        "except KeyboardInterrupt as error:\n"
+        "    print(type(error).__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=hear_signals
+    )
+    assert done.stderr == ""
+    assert done.stdout == ("Terminated\n" if number == signal.SIGTERM else "KeyboardInterrupt\n")
 
 
 @pytest.mark.fault(51)

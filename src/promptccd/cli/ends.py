@@ -15,9 +15,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
-from promptccd.errors import DeviceError, DiskError, PromptCCDError
+from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError
 
 LEFT_AT_ONCE = "Left at once. Run the same command again to go on."
 INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to go on from there."
@@ -122,14 +122,27 @@ def ended_by_signals() -> Iterator[None]:
         asked = True
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
+    def again_if_lost(lost: Any) -> None:
+        """Python drops what is raised within a `__del__`, with a traceback; a signal there comes once more instead."""
+        nonlocal asked
+        if os.getpid() != process or not isinstance(lost.exc_value, KeyboardInterrupt | InterruptedRunError):
+            return hook(lost)
+        asked = False
+        number = signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT
+        timer = threading.Timer(0.05, os.kill, (process, number))
+        timer.daemon = True
+        timer.start()
+
     # A command that was started with nohup or by a script in the background ignores Ctrl-C: it goes on doing so.
     taken = [
         number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN
     ]
     before = {number: signal.signal(number, leave) for number in taken}
+    hook, sys.unraisablehook = sys.unraisablehook, again_if_lost
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
