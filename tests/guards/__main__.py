@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from tests.guards import ROOT, Guard, all_guards
 
 WORKERS = 2
-COPIED = ("src", "tests", "hub_configs", "spaces", "pyproject.toml", "README.md", "train.py")
+COPIED = ("src", "tests", "benchmarks", "hub_configs", "spaces", "pyproject.toml", "README.md", "train.py")
 LONGEST_S = 600
 
 
