@@ -22,8 +22,10 @@ def main(argv: list[str] | None = None) -> int:
     from promptccd.cli.main import main as run
 
     code = run(argv)
-    # What runs at exit has nothing left to save; a command that a signal ended has said so, and once is enough.
-    _ignore_signals() if code > 128 else _leave_at_once()
+    if code > 128:  # a signal ended it and that was said: once is enough
+        _ignore_signals()
+    else:
+        _leave_at_once()  # what runs at exit has nothing left to save
     return code
 
 

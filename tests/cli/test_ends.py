@@ -33,6 +33,13 @@ def hear_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def interpreted(code: str) -> subprocess.CompletedProcess[str]:
+    """What a Python of its own does with some code; it hears signals, whoever runs the tests."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=hear_signals
+    )
+
+
 def lines_of(err: str) -> list[str]:
     return [line for line in err.splitlines() if line.startswith("promptccd: ")]
 
@@ -91,9 +98,7 @@ def test_ctrl_c_while_the_interpreter_leaves_is_one_line() -> None:
         "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT));"
         "sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=hear_signals
-    )
+    done = interpreted(code)
     assert done.returncode == 130
     assert done.stderr == "promptccd: Interrupted. Nothing was left half done.\n"
     assert json.loads(done.stdout)
@@ -109,9 +114,7 @@ def test_a_command_that_a_signal_ended_says_so_once() -> None:
         "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT));"
         "sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=hear_signals
-    )
+    done = interpreted(code)
     assert (done.returncode, done.stderr) == (130, "")
 
 
@@ -126,9 +129,7 @@ def test_a_signal_while_the_interpreter_takes_its_modules_down_changes_nothing(n
         "sys.modules['last'] = Last();"
         "sys.exit(promptccd_command.main(['audit', '--benchmark', 'cub', '--json']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=hear_signals
-    )
+    done = interpreted(code)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)
 
@@ -149,11 +150,32 @@ def test_a_signal_within_a_finalizer_is_not_lost(number: int) -> None:
         "except KeyboardInterrupt as error:\n"
         "    print(type(error).__name__)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=hear_signals
-    )
+    done = interpreted(code)
     assert done.stderr == ""
     assert done.stdout == ("Terminated\n" if number == signal.SIGTERM else "KeyboardInterrupt\n")
+
+
+@pytest.mark.fault(51)
+def test_a_second_ctrl_c_of_a_training_is_not_lost_within_a_finalizer() -> None:
+    code = (
+        "import os, signal, time;"
+        "from promptccd.cli.ends import ended_by_signals;"
+        "from promptccd.errors import InterruptedRunError;"
+        "from promptccd.training.progress import StopRequest;"
+        "end = lambda self: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1));"
+        "Last = type('Last', (), {'__del__': end});\n"
+        "try:\n"
+        "    with ended_by_signals(), StopRequest() as stop:\n"
+        "        Last()\n"
+        "        assert stop.received\n"
+        "        Last()\n"
+        "        time.sleep(20)\n"
+        "except InterruptedRunError as error:\n"
+        "    print(error)"
+    )
+    done = interpreted(code)
+    assert done.stderr == ""
+    assert done.stdout.startswith("Interrupted: left at once.")
 
 
 @pytest.mark.fault(51)

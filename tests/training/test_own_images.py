@@ -92,9 +92,10 @@ def test_what_is_unclear_is_asked_for(words: str, said: str, photos: Path) -> No
 
 
 def test_what_is_a_recipe_and_what_are_images(photos: Path) -> None:
-    (photos / "list.csv").write_text("path,label\n")
+    for name in ("list.csv", "table.parquet"):
+        (photos / name).touch()
     (photos / "recipe").write_text("{}")
-    images = [str(photos), str(photos / "list.csv"), "digits", "team/birds", "./nowhere", "mnist"]
+    images = [str(photos), *map(str, photos.glob("*.*")), "digits", "team/birds", "./nowhere", "mnist"]
     recipes = [str(photos / "recipe"), "promptccd-cub", "nowhere.yaml", "hub_configs/simgcd-cub.yaml"]
     assert [word for word in [*images, *recipes] if names_recipe(word)] == recipes
 
