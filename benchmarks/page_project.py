@@ -16,10 +16,10 @@ from PIL import Image, ImageOps
 from promptccd.data.limits import IntakeLimits
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.checkpoint import load_features, read_record
-from promptccd.discovery.embedding import FeatureCache, load_embedder
+from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.intake.intake import read_intake
-from promptccd.discovery.project import FEATURES, PROJECT, SeenFiles
+from promptccd.discovery.project import FEATURES, PROJECT, FeatureCache, SeenFiles
+from promptccd.discovery.record import load_features, read_record
 from promptccd.registry import CategoryRegistry, load_registry, save_registry
 
 BACKBONE, EMBEDDED = "photographs", 10_000

@@ -22,9 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     from promptccd.cli.main import main as run
 
     code = run(argv)
-    if code > 128:  # a signal ended it and that was said: once is enough
-        _ignore_signals()
-    else:
+    if code <= 128:  # one that a signal ended is deaf by now
         _leave_at_once()  # what runs at exit has nothing left to save
     return code
 

@@ -10,7 +10,8 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.data.splits import CategorySplit
 from promptccd.discovery import DiscoverySession, registry_in
-from promptccd.discovery.checkpoint import load_features, load_progress
+from promptccd.discovery.checkpoint import load_progress
+from promptccd.discovery.record import load_features
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.registry import load_registry
 from promptccd.runs import RunDirectory

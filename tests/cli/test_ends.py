@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.cli.ends import BROKEN_PIPE, one_line
+from promptccd.cli.ends import BROKEN_PIPE, INTERRUPTED, one_line
 from tests.cli.forked import run_forked
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe
 from tests.processes import processes_of
@@ -109,13 +109,15 @@ def test_a_command_that_a_signal_ended_says_so_once() -> None:
     """With torch the interpreter takes a while to leave, and people press again."""
     code = (
         "import atexit, os, signal, sys, promptccd_command, promptccd.cli.main as commands;"
-        "commands.main = lambda argv: 130;"
-        "code = promptccd_command.main([]);"
-        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT));"
+        "press = lambda *_: os.kill(os.getpid(), signal.SIGINT);"
+        "commands._run, say = press, commands.say;"
+        "commands.say = lambda line: (say(line), press());"
+        "code = promptccd_command.main(['audit']);"
+        "atexit.register(press);"
         "sys.exit(code)"
     )
     done = interpreted(code)
-    assert (done.returncode, done.stderr) == (130, "")
+    assert (done.returncode, done.stderr) == (130, f"promptccd: {INTERRUPTED}\n")
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from promptccd.data.creatures import draw_creature
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.discovery import embedding, project
 from promptccd.discovery.embedding import (
-    FeatureCache,
     can_use_bf16,
     device_named,
     embed_images,
@@ -26,6 +25,7 @@ from promptccd.discovery.embedding import (
 )
 from promptccd.discovery.intake.archives import FolderSource
 from promptccd.discovery.intake.intake import read_intake
+from promptccd.discovery.project import FeatureCache
 from promptccd.errors import ConfigurationError, DataError, DivergedError, RunError
 
 CPU = torch.device("cpu")

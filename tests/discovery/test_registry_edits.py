@@ -12,9 +12,9 @@ from torch.nn.functional import cosine_similarity
 
 from promptccd.cli.main import main
 from promptccd.discovery import discover, edit_registry, registry_in, split_in
-from promptccd.discovery.checkpoint import load_features
 from promptccd.discovery.feature_edits import dissolve_in, move_in
 from promptccd.discovery.project import PROJECT
+from promptccd.discovery.record import load_features
 from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
 from promptccd.registry import (
     LONGEST_JOURNAL,

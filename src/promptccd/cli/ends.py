@@ -94,6 +94,12 @@ def say(line: str) -> None:
             print(f"promptccd: {line}", file=sys.stderr, flush=True)
 
 
+def ignore_signals() -> None:
+    """What has been said to end is not ended once more, however long the interpreter takes to leave."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def let_go_of_stdout() -> None:
     """Forget output that cannot be written any more, or the interpreter complains when it leaves."""
     try:

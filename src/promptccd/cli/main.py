@@ -2,13 +2,14 @@
 
 import logging
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 from promptccd import __version__
-from promptccd.cli.ends import end_of, ended_by_signals, let_go_of_stdout, make_printable, say
+from promptccd.cli.ends import end_of, ended_by_signals, ignore_signals, let_go_of_stdout, make_printable, say
 from promptccd.cli.parsing import Parser, add_common_options
 from promptccd.on_demand import after_import
 
@@ -69,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         end = end_of(error)
         if end is None:
             raise
+        if end.exit_code > 128 and threading.current_thread() is threading.main_thread():
+            ignore_signals()  # one ended it: whoever presses again reads that once
         let_go_of_stdout()
         if "--debug" in words:
             traceback.print_exception(error)

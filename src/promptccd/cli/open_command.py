@@ -6,7 +6,7 @@ import signal
 import webbrowser
 from pathlib import Path
 
-from promptccd import discovery, runs
+from promptccd import runs
 from promptccd.cli.parsing import whole_number
 from promptccd.discovery import workbench
 from promptccd.errors import ConfigurationError
@@ -33,8 +33,7 @@ def _declare_open(opened: argparse.ArgumentParser) -> None:
         "--port", type=whole_number(1, 65_535), help="the first free one from 7860 on if not given"
     )
     opened.add_argument("--no-browser", action="store_true", help="open no browser")
-    needs = "promptccd.discovery.discover", "promptccd.discovery.workbench.serving"
-    opened.set_defaults(run=open_command, needs=needs)
+    opened.set_defaults(run=open_command, needs=("promptccd.discovery.workbench.serving",))
 
 
 def open_command(options: argparse.Namespace) -> None:
@@ -88,11 +87,15 @@ def _place_beside(folder: Path, out: str | None) -> Path:
 
 
 def _find_groups(folder: Path, out: Path, model: str) -> None:
+    from promptccd.discovery.discover import (  # a project that is there waits for none
+        DiscoverySession,
+        discover,
+    )
     from promptccd.training.progress import StopRequest
 
     logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, model, out)
     with StopRequest() as stop:
-        found = discovery.discover(discovery.DiscoverySession.open(model), folder, out, stop=stop)
+        found = discover(DiscoverySession.open(model), folder, out, stop=stop)
     logger.info("%d photographs, about %s groups.", found.report.used, found.estimate)
     if found.report.skipped:
         logger.info("%d files were skipped; %s says why.", found.report.skipped, out / "discovery.html")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
+    from promptccd.clustering.category_count import CountEstimate
     from promptccd.clustering.constraints import GroupingConstraints
     from promptccd.clustering.count_prior import (
         PRIORS,
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         estimate_as_taught,
         estimate_categories,
     )
+    from promptccd.clustering.count_search import estimate_by_split_merge
     from promptccd.clustering.mixture import MixtureParameters, fit_gaussian_mixture
     from promptccd.clustering.part_labels import PartLabels, fit_part_labels, sample_for_part_labels
     from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans

@@ -5,13 +5,16 @@ import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
 from promptccd.data.images import MAX_ASPECT, Verdict, decode_image
-from promptccd.data.views import EvaluationView
+
+if TYPE_CHECKING:
+    from promptccd.data.views import EvaluationView
 
 MAX_BITS = 3  # of 64 that may differ
 MAX_DIFFERENCE = 4.0  # mean absolute difference of miniatures, in grey levels of 255
@@ -115,18 +118,18 @@ class SeenImage:
     view: Tensor | None = None
 
 
-def view_of(content: bytes, max_pixels: int, view: EvaluationView, max_reduced: int = 1) -> Tensor | None:
+def view_of(content: bytes, max_pixels: int, view: "EvaluationView", max_reduced: int = 1) -> Tensor | None:
     """The view of an image file, whatever else is made of it; `None` if it is skipped."""
     decoded = decode_image(content, max_pixels=max_pixels, enough=_enough(view), max_reduced=max_reduced)
     return None if decoded.image is None else view(decoded)
 
 
-def _enough(view: EvaluationView) -> int:
+def _enough(view: "EvaluationView") -> int:
     return max(view.enough, 2 * THUMBNAIL_SIDE)
 
 
 def look_at(
-    content: bytes, max_pixels: int, view: EvaluationView | None, max_reduced: int = 1
+    content: bytes, max_pixels: int, view: "EvaluationView | None", max_reduced: int = 1
 ) -> tuple[Verdict, SeenImage | None]:
     """Decode the bytes of a file once; a JPEG no larger than the view needs.
 

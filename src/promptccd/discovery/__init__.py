@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from promptccd.discovery.adapt import adapt
     from promptccd.discovery.checkpoint import save_checkpoint
     from promptccd.discovery.discover import DiscoveryResult, discover
-    from promptccd.discovery.embedding import FeatureCache
     from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows, assignments_csv
     from promptccd.discovery.feature_edits import dissolve_category, move_images, split_category, split_in
     from promptccd.discovery.options import AdaptationOptions
+    from promptccd.discovery.project import FeatureCache
     from promptccd.discovery.registry_edits import edit_registry, registry_in
     from promptccd.discovery.session import DiscoverySession, SessionStage
 

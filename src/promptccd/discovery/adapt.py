@@ -21,15 +21,14 @@ from promptccd.data.stages import Stage
 from promptccd.data.views import TrainingViews, ViewOptions
 from promptccd.discovery.checkpoint import (
     EarlierDiscovery,
-    categories_in,
     images_hash,
-    load_before,
     load_progress,
     save_checkpoint,
     stages_in,
 )
 from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.options import AdaptationOptions, Precision
+from promptccd.discovery.record import categories_in, load_before
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError, RunError
 from promptccd.models import CategoryDiscoveryModel

@@ -3,15 +3,14 @@
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers.utils import cached_file
 
 from promptccd.errors import RegistryError
-from promptccd.models import Assignment, CategoryDiscoveryModel, CategorySpread
+from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.models.loading import find_model
 from promptccd.registry import (
     PROTOTYPES,
     REGISTRY,
@@ -21,8 +20,11 @@ from promptccd.registry import (
     load_registry,
 )
 
+if TYPE_CHECKING:
+    from promptccd.models import CategoryDiscoveryModel
 
-def registry_of(model: CategoryDiscoveryModel, place: str | Path) -> CategoryRegistry:
+
+def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryRegistry:
     """Categories and corrections that came with a model.
 
     Args:
@@ -57,6 +59,10 @@ def registry_of(model: CategoryDiscoveryModel, place: str | Path) -> CategoryReg
 def _folder_of(place: str | Path) -> Path | None:
     if os.path.isdir(place):
         return Path(place) if has_registry(place) else None
+    from transformers.utils import cached_file  # takes seconds, which the page of a project need not wait for
+
+    from promptccd.models.loading import find_model
+
     found = [
         cached_file(
             find_model(place)[0],

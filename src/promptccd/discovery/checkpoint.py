@@ -3,29 +3,22 @@
 import hashlib
 import json
 import logging
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.embedding import FeatureCache, feature_space
-from promptccd.discovery.project import BEFORE, FEATURES, PROJECT, RECORD, open_project
+from promptccd.discovery.embedding import feature_space
+from promptccd.discovery.project import BEFORE, RECORD, open_project
+from promptccd.discovery.record import FORMAT, categories_in, load_before, read_record
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import DataError, RegistryError, RunError
+from promptccd.errors import RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES
-from promptccd.registry import CategoryRegistry, Journal, has_registry, load_registry, save_registry
-from promptccd.storage import make_folder, make_inside, newer_format, read_file, write_directory, write_file
+from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
+from promptccd.storage import make_folder, make_inside, write_directory, write_file
 
 logger = logging.getLogger(__name__)
-
-FORMAT = 1  # of project.json
-_LARGEST_RECORD = 2**20  # bytes
 
 
 def save_checkpoint(
@@ -93,53 +86,6 @@ def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:
     place, around = Path(name).absolute(), out.absolute()
     name = str(place.relative_to(around)) if place.is_relative_to(around) else come_along.get(name, name)
     return {"model": name, "method": method.title if method else ""}
-
-
-def categories_in(out: Path) -> CategoryRegistry | None:
-    """The categories that a discovery left in a folder, corrections since included; `None` if there are none.
-
-    Raises:
-        RegistryError: they are damaged.
-    """
-    return Journal(out / PROJECT).registry if has_registry(out / PROJECT) else None
-
-
-def load_features(out: Path, keys: Sequence[str]) -> tuple[list[str], Tensor]:
-    """Keys and unit features ``(N, D)`` of images that a discovery left, of those that are asked for and there.
-
-    Raises:
-        RunError: it is not said what they were computed with.
-    """
-    if not (out / PROJECT).is_dir():
-        return [], torch.zeros(0, 0)
-    found = FeatureCache(out / PROJECT / FEATURES).load(read_record(out)["features"], keys)
-    kept = [key for key in keys if key in found]  # those that a model was trained on have none
-    return kept, torch.stack([found[key] for key in kept]) if kept else torch.zeros(0, 0)
-
-
-def read_record(out: Path) -> dict[str, Any]:
-    """What is said of a discovery, of the types that it should have.
-
-    Raises:
-        RunError: it is missing, damaged, or of a newer version.
-    """
-    path = out / PROJECT / RECORD
-    try:
-        record = json.loads(read_file(path, _LARGEST_RECORD))
-        if (newer := newer_format(record.get("format", FORMAT), FORMAT)) is not None:
-            raise RunError(f"{path} {newer}")
-        texts = [record[name] for name in ("model", "features", "came_with", "images")] + record["sources"]
-        texts += record.setdefault(
-            "found_with", {"model": "", "method": ""}
-        ).values()  # which once was not kept
-        if not all(isinstance(text, str) for text in texts) or not re.fullmatch("[0-9a-f]+", texts[1]):
-            raise ValueError("a value is of another kind")
-        return {**record, "estimate": CountEstimate.from_dict(record["estimate"])}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
-        raise RunError(
-            f"{path} is missing or damaged, so there is no telling which model the categories there belong to: give "
-            "another --out."
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -213,12 +159,3 @@ def _was_trained_there(session: DiscoverySession, out: Path) -> bool:
 def images_hash(session: DiscoverySession) -> str:
     """SHA-256, in hexadecimal, of what the newest images are, whatever their names and order."""
     return hashlib.sha256("".join(sorted(session.current.keys)).encode()).hexdigest()
-
-
-def load_before(out: Path) -> CategoryRegistry | None:
-    """The state before the newest stage; it serves to say what changed, and nothing is lost with it."""
-    try:
-        return load_registry(out / PROJECT / BEFORE)
-    except RegistryError as error:
-        logger.warning("What changed since the last stage cannot be said: %s", error)
-        return None

@@ -4,10 +4,9 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.options import BATCH_SIZE, Precision
-from promptccd.discovery.project import Packs
+from promptccd.discovery.project import FeatureCache
 from promptccd.errors import ConfigurationError, DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, GCDModel
 from promptccd.models.loading import find_model
@@ -66,51 +65,6 @@ def model_fingerprint(model: CategoryDiscoveryModel) -> str:
 def view_fingerprint(view: EvaluationView) -> str:
     """SHA-256, in hexadecimal, of the settings of a view."""
     return hashlib.sha256(_json(view.processor.to_dict())).hexdigest()
-
-
-class FeatureCache:
-    """Features on disk, which are computed again where they are lost or damaged.
-
-    Args:
-        folder: where they are kept; made when something is stored.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = Path(folder)
-
-    def load(self, space: str, hashes: Iterable[str]) -> dict[str, Tensor]:
-        """Stored features of some images.
-
-        Args:
-            space: what they were computed with, see `feature_space`.
-            hashes: content hashes of the images.
-
-        Returns:
-            Feature ``(D,)`` float32 by content hash, of those that are stored.
-
-        Raises:
-            RunError: a link stands in the way.
-        """
-        return dict(self.each(space, hashes))
-
-    def each(self, space: str, hashes: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """What `load` gives, one by one, for who has a place for each."""
-        for digest, row in Packs(self.folder, space).each(hashes):
-            if row and len(row) % 4 == 0:
-                yield digest, torch.frombuffer(bytearray(row), dtype=torch.float32)
-
-    def store(self, space: str, hashes: Sequence[str], features: Tensor) -> None:
-        """Keep features; a disk that refuses them is only logged.
-
-        Args:
-            space: what they were computed with.
-            hashes: content hashes of N images.
-            features: ``(N, D)``.
-        """
-        rows = features.detach().float().cpu().contiguous().numpy()
-        Packs(self.folder, space).add(
-            {digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)}
-        )
 
 
 def feature_space(model: CategoryDiscoveryModel, view: EvaluationView, precision: str) -> str:

@@ -4,19 +4,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from datasets import Features, Image, Value
-
-from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.images import Status
 from promptccd.discovery.categories import standing_of
-from promptccd.discovery.intake.intake import IntakeFile
 from promptccd.discovery.options import EXPORT_NAMES
-from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, DiskError
 from promptccd.experiments.pages import csv_text
 from promptccd.storage import EXPORTED, write_directory, write_file
+
+if TYPE_CHECKING:
+    from promptccd.discovery.intake.intake import IntakeFile
+    from promptccd.discovery.session import DiscoverySession
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,12 @@ class AssignmentRow:
 STRANGE = "not sure: more like an image of none of these categories"
 
 
-def shown_name(file: IntakeFile, file_names: bool) -> str:
+def shown_name(file: "IntakeFile", file_names: bool) -> str:
     """What a file is called where somebody else may see it: its name or, without `file_names`, its number."""
     return file.name if file_names else f"image {file.index + 1}"
 
 
-def assignment_rows(session: DiscoverySession, *, file_names: bool = True) -> list[AssignmentRow]:
+def assignment_rows(session: "DiscoverySession", *, file_names: bool = True) -> list[AssignmentRow]:
     """Rows of the newest stage, in the order of the source, as many as files were found.
 
     Args:
@@ -120,18 +119,10 @@ class Originals(Protocol):
 
 
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
-_FACTS = ("category", "name", "known", "confidence", "stage", "sha256")
-_FEATURES = Features(
-    {
-        "image": Image(),
-        "category": Value("int64"),
-        "name": Value("string"),
-        "known": Value("string"),
-        "confidence": Value("float32"),
-        "stage": Value("int64"),
-        "sha256": Value("string"),
-    }
-)
+_KINDS = {
+    "category": "int64", "name": "string", "known": "string", "confidence": "float32", "stage": "int64",
+    "sha256": "string",
+}  # fmt: skip
 
 
 def export_csv(
@@ -171,7 +162,7 @@ def export_image_folder(
             (target / place).write_bytes(content)
             named = {"original_file": row.file} if file_names else {}
             listed.append({"file_name": place.as_posix(), **_facts(row), **named})
-        columns = ("file_name", *_FACTS, *(["original_file"] if file_names else []))
+        columns = ("file_name", *_KINDS, *(["original_file"] if file_names else []))
         (target / "metadata.csv").write_text(csv_text(columns, listed), encoding="utf-8")
 
     return _replaced(out / "images", fill)
@@ -192,7 +183,16 @@ def export_dataset(
         DiskError: as for `export_image_folder`.
         DataError: as for `export_image_folder`.
     """
-    features = Features({**_FEATURES, "file": Value("string")}) if file_names else _FEATURES
+    from datasets import (  # takes a second, which the page of a project need not wait for
+        Features,
+        Image,
+        Value,
+    )
+
+    from promptccd.data.clean_images import write_shards
+
+    kinds = _KINDS | ({"file": "string"} if file_names else {})
+    features = Features({"image": Image(), **{name: Value(kind) for name, kind in kinds.items()}})
 
     def record(row: AssignmentRow) -> dict[str, Any]:
         suffix, content = _clean(originals, row)
@@ -233,10 +233,12 @@ def _grouped(rows: Sequence[AssignmentRow]) -> Iterator[AssignmentRow]:
 
 
 def _facts(row: AssignmentRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in _FACTS}
+    return {name: getattr(row, name) for name in _KINDS}
 
 
 def _clean(originals: Originals, row: AssignmentRow) -> tuple[str, bytes]:
+    from promptccd.data.clean_images import clean_image
+
     clean = clean_image(originals.original(row.sha256))
     if clean is None:
         raise DataError(f"{row.file!r} could be decoded before and cannot be now.")

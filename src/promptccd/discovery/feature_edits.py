@@ -8,17 +8,13 @@ import torch
 from torch import Tensor
 
 from promptccd.discovery.categories import assignment_in
-from promptccd.discovery.checkpoint import load_features
-from promptccd.discovery.grouping import suggest_split
 from promptccd.discovery.project import PROJECT
+from promptccd.discovery.record import load_features
 from promptccd.discovery.registry_edits import correct
 from promptccd.errors import DataError, RegistryError
 from promptccd.models import Assignment
 from promptccd.models.assignment import squared_distances
 from promptccd.registry import CategoryRegistry, Gather, Move, NotACategory, Split
-from promptccd.runs.evaluate_run import RunEvaluation
-from promptccd.runs.run_directory import RunDirectory
-from promptccd.runs.stage_checkpoint import key_of
 
 
 def _assignment(folder: Path, registry: CategoryRegistry, keys: Sequence[str]) -> Assignment | None:
@@ -77,6 +73,10 @@ def dissolve_in(folder: Path, registry: CategoryRegistry, category: int) -> None
 
 def _features_of_stage(folder: Path) -> tuple[list[str], Tensor] | None:
     """Keys and features of the images of a run up to the stage in a folder; `None` if that lies in no run."""
+    from promptccd.runs.evaluate_run import RunEvaluation  # here, as below: the page corrects without them
+    from promptccd.runs.run_directory import RunDirectory
+    from promptccd.runs.stage_checkpoint import key_of
+
     run, name = RunDirectory(folder.absolute().parent), folder.absolute().name
     if not run.begun or not name.removeprefix("stage").isdecimal():
         return None
@@ -110,6 +110,8 @@ def split_category(
     if len(rows) < 2:
         raise DataError(f"Category {category} has {len(rows)} images here; it takes two to split it.")
     if images is None:
+        from promptccd.discovery.grouping import suggest_split
+
         _, smaller = suggest_split(found.features, torch.tensor(rows), seed=seed)
         images = [found.keys[row] for row in smaller.tolist()]
     chosen = set(images)

@@ -12,13 +12,12 @@ from promptccd.discovery.exports import AssignmentRow, shown_name
 from promptccd.discovery.groups import GroupView, group_views
 from promptccd.discovery.session import DiscoverySession
 from promptccd.experiments import render_page, stage_maps
-from promptccd.experiments.charts import NUM_STYLES
+from promptccd.experiments.charts import FEWEST_ON_MAP, NUM_STYLES
 from promptccd.storage import write_file
 
 MAX_BYTES = 12_000_000  # of all pictures of a page
 MAX_LISTED = 500  # files in a list; the CSV has all
 MAP_SIDE, MAP_MARGIN = 600.0, 12.0
-FEWEST_ON_MAP = 3
 
 
 @dataclass(frozen=True)

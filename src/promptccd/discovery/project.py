@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -19,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
+from torch import Tensor
 
 from promptccd.data.duplicates import Fingerprint, SeenImage
 from promptccd.data.file_names import display_name
@@ -226,6 +229,51 @@ def _hexadecimal(digests: np.ndarray) -> list[str]:
     if digests.ndim != 2 or digests.shape[1] != _DIGEST_BYTES or digests.dtype != np.uint8:
         raise ValueError(f"digests are {digests.dtype} {digests.shape}")
     return [bytes(row).hex() for row in digests]
+
+
+class FeatureCache:
+    """Features on disk, which are computed again where they are lost or damaged.
+
+    Args:
+        folder: where they are kept; made when something is stored.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.folder = Path(folder)
+
+    def load(self, space: str, hashes: Iterable[str]) -> dict[str, Tensor]:
+        """Stored features of some images.
+
+        Args:
+            space: what they were computed with, see `feature_space`.
+            hashes: content hashes of the images.
+
+        Returns:
+            Feature ``(D,)`` float32 by content hash, of those that are stored.
+
+        Raises:
+            RunError: a link stands in the way.
+        """
+        return dict(self.each(space, hashes))
+
+    def each(self, space: str, hashes: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """What `load` gives, one by one, for who has a place for each."""
+        for digest, row in Packs(self.folder, space).each(hashes):
+            if row and len(row) % 4 == 0:
+                yield digest, torch.frombuffer(bytearray(row), dtype=torch.float32)
+
+    def store(self, space: str, hashes: Sequence[str], features: Tensor) -> None:
+        """Keep features; a disk that refuses them is only logged.
+
+        Args:
+            space: what they were computed with.
+            hashes: content hashes of N images.
+            features: ``(N, D)``.
+        """
+        rows = features.detach().float().cpu().contiguous().numpy()
+        Packs(self.folder, space).add(
+            {digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)}
+        )
 
 
 Look = tuple[Verdict, SeenImage | None]  # what decoding says, and what it leaves of an image

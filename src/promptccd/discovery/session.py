@@ -17,7 +17,6 @@ from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import (
-    FeatureCache,
     device_named,
     embed_images,
     feature_space,
@@ -33,7 +32,7 @@ from promptccd.discovery.intake.intake import (
     read_intake,
 )
 from promptccd.discovery.options import BATCH_SIZE, Precision
-from promptccd.discovery.project import SeenFiles
+from promptccd.discovery.project import FeatureCache, SeenFiles
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups

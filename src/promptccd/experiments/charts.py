@@ -13,6 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 34
 DODGE, FEW_POINTS = 3.0, 12  # how far lines of few points stand apart
 NICE_TICKS, WHOLE_TICKS = 5, 8  # steps between the values at an axis, at most
 NUM_STYLES = 10  # colours of the style sheet, and marks and dashes that go with them
+FEWEST_ON_MAP = 3  # images; a map of fewer says nothing
 
 
 @dataclass(frozen=True)

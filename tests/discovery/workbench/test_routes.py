@@ -17,6 +17,7 @@ from PIL import Image
 from promptccd.discovery import DiscoverySession, discover, registry_in
 from promptccd.discovery.workbench import OpenPage, Workbench
 from promptccd.discovery.workbench.photos import LARGE_SIDE
+from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
 
@@ -346,3 +347,16 @@ def test_the_page_asks_nobody_else_and_runs_no_inline_script(reader: Window) -> 
     assert "Function(" not in script
     hosts = {part.split("/")[0] for part in script.split("://")[1:]}
     assert hosts <= {"www.w3.org"}, hosts  # the names of XML, which nothing is fetched from
+
+
+def test_looking_and_sorting_wait_for_torch_alone(project: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom promptccd.discovery.workbench import OpenPage, Workbench\n"
+        "from promptccd.discovery.registry_edits import correct\n"
+        "bench = Workbench(Path(sys.argv[1]))\n"
+        "first = bench.summary()['groups'][0]['id']\n"
+        "move = bench.move(bench.photos.keys[:2], first)\n"
+        "print(bench.answer(lambda registry: correct(registry, move))['revision'] != '', bool(OpenPage))\n"
+        f"print([each for each in {HEAVY} if each in sys.modules])"
+    )
+    assert python(code, project).splitlines() == ["True True", "['torch']"]

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 
 from promptccd.data.file_names import display_name
-from promptccd.discovery.checkpoint import load_before, read_record
 from promptccd.discovery.feature_edits import assigned, dissolve_category, split_category
-from promptccd.discovery.page import FEWEST_ON_MAP
 from promptccd.discovery.project import PROJECT, open_project
+from promptccd.discovery.record import load_before, read_record
 from promptccd.discovery.registry_edits import OTHERS_TAKE_S
 from promptccd.discovery.workbench.columns import PINNED, Change, Columns
 from promptccd.discovery.workbench.layout import keep_layout, kept_layout, lay_out
 from promptccd.discovery.workbench.likeness import Features, Means, likest
 from promptccd.discovery.workbench.photos import Photos
 from promptccd.errors import RegistryError
+from promptccd.experiments.charts import FEWEST_ON_MAP
 from promptccd.models import Assignment
 from promptccd.registry import (
     JOURNAL,

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.experiments import stage_maps
 from promptccd.storage import read_file, write_file
 
 LAYOUT = "layout.bin"
@@ -41,6 +40,10 @@ def lay_out(features: Tensor) -> np.ndarray:
 
     t-SNE places a sample, in seconds however many there are; each of the others lies amid those most like it.
     """
+    from promptccd.experiments import (
+        stage_maps,  # scikit-learn takes a second, which the first pictures need not wait
+    )
+
     found = stage_maps([features.numpy()], seed=1)
     shown, known = torch.from_numpy(found.rows), torch.from_numpy(np.asarray(found.layouts[0], np.float32))
     places = torch.empty(len(features), 2)

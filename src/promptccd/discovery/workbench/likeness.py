@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.discovery.checkpoint import read_record
-from promptccd.discovery.embedding import FeatureCache
-from promptccd.discovery.project import FEATURES, PROJECT
+from promptccd.discovery.project import FEATURES, PROJECT, FeatureCache
+from promptccd.discovery.record import read_record
 from promptccd.discovery.workbench.columns import NOWHERE, Change
 
 
