@@ -60,6 +60,7 @@ EDIT = """async body => {
     if (!answer.ok) throw new Error(told.error);
     return [performance.now() - began, told.undo?.number ?? -1]; }"""
 LINE = f"""() => {{ {ROOT}
+    window.closedIn = 0;
     root.querySelector('canvas').addEventListener('pointerup', async () => {{
         const began = performance.now();
         do await {FRAME}; while (!root.querySelector('.selection'));
@@ -234,15 +235,22 @@ def measure_map(page: Page) -> None:
     timed += f" await {FRAME}; return performance.now() - began; }}"
     report("map: zoomed, painted", [page.evaluate(timed, "wheel") for _ in range(10)], "16 to draw")
     report("map: pointed at, painted", [page.evaluate(timed, "pointermove") for _ in range(10)], "p95 100")
+    closed = [close_line(page, middle, 150 + 10 * step) for step in range(6)]
+    report("map: line closed, selection painted", closed, "50 to select")
+
+
+def close_line(page: Page, middle: tuple[float, float], wide: float) -> float:
+    """Milliseconds from the end of a line around some photographs until they are selected."""
     page.evaluate(LINE)
     page.mouse.move(*middle)
     page.mouse.down()
-    for dx, dy in ((200, 0), (200, 200), (-200, 200), (-200, -200)):
+    for dx, dy in ((wide, 0), (wide, wide), (-wide, wide), (-wide, -wide)):
         page.mouse.move(middle[0] + dx, middle[1] + dy, steps=5)
     page.mouse.up()
     until_true(page, "window.closedIn > 0")
-    report("map: line closed, selection painted", [page.evaluate("window.closedIn")], "50 to select")
     page.keyboard.press("Escape")
+    page.wait_for_timeout(500)
+    return float(page.evaluate("window.closedIn"))
 
 
 def measure_page(browser: Browser, url: str, process: int, since: float) -> None:

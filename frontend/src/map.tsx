@@ -9,7 +9,7 @@ const NEAR_PX = 14;
 const THUMBS = 150;
 const IN_SIDE = 60;
 const MARKS = 15_000;
-const DIM = 0x59;
+const DIM = 0.35; // of what is not selected
 
 interface View {
   x: number;
@@ -66,6 +66,10 @@ export function PhotoMap({ desk }: { desk: Desk }) {
   const images = useRef(new Map<number, HTMLImageElement>());
   const space = useRef(false);
   const [painted, repaint] = useState(0);
+  const [, redraw] = useState(0);
+  const [size, setSize] = useState({ width: 0, height: 0 });
+  const room = useRef({ width: 0, height: 0 }); // the largest that the map has been
+  room.current = { width: Math.max(room.current.width, size.width), height: Math.max(room.current.height, size.height) };
 
   const whole = () => {
     const { clientWidth, clientHeight } = canvas.current!;
@@ -76,26 +80,30 @@ export function PhotoMap({ desk }: { desk: Desk }) {
     void getPlaces().then(setPlaces);
     let before = 0; // a panel that opens beside the map leaves every photograph where it is
     const watcher = new ResizeObserver(() => {
-      if (before) repaint((times) => times + 1);
-      else whole();
+      if (!before) whole();
       before = 1;
+      setSize({ width: canvas.current!.clientWidth, height: canvas.current!.clientHeight });
     });
     watcher.observe(canvas.current!);
     return () => watcher.disconnect();
   }, []);
 
-  const base = useRef(document.createElement("canvas")); // all but the line, which is drawn anew as it grows
+  // All photographs, and those that are selected: the first is drawn for another view alone, however many are chosen.
+  const [all, chosen] = [useRef(document.createElement("canvas")), useRef(document.createElement("canvas"))];
+  const { width, height } = room.current;
+  useEffect(() => paint(all.current, null), [places, view, painted, desk.summary, width, height]);
   useEffect(() => {
+    if (desk.selected.size) paint(chosen.current, desk.selected);
+  }, [places, view, painted, desk.summary, width, height, desk.selected, desk.selected.size]);
+  useEffect(() => {
+    if (!size.width || !size.height) return; // nothing is laid out yet
     const element = canvas.current!;
-    base.current.width = element.width = element.clientWidth * devicePixelRatio;
-    base.current.height = element.height = element.clientHeight * devicePixelRatio;
-    if (places) paint(base.current.getContext("2d", { willReadFrequently: true })!, element, places);
-  }, [places, view, painted, desk.summary, desk.selected, desk.selected.size]);
-  useEffect(() => {
-    const pen = canvas.current!.getContext("2d")!;
-    pen.setTransform(1, 0, 0, 1, 0, 0);
-    pen.clearRect(0, 0, canvas.current!.width, canvas.current!.height);
-    pen.drawImage(base.current, 0, 0);
+    [element.width, element.height] = [size.width * devicePixelRatio, size.height * devicePixelRatio]; // which clears it
+    const pen = element.getContext("2d")!;
+    pen.globalAlpha = desk.selected.size ? DIM : 1;
+    pen.drawImage(all.current, 0, 0);
+    pen.globalAlpha = 1;
+    if (desk.selected.size) pen.drawImage(chosen.current, 0, 0);
     if (line.current.length < 4) return;
     pen.scale(devicePixelRatio, devicePixelRatio);
     pen.strokeStyle = getComputedStyle(canvas.current!).getPropertyValue("--accent");
@@ -111,53 +119,50 @@ export function PhotoMap({ desk }: { desk: Desk }) {
     return marks.current.get(id)!;
   };
   /** Paints dots, or marks where fewer are in view, or pictures where few are; and names. */
-  const paint = (pen: CanvasRenderingContext2D, element: HTMLCanvasElement, at: Float32Array) => {
+  const paint = (onto: HTMLCanvasElement, only: Set<number> | null) => {
+    [onto.width, onto.height] = [width * devicePixelRatio, height * devicePixelRatio];
+    if (!places || !onto.width || !onto.height) return;
+    const pen = onto.getContext("2d", { willReadFrequently: true })!;
     const seen: number[] = [];
-    const [right, bottom] = [element.clientWidth + 20, element.clientHeight + 20];
-    for (let row = 0; row < at.length / 2 && seen.length <= MARKS; row++) {
-      const x = at[2 * row] * view.scale + view.x;
-      const y = at[2 * row + 1] * view.scale + view.y;
-      if (x > -20 && y > -20 && x < right && y < bottom) seen.push(row);
+    for (let row = 0; row < places.length / 2 && seen.length <= MARKS; row++) {
+      const x = places[2 * row] * view.scale + view.x;
+      const y = places[2 * row + 1] * view.scale + view.y;
+      if (x > -20 && y > -20 && x < width + 20 && y < height + 20) seen.push(row);
     }
-    if (seen.length > MARKS) dots(pen, at);
+    if (seen.length > MARKS) dots(pen, places, only);
     pen.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    if (seen.length <= MARKS) each(pen, seen, at);
-    names(pen, getComputedStyle(element), at);
+    if (seen.length <= MARKS) each(pen, seen, places, only);
+    names(pen, getComputedStyle(canvas.current!), places);
   };
-  /** So many that a shape could not be told from another: squares of three pixels, those that are selected last. */
-  const dots = (pen: CanvasRenderingContext2D, at: Float32Array) => {
+  /** So many that a shape could not be told from another: squares of three pixels. */
+  const dots = (pen: CanvasRenderingContext2D, at: Float32Array, only: Set<number> | null) => {
     const { width, height } = pen.canvas;
     const { group } = desk.columns;
     const image = new ImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
     const colours = new Uint32Array(desk.summary!.groups.reduce((most, each) => Math.max(most, each.id), 0) + 2);
     for (const { id } of [...desk.summary!.groups, { id: NOWHERE }]) colours[id + 1] = markOf(id).colour;
-    const dot = (row: number, shade: number) => {
+    const dot = (row: number) => {
       const x = Math.round((at[2 * row] * view.scale + view.x) * devicePixelRatio);
       const y = Math.round((at[2 * row + 1] * view.scale + view.y) * devicePixelRatio);
       if (!(x > 0 && y > 0 && x < width - 1 && y < height - 1)) return;
-      const colour = colours[group[row] + 1] | shade;
+      const colour = colours[group[row] + 1] | (0xff << 24);
       for (let from = (y - 1) * width + x, line = 0; line < 3; line++, from += width) pixels[from - 1] = pixels[from] = pixels[from + 1] = colour;
     };
-    const shade = (desk.selected.size ? DIM : 0xff) << 24;
-    for (let row = 0; row < group.length; row++) dot(row, shade);
-    for (const row of desk.selected) dot(row, 0xff << 24);
+    if (only) only.forEach(dot);
+    else for (let row = 0; row < group.length; row++) dot(row);
     pen.putImageData(image, 0, 0);
   };
-  const each = (pen: CanvasRenderingContext2D, seen: number[], at: Float32Array) => {
+  const each = (pen: CanvasRenderingContext2D, seen: number[], at: Float32Array, only: Set<number> | null) => {
     const small = seen.length <= THUMBS;
     const size = small ? 56 : 9;
-    const any = desk.selected.size > 0;
-    for (const row of seen) {
+    const side = only ? 14 : size;
+    for (const row of only ? seen.filter((each) => only.has(each)) : seen) {
       const [x, y] = [at[2 * row] * view.scale + view.x, at[2 * row + 1] * view.scale + view.y];
-      const picked = desk.selected.has(row);
       const picture = small ? pictureOf(row) : null;
-      const side = picked ? 14 : size;
-      pen.globalAlpha = any && !picked ? 0.35 : 1;
       if (picture) pen.drawImage(picture, x - size / 2, y - size / 2, size, (size * picture.naturalHeight) / picture.naturalWidth);
       else pen.drawImage(markOf(desk.columns.group[row]).canvas, x - side / 2, y - side / 2, side, side);
     }
-    pen.globalAlpha = 1;
   };
   const names = (pen: CanvasRenderingContext2D, style: CSSStyleDeclaration, at: Float32Array) => {
     pen.font = `600 13px ${style.fontFamily}`;
@@ -207,7 +212,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
     if (!event.buttons) return setHover(nearest(event));
     if (hand || space.current || event.buttons > 1) return setView({ ...view, x: view.x + event.movementX, y: view.y + event.movementY });
     line.current.push(...place(event));
-    repaint((before) => before + 1);
+    redraw((before) => before + 1);
   };
   const onPointerUp = (event: PointerEvent) => {
     const drawn = line.current;
@@ -227,7 +232,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
       onKeyDown={(event) => (space.current ||= event.key === " ")} onKeyUp={() => (space.current = false)}>
       <div class="plane">
         <canvas ref={canvas} tabIndex={0} role="img" aria-label={t("mapHow")} class={hand ? "hand" : ""}
-          onPointerDown={(event) => (canvas.current!.setPointerCapture(event.pointerId), (line.current = hand || space.current ? [] : place(event)))}
+          onPointerDown={(event) => (canvas.current!.setPointerCapture(event.pointerId), setHover(-1), (line.current = hand || space.current ? [] : place(event)))}
           onPointerMove={onPointerMove} onPointerUp={onPointerUp} onPointerLeave={() => setHover(-1)}
           onWheel={(event) => (event.preventDefault(), zoom(Math.exp(-event.deltaY / 400), event.offsetX, event.offsetY))}
         />
@@ -249,7 +254,7 @@ export function PhotoMap({ desk }: { desk: Desk }) {
       {shown.length > 0 && (
         <aside class="chosen" aria-label={t("selected", { n: desk.selected.size })}>
           {shown.map((row) => (
-            <img key={row} src={desk.picture(row, 128)} alt={desk.label(row)} title={desk.label(row)} />
+            <img key={row} src={desk.picture(row, 128)} alt={desk.label(row)} title={desk.label(row)} decoding="async" loading="lazy" />
           ))}
         </aside>
       )}
