@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageFile, ImageOps
 
 from promptccd.data import images
-from promptccd.data.images import DecodedImage, Status, Verdict, decode_image
+from promptccd.data.images import MAX_REDUCED, DecodedImage, Status, Verdict, decode_image
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
 CODECS = [
@@ -558,8 +558,8 @@ def test_only_jpeg_files_are_reduced():
 def test_limits_hold_for_the_whole_and_not_for_what_is_decoded():
     content = encoded(photograph(), "JPEG")
     assert decode_image(content, max_pixels=1030 * 773, enough=8).verdict == Verdict(USED)
-    refused = decode_image(content, max_pixels=1030 * 773 - 1, enough=8)
-    assert refused == decode_image(content, max_pixels=1030 * 773 - 1)
+    refused = decode_image(content, max_pixels=1030 * 773 // MAX_REDUCED - 1, enough=8)
+    assert refused == decode_image(content, max_pixels=1030 * 773 // MAX_REDUCED - 1)
     assert "1030 x 773 exceeds the limit" in refused.verdict.note
     at = content.index(b"\xff\xc0") + 5  # height and width in the header of the frame
     for sides in ((65_000, 65_000), (65_500, 9_000), (0, 773)):
@@ -585,15 +585,15 @@ def test_damage_is_found_in_a_reduced_decode_as_well():
 
 
 @pytest.mark.parametrize("enough", [None, 8, 700])
-def test_a_photograph_over_the_limit_is_reduced_where_that_is_allowed(enough: int | None) -> None:
+def test_a_photograph_over_the_limit_is_reduced(enough: int | None) -> None:
     content, limit = encoded(photograph(), "JPEG"), 1030 * 773 // 4 + 2000
-    found = decode_image(content, max_pixels=limit, enough=enough, max_reduced=4)
+    found = decode_image(content, max_pixels=limit, enough=enough)
     assert (found.verdict, found.size) == (Verdict(NOTED, "1030 x 773 pixels, reduced"), (1030, 773))
     assert found.image.width * found.image.height <= limit
     assert found.image.size == ((129, 97) if enough == 8 else (515, 387))
-    refused = Verdict(SKIPPED, f"1030 x 773 exceeds the limit of {limit / 1e6:g} million pixels")
-    assert decode_image(content, max_pixels=limit, enough=enough).verdict == refused
-    assert decode_image(content, max_pixels=limit, enough=enough, max_reduced=3).verdict == refused
+    less = 1030 * 773 // MAX_REDUCED - 1
+    refused = Verdict(SKIPPED, f"1030 x 773 exceeds the limit of {less / 1e6:g} million pixels")
+    assert decode_image(content, max_pixels=less, enough=enough).verdict == refused
 
 
 def test_what_would_lie_in_memory_whole_is_not_reduced_but_refused() -> None:
@@ -608,8 +608,5 @@ def test_what_would_lie_in_memory_whole_is_not_reduced_but_refused() -> None:
     one_colour = content[:start] + b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00" + content[start + 14 :]
     disguised = content[:start] + b"\xff\xfe\x00\x06\xff\xda\x00\x0c" + one_colour[start:]  # in a comment
     for refused in (progressive, strip, one_colour, disguised, encoded(photograph(), "PNG")):
-        found = decode_image(refused, max_pixels=200_000, max_reduced=10)
+        found = decode_image(refused, max_pixels=200_000)
         assert "exceeds the limit of 0.2 million pixels" in found.verdict.note
-        assert decode_image(refused, max_pixels=800_000, max_reduced=10) == decode_image(
-            refused, max_pixels=800_000
-        )

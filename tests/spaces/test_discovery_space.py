@@ -63,7 +63,7 @@ def test_limits_and_times_it_states_are_those_it_has() -> None:
         f"{limits.max_files} files a time, {limits.max_file_bytes // MIB} MiB each, "
         f"{limits.max_total_bytes // MIB} MiB in all",
         f"{limits.max_pixels // 10**6} megapixels",
-        f"a JPEG file of up to {limits.max_reduced * limits.max_pixels // 10**6}, is reduced",
+        f"a JPEG file of up to {limits.max_reduced_pixels // 10**6}, is reduced",
         f"at most {limits.max_ratio} times its size",
         f"deleted {LIFETIME_S / 60:.0f} minutes after your last click",
         f"{together.disk_bytes // MIB} MiB of disk and {together.memory_bytes // MIB} MiB of memory",

@@ -4,6 +4,7 @@ import logging
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -125,6 +126,7 @@ def _quieten_libraries() -> None:
     for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
     after_import("transformers.utils.logging", _hide_bars)
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # of Pillow: we have limits of our own
 
 
 def _hide_bars() -> None:

@@ -118,9 +118,9 @@ class SeenImage:
     view: Tensor | None = None
 
 
-def view_of(content: bytes, max_pixels: int, view: "EvaluationView", max_reduced: int = 1) -> Tensor | None:
+def view_of(content: bytes, max_pixels: int, view: "EvaluationView") -> Tensor | None:
     """The view of an image file, whatever else is made of it; `None` if it is skipped."""
-    decoded = decode_image(content, max_pixels=max_pixels, enough=_enough(view), max_reduced=max_reduced)
+    decoded = decode_image(content, max_pixels=max_pixels, enough=_enough(view))
     return None if decoded.image is None else view(decoded)
 
 
@@ -129,7 +129,7 @@ def _enough(view: "EvaluationView") -> int:
 
 
 def look_at(
-    content: bytes, max_pixels: int, view: "EvaluationView | None", max_reduced: int = 1
+    content: bytes, max_pixels: int, view: "EvaluationView | None"
 ) -> tuple[Verdict, SeenImage | None]:
     """Decode the bytes of a file once; a JPEG no larger than the view needs.
 
@@ -137,13 +137,12 @@ def look_at(
         content: all bytes of the file.
         max_pixels: largest width times height.
         view: makes the view to keep, if any; without one everything is decoded whole.
-        max_reduced: as `decode_image` has it.
 
     Returns:
         The verdict, and what is kept of the image, `None` exactly when it is skipped.
     """
     enough = None if view is None else _enough(view)
-    decoded = decode_image(content, max_pixels=max_pixels, enough=enough, max_reduced=max_reduced)
+    decoded = decode_image(content, max_pixels=max_pixels, enough=enough)
     image = decoded.image
     if image is None:
         return decoded.verdict, None

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 MAX_PIXELS = 50_000_000
+MAX_REDUCED = 4  # times as many pixels, of a photograph that is never decoded whole
 MIN_SIDE = 8  # the digits data set has 8 x 8 pixels; nobody recognises anything in less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 
@@ -105,7 +106,6 @@ def decode_image(
     *,
     max_pixels: int = MAX_PIXELS,
     enough: int | None = None,
-    max_reduced: int = 1,
 ) -> DecodedImage:
     """Decode one image to 8-bit RGB, or say why not.
 
@@ -116,11 +116,10 @@ def decode_image(
     Args:
         source: bytes of a file, a path, an image of Pillow, or what ``datasets.Image(decode=False)`` yields:
             ``{"bytes": ..., "path": ...}``, where bytes win. `None` is a missing image.
-        max_pixels: largest width times height, checked before decoding.
+        max_pixels: largest width times height, checked before decoding. A JPEG file as phones write it may have
+            `MAX_REDUCED` times as many, and is then decoded at half its width and height, or less.
         enough: of a JPEG file, decode 1/2, 1/4 or 1/8 of its pixels a side where that leaves at least this many. Its
             blocks are then never turned into pixels that nobody looks at: of 12 megapixels a quarter of the time.
-        max_reduced: a JPEG file as phones write it may have this many times `max_pixels`, up to 4, and is then decoded
-            at half its width and height, or less.
 
     Raises:
         TypeError: the source is of another type. Bad data of these types never raises.
@@ -133,17 +132,15 @@ def decode_image(
         if isinstance(source, Image.Image):
             return _decode_opened(source, max_pixels)
         if isinstance(source, bytes):
-            return _decode_stream(io.BytesIO(source), max_pixels, enough, max_reduced)
+            return _decode_stream(io.BytesIO(source), max_pixels, enough)
         if isinstance(source, str | os.PathLike):
-            return _decode_file(source, max_pixels, enough, max_reduced)
+            return _decode_file(source, max_pixels, enough)
     except _RefusedError as refused:
         return DecodedImage(None, Verdict(Status.SKIPPED, str(refused)))
     raise TypeError(f"Expected bytes, a path, an image or {{'bytes', 'path'}}, got {type(source).__name__}.")
 
 
-def _decode_file(
-    path: str | os.PathLike[str], max_pixels: int, enough: int | None, max_reduced: int
-) -> DecodedImage:
+def _decode_file(path: str | os.PathLike[str], max_pixels: int, enough: int | None) -> DecodedImage:
     try:
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
@@ -153,7 +150,7 @@ def _decode_file(
         if found.st_size > 8 * max_pixels:  # 16-bit RGBA without compression; some plug-ins read all at once
             raise _RefusedError(f"file of {found.st_size} bytes exceeds the limit of {8 * max_pixels}")
         with open(path, "rb") as stream:
-            return _decode_stream(stream, max_pixels, enough, max_reduced)
+            return _decode_stream(stream, max_pixels, enough)
     except FileNotFoundError:
         reason = "link to a file that does not exist" if os.path.islink(path) else "no such file"
     except PermissionError:
@@ -163,7 +160,7 @@ def _decode_file(
     raise _RefusedError(reason)
 
 
-def _decode_stream(stream: BinaryIO, max_pixels: int, enough: int | None, max_reduced: int) -> DecodedImage:
+def _decode_stream(stream: BinaryIO, max_pixels: int, enough: int | None) -> DecodedImage:
     head = stream.read(512)
     if not head:
         raise _RefusedError("empty file")
@@ -176,10 +173,8 @@ def _decode_stream(stream: BinaryIO, max_pixels: int, enough: int | None, max_re
     except Exception:  # plug-ins raise a dozen kinds on hostile headers, and their messages may hold paths
         raise _RefusedError(_reason_by_first_bytes(head)) from None
     with image:
-        is_large = max_reduced > 1 and image.width * image.height > max_pixels
-        return _decode_opened(
-            image, max_pixels, enough, max_reduced if is_large and _is_in_one_scan(stream) else 1
-        )
+        is_large = image.width * image.height > max_pixels and _is_in_one_scan(stream)
+        return _decode_opened(image, max_pixels, enough, MAX_REDUCED if is_large else 1)
 
 
 def _reason_by_first_bytes(head: bytes) -> str:

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 
-from promptccd.data.images import MAX_PIXELS
+from promptccd.data.images import MAX_PIXELS, MAX_REDUCED
 from promptccd.errors import DataError
 
 MIB = 2**20
@@ -18,8 +18,8 @@ class IntakeLimits:
         max_files: files to read, system files and folders not counted. More refuse the source.
         max_file_bytes: a larger file is skipped.
         max_total_bytes: bytes of all files after unpacking, counted while they are read. More refuse the source.
-        max_pixels: width times height of an image, checked on its header. A larger image is skipped.
-        max_reduced: a photograph of up to this many times `max_pixels` is reduced instead, see `decode_image`.
+        max_pixels: width times height of an image, checked on its header. A larger image is skipped, or reduced, see
+            `decode_image`.
         max_ratio: how many times its packed size a member of an archive, or the whole, may unpack to. A member
             over it is skipped, an archive over it refused. Content below `SMALL` is never held against it.
     """
@@ -28,7 +28,6 @@ class IntakeLimits:
     max_file_bytes: int = 256 * MIB
     max_total_bytes: int = ANY
     max_pixels: int = MAX_PIXELS
-    max_reduced: int = 1
     max_ratio: int = 200
 
     def __post_init__(self) -> None:
@@ -44,9 +43,13 @@ class IntakeLimits:
             max_file_bytes=20 * MIB,
             max_total_bytes=256 * MIB,
             max_pixels=25_000_000,
-            max_reduced=4,
             max_ratio=100,
         )
+
+    @property
+    def max_reduced_pixels(self) -> int:
+        """Of a photograph that is reduced."""
+        return MAX_REDUCED * self.max_pixels
 
     @property
     def max_entries(self) -> int:

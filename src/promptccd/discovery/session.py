@@ -203,7 +203,7 @@ class DiscoverySession:
 
     @property
     def _looked_at_with(self) -> dict[str, int]:
-        return {"max_pixels": self.limits.max_pixels, "enough": self.view.enough}
+        return {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
 
     def embed(
         self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int = BATCH_SIZE

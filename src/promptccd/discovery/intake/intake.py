@@ -227,7 +227,7 @@ class Intake:
         """
         limits = self._limits
         content = self.read_bytes(file)
-        image = decode_image(content, max_pixels=limits.max_pixels, max_reduced=limits.max_reduced).image
+        image = decode_image(content, max_pixels=limits.max_pixels).image
         if image is None:
             raise _undecodable(file)
         return image
@@ -241,7 +241,7 @@ class Intake:
         kept = self._kept.view(self.original(file).index) if view is self._view else None
         limits = self._limits
         if kept is None:
-            kept = view_of(self.read_bytes(file), limits.max_pixels, view, limits.max_reduced)
+            kept = view_of(self.read_bytes(file), limits.max_pixels, view)
         if kept is None:
             raise _undecodable(file)
         return kept
@@ -265,7 +265,7 @@ class Intake:
 
     def _thumbnail_made(self, file: IntakeFile) -> bytes:
         limits = self._limits
-        _, seen = look_at(self.read_bytes(file), limits.max_pixels, self._view, limits.max_reduced)
+        _, seen = look_at(self.read_bytes(file), limits.max_pixels, self._view)
         if seen is None:
             raise _undecodable(file)
         return seen.thumbnail
@@ -484,7 +484,7 @@ class _Reader:
         try:
             known = None if self.kept.seen is None else self.kept.seen.look(digest)
             limits = self._limits
-            look.set_result(known or look_at(content, limits.max_pixels, self._view, limits.max_reduced))
+            look.set_result(known or look_at(content, limits.max_pixels, self._view))
         except BaseException as error:
             look.set_exception(error)
         return digest
