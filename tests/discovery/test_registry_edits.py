@@ -15,6 +15,7 @@ from promptccd.discovery import discover, edit_registry, registry_in, split_in
 from promptccd.discovery.feature_edits import dissolve_in, move_in
 from promptccd.discovery.project import PROJECT
 from promptccd.discovery.record import load_features
+from promptccd.discovery.workbench import Workbench
 from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
 from promptccd.registry import (
     LONGEST_JOURNAL,
@@ -253,6 +254,26 @@ def test_an_image_of_an_earlier_stage_goes_where_its_own_features_are_nearest(fo
     for key in earlier:
         distances = np.square(features[key].double().numpy() - matrix.astype(np.float64)).sum(1)
         assert registry_in(found).members[key] == ids[int(distances.argmin())]
+
+
+def test_an_image_of_no_category_counts_where_it_is_moved_to_as_it_does_on_the_page(found):
+    first, second, *_ = new_of(found)
+    key = registry_in(found).members_of(first)[0]
+    edit_registry(found, lambda each: move_in(found, each, [key], None))
+    page, before = Workbench(found), registry_in(found).active_prototypes()
+    on_the_page = page.move([key], second).prototypes[second]
+    edit_registry(found, lambda each: move_in(found, each, [key], second))
+    registry = registry_in(found)
+    members = registry.members_of(second)
+    assert key in members
+    after = registry.active_prototypes()
+    moved = after.matrix[after.ids.index(second)]
+    assert not np.allclose(moved, before.matrix[before.ids.index(second)], atol=1e-5)
+    expected = (
+        torch.stack(list(dict(zip(*load_features(found, members), strict=True)).values())).double().mean(0)
+    )
+    np.testing.assert_allclose(moved, expected, atol=1e-6)
+    np.testing.assert_allclose(moved, on_the_page, atol=1e-6)
 
 
 def test_lost_and_damaged_features_are_said_where_nothing_can_be_done_without(found, session, albums, caplog):

@@ -53,10 +53,20 @@ def split_in(
 
 def move_in(folder: Path, registry: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
     """Put images into another category or into none; prototypes follow where features lie beside the registry."""
-    touched = {registry.members.get(each) for each in images} | {to}
-    keys = [key for each in touched if each is not None for key in registry.members_of(each)]
-    found = _assignment(folder, registry, keys)
-    correct(registry, Move(images, to) if found is None else move_images(found, images, to))
+    chosen, homes = dict.fromkeys(images), {registry.members.get(each) for each in images} | {to}
+    touched = [registry.category(each) for each in sorted(each for each in homes if each is not None)]
+    after = {
+        each.id: [key for key in registry.members_of(each.id) if key not in chosen]
+        + list(chosen) * (each.id == to)
+        for each in touched
+        if not each.known and each.born >= registry.stage
+    }
+    kept, features = load_features(folder, [key for keys in after.values() for key in keys])
+    row_of = {key: row for row, key in enumerate(kept)}
+    rows = {each: [row_of[key] for key in keys if key in row_of] for each, keys in after.items()}
+    correct(
+        registry, Move(images, to, {each: _mean(features[found]) for each, found in rows.items() if found})
+    )
 
 
 def dissolve_in(folder: Path, registry: CategoryRegistry, category: int) -> None:
