@@ -22,6 +22,7 @@ export interface Summary {
   revision: string;
   generation: string;
   title: string;
+  can_write: boolean; // whether groups may be written beside the photographs
   photos: number;
   stage: number;
   groups: Group[];
@@ -86,17 +87,26 @@ export type Edit = { do: string } & Record<string, unknown>;
 /** What the server would not do, in its words. */
 export class Refused extends Error {}
 
+/** There is nothing left to ask for. */
+export class Gone extends Refused {}
+
+let base = ""; // of a page of its own; elsewhere the project is at an address of its own
+export const setBase = (place: string): void => void (base = place);
+export const home = (): string => base;
+export const address = (path: string): string => `${base}api/${path}`;
+
 async function asked(path: string, options?: RequestInit): Promise<Response> {
-  const answer = await fetch(path, options);
+  const answer = await fetch(address(path), options);
   if (answer.ok) return answer;
   const text = await answer.text();
+  if (answer.status === 410) throw new Gone(text);
   throw new Refused(answer.status === 409 ? (JSON.parse(text) as { error: string }).error : text);
 }
 
-export const get = async <T>(path: string): Promise<T> => (await asked(`/api/${path}`)).json() as Promise<T>;
+export const get = async <T>(path: string): Promise<T> => (await asked(path)).json() as Promise<T>;
 
 export async function getColumns(): Promise<Columns> {
-  const content = await (await asked("/api/columns")).arrayBuffer();
+  const content = await (await asked("columns")).arrayBuffer();
   const n = content.byteLength / 6;
   return {
     group: new Int32Array(content, 0, n),
@@ -106,14 +116,14 @@ export async function getColumns(): Promise<Columns> {
 }
 
 /** Where every photograph lies on the map: x and y of each in 0..1, or NaN. */
-export const getPlaces = async (): Promise<Float32Array> => new Float32Array(await (await asked("/api/map")).arrayBuffer());
+export const getPlaces = async (): Promise<Float32Array> => new Float32Array(await (await asked("map")).arrayBuffer());
 
 export const post = async (edit: Edit): Promise<Answer> =>
-  (await asked("/api/edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Answer>;
+  (await asked("edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Answer>;
 
 /** Begins an export, or without a kind cancels the one that is written. */
 export const exported = async (kind: string | null, names = false): Promise<Progress | null> =>
-  (await asked("/api/export", { method: "POST", body: JSON.stringify({ kind, names }) })).json() as Promise<Progress | null>;
+  (await asked("export", { method: "POST", body: JSON.stringify({ kind, names }) })).json() as Promise<Progress | null>;
 
 /** Takes small pictures as they come, in the order of the rows; an empty one is of a photograph that has none. */
 export async function getPictures(
@@ -123,7 +133,7 @@ export async function getPictures(
   signal: AbortSignal,
   take: (row: number, content: Blob) => void,
 ): Promise<void> {
-  const answer = await asked(`/api/pictures/${generation}/${side}?rows=${rows.join()}`, { signal });
+  const answer = await asked(`pictures/${generation}/${side}?rows=${rows.join()}`, { signal });
   const reader = answer.body!.getReader();
   let held = new Uint8Array();
   for (let at = 0; at < rows.length; ) {

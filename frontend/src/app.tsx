@@ -1,5 +1,5 @@
 /** The page: what stands above and below, what is shown between, and the keys. */
-import { NOWHERE } from "./api";
+import { home, NOWHERE } from "./api";
 import { Changed } from "./changed";
 import { Desk, Order } from "./desk";
 import { Grid } from "./grid";
@@ -9,12 +9,13 @@ import { PhotoMap } from "./map";
 import { t, Words } from "./texts";
 
 export function App({ desk }: { desk: Desk }) {
-  if (!desk.summary) return <p class="empty">{desk.lost ? t("lost") : t("loading")}</p>;
+  if (!desk.summary || desk.over) return <p class="empty">{desk.lost ? desk.lostText : t("loading")}</p>;
+  const Main = desk.isInside ? "div" : "main"; // of which a page has one
   const inGrid = !["groups", "desk", "map", "changed"].includes(desk.place);
   return (
     <>
       <Bar desk={desk} />
-      <main class={inGrid ? "beside" : ""}>
+      <Main class={`main${inGrid ? " beside" : ""}`}>
         {inGrid && <GroupList desk={desk} />}
         {desk.place === "groups" && <Groups desk={desk} />}
         {desk.place === "desk" && <Quick desk={desk} />}
@@ -27,9 +28,9 @@ export function App({ desk }: { desk: Desk }) {
           </section>
         )}
         <Selection desk={desk} />
-      </main>
+      </Main>
       <p class={`status${desk.lost ? " lost" : ""}`} role="status" aria-label={t("status")}>
-        {desk.lost ? t("lost") : desk.status}
+        {desk.lost ? desk.lostText : desk.status}
       </p>
       <Top desk={desk} />
     </>
@@ -37,13 +38,15 @@ export function App({ desk }: { desk: Desk }) {
 }
 
 function Bar({ desk }: { desk: Desk }) {
-  const { title, photos, undo, redo } = desk.summary!;
+  const { title, photos, undo, redo, can_write } = desk.summary!;
   const unsure = desk.count("unsure");
+  const Header = desk.isInside ? "div" : "header";
+  const Title = desk.isInside ? "h2" : "h1";
   return (
-    <header class={`bar${desk.place === "groups" ? "" : " inside"}`}>
-      <h1 dir="auto">
+    <Header class={`bar${desk.place === "groups" ? "" : " inside"}`}>
+      <Title class="title" dir="auto">
         <a href="#view=groups">{title}</a> <small>{t("photos", { n: photos })}</small>
-      </h1>
+      </Title>
       <input
         type="search"
         class="search"
@@ -68,9 +71,10 @@ function Bar({ desk }: { desk: Desk }) {
       <button disabled={!redo} title={redo ? t("redoWhat", { cause: desk.cause(redo) }) : t("redo")} onClick={() => void desk.back(true)}>
         {t("redo")}
       </button>
-      <button class="wide" onClick={() => desk.open({ kind: "take" })}>{t("takeAway")}</button>
+      {can_write && <button class="wide" onClick={() => desk.open({ kind: "take" })}>{t("takeAway")}</button>}
       <button class="help" aria-label={t("help")} title={`${t("help")} (?)`} onClick={() => desk.open({ kind: "keys" })}>?</button>
-    </header>
+      {desk.isInside && window === top && <a class="button wide" href={home()} target="_blank" rel="noopener">{t("ownWindow")}</a>}
+    </Header>
   );
 }
 

@@ -1,5 +1,5 @@
 /** The state of a window, and everything that can be done to it. */
-import { Answer, Change, Columns, Edit, get, getColumns, Group, NEWEST, NOWHERE, post, Refused, SET, Summary, Told } from "./api";
+import { address, Answer, Change, Columns, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Refused, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
@@ -43,14 +43,21 @@ export class Desk {
   change: Change | null = null;
   status = "";
   lost = false;
+  over = "";
   private found: number[] = [];
   private names = new Map<number, string[]>();
   private counts = { unsure: 0, new: 0, none: 0, all: 0 };
   private settling = 0;
   private lastMove: number | null = null;
   private editing: Promise<unknown> = Promise.resolve();
+  private leaving = new AbortController();
 
-  constructor(private paint: () => void) {}
+  /** Is told whether it stands within another page, what to do once other photographs are there, and what paints it. */
+  constructor(
+    readonly isInside: boolean,
+    private renew: () => void,
+    private paint: () => void,
+  ) {}
 
   changed(): void {
     this.paint();
@@ -59,15 +66,26 @@ export class Desk {
   // What is there
 
   async start(): Promise<void> {
-    window.addEventListener("hashchange", () => void this.read());
+    window.addEventListener("hashchange", () => void this.read(), this.leaving);
     await this.take(await get<Summary>("state"));
     await this.read();
     void this.follow();
   }
 
+  /** Nobody looks at it any more. */
+  leave(): void {
+    this.leaving.abort();
+  }
+
+  lose(error: unknown): void {
+    this.lost = true;
+    if (error instanceof Gone) this.over = error.message;
+    this.changed();
+  }
+
   /** Takes in what other windows and the command line do, as long as somebody looks. */
   private async follow(): Promise<void> {
-    for (;;) {
+    while (!this.leaving.signal.aborted) {
       if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
       try {
         const since = this.summary!.revision;
@@ -79,16 +97,16 @@ export class Desk {
           await this.take(summary);
           this.show();
         }
-      } catch {
-        this.lost = true;
-        this.changed();
+      } catch (error) {
+        this.lose(error);
+        if (this.over) return;
         await new Promise((done) => setTimeout(done, 1000));
       }
     }
   }
 
   private async take(summary: Summary | Answer): Promise<void> {
-    if (this.summary && this.summary.generation !== summary.generation) location.reload();
+    if (this.summary && this.summary.generation !== summary.generation) return this.renew();
     const changed = "changed" in summary && summary.base === this.summary?.revision ? summary.changed : null;
     if (changed) {
       const { group, sure, flags } = this.columns;
@@ -114,7 +132,7 @@ export class Desk {
   }
 
   picture(row: number, side: number): string {
-    return `/api/picture/${this.summary!.generation}/${row}/${side}`;
+    return address(`picture/${this.summary!.generation}/${row}/${side}`);
   }
 
   name(row: number): string {
@@ -159,6 +177,7 @@ export class Desk {
     const words = this.words.toLocaleLowerCase();
     const kept = this.summary!.groups.filter(
       (each) =>
+        (each.size > 0 || Boolean(words)) && // a known one without a photograph here
         each.name.toLocaleLowerCase().includes(words) &&
         (this.filter === "any" || (this.filter === "unnamed" ? !each.named : (each.standing === "new") === (this.filter === "new"))),
     );
@@ -314,9 +333,13 @@ export class Desk {
     this.changed();
   }
 
+  get lostText(): string {
+    return this.over || t(this.isInside ? "lostInside" : "lost");
+  }
+
   /** Says what could not be done. */
   fail(error: unknown): void {
-    this.status = error instanceof Refused ? error.message : t("lost");
+    this.status = error instanceof Refused ? error.message : this.lostText;
     this.changed();
   }
 

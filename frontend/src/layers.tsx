@@ -1,7 +1,7 @@
 /** What lies above the page for a moment: one photograph large, where to move, what to merge, the keys. */
 import { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { About, exported, get, Group, Progress, Why } from "./api";
+import { About, address, exported, get, Group, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
 import { Cover } from "./groups";
 import { percent, t } from "./texts";
@@ -58,7 +58,7 @@ function HelpSheet({ desk }: { desk: Desk }) {
           <h2>{t("about")}</h2>
           {about.model && <p>{t(about.method ? "foundWithMethod" : "foundWith", { model: about.model, method: about.method })}</p>}
           {about.estimate && <p>{t("estimate", { count: about.estimate[0], low: about.estimate[1], high: about.estimate[2] })}</p>}
-          <p>{t("keptIn", { place: about.place })}</p>
+          {about.place && <p>{t("keptIn", { place: about.place })}</p>}
           {about.card && <p><a href={about.card} target="_blank" rel="noopener noreferrer">{t("card")}</a></p>}
         </section>
       )}
@@ -256,7 +256,7 @@ function TakeSheet({ desk }: { desk: Desk }) {
   return (
     <Sheet desk={desk} name="sheet take" label={t("takeAway")}>
       <h2>{t("takeAway")}</h2>
-      <a class="button" href="/api/groups.csv" download>{t("takeTable")}</a>
+      <a class="button" href={address("groups.csv")} download>{t("takeTable")}</a>
       <button disabled={isWriting} onClick={() => void begin("imagefolder")}>{t("takeFolders")}</button>
       <button disabled={isWriting} onClick={() => void begin("dataset")}>{t("takeDataset")}</button>
       <label class="row">

@@ -281,6 +281,7 @@ FORMAT = 1  # of the list of files
 LARGEST_LIST = 4 * 2**30  # bytes, of three million files
 _LONGEST = 4096  # characters of a note
 _MINIATURE = (16, 16, 3)
+_AFTER_LOOK = 64 + len('"}\n')  # a line of what was seen ends with the hash of what it was seen of
 
 
 class SeenFiles:
@@ -388,16 +389,20 @@ class SeenFiles:
 def files_in(project: Path) -> dict[str, str]:
     """Where each content that was read lies, by its hash: the first of several files; for who has only the project.
 
+    That of an archive or a data set lies nowhere: its place is empty.
+
     Raises:
         RunError: a link stands in the way.
     """
-    found: dict[str, str] = {}
+    found, seen = dict[str, str](), dict[str, str]()
     try:
         content = read_file(project / FILES, LARGEST_LIST)
     except FileNotFoundError:
         return found
     for line in io.BytesIO(content):  # of which no second copy is made
-        if line.startswith(b'{"look"'):  # the larger part, of which nothing is needed
+        if line.startswith(b'{"look"'):  # the larger part, of which nothing is needed but whose it is
+            if _DIGEST.fullmatch(digest := line[-_AFTER_LOOK:-3].decode(errors="replace")):
+                seen[digest] = ""
             continue
         try:
             values = json.loads(line)
@@ -406,7 +411,7 @@ def files_in(project: Path) -> dict[str, str]:
             continue  # it is made again by the next discovery
         if isinstance(path, str) and isinstance(digest, str):
             found[path] = digest
-    return {digest: path for path, digest in sorted(found.items(), reverse=True)}
+    return seen | {digest: path for path, digest in sorted(found.items(), reverse=True)}
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

@@ -10,9 +10,13 @@ from PIL import Image
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.project import FILES, PROJECT, RECORD, THUMBS
+from promptccd.discovery.registry_edits import correct
 from promptccd.discovery.workbench import Workbench
 from promptccd.discovery.workbench.photos import CELL_SIDE, LARGE_SIDE, SIDES
 from promptccd.errors import RunError
+from promptccd.registry import Merge
+from tests.discovery.conftest import write_pictures
+from tests.discovery.intake.test_archives import packed
 from tests.photographs import MARKER, jpeg, pixels
 
 
@@ -87,3 +91,39 @@ def test_a_link_in_the_project_is_refused(own: Path) -> None:
         if there:
             aside.rename(place)
     assert len(Workbench(own / "found").photos.keys) == 3
+
+
+def test_photographs_of_an_archive_are_there_as_they_were_kept(tiny_backbone: Path, tmp_path: Path) -> None:
+    content = {f"{row}.jpg": jpeg(pixels(row, 480)) for row in range(3)}
+    (tmp_path / "album.zip").write_bytes(packed(*content.items()))
+    discover(DiscoverySession.open(tiny_backbone), tmp_path / "album.zip", tmp_path / "found")
+    photos = Workbench(tmp_path / "found").photos
+    assert len(photos.keys) == 3
+    for row in range(3):
+        assert max(Image.open(io.BytesIO(photos.picture(row, LARGE_SIDE))).size) == 128  # the file is nowhere
+
+
+@pytest.mark.slow
+def test_images_that_the_model_was_trained_on_are_no_photographs(trained_run: Path, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "album", [0, 1, 2], 8)
+    session = DiscoverySession.open(trained_run / "stage3")
+    discover(session, tmp_path / "album", tmp_path / "found")
+    bench = Workbench(tmp_path / "found")
+    told = bench.summary()
+    assert len(session.registry.images) > len(bench.photos.keys) == told["photos"] == 24
+    assert sum(each["size"] for each in told["groups"]) == 24 - (bench.columns().group < 0).sum()
+    assert len(told["groups"]) >= 5  # known categories without a photograph can be moved to
+    first, second = [each["id"] for each in told["groups"]][:2]
+    told = bench.answer(lambda registry: correct(registry, Merge([first, second])))
+    assert told["undo"]["kind"] == "merge"
+    bench.answer(lambda registry: registry.undo())
+    assert bench.changed()["moved"] == []
+
+
+def test_a_repeated_grouping_can_be_taken_back_on_the_page(tiny_backbone: Path, own: Path) -> None:
+    for count in (1, 3):
+        discover(DiscoverySession.open(tiny_backbone), own / "album", own / "found", num_categories=count)
+    bench = Workbench(own / "found")
+    told = bench.summary()
+    assert (told["undo"]["kind"], told["undo"]["count"], len(told["groups"])) == ("grouping", 3, 3)
+    assert len(bench.answer(lambda registry: registry.undo())["groups"]) == 1

@@ -33,10 +33,12 @@ class Shown:
     """What is shown of a group.
 
     Attributes:
+        size: how many photographs it has here.
         unsure: how many photographs the last grouping was not sure of, and nobody has looked at since.
         cover: rows of the surest.
     """
 
+    size: int
     unsure: int
     cover: list[int]
 
@@ -80,5 +82,5 @@ class Columns:
             rows = np.flatnonzero(self.group == identity)
             unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & PINNED == 0)
             cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
-            self._shown[identity] = Shown(int(unsure.sum()), cover.tolist())
+            self._shown[identity] = Shown(len(rows), int(unsure.sum()), cover.tolist())
         return self._shown[identity]

@@ -66,7 +66,10 @@ class Workbench:
 
     Attributes:
         closing: whether nobody need wait for what is new any more.
+        can_write: whether groups may be written beside the photographs.
     """
+
+    can_write = True
 
     def __init__(self, out: Path):
         self.closing = False
@@ -85,13 +88,14 @@ class Workbench:
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
+        self._images = self.registry.images
         return Photos(self.out, self.registry.images, read_record(self.out)["sources"])
 
     def _load(self) -> None:
         self._stamp, self.journal = self._stamped(), Journal(self._project)
         self._columns = self._means = None
         self._near = [], {}
-        if self.photos.rows.keys() != self.registry.images.keys():
+        if self._images.keys() != self.registry.images.keys():
             self.photos.close()
             self.photos = self._photos()
 
@@ -99,6 +103,11 @@ class Workbench:
         found = [self._project / name for name in (REGISTRY, JOURNAL)]
         stats = [path.stat() if path.exists() else None for path in found]
         return tuple(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
+
+    @property
+    def title(self) -> str:
+        """That of the page."""
+        return self.out.absolute().name
 
     @property
     def registry(self) -> CategoryRegistry:
@@ -171,7 +180,9 @@ class Workbench:
             self._columns = self._means = None
             return None
         change = self._columns.take(
-            self.registry, set[str]().union(*(each.images for each in known)), self.photos.rows
+            self.registry,
+            set[str]().union(*(each.images for each in known)) & self.photos.rows.keys(),
+            self.photos.rows,
         )
         if self._means is not None:
             self._means.take(change)
@@ -236,7 +247,7 @@ class Workbench:
         """Photographs of a category; `None` if none has features."""
         features, row_of = self.features(), self.photos.rows
         members = self.registry.members_of(self.registry.category(category).id)
-        keys = [key for key in members if features.there[row_of[key]]]
+        keys = [key for key in members if key in row_of and features.there[row_of[key]]]
         found = features.matrix[[row_of[key] for key in keys]]
         return assigned(self.registry, keys, found) if keys else None
 
@@ -368,8 +379,8 @@ class Workbench:
             "new": list(change.new),
             "grown": [[each, *sizes] for each, sizes in change.grown.items()],
             "shrunk": [[each, *sizes] for each, sizes in change.shrunk.items()],
-            "moved": sorted(row_of[key] for key in change.moved),
-            "doubted": sorted(row_of[key] for key in change.unsure),
+            "moved": sorted(row_of[key] for key in change.moved if key in row_of),
+            "doubted": sorted(row_of[key] for key in change.unsure if key in row_of),
         }
 
     def _resembling(self) -> dict[int, list[int]]:
@@ -411,7 +422,7 @@ class Workbench:
                 "name": each.name,
                 "named": each.name != default_name(each.id),
                 "standing": self.standing(each),
-                "size": each.size,
+                "size": shown[each.id].size,
                 "unsure": shown[each.id].unsure,
                 "cover": shown[each.id].cover,
                 "near": near.get(each.id, []),
@@ -422,7 +433,8 @@ class Workbench:
         return {
             "revision": revision,
             "generation": self.photos.generation,
-            "title": self.out.absolute().name,
+            "title": self.title,
+            "can_write": self.can_write,
             "photos": len(self.photos.keys),
             "stage": registry.stage,
             "groups": groups,
@@ -444,11 +456,13 @@ def _near(ids: Sequence[int], prototypes: np.ndarray) -> dict[int, list[int]]:
 
 def _told(entry: LogEntry) -> dict[str, Any]:
     """What happened, in values that a window puts into words."""
-    what = entry.what
+    what, images = entry.what, entry.what.get("images") or ()
     name = what.get("name") if isinstance(what.get("name"), str) else None
     return {
         "number": entry.number,
         "kind": entry.kind,
-        "count": len(what.get("images", ()) or ()),
+        "count": images
+        if isinstance(images, int)
+        else len(images),  # a grouping says how many, and not which
         "name": name,
     }

@@ -39,7 +39,8 @@ class Photos:
     def __init__(self, out: Path, keys: Iterable[str], sources: Sequence[str]):
         self._roots = [os.path.realpath(source) for source in sources if os.path.isdir(source)]
         self._paths = files_in(out / PROJECT)
-        self.keys = sorted(keys, key=lambda key: (key not in self._paths, self._paths.get(key, ""), key))
+        # Of images that a model was trained on nothing was seen here.
+        self.keys = sorted(set(keys).intersection(self._paths), key=lambda key: (*self._place(key), key))
         self.names = [self._name(key) for key in self.keys]
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.generation = hashlib.sha256("".join(self.keys).encode()).hexdigest()[:12]
@@ -48,8 +49,13 @@ class Photos:
         self._recent: OrderedDict[str, bytes] = OrderedDict()
         self._guard = Lock()
 
+    def _place(self, key: str) -> tuple[int, str]:
+        """Of a photograph among the others."""
+        path = self._paths[key]
+        return not path, path
+
     def _name(self, key: str) -> str:
-        path = self._paths.get(key, "")
+        path = self._paths[key]
         root = next(
             (root for root in self._roots if path.startswith(f"{root}{os.sep}")), os.path.dirname(path)
         )

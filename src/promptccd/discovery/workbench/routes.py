@@ -3,7 +3,8 @@
 import asyncio
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
@@ -12,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from promptccd.data.limits import MIB
 from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, header
@@ -28,10 +29,12 @@ MOST_AT_ONCE = 64  # pictures in an answer
 WAITS_S, LOOKS_EVERY_S = 20.0, 0.1  # of a window that asks for what is new
 FOREVER = "private, max-age=31536000, immutable"  # its address changes with the photographs
 KINDS = {".html": "text/html", ".js": "text/javascript", ".txt": "text/plain"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; frame-ancestors"
+)
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'",
+    "content-security-policy": f"{POLICY} 'none'",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
@@ -110,10 +113,25 @@ def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -
         token: who has it may look at the photographs and correct their groups.
         cookie: name of the cookie that keeps it.
     """
-    asked = _Answers(bench)
+    written = _Exports(bench)
     routes = [
-        Route("/", asked.bundle),
-        Route("/{name}", asked.bundle, methods=["GET"]),
+        *screens(lambda request: bench),
+        Route("/api/groups.csv", written.table),
+        Route("/api/export", written.export, methods=["GET", "POST"]),
+    ]
+    return Doorkeeper(application(routes), Site.of_machine(), token, cookie)
+
+
+def screens(bench_of: Callable[[Request], Workbench]) -> list[Route]:
+    """What every shell of the page asks for.
+
+    Args:
+        bench_of: the project that a request is about.
+    """
+    asked = _Answers(bench_of)
+    return [
+        Route("/", bundle),
+        Route("/{name}", bundle, methods=["GET"]),
         Route("/api/state", asked.state),
         Route("/api/columns", asked.columns),
         Route("/api/map", asked.map),
@@ -125,13 +143,15 @@ def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -
         Route("/api/why/{row:int}", asked.why),
         Route("/api/picture/{generation}/{row:int}/{side:int}", asked.picture),
         Route("/api/pictures/{generation}/{side:int}", asked.pictures),
-        Route("/api/groups.csv", asked.table),
         Route("/api/edit", asked.edit, methods=["POST"]),
-        Route("/api/export", asked.export, methods=["GET", "POST"]),
     ]
+
+
+def application(routes: Sequence[BaseRoute]) -> Starlette:
+    """What answers by routes; what cannot be done is said in the words of whoever refuses it."""
     app = Starlette(routes=routes, exception_handlers={PromptCCDError: _refused})
     app.router.redirect_slashes = False
-    return Doorkeeper(app, Site.of_machine(), token, cookie)
+    return app
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -143,72 +163,74 @@ def _json(value: Any) -> Response:
     return Response(json.dumps(value), media_type="application/json", headers={"cache-control": "no-store"})
 
 
+async def bundle(request: Request) -> Response:
+    """A file that the page consists of."""
+    name = request.path_params.get("name", "index.html")
+    if name == "favicon.ico":  # which browsers ask for unasked
+        return Response(status_code=204)
+    kind, found = KINDS.get(name[name.rfind(".") :], ""), _bundled()
+    if name not in found or not kind:
+        return Response("There is no such page here.", 404)
+    return Response(found[name], media_type=kind, headers={"cache-control": "no-cache"})
+
+
+@cache
+def _bundled() -> dict[str, bytes]:
+    folder = files("promptccd.discovery.workbench") / "bundle"
+    return {each.name: each.read_bytes() for each in folder.iterdir()}
+
+
 class _Answers:
     """An answer for every route."""
 
-    def __init__(self, bench: Workbench):
-        self._bench, self._take_away = bench, TakeAway(bench)
-        folder = files("promptccd.discovery.workbench") / "bundle"
-        self._bundle = {each.name: each.read_bytes() for each in folder.iterdir()}
-
-    async def bundle(self, request: Request) -> Response:
-        name = request.path_params.get("name", "index.html")
-        if name == "favicon.ico":  # which browsers ask for unasked
-            return Response(status_code=204)
-        kind = KINDS.get(name[name.rfind(".") :], "")
-        if name not in self._bundle or not kind:
-            return Response("There is no such page here.", 404)
-        return Response(self._bundle[name], media_type=kind, headers={"cache-control": "no-cache"})
+    def __init__(self, bench_of: Callable[[Request], Workbench]):
+        self._bench_of = bench_of
 
     async def state(self, request: Request) -> Response:
         """The groups; with ``since`` once they are others than then, or after a while."""
-        since = request.query_params.get("since")
+        since, bench = request.query_params.get("since"), self._bench_of(request)
         for _ in range(round(WAITS_S / LOOKS_EVERY_S)) if since else ():
-            if self._bench.closing or await request.is_disconnected():
+            if bench.closing or await request.is_disconnected():
                 break
-            if await run_in_threadpool(self._bench.refresh) != since:
+            if await run_in_threadpool(bench.refresh) != since:
                 break
             await asyncio.sleep(LOOKS_EVERY_S)
-        return _json(await run_in_threadpool(self._bench.summary))
+        return _json(await run_in_threadpool(bench.summary))
 
     async def columns(self, request: Request) -> Response:
-        found = await run_in_threadpool(self._bench.columns)
+        found = await run_in_threadpool(self._bench_of(request).columns)
         content = found.group.astype("<i4").tobytes() + found.sure.tobytes() + found.flags.tobytes()
         return Response(content, media_type="application/octet-stream", headers={"cache-control": "no-store"})
 
     async def map(self, request: Request) -> Response:
-        places = await run_in_threadpool(self._bench.layout)
+        places = await run_in_threadpool(self._bench_of(request).layout)
         return Response(places.astype("<f4").tobytes(), media_type="application/octet-stream")
 
     async def about(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self._bench.about))
+        return _json(await run_in_threadpool(self._bench_of(request).about))
 
     async def changed(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self._bench.changed))
+        return _json(await run_in_threadpool(self._bench_of(request).changed))
 
     async def names(self, request: Request) -> Response:
         start = _whole(request.query_params.get("from"))
-        return _json(self._bench.photos.names[start : start + 500])
+        return _json(self._bench_of(request).photos.names[start : start + 500])
 
     async def search(self, request: Request) -> Response:
-        return _json(
-            await run_in_threadpool(self._bench.photos.found, request.query_params.get("q", "")[:200])
-        )
+        words, photos = request.query_params.get("q", "")[:200], self._bench_of(request).photos
+        return _json(await run_in_threadpool(photos.found, words))
 
     async def alike(self, request: Request) -> Response:
-        return await self._of_row(request, self._bench.alike)
+        bench = self._bench_of(request)
+        return await _of_row(request, bench, bench.alike)
 
     async def why(self, request: Request) -> Response:
-        return await self._of_row(request, self._bench.why)
-
-    async def _of_row(self, request: Request, tell: Callable[[int], Any]) -> Response:
-        if request.path_params["row"] >= len(self._bench.photos.keys):
-            return Response("There is no such photograph.", 404)
-        return _json(await run_in_threadpool(tell, request.path_params["row"]))
+        bench = self._bench_of(request)
+        return await _of_row(request, bench, bench.why)
 
     async def picture(self, request: Request) -> Response:
         row, side = request.path_params["row"], request.path_params["side"]
-        photos = self._bench.photos
+        photos = self._bench_of(request).photos
         if (
             request.path_params["generation"] != photos.generation
             or row >= len(photos.keys)
@@ -223,7 +245,7 @@ class _Answers:
 
     async def pictures(self, request: Request) -> Response:
         """Small pictures of several photographs, each behind its length, as soon as it is made; none is empty."""
-        photos, side = self._bench.photos, request.path_params["side"]
+        photos, side = self._bench_of(request).photos, request.path_params["side"]
         rows = [_whole(each) for each in request.query_params.get("rows", "").split(",")]
         if (
             request.path_params["generation"] != photos.generation
@@ -235,17 +257,24 @@ class _Answers:
         headers = {"cache-control": "no-store"}
         return StreamingResponse(_packed(photos, rows, side), 200, headers, "application/octet-stream")
 
+    async def edit(self, request: Request) -> Response:
+        asked, bench = await _asked(request), self._bench_of(request)
+        if isinstance(asked, Response):
+            return asked
+        return _json(await run_in_threadpool(bench.answer, act_of(bench, asked)))
+
+
+class _Exports:
+    """Groups that are written beside the photographs, or given as a table."""
+
+    def __init__(self, bench: Workbench):
+        self._bench, self._take_away = bench, TakeAway(bench)
+
     async def table(self, request: Request) -> Response:
         """Every photograph with the group it is in, as a table."""
         content = await run_in_threadpool(_table_of, self._bench)
         headers = {"content-disposition": 'attachment; filename="groups.csv"', "cache-control": "no-store"}
         return Response(content, media_type="text/csv", headers=headers)
-
-    async def edit(self, request: Request) -> Response:
-        asked = await _asked(request)
-        if isinstance(asked, Response):
-            return asked
-        return _json(await run_in_threadpool(self._bench.answer, act_of(self._bench, asked)))
 
     async def export(self, request: Request) -> Response:
         """How far the export is; begins one, or cancels it."""
@@ -258,6 +287,12 @@ class _Answers:
             names = asked.get("names") is True
             await run_in_threadpool(self._take_away.start, str(asked["kind"]), names)
         return _json(self._take_away.told())
+
+
+async def _of_row(request: Request, bench: Workbench, tell: Callable[[int], Any]) -> Response:
+    if request.path_params["row"] >= len(bench.photos.keys):
+        return Response("There is no such photograph.", 404)
+    return _json(await run_in_threadpool(tell, request.path_params["row"]))
 
 
 async def _packed(photos: Photos, rows: list[int], side: int) -> AsyncIterator[bytes]:
