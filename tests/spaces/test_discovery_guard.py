@@ -21,6 +21,7 @@ import pytest
 
 from promptccd.data.limits import MIB, IntakeLimits
 from tests.discovery.app.half_sent import in_background, send_half
+from tests.spaces.conftest import pictures
 from tests.spaces.visitor import Visitor, as_file
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
@@ -29,7 +30,6 @@ from promptccd.discovery.app import Page, PageLimits, Site, build_app
 from promptccd.discovery.app.guard import COOKIE, RequestGuard
 from promptccd.discovery.app.server import PageServer
 from promptccd.discovery.app.store import Patience
-from tests.spaces.test_discovery_server import pictures
 
 REAL = os.environ.get("PROMPTCCD_REAL_TIMES") == "1"  # the figures of the Space: half a minute
 LIMITS = IntakeLimits(

@@ -1,6 +1,7 @@
 """A visitor of a Gradio app without a browser, who may be up to no good: it speaks plain HTTP."""
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,11 @@ class Visitor:
         answer.raise_for_status()
         return [as_file(path) for path in answer.json()]
 
+    def screens(self, images: Sequence[tuple[str, bytes]]) -> str:
+        """Give images and have them grouped; the address of the screens that show them."""
+        assert self.call("read", [self.upload(images), ""]).went_well
+        return address_in(self.call("find_groups", []))
+
     def call(self, name: str, values: Sequence[Any]) -> Answer:
         """Call an end point by name; states are filled in."""
         return self._call(next(each for each in self._functions if each.get("api_name") == name), values)
@@ -103,6 +109,13 @@ class Visitor:
                 if message.get("msg") in ("unexpected_error", "server_stopped"):
                     return Answer(200, error=str(message.get("message")))
         return Answer(200, error="the stream ended without an answer")
+
+
+def address_in(answer: Answer) -> str:
+    """Where the screens are that an answer shows."""
+    found = re.search(r'base=\\"(desk/[\w-]+/)\\"', json.dumps(answer.values))
+    assert found, answer
+    return f"/{found[1]}"
 
 
 def as_file(path: str, **more: Any) -> dict[str, Any]:

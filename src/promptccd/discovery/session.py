@@ -38,7 +38,6 @@ from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
 from promptccd.registry.changes import now
 from promptccd.registry.tables import default_name
-from promptccd.runs.explanation import Explanation, explain_image
 
 logger = logging.getLogger(__name__)
 
@@ -441,24 +440,9 @@ class DiscoverySession:
         intake, file = self.file_of(key)
         return intake.read_bytes(file)
 
-    def thumbnail(self, key: str) -> bytes:
-        """A small JPEG or PNG of an image."""
-        intake, file = self.file_of(key)
-        return intake.thumbnails([file])[key]
-
     def thumbnails(self, keys: Sequence[str]) -> dict[str, bytes]:
         """Those of several of the newest images, by key."""
         return self.current.intake.thumbnails([self.current.files[key] for key in keys])
-
-    def why(self, key: str) -> Explanation:
-        """What the model looked at in an image, the parts it saw, and the prompts that acted.
-
-        Raises:
-            DataError: there is no such image in this session, or there are no categories.
-        """
-        intake, file = self.file_of(key)
-        self.update_model()
-        return explain_image(self.model, self.view, intake.open(file))
 
     def update_model(self) -> None:
         """Let the model assign images to the categories of the registry.

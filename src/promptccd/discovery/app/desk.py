@@ -180,17 +180,6 @@ class Desk:
         options = {**QUIET, **(MODEL if model else {})}
         return trigger(answer, [self.visit_id, *inputs], outputs, js=js, **options)
 
-    def on_select(self, tab: gr.Tab, panel: Panel) -> None:
-        """Show a panel anew whenever its tab is opened; it stays as it is before there is a visit."""
-
-        def answer(visit_id: str) -> Updates:
-            with errors_shown():
-                if not visit_id or self.visits.get(visit_id).busy:
-                    return dict.fromkeys(panel.outputs, gr.skip())  # an empty one would be taken for a value
-            return self.run(visit_id, lambda visit: None, [panel])
-
-        tab.select(answer, self.visit_id, panel.outputs, **QUIET)
-
     def visit(self, visit_id: str) -> Visit:
         """The visitor's visit, if nothing is going on there.
 

@@ -20,13 +20,14 @@ from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.discovery.app.store import Claim, FullError, PageLimits, Quota, Store
 from promptccd.discovery.app.uploads import Uploads
 from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, header
+from promptccd.discovery.workbench.routes import POLICY
 
 BODY_BYTES = MIB  # of a request that is no upload
 COOKIE = "promptccd_visitor"
-PREFIX = "/gradio_api/"
+PREFIX, SCREENS = "/gradio_api/", "/desk/"
 PAGE = (  # what the page loads, and the login where a Space offers one
     "/config", "/static/", "/assets/", "/svelte/", "/favicon.ico", "/theme.css", "/robots.txt", "/manifest.json",
-    "/pwa_icon", "/login/", "/logout",
+    "/pwa_icon", "/login/", "/logout", SCREENS,
 )  # fmt: skip
 API = (
     "queue/", "call/", "run/", "reset", "cancel", "upload", "file=", "info", "openapi.json", "heartbeat/",
@@ -80,7 +81,7 @@ class RequestGuard:
     async def _passed(self, scope: Message, receive: Receive, send: Send) -> None:
         scope["headers"] = self._believed(scope)
         route, is_post = _route(scope), scope["method"] == "POST"
-        owner = self._owner(scope)
+        owner = owner_of(self._store, scope)
         named = parse_qs(scope["query_string"].decode("latin-1")).get("upload_id", [""])[0][:100]
         name = f"{owner} {named}" if named else ""  # nobody follows what somebody else uploads
         if route == f"{PREFIX}upload" and is_post:
@@ -116,7 +117,7 @@ class RequestGuard:
         asked, _, path = _route(scope).partition("file=")
         if asked != PREFIX:
             return None
-        return None if self._has(path, self._owner(scope)) else NO_FILE
+        return None if self._has(path, owner_of(self._store, scope)) else NO_FILE
 
     def _has(self, path: str, owner: str) -> bool:
         shelf = self._store.find(path, owner)
@@ -143,9 +144,6 @@ class RequestGuard:
             elif isinstance(value, list):
                 waiting += value
         return None
-
-    def _owner(self, scope: Message) -> str:
-        return self._store.owner(_cookie(scope))
 
     @contextmanager
     def _counted(self, scope: Message) -> Iterator[None]:
@@ -188,13 +186,15 @@ class RequestGuard:
 
     def _marked(self, scope: Message, send: Send) -> Send:
         """Headers beside every answer; no other origin is ever let in."""
-        frames = " ".join(("'self'", *self._site.frames))
+        frames, route = " ".join(("'self'", *self._site.frames)), _route(scope)
+        policy = (
+            POLICY if route.startswith(SCREENS) else "frame-ancestors"
+        )  # Gradio's own page needs inline scripts
         added = [
-            (b"content-security-policy", f"frame-ancestors {frames}".encode()),
+            (b"content-security-policy", f"{policy} {frames}".encode()),
             (b"referrer-policy", b"same-origin"),
             (b"x-content-type-options", b"nosniff"),
         ]
-        route = _route(scope)
         if route in ("", "/") and not _cookie(scope):
             added.append((b"set-cookie", self._new_cookie().encode()))
         if route.startswith(f"{PREFIX}file="):
@@ -212,6 +212,11 @@ class RequestGuard:
         """A secret of the browser; in a Space the page stands in a frame of the Hub."""
         kind = "SameSite=None; Secure; Partitioned" if self._site.behind_proxy else "SameSite=Lax"
         return f"{COOKIE}={secrets.token_urlsafe(24)}; Path=/; HttpOnly; {kind}"
+
+
+def owner_of(store: Store, scope: Message) -> str:
+    """Whose request it is, by the cookie."""
+    return store.owner(_cookie(scope))
 
 
 def _of_route(scope: Message) -> Refusal | None:

@@ -7,18 +7,10 @@ from typing import Any
 import gradio as gr
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from promptccd.discovery.page import picture_uri
-from promptccd.discovery.session import DiscoverySession
-
 
 def render(template: str, **values: Any) -> str:
     """A part of the page from ``templates/``; every value is escaped, a missing one is an error."""
     return _environment().get_template(template).render(**values)
-
-
-def thumbnail_uri(session: DiscoverySession, key: str) -> str:
-    """A thumbnail of an image as a ``data:`` URI."""
-    return picture_uri(session.thumbnail(key))
 
 
 def percent(share: float) -> str:

@@ -4,26 +4,22 @@ import html
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import gradio as gr
 
 from promptccd.data.limits import IntakeLimits
-from promptccd.discovery.app.desk import QUIET, Desk, Panel, Updates, errors_shown
+from promptccd.discovery.app.desk import QUIET, Desk, Updates, errors_shown
 from promptccd.discovery.app.html import LOOK, render
-from promptccd.discovery.app.panels.changes import ChangesPanel
 from promptccd.discovery.app.panels.example import ExamplePanel
-from promptccd.discovery.app.panels.group import GroupPanel
 from promptccd.discovery.app.panels.groups import GroupsPanel
 from promptccd.discovery.app.panels.images import ImagesPanel
-from promptccd.discovery.app.panels.questions import QuestionsPanel
 from promptccd.discovery.app.panels.take_away import TakeAwayPanel
 from promptccd.discovery.app.server import PageServer, guarded, keep_files_private
 from promptccd.discovery.app.store import PageLimits, Quota, Store
-from promptccd.discovery.app.visits import Visits
+from promptccd.discovery.app.visits import Visits, called, is_remote
 from promptccd.discovery.site import Site
 from promptccd.hub.space import parted
-from promptccd.models.loading import BACKBONES, find_model
+from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.training.objectives import METHODS
 
@@ -59,8 +55,7 @@ class Page:
         Raises:
             OSError: it cannot listen there.
         """
-        visits = self.visits
-        app = guarded(self.blocks, LOOK, site, visits.store, visits.limits, self.limits)
+        app = guarded(self.blocks, LOOK, site, self.visits, self.limits)
         server = PageServer(app, host, port, limits=self.limits)
         server.start()
         return server
@@ -115,20 +110,11 @@ def _blocks(visits: Visits, title: str) -> gr.Blocks:
                 images = ImagesPanel(desk)
             with gr.Tab("Groups", id="groups"):
                 groups = GroupsPanel(desk)
-                group = GroupPanel(desk)
-            with gr.Tab("Questions", id="questions") as questions_tab:
-                questions = QuestionsPanel(desk)
-            with gr.Tab("Changes", id="changes") as changes_tab:
-                changes = ChangesPanel(desk)
             with gr.Tab("Take away", id="take-away"):
                 take_away = TakeAwayPanel(desk)
-        panels: list[Panel] = [groups, group, questions, changes, take_away]
         example.connect(tabs)
-        images.connect(tabs, panels)
-        groups.connect(group)
-        group.connect(groups)
-        questions.connect(questions_tab, [groups, group])
-        changes.connect(changes_tab)
+        images.connect(tabs, [groups, take_away])
+        groups.connect(take_away)
         take_away.connect()
         _end(desk, tabs)
     return app.queue(max_size=MOST_WAITING)
@@ -136,8 +122,7 @@ def _blocks(visits: Visits, title: str) -> gr.Blocks:
 
 def title_html(title: str, place: str, environment: Mapping[str, str] = os.environ) -> str:
     """Title, model and method, with links to paper and cards: of the model, and of the Space that this process is."""
-    name, commit = parted(place)
-    is_local = name in BACKBONES or Path(name).is_dir()
+    (name, commit), shown = parted(place), called(place)
     try:
         _, raw = find_model(name, revision=commit or "main")
     except (OSError, ValueError):  # whoever brings images is told that it cannot be loaded
@@ -146,12 +131,12 @@ def title_html(title: str, place: str, environment: Mapping[str, str] = os.envir
     return render(
         "title.html.jinja",
         title=title,
-        name=Path(name).absolute().name if is_local else name,
+        name=shown,
         commit=(commit or "")[:8],
         is_bare=kind in BACKBONE_TYPES,
         method=METHODS.get(kind) if isinstance(kind, str) else None,
         num_known=len(known) if isinstance(known, list) else 0,
-        card="" if is_local else f"{HUB}/{name}",
+        card=f"{HUB}/{name}" if is_remote(place) else "",
         paper=PAPER,
         readme=f"{HUB}/spaces/{environment['SPACE_ID']}/blob/main/README.md"
         if "SPACE_ID" in environment

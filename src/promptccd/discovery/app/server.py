@@ -16,9 +16,10 @@ import h11
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from promptccd.data.limits import IntakeLimits
-from promptccd.discovery.app.guard import RequestGuard
-from promptccd.discovery.app.store import PageLimits, Patience, Store
+from promptccd.discovery.app.guard import SCREENS, RequestGuard, owner_of
+from promptccd.discovery.app.screens import screens_of
+from promptccd.discovery.app.store import PageLimits, Patience
+from promptccd.discovery.app.visits import Visits
 from promptccd.discovery.site import App, ServingThread, Site, listen
 
 FILES_PER_CONNECTION = 4  # that this process may open
@@ -150,6 +151,7 @@ def _behind(connection: PatientProtocol) -> float:
     return connection.behind
 
 
+SCRIPT = f'<script type="module" src="{SCREENS[1:]}desk.js"></script>'  # of the element that shows groups
 FOLDER = "GRADIO_TEMP_DIR"  # Gradio serves files below it, and nothing else
 
 
@@ -169,8 +171,7 @@ def guarded(
     blocks: gr.Blocks,
     look: Mapping[str, Any],
     site: Site,
-    store: Store,
-    intake: IntakeLimits,
+    visits: Visits,
     limits: PageLimits,
 ) -> App:
     """What answers requests to a page.
@@ -179,26 +180,28 @@ def guarded(
         blocks: the page.
         look: how it looks, as options of Gradio.
         site: whose requests are answered.
-        store: of the files.
-        intake: limits on an upload.
+        visits: everybody who is here; their screens are below `SCREENS`.
         limits: on all requests together.
     """
+    host, store = FastAPI(docs_url=None, redoc_url=None, openapi_url=None), visits.store
+    host.mount(SCREENS.rstrip("/"), screens_of(visits, functools.partial(owner_of, store)))
     blocks.state_session_capacity = limits.pages
     blocks.has_launched = True  # so that Gradio checks where a file lies that it is to serve
     app = gr.mount_gradio_app(
-        FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
+        host,
         blocks,
         path="/",
         run_history=False,
         enable_monitoring=False,
         allowed_paths=[],
-        max_file_size=intake.max_total_bytes,  # a zip may be as large as all files together
+        max_file_size=visits.limits.max_total_bytes,  # a zip may be as large as all files together
         ssr_mode=False,
         show_error=False,
         pwa=False,
+        head=SCRIPT,
         **look,
     )
-    return RequestGuard(app, site, store, intake, limits)
+    return RequestGuard(app, site, store, visits.limits, limits)
 
 
 def forget_page(request: gr.Request) -> Callable[[], None]:

@@ -59,7 +59,7 @@ class PageLimits:
     visits: int = 50
     pages: int = 256
     connections: int = 512
-    per_address: int = 128
+    per_address: int = 256
     untaken_s: float = 600.0
     patience: Patience = Patience()
 

@@ -1,6 +1,8 @@
 """Who is visiting: a private session and folder each, over one model whose weights all of them share."""
 
+import asyncio
 import copy
+import hmac
 import logging
 import os
 import secrets
@@ -12,20 +14,36 @@ from pathlib import Path
 from types import TracebackType
 
 from promptccd.data.image_rows import DatasetSource
-from promptccd.data.limits import IntakeLimits
+from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.app.store import ANYBODY, Claim, FullError, PageLimits, Quota, Shelf, Store
 from promptccd.discovery.categories import registry_of
-from promptccd.discovery.embedding import load_embedder
+from promptccd.discovery.embedding import FeatureCache, load_embedder
+from promptccd.discovery.project import FEATURES, open_project
 from promptccd.discovery.session import DiscoverySession
+from promptccd.discovery.workbench import Workbench
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.hub.space import fetched
+from promptccd.hub.space import fetched, parted
 from promptccd.models import CategoryDiscoveryModel
+from promptccd.models.loading import BACKBONES
 from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 
+_TURNS = 4  # of 40 threads that all visitors share
 _WORKERS = 2  # images of one visitor that are decoded at once; others wait for the same cores
+
+
+def is_remote(place: str) -> bool:
+    """Whether a model is one of the Hub."""
+    name, _ = parted(place)
+    return name not in BACKBONES and not Path(name).is_dir()
+
+
+def called(place: str) -> str:
+    """What people call a model: visitors need not know where it lies."""
+    name, _ = parted(place)
+    return name if is_remote(place) else Path(name).absolute().name
 
 
 @dataclass(frozen=True)
@@ -52,6 +70,7 @@ class SharedModel:
         try:
             folder = fetched(place)
             model, view = load_embedder(folder)
+            model.config.name_or_path = called(place)
             return cls(model.eval(), view, registry_of(model, folder))
         except PromptCCDError as error:  # which may name folders of this machine
             logger.error("No visit can begin: %s", error)
@@ -104,6 +123,8 @@ class VisitLock:
 
 
 COPIES = 2  # of a data set of the Hub: as it is downloaded, and as it is read
+PROJECT_BYTES = 128 * MIB  # of a visit's project, its corrections included
+BYTES_PER_FILE = 32 * 1024  # of an image in it: thumbnail, features, and what is said of it
 UPLOADS_KEPT = 4  # times the limit of one upload: what a visit of several stages may lay down in all
 
 
@@ -120,9 +141,11 @@ class Visit:
         lock: held while the session is read or changed.
         stop: set to leave what takes long.
         busy: whether something is done that takes long.
-        asked: pairs of images that were asked about in this stage.
-        opened: the category that is looked at; none shows all of them.
-        reasons: why an image is where it is, as it was last asked.
+        address: of its screens; random, and known to that person alone.
+        turns: answers of its screens that are made at once.
+        project: what its screens show and correct, as it lies on the disk; none before the first images.
+        bench: the same, for its screens; none before the first groups.
+        came_with: hash of the categories that the model came with.
         seen_at: when they last did something, in seconds of the monotonic clock.
         uploads: what `take` took; deleted with the visit, unless another visit took it, too.
         brought: bytes of all uploads so far.
@@ -138,14 +161,19 @@ class Visit:
     lock: VisitLock = field(default_factory=VisitLock)
     stop: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
-    asked: set[tuple[str, str]] = field(default_factory=set)
-    opened: int | None = None
-    reasons: str = ""
+    address: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_TURNS))
+    project: Shelf | None = None
+    bench: Workbench | None = None
     seen_at: float = field(default_factory=time.monotonic)
     uploads: set[Shelf] = field(default_factory=set)
     brought: int = 0
     prepared: Shelf | None = None
+    came_with: str = field(init=False)
     at_end: list[Callable[[], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.came_with = self.session.registry.state_hash()
 
     def touch(self) -> None:
         """They did something."""
@@ -189,6 +217,27 @@ class Visit:
         except FullError:
             self.session.stages.pop().intake.close()
             raise
+
+    def room(self) -> Path:
+        """The folder of the project, with room for what one more reading and grouping leave there.
+
+        Raises:
+            DataError: it would become too much for one visitor.
+            FullError: there is no room.
+        """
+        if self.project is None:
+            self.project = self.store.shelf(self.owner, most=PROJECT_BYTES)
+            self.session.cache = FeatureCache(open_project(self.project.folder) / FEATURES)
+        self.project.settle()
+        self.project.reserve(BYTES_PER_FILE * self.session.limits.max_files)
+        return self.project.folder
+
+    def take_up(self) -> DiscoverySession:
+        """The session, with the categories as they were corrected on its screens."""
+        if self.bench is not None:
+            self.bench.refresh()
+            self.session.registry = self.bench.registry.copy()
+        return self.session
 
     def prepare(self) -> Shelf:
         """An empty place for files to take, in place of the one before.
@@ -269,12 +318,27 @@ class Visits:
         """
         found = self._open.get(visit_id) if isinstance(visit_id, str) else None
         if found is None or self._is_stale(found):
-            raise VisitOverError(
-                f"This visit is over and its images are deleted, as they are {round(self.lifetime_s / 60)} minutes "
-                "after the last click: give the images again."
-            )
+            raise self._over()
         found.touch()
         return found
+
+    def at(self, address: str, owner: str) -> Visit:
+        """The visit whose screens are at an address. Whoever looks is not asked for a sign of life.
+
+        Raises:
+            VisitOverError: there is none, or it is somebody else's.
+        """
+        for visit in list(self._open.values()):
+            is_it = hmac.compare_digest(visit.address.encode(), address.encode())
+            if is_it and visit.owner in (owner, ANYBODY) and not self._is_stale(visit):
+                return visit
+        raise self._over()
+
+    def _over(self) -> VisitOverError:
+        return VisitOverError(
+            f"This visit is over and its images are deleted, as they are {round(self.lifetime_s / 60)} minutes after "
+            "the last click: give the images again."
+        )
 
     def fetch(self, name: str) -> DatasetSource:
         """A data set of the Hub. It stays on the disk of this machine, so the page fetches only so much.
@@ -299,10 +363,12 @@ class Visits:
             if found is None:
                 return
         found.stop.set()
+        if found.bench is not None:
+            found.bench.closing = True
         found.lock.end()
         found.session.forget()
         found.memory.resize(0)
-        for shelf in [*found.uploads, *filter(None, [found.prepared])]:
+        for shelf in [*found.uploads, *filter(None, [found.prepared, found.project])]:
             self.store.drop(shelf)
         if found.owner != ANYBODY:
             self.store.clear(found.owner)  # what they uploaded and never gave

@@ -121,9 +121,4 @@ def _cards(example: Example, stage: ExampleStage) -> str:
             ("New groups", drawn([group for group in stage.groups if group.standing == "new"])),
             ("Known before", drawn([group for group in stage.groups if group.standing != "new"])),
         ],
-        empty=[],
-        unassigned=[],
-        num_unassigned=0,
-        no_category=None,
-        can_open=False,
     )

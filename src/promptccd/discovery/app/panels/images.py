@@ -22,6 +22,7 @@ from promptccd.discovery.app.desk import (
 )
 from promptccd.discovery.app.guard import COOKIE
 from promptccd.discovery.app.html import render
+from promptccd.discovery.app.screens import group_in, read_into
 from promptccd.discovery.app.server import forget_page
 from promptccd.discovery.app.visits import Visit, VisitOverError, Visits
 from promptccd.errors import DataError
@@ -65,19 +66,17 @@ class ImagesPanel(Panel):
                 max_length=200,
             )
         with gr.Row(elem_classes="pc-actions"):
-            self.check = gr.Button("Check the images", variant="primary", elem_id="pc-check")
+            self.find = gr.Button("Find groups", variant="primary", elem_id="pc-find")
             self.cancel = gr.Button("Cancel", visible=False, elem_id="pc-cancel")
         self.status = gr.HTML(elem_id="pc-status")
         self.report = gr.HTML(elem_id="pc-report")
-        with gr.Row(elem_classes="pc-actions"):
-            self.find = gr.Button("Find groups", variant="primary", visible=False, elem_id="pc-find")
         self.outputs = [self.report, self.find, self.status, self.cancel, self.upload, self.hub_name]
 
     def connect(self, tabs: gr.Tabs, after: Sequence[Panel]) -> None:
         """Wire the buttons; groups are shown in the other panels afterwards."""
         self._tabs, self._after = tabs, after
         desk, shared = self._desk, {"show_progress": "hidden"}
-        reading = self.check.click(
+        reading = self.find.click(
             self._read,
             [desk.visit_id, self.upload, self.hub_name],
             [desk.visit_id, *self.outputs],
@@ -85,20 +84,20 @@ class ImagesPanel(Panel):
             concurrency_limit=2,
             **shared,
         )
-        reading.success(
-            None, js="() => document.querySelector('#pc-report h3')?.focus()", api_visibility="private"
-        )
         outputs = [*self.outputs, tabs, *(each for panel in after for each in panel.outputs)]
-        self.find.click(self._find, desk.visit_id, outputs, api_name="find_groups", **MODEL, **shared)
+        finding = reading.success(
+            self._find, desk.visit_id, outputs, api_name="find_groups", **MODEL, **shared
+        )
+        finding.success(
+            None,
+            js="() => document.querySelector('#pc-desk')?.scrollIntoView()",
+            api_visibility="private",
+        )
         self.cancel.click(self._stop, desk.visit_id, None, queue=False, api_visibility="private", **shared)
 
     def show(self, visit: Visit) -> Updates:
         """The report of the newest images."""
-        if not visit.session.stages:
-            return {self.report: "", self.find: gr.Button(visible=False)}
-        waiting = not has_groups(visit)
-        label = "Find groups" if len(visit.session.stages) == 1 else "Find groups of the next stage"
-        return {self.report: _report(visit), self.find: gr.Button(label, visible=waiting)}
+        return {self.report: _report(visit) if visit.session.stages else ""}
 
     def _read(
         self, visit_id: str, files: list[str] | None, hub_name: str, request: gr.Request
@@ -110,9 +109,8 @@ class ImagesPanel(Panel):
 
         def work(progress: Progress) -> None:
             with visit.lock:
-                visit.session.read(_source(self._desk.visits, visit, files, hub_name), progress)
-                visit.weigh()
-                visit.asked.clear()
+                if files or hub_name or not is_waiting(visit):
+                    read_into(visit, _source(self._desk.visits, visit, files, hub_name), progress)
 
         done = {self.status: "", self.cancel: gr.Button(visible=False)}
         try:
@@ -130,33 +128,27 @@ class ImagesPanel(Panel):
         with errors_shown():
             visit = self._desk.visit(visit_id)
         yield {
-            self.find: gr.Button(visible=False),
             self.cancel: gr.Button(visible=True),
             self.status: _progress(None, "Waiting for the model"),
         }
 
         def work(progress: Progress) -> None:
             with visit.lock:
-                visit.session.embed(progress, batch_size=8)
-                visit.session.group()
-                visit.session.current.intake.drop_views()
-                visit.weigh()
+                group_in(visit, progress)
 
         done = {self.status: "", self.cancel: gr.Button(visible=False)}
         try:
             yield from self._steps(visit, work)
             with errors_shown(), visit.lock:
-                visit.opened = None
-                target = "changes" if len(visit.session.stages) > 1 else "groups"
                 shown = merged(panel.show(visit) for panel in (self, *self._after))
         except StoppedError as stopped:
             gr.Info(str(stopped))
-            yield done | {self.find: gr.Button(visible=True)}
+            yield done
             return
         except gr.Error:
-            yield done | {self.find: gr.Button(visible=True)}
+            yield done
             raise
-        yield done | shown | {self._tabs: gr.Tabs(selected=target)}
+        yield done | shown | {self._tabs: gr.Tabs(selected="groups")}
 
     def _steps(self, visit: Visit, work: Callable[[Progress], None]) -> Iterator[Updates]:
         """Do work that takes long, and show how far it is."""
@@ -173,12 +165,9 @@ class ImagesPanel(Panel):
             self._desk.visits.get(visit_id).stop.set()
 
 
-def has_groups(visit: Visit) -> bool:
-    """Whether the newest images of a visit are grouped."""
-    try:
-        return visit.session.estimate is not None and visit.session.features is not None
-    except DataError:
-        return False
+def is_waiting(visit: Visit) -> bool:
+    """Whether images were read and not grouped, such as when that was cancelled."""
+    return bool(visit.session.stages) and visit.session.current.features is None
 
 
 def _visit(desk: Desk, visit_id: str, request: gr.Request) -> Visit:

@@ -216,7 +216,7 @@ def prepare(visit: Visit, what: Sequence[str], *, file_names: bool = False) -> l
         DataError: they are too much for one visitor.
         FullError: there is no room on the disk of the page.
     """
-    shelf, rows = visit.prepare(), assignment_rows(visit.session, file_names=file_names)
+    shelf, rows = visit.prepare(), assignment_rows(visit.take_up(), file_names=file_names)
     session = rationed(visit.session, shelf)
     files = []
     for name in what:
@@ -234,7 +234,7 @@ def push_groups(visit: Visit, owner: str, name: str, token: str, *, private: boo
         FullError: there is no room for a copy of the images.
         HubError: the Hub refuses, or cannot be reached.
     """
-    rows = assignment_rows(visit.session)
+    rows = assignment_rows(visit.take_up())
     if all(row.category is None for row in rows):
         raise DataError("No image is in a group, so there is nothing to push: take a correction back first.")
     shelf = visit.prepare()

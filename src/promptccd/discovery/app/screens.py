@@ -1,0 +1,178 @@
+"""The screens of a visit, which are those of `open`: its project, at an address that nobody can guess."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+
+from promptccd.data.sources import ImageSource
+from promptccd.data.stage_images import Progress
+from promptccd.discovery.app.store import Shelf
+from promptccd.discovery.app.visits import Visit, VisitOverError, Visits
+from promptccd.discovery.checkpoint import save_progress
+from promptccd.discovery.project import open_project
+from promptccd.discovery.session import DiscoverySession
+from promptccd.discovery.site import App, Message, Receive, Send
+from promptccd.discovery.workbench import Workbench
+from promptccd.discovery.workbench.photos import CELL_SIDE, Photos
+from promptccd.discovery.workbench.routes import application, bundle, screens
+from promptccd.errors import DataError
+from promptccd.registry import CategoryRegistry
+
+ROOM_OF_EDIT = 512 * 1024  # of a line of the journal, or some of the registry
+DECODING = threading.BoundedSemaphore(2)  # photographs of all visitors; each may take 100 MB
+
+
+class VisitPhotos(Photos):
+    """Photographs of a visitor, who may have given an archive or a data set: they come from the session.
+
+    Nothing is kept of the pictures that are made of them, neither in memory nor on the disk.
+
+    Args:
+        out: folder of the project.
+        session: of the visit.
+    """
+
+    def __init__(self, out: Path, session: DiscoverySession):
+        self._session = session
+        held = {key for stage in session.stages for key in stage.files}
+        super().__init__(out, held.intersection(session.registry.images), [])
+
+    def _place(self, key: str) -> tuple[int, str]:
+        intake, file = self._session.file_of(key)
+        return next(
+            n for n, each in enumerate(self._session.stages) if each.intake is intake
+        ), f"{file.index:06d}"
+
+    def _name(self, key: str) -> str:
+        return self._session.file_of(key)[1].name
+
+    def original(self, key: str) -> bytes:
+        """The bytes of what the visitor gave."""
+        return self._session.original(key)
+
+    def _medium(self, key: str) -> bytes | None:
+        return self._made(key, CELL_SIDE) or self._small(key)
+
+    def _made(self, key: str, side: int) -> bytes | None:
+        with DECODING:
+            return super()._made(key, side)
+
+
+class VisitBench(Workbench):
+    """The project of a visit, whose corrections share its room on the disk and wait for what takes long.
+
+    Args:
+        visit: its newest images are grouped.
+        shelf: where the project lies.
+    """
+
+    can_write = False  # what is taken away is downloaded
+
+    def __init__(self, visit: Visit, shelf: Shelf):
+        self._visit, self._shelf = visit, shelf
+        super().__init__(shelf.folder)
+
+    def _photos(self) -> Photos:
+        self._images = self.registry.images
+        return VisitPhotos(self.out, self._visit.session)
+
+    @property
+    def title(self) -> str:
+        """That of the screens."""
+        return "Your images"
+
+    def about(self) -> dict[str, Any]:
+        """What found the groups, and not where they lie."""
+        return {**super().about(), "place": ""}
+
+    def refresh(self) -> str:
+        """Nobody else writes there, and what is being written by a grouping is for the bench after this one."""
+        with self._guard:
+            return self.journal.mark
+
+    def answer(self, act: Callable[[CategoryRegistry], object]) -> dict[str, Any]:
+        """As that of any project.
+
+        Raises:
+            DataError: the images are worked on, or this becomes too much for one visitor.
+            FullError: there is no room on the disk of the page.
+            VisitOverError: the visit is over.
+        """
+        if self._visit.busy:
+            raise DataError("Your images are being worked on: wait until that is done, and correct it then.")
+        with self._visit.lock:
+            self._shelf.reserve(ROOM_OF_EDIT)
+            try:
+                return super().answer(act)
+            finally:
+                self._shelf.settle()
+
+
+def read_into(visit: Visit, source: ImageSource | Sequence[Path], progress: Progress) -> None:
+    """Look at the next images of a visit, whose lock is held.
+
+    Raises:
+        DataError: nothing can be read there, or a limit is exceeded.
+        FullError: there is no room.
+    """
+    project = open_project(visit.room())
+    visit.take_up().read(source, progress, project)
+    visit.weigh()
+
+
+def group_in(visit: Visit, progress: Progress, num_categories: int | None = None) -> None:
+    """Group the newest images of a visit and show them on its screens; its lock is held.
+
+    Raises:
+        DataError: there cannot be so many categories, or corrections contradict them.
+        FullError: there is no room.
+    """
+    folder, session = visit.room(), visit.take_up()
+    session.embed(progress, batch_size=8)
+    session.group(num_categories)
+    session.current.intake.drop_views()
+    visit.weigh()
+    save_progress(session, folder, visit.came_with, "images of a visitor")
+    assert visit.project is not None
+    visit.project.settle()
+    before, visit.bench = visit.bench, VisitBench(visit, visit.project)
+    if before is not None:
+        before.closing = True
+
+
+def screens_of(visits: Visits, owner_of: Callable[[Message], str]) -> App:
+    """What answers the screens of all visits, below their addresses.
+
+    Args:
+        visits: all of them.
+        owner_of: whose request it is, see `promptccd.discovery.app.store.Store.owner`.
+    """
+    shown = application(screens(_bench_of))
+
+    async def of_visit(scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            visit = visits.at(scope["path_params"]["address"], owner_of(scope))
+        except VisitOverError as error:
+            await PlainTextResponse(str(error), 410)(scope, receive, send)
+            return
+        scope["visit"] = visit
+        if b"since=" in scope["query_string"]:  # a window that waits for news, though nobody may be there
+            await shown(scope, receive, send)
+            return
+        visit.touch()
+        async with visit.turns:
+            await shown(scope, receive, send)
+
+    return application([Route("/{name}", bundle), Mount("/{address}", of_visit)])
+
+
+def _bench_of(request: Request) -> Workbench:
+    visit: Visit = request.scope["visit"]
+    if visit.bench is None:
+        raise DataError("Nothing is grouped yet: find groups first.")
+    return visit.bench
