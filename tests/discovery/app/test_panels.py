@@ -171,7 +171,19 @@ def test_a_grouping_that_was_cancelled_goes_on_without_another_upload(
         list(images._read(visit.id, None, "", None))
 
 
-def test_a_page_that_cannot_be_shown_is_not_left_waiting(one_group: Visit, desk: Desk) -> None:
+def test_reading_that_was_cancelled_is_not_gone_on_with(one_group: Visit, desk: Desk) -> None:
+    """The browser asks for groups whenever reading has ended without an error."""
+    with gr.Blocks():
+        images, groups = ImagesPanel(desk), GroupsPanel(desk)
+        images.connect(gr.Tabs(), [groups])
+    bench, before = one_group.bench, one_group.bench.registry.state_hash()
+    assert list(images._find(one_group.id)) == [{images.status: ""}]
+    assert (one_group.bench, bench.registry.state_hash()) == (bench, before)
+
+
+def test_a_page_that_cannot_be_shown_is_not_left_waiting(
+    one_group: Visit, desk: Desk, tmp_path: Path
+) -> None:
     class Broken(Panel):
         outputs = ()
 
@@ -181,6 +193,8 @@ def test_a_page_that_cannot_be_shown_is_not_left_waiting(one_group: Visit, desk:
     with gr.Blocks():
         images = ImagesPanel(desk)
         images.connect(gr.Tabs(), [Broken()])
+    with one_group.lock:
+        read_into(one_group, pictures_in(tmp_path / "more", 3), lambda items, total, label: iter(items))
     steps, last = images._find(one_group.id), {}
     with pytest.raises(gr.Error, match="went wrong"):
         for last in steps:  # noqa: B007 - the newest one is looked at below

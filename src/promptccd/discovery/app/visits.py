@@ -18,8 +18,8 @@ from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.app.store import ANYBODY, Claim, FullError, PageLimits, Quota, Shelf, Store
 from promptccd.discovery.categories import registry_of
-from promptccd.discovery.embedding import FeatureCache, load_embedder
-from promptccd.discovery.project import FEATURES, open_project
+from promptccd.discovery.embedding import load_embedder
+from promptccd.discovery.project import FEATURES, FeatureCache, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.workbench import Workbench
 from promptccd.errors import DataError, PromptCCDError

@@ -127,6 +127,9 @@ class ImagesPanel(Panel):
     def _find(self, visit_id: str) -> Iterator[Updates]:
         with errors_shown():
             visit = self._desk.visit(visit_id)
+        if not is_waiting(visit):  # reading them was cancelled, or they are grouped
+            yield {self.status: ""}
+            return
         yield {
             self.cancel: gr.Button(visible=True),
             self.status: _progress(None, "Waiting for the model"),
