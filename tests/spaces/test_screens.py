@@ -18,7 +18,7 @@ from promptccd.data.limits import MIB
 from promptccd.registry import load_registry
 from tests.discovery.intake.test_archives import packed
 from tests.spaces.conftest import Server, pictures
-from tests.spaces.visitor import Visitor, address_in
+from tests.spaces.visitor import Visitor
 
 N = 9
 ROUTES = [
@@ -317,8 +317,3 @@ def test_images_that_the_model_was_trained_on_are_no_photographs_of_the_visitor(
         visitor.click("pc-forget")
     served.close()
     page.close()
-
-
-def test_an_address_that_the_page_shows_is_that_of_the_screens(visitor: Visitor) -> None:
-    assert visitor.call("read", [visitor.upload(pictures()), ""]).went_well
-    assert visitor.get(address_in(visitor.call("find_groups", []))).status_code == 200

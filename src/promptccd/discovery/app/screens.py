@@ -44,9 +44,8 @@ class VisitPhotos(Photos):
 
     def _place(self, key: str) -> tuple[int, str]:
         intake, file = self._session.file_of(key)
-        return next(
-            n for n, each in enumerate(self._session.stages) if each.intake is intake
-        ), f"{file.index:06d}"
+        stage = [each.intake for each in self._session.stages].index(intake)
+        return stage, f"{file.index:06d}"
 
     def _name(self, key: str) -> str:
         return self._session.file_of(key)[1].name
@@ -120,7 +119,7 @@ def read_into(visit: Visit, source: ImageSource | Sequence[Path], progress: Prog
         DataError: nothing can be read there, or a limit is exceeded.
         FullError: there is no room.
     """
-    project = open_project(visit.room())
+    project = open_project(visit.room().folder)
     visit.take_up().read(source, progress, project)
     visit.weigh()
 
@@ -132,15 +131,14 @@ def group_in(visit: Visit, progress: Progress, num_categories: int | None = None
         DataError: there cannot be so many categories, or corrections contradict them.
         FullError: there is no room.
     """
-    folder, session = visit.room(), visit.take_up()
+    shelf, session = visit.room(), visit.take_up()
     session.embed(progress, batch_size=8)
     session.group(num_categories)
     session.current.intake.drop_views()
     visit.weigh()
-    save_progress(session, folder, visit.came_with, "images of a visitor")
-    assert visit.project is not None
-    visit.project.settle()
-    before, visit.bench = visit.bench, VisitBench(visit, visit.project)
+    save_progress(session, shelf.folder, visit.came_with, "images of a visitor")
+    shelf.settle()
+    before, visit.bench = visit.bench, VisitBench(visit, shelf)
     if before is not None:
         before.closing = True
 

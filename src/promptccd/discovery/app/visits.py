@@ -218,8 +218,8 @@ class Visit:
             self.session.stages.pop().intake.close()
             raise
 
-    def room(self) -> Path:
-        """The folder of the project, with room for what one more reading and grouping leave there.
+    def room(self) -> Shelf:
+        """That of the project, with room for what one more reading and grouping leave there.
 
         Raises:
             DataError: it would become too much for one visitor.
@@ -230,7 +230,7 @@ class Visit:
             self.session.cache = FeatureCache(open_project(self.project.folder) / FEATURES)
         self.project.settle()
         self.project.reserve(BYTES_PER_FILE * self.session.limits.max_files)
-        return self.project.folder
+        return self.project
 
     def take_up(self) -> DiscoverySession:
         """The session, with the categories as they were corrected on its screens."""
