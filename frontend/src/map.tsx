@@ -80,9 +80,10 @@ export function PhotoMap({ desk }: { desk: Desk }) {
     void getPlaces().then(setPlaces);
     let before = 0; // a panel that opens beside the map leaves every photograph where it is
     const watcher = new ResizeObserver(() => {
+      if (!canvas.current) return; // it has just left
       if (!before) whole();
       before = 1;
-      setSize({ width: canvas.current!.clientWidth, height: canvas.current!.clientHeight });
+      setSize({ width: canvas.current.clientWidth, height: canvas.current.clientHeight });
     });
     watcher.observe(canvas.current!);
     return () => watcher.disconnect();
