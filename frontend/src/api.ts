@@ -84,6 +84,13 @@ export const NOWHERE = -1;
 
 export type Edit = { do: string } & Record<string, unknown>;
 
+/** Whether two photographs are of one group, that of the second. */
+export interface Question {
+  first: number;
+  second: number;
+  group: number;
+}
+
 /** What the server would not do, in its words. */
 export class Refused extends Error {}
 
@@ -104,6 +111,9 @@ async function asked(path: string, options?: RequestInit): Promise<Response> {
 }
 
 export const get = async <T>(path: string): Promise<T> => (await asked(path)).json() as Promise<T>;
+
+/** The best ones, without those that were asked: rows of both photographs, as in `3-17`. */
+export const getQuestions = (asked: string[]): Promise<Question[]> => get(`questions?skip=${asked.join()}`);
 
 export async function getColumns(): Promise<Columns> {
   const content = await (await asked("columns")).arrayBuffer();

@@ -6,12 +6,13 @@ import { Grid } from "./grid";
 import { Choice, Cover, GroupList, Groups, Name } from "./groups";
 import { Actions, Photo, showWhy, Top, useWhy } from "./layers";
 import { PhotoMap } from "./map";
+import { Same } from "./same";
 import { t, Words } from "./texts";
 
 export function App({ desk }: { desk: Desk }) {
   if (!desk.summary || desk.over) return <p class="empty">{desk.lost ? desk.lostText : t("loading")}</p>;
   const Main = desk.isInside ? "div" : "main"; // of which a page has one
-  const inGrid = !["groups", "desk", "map", "changed"].includes(desk.place);
+  const inGrid = desk.isGrid;
   return (
     <>
       <Bar desk={desk} />
@@ -19,6 +20,7 @@ export function App({ desk }: { desk: Desk }) {
         {inGrid && <GroupList desk={desk} />}
         {desk.place === "groups" && <Groups desk={desk} />}
         {desk.place === "desk" && <Quick desk={desk} />}
+        {desk.place === "same" && <Same desk={desk} />}
         {desk.place === "map" && <PhotoMap desk={desk} />}
         {desk.place === "changed" && <Changed desk={desk} />}
         {inGrid && (
@@ -142,7 +144,7 @@ function mergeChosen(desk: Desk): void {
 
 /** One photograph after another, least sure first; a key says where it belongs. */
 function Quick({ desk }: { desk: Desk }) {
-  const row = desk.shown.find((each, index) => index >= desk.focus && desk.isUnsure(each));
+  const row = desk.next;
   const why = useWhy(row ?? 0, desk.summary!.revision);
   if (row === undefined) return <p class="empty">{t("deskDone")}</p>;
   const offered = (why?.others ?? []).flatMap(({ id }) => desk.byId.get(id) ?? []).slice(0, 9);
@@ -184,6 +186,7 @@ function Quick({ desk }: { desk: Desk }) {
           <button onClick={() => void desk.gather([row])}><kbd>N</kbd> {t("newGroup")}</button>
           <button onClick={() => void desk.move([row], null)}><kbd>0</kbd> {t("noGroup")}</button>
           <button onClick={skip}><kbd>S</kbd> {t("skip")}</button>
+          <button onClick={() => desk.go("same")}>{t("sameOrDifferent")}</button>
         </p>
         <small>{t("deskKeys")}</small>
       </div>

@@ -1,9 +1,9 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, Change, Columns, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Refused, SET, Summary, Told } from "./api";
+import { address, Answer, Change, Columns, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "map" | "changed" | "moved" | "doubted";
+export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted";
 export type Order = "typical" | "unsure" | "file";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
@@ -298,12 +298,23 @@ export class Desk {
     this.changed();
   }
 
+  /** Whether photographs stand beside each other. */
+  get isGrid(): boolean {
+    return !["groups", "desk", "same", "map", "changed"].includes(this.place);
+  }
+
+  /** The photograph that is sorted now. */
+  get next(): number | undefined {
+    return this.shown.find((row, index) => index >= this.focus && this.isUnsure(row));
+  }
+
   /** What an action is about: the selection, or the photograph that is looked at. */
   get rows(): number[] {
     const top = this.top;
     if (top?.kind === "large") return [this.shown[top.index]];
     if (this.selected.size) return [...this.selected];
-    return this.place !== "groups" && this.place !== "map" && this.shown.length ? [this.shown[this.focus]] : [];
+    const row = this.place === "desk" ? this.next : this.isGrid ? this.shown[this.focus] : undefined;
+    return row === undefined ? [] : [row];
   }
 
   // Layers
@@ -384,6 +395,14 @@ export class Desk {
     if (!placed.length || !(await this.edit({ do: "confirm", rows: placed, generation: this.summary!.generation }))) return;
     this.selected.clear();
     this.say("confirmed", { n: placed.length });
+  }
+
+  /** Says whether two photographs are of one group: the first comes to the second, or away from it. */
+  async answer({ first, second, group }: Question, same: boolean): Promise<boolean> {
+    const name = this.groupName(group);
+    if (!(await this.edit({ do: "answer", rows: [first, second], generation: this.summary!.generation, same }))) return false;
+    this.say(same ? "answeredSame" : "answeredDifferent", { name });
+    return true;
   }
 
   /** Gives a group a name; one that another group has asks whether the two are one. */

@@ -69,6 +69,11 @@ def desk(page: Page) -> None:
     page.locator(".answers .offer").first.wait_for()
 
 
+def same(page: Page) -> None:
+    page.evaluate("location.hash = 'view=same'")
+    page.locator(".pair img").nth(1).wait_for()
+
+
 def plane(page: Page) -> None:
     page.evaluate("location.hash = 'view=map'")
     page.locator(".plane .empty").wait_for(state="detached", timeout=60_000)
@@ -85,7 +90,7 @@ def take_away(page: Page) -> None:
 
 
 SCREENS: list[Callable[[Page], None]] = [
-    groups, naming, merge, keys, one_group, selected, move, large, why, desk, plane, changed, take_away,
+    groups, naming, merge, keys, one_group, selected, move, large, why, desk, same, plane, changed, take_away,
 ]  # fmt: skip
 
 

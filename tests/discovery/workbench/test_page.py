@@ -199,6 +199,39 @@ def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
     assert person.actions == len(doubtful)
 
 
+def test_same_or_different_is_one_key_each(person: Person, project: Path) -> None:
+    person.go("view=desk")
+    person.page.get_by_role("button", name="Same or different?").click()
+    shown = person.page.locator(".pair img")
+    asked, answered = set[str](), [True, False, True, False]
+    for same in answered:
+        shown.first.wait_for()
+        pair = " and ".join(str(each.get_attribute("alt")) for each in shown.all())
+        assert pair not in asked
+        asked.add(pair)
+        person.press("y" if same else "x")
+        person.said("The same: it is in" if same else "Different: it is not in")
+        person.page.wait_for_timeout(300)
+    assert person.actions == len(answered)
+    assert len(registry_in(project).log) == 1 + len(answered)  # what grouped them is the first
+    person.press("s", "Control+z")
+    person.said("Taken back")
+    assert len(registry_in(project).log) == len(answered)
+
+
+@pytest.mark.parametrize("where", ["changed", "same", "map", "groups"])
+def test_a_key_for_photographs_does_nothing_where_none_is_looked_at(
+    person: Person, project: Path, where: str
+) -> None:
+    before = registry_in(project).state_hash()
+    person.go(f"view={where}")
+    person.page.wait_for_timeout(800)
+    person.press("Delete", "g", "b", "m")
+    person.page.wait_for_timeout(300)
+    assert registry_in(project).state_hash() == before
+    assert not person.page.locator("dialog[open]").count()
+
+
 def test_all_are_selected_and_a_new_group_is_made(person: Person, project: Path) -> None:
     person.go("view=all")
     person.page.locator(".cell").first.focus()

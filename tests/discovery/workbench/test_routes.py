@@ -349,6 +349,38 @@ def test_the_page_asks_nobody_else_and_runs_no_inline_script(reader: Window) -> 
     assert hosts <= {"www.w3.org"}, hosts  # the names of XML, which nothing is fetched from
 
 
+def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, project: Path) -> None:
+    state, group = window.get("state"), columns_of(window)[0]
+    asked = window.get("questions")
+    assert 0 < len(asked) <= 10
+    assert all(group[each["second"]] == each["group"] and each["first"] != each["second"] for each in asked)
+    first, *rest = asked
+    left = window.get(f"questions?skip={first['first']}-{first['second']}")
+    assert first["first"] not in {each["first"] for each in left}
+    answer = {"do": "answer", "generation": state["generation"]}
+    for each, same in zip(asked, [True, False] * 5, strict=False):
+        assert window.do(**answer, rows=[each["first"], each["second"]], same=same)[0] == 200
+        now = columns_of(window)[0]
+        assert (now[each["first"]] == each["group"]) == same
+    settled = {each["first"] for each in asked}
+    assert settled.isdisjoint(each["first"] for each in window.get("questions"))
+    registry = registry_in(project)
+    keys, constraints = window.page.bench.photos.keys, registry.constraints()
+    assert all(keys[row] in constraints.keys for row in settled)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"rows": [1]}, {"rows": [1, 2, 3]}, {"same": None}, {"same": 1}, {"rows": [2, 2]}]
+)
+def test_an_answer_is_about_two_photographs(window: Window, asked: dict[str, Any]) -> None:
+    generation, home = window.get("state")["generation"], columns_of(window)[0]
+    apart = [0, int(np.flatnonzero(home != home[0])[0])]
+    edit = {"do": "answer", "generation": generation, "rows": apart, "same": False} | asked
+    status, told = window.do(**edit)
+    assert (status, told.get("error", "")[:8]) == (409, "Expected")
+    assert window.ask(f"/api/questions?skip=1-{N}")[0] == 404
+
+
 def test_looking_and_sorting_wait_for_torch_alone(project: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom promptccd.discovery.workbench import OpenPage, Workbench\n"

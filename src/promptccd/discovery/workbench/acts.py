@@ -6,7 +6,7 @@ from typing import Any
 from promptccd.discovery.registry_edits import correct
 from promptccd.discovery.workbench.corrections import GoneError, Workbench
 from promptccd.errors import RegistryError
-from promptccd.registry import CategoryRegistry, Confirm, Merge, Rename
+from promptccd.registry import CategoryRegistry, Confirm, Edit, Merge, Rename
 
 
 def act_of(bench: Workbench, asked: Mapping[str, Any]) -> Callable[[CategoryRegistry], object]:
@@ -27,6 +27,13 @@ def _images(bench: Workbench, asked: Mapping[str, Any]) -> list[str]:
     if not isinstance(rows, list) or not all(type(row) is int for row in rows):
         raise RegistryError("Expected rows, a list of numbers of photographs.")
     return bench.keys_of(rows, str(asked.get("generation")))
+
+
+def _answer(bench: Workbench, asked: Mapping[str, Any]) -> Edit:
+    images, is_same = _images(bench, asked), asked.get("same")
+    if len(set(images)) != 2 or not isinstance(is_same, bool):
+        raise RegistryError("Expected two rows, and same to be true or false.")
+    return bench.answer_question(images[0], images[1], is_same)
 
 
 def _number(asked: Mapping[str, Any], name: str) -> int:
@@ -76,6 +83,7 @@ ACTS: dict[str, Act] = {
     ),
     "gather": lambda bench, registry, asked: correct(registry, bench.gather(_images(bench, asked), _text(asked))),
     "confirm": lambda bench, registry, asked: correct(registry, Confirm(_images(bench, asked))),
+    "answer": lambda bench, registry, asked: correct(registry, _answer(bench, asked)),
     "split": lambda bench, registry, asked: correct(registry, bench.split(_number(asked, "group"))),
     "dissolve": lambda bench, registry, asked: correct(registry, bench.dissolve(_number(asked, "group"))),
     "undo": lambda bench, registry, asked: _back(registry, asked, forward=False),

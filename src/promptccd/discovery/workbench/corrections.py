@@ -17,7 +17,7 @@ from promptccd.discovery.feature_edits import assigned, dissolve_category, split
 from promptccd.discovery.project import PROJECT, open_project
 from promptccd.discovery.record import load_before, read_record
 from promptccd.discovery.registry_edits import OTHERS_TAKE_S
-from promptccd.discovery.workbench.columns import PINNED, Change, Columns
+from promptccd.discovery.workbench.columns import NOWHERE, PINNED, Change, Columns
 from promptccd.discovery.workbench.layout import keep_layout, kept_layout, lay_out
 from promptccd.discovery.workbench.likeness import Features, Means, likest
 from promptccd.discovery.workbench.photos import Photos
@@ -28,7 +28,9 @@ from promptccd.registry import (
     JOURNAL,
     LONGEST_JOURNAL,
     REGISTRY,
+    Answer,
     CategoryRegistry,
+    Confirm,
     Edit,
     Gather,
     Journal,
@@ -42,6 +44,7 @@ from promptccd.registry.tables import Category, Patch, default_name
 from promptccd.storage import lock_folder
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
+MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
 NEAR = 6  # other groups that one resembles
 QUIET_S = 3.0  # nobody corrects anything: the moment to write the registry whole
 LONGEST_WHILE_BUSY = 10 * LONGEST_JOURNAL  # lines
@@ -285,6 +288,19 @@ class Workbench:
             )
         return Gather(images, mean, self._means_after(images, None), name)
 
+    def answer_question(self, first: str, second: str, is_same: bool) -> Edit:
+        """Put a photograph where another one is, or see to it that it is not there.
+
+        Raises:
+            RegistryError: the second is in no category any more.
+        """
+        home, other = (self.registry.members.get(each) for each in (first, second))
+        if other is None:
+            raise RegistryError("The photograph it is compared with is in no group any more: skip this one.")
+        if is_same:
+            return Confirm([first]) if home == other else self.move([first], other)
+        return self.move([first], None) if home == other else Answer(first, second, same=False)
+
     def split(self, category: int) -> Edit:
         """Cut a category in two where its features suggest it.
 
@@ -339,6 +355,41 @@ class Workbench:
                 {"id": found.ids[each], "like": round(float(likeness[each]), 3)} for each in order
             ]
         return told
+
+    def questions(self, skipped: Sequence[tuple[int, int]] = ()) -> list[dict[str, int]]:
+        """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
+
+        Asked about are the least sure ones that nobody has put anywhere, each beside a typical one of a group.
+
+        Args:
+            skipped: rows of pairs that are not asked about again.
+
+        Returns:
+            Rows ``first`` and ``second``, and the ``group`` of the second.
+        """
+        from promptccd.discovery.grouping import (
+            pair_questions,
+        )  # takes a second, which the first pictures need not wait
+
+        keys, features = self.photos.keys, self.features()
+        with self._guard:
+            registry, columns = self.registry.copy(), self.columns()
+            open_rows = np.flatnonzero((columns.group != NOWHERE) & (columns.flags & PINNED == 0))
+            covers = [row for each in registry.active for row in columns.shown(each.id).cover]
+            unsure = open_rows[np.argsort(columns.sure[open_rows], kind="stable")[:MOST_ASKED_OF]]
+        rows = [row for row in sorted({*unsure.tolist(), *covers}) if features.there[row]]
+        if len(registry.active) < 2 or not rows:
+            return []
+        found = assigned(registry, [keys[row] for row in rows], features.matrix[rows])
+        asked = [(keys[first], keys[second]) for first, second in skipped]
+        return [
+            {
+                "first": self.photos.rows[each.first],
+                "second": self.photos.rows[each.second],
+                "group": each.second_category,
+            }
+            for each in pair_questions(found, asked, constraints=registry.constraints())
+        ]
 
     def layout(self) -> np.ndarray:
         """Where every photograph lies on the map ``(N, 2)`` float32; not a number where it has no features."""

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -26,6 +27,7 @@ from promptccd.experiments.pages import csv_text
 
 BODY_BYTES = 4 * MIB  # of a correction: 400,000 rows
 MOST_AT_ONCE = 64  # pictures in an answer
+PAIR, MOST_SKIPPED = re.compile(r"(\d{1,9})-(\d{1,9})"), 500  # questions
 WAITS_S, LOOKS_EVERY_S = 20.0, 0.1  # of a window that asks for what is new
 FOREVER = "private, max-age=31536000, immutable"  # its address changes with the photographs
 KINDS = {".html": "text/html", ".js": "text/javascript", ".txt": "text/plain"}
@@ -141,6 +143,7 @@ def screens(bench_of: Callable[[Request], Workbench]) -> list[Route]:
         Route("/api/search", asked.search),
         Route("/api/alike/{row:int}", asked.alike),
         Route("/api/why/{row:int}", asked.why),
+        Route("/api/questions", asked.questions),
         Route("/api/picture/{generation}/{row:int}/{side:int}", asked.picture),
         Route("/api/pictures/{generation}/{side:int}", asked.pictures),
         Route("/api/edit", asked.edit, methods=["POST"]),
@@ -227,6 +230,14 @@ class _Answers:
     async def why(self, request: Request) -> Response:
         bench = self._bench_of(request)
         return await _of_row(request, bench, bench.why)
+
+    async def questions(self, request: Request) -> Response:
+        """Whether which photographs are of one group; not those of ``skip``, pairs of rows such as ``3-17,5-9``."""
+        bench, pairs = self._bench_of(request), PAIR.findall(request.query_params.get("skip", ""))
+        skipped = [(int(first), int(second)) for first, second in pairs[-MOST_SKIPPED:]]
+        if any(max(each) >= len(bench.photos.keys) for each in skipped):
+            return Response("There are no such photographs.", 404)
+        return _json(await run_in_threadpool(bench.questions, skipped))
 
     async def picture(self, request: Request) -> Response:
         row, side = request.path_params["row"], request.path_params["side"]
