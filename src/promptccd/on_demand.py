@@ -1,6 +1,7 @@
 """Imports that wait until they are wanted: torch and transformers take seconds, and ``--help`` needs neither.
 
-A package whose names wait lists them as imports under ``if TYPE_CHECKING``, where type checkers read them too.
+A package whose names wait lists them as imports under ``if TYPE_CHECKING``, where type checkers read them too: ``as``
+their own names, by which those know what the package offers. The same list is its ``__all__``.
 """
 
 import ast
@@ -30,6 +31,8 @@ class _Package(ModuleType):
     """A package whose names wait."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return sorted(self._homes())
         if not name.startswith("_"):  # as what the import system asks for
             if (home := self._homes().get(name)) is not None:
                 value = vars(self)[name] = getattr(import_module(home), name)

@@ -5,35 +5,23 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.discovery.adapt import adapt
-    from promptccd.discovery.checkpoint import save_checkpoint
-    from promptccd.discovery.discover import DiscoveryResult, discover
-    from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows, assignments_csv
-    from promptccd.discovery.feature_edits import dissolve_category, move_images, split_category, split_in
-    from promptccd.discovery.options import AdaptationOptions
-    from promptccd.discovery.project import FeatureCache
-    from promptccd.discovery.registry_edits import edit_registry, registry_in
-    from promptccd.discovery.session import DiscoverySession, SessionStage
-
-__all__ = [
-    "EXPORTS",
-    "AdaptationOptions",
-    "AssignmentRow",
-    "DiscoveryResult",
-    "DiscoverySession",
-    "FeatureCache",
-    "SessionStage",
-    "adapt",
-    "assignment_rows",
-    "assignments_csv",
-    "discover",
-    "dissolve_category",
-    "edit_registry",
-    "move_images",
-    "registry_in",
-    "save_checkpoint",
-    "split_category",
-    "split_in",
-]
+    from promptccd.discovery.adapt import adapt as adapt
+    from promptccd.discovery.checkpoint import save_checkpoint as save_checkpoint
+    from promptccd.discovery.discover import DiscoveryResult as DiscoveryResult
+    from promptccd.discovery.discover import discover as discover
+    from promptccd.discovery.exports import EXPORTS as EXPORTS
+    from promptccd.discovery.exports import AssignmentRow as AssignmentRow
+    from promptccd.discovery.exports import assignment_rows as assignment_rows
+    from promptccd.discovery.exports import assignments_csv as assignments_csv
+    from promptccd.discovery.feature_edits import dissolve_category as dissolve_category
+    from promptccd.discovery.feature_edits import move_images as move_images
+    from promptccd.discovery.feature_edits import split_category as split_category
+    from promptccd.discovery.feature_edits import split_in as split_in
+    from promptccd.discovery.options import AdaptationOptions as AdaptationOptions
+    from promptccd.discovery.project import FeatureCache as FeatureCache
+    from promptccd.discovery.registry_edits import edit_registry as edit_registry
+    from promptccd.discovery.registry_edits import registry_in as registry_in
+    from promptccd.discovery.session import DiscoverySession as DiscoverySession
+    from promptccd.discovery.session import SessionStage as SessionStage
 
 give_names_on_demand(__name__)

@@ -5,73 +5,36 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.evaluation.accuracy import (
-        ClusteringAccuracy,
-        clustering_accuracy,
-        separate_clustering_accuracy,
-    )
-    from promptccd.evaluation.audit import (
-        AuditedRow,
-        Interval,
-        SplitCounts,
-        Verdict,
-        audit_average,
-        audit_row,
-        audit_rows,
-        declared_split,
-        implied_old_share,
-    )
-    from promptccd.evaluation.category_counts import estimate_by_accuracy
-    from promptccd.evaluation.continual import (
-        ContinualAccuracy,
-        ContinualScore,
-        Discovery,
-        ForgettingScore,
-        StageScore,
-        continual_accuracy,
-        discover_categories,
-        final_discovery,
-        labelled_categories,
-        max_forgetting,
-        mean_discovery,
-        score_part_routing,
-    )
-    from promptccd.evaluation.protocol_terms import PROTOCOLS, ProtocolOptions
-    from promptccd.evaluation.protocols import SessionScore, session_accuracy
-    from promptccd.evaluation.published import PublishedRow, published_rows
-
-__all__ = [
-    "PROTOCOLS",
-    "AuditedRow",
-    "ClusteringAccuracy",
-    "ContinualAccuracy",
-    "ContinualScore",
-    "Discovery",
-    "ForgettingScore",
-    "Interval",
-    "ProtocolOptions",
-    "PublishedRow",
-    "SessionScore",
-    "SplitCounts",
-    "StageScore",
-    "Verdict",
-    "audit_average",
-    "audit_row",
-    "audit_rows",
-    "clustering_accuracy",
-    "continual_accuracy",
-    "declared_split",
-    "discover_categories",
-    "estimate_by_accuracy",
-    "final_discovery",
-    "implied_old_share",
-    "labelled_categories",
-    "max_forgetting",
-    "mean_discovery",
-    "published_rows",
-    "score_part_routing",
-    "separate_clustering_accuracy",
-    "session_accuracy",
-]
+    from promptccd.evaluation.accuracy import ClusteringAccuracy as ClusteringAccuracy
+    from promptccd.evaluation.accuracy import clustering_accuracy as clustering_accuracy
+    from promptccd.evaluation.accuracy import separate_clustering_accuracy as separate_clustering_accuracy
+    from promptccd.evaluation.audit import AuditedRow as AuditedRow
+    from promptccd.evaluation.audit import Interval as Interval
+    from promptccd.evaluation.audit import SplitCounts as SplitCounts
+    from promptccd.evaluation.audit import Verdict as Verdict
+    from promptccd.evaluation.audit import audit_average as audit_average
+    from promptccd.evaluation.audit import audit_row as audit_row
+    from promptccd.evaluation.audit import audit_rows as audit_rows
+    from promptccd.evaluation.audit import declared_split as declared_split
+    from promptccd.evaluation.audit import implied_old_share as implied_old_share
+    from promptccd.evaluation.category_counts import estimate_by_accuracy as estimate_by_accuracy
+    from promptccd.evaluation.continual import ContinualAccuracy as ContinualAccuracy
+    from promptccd.evaluation.continual import ContinualScore as ContinualScore
+    from promptccd.evaluation.continual import Discovery as Discovery
+    from promptccd.evaluation.continual import ForgettingScore as ForgettingScore
+    from promptccd.evaluation.continual import StageScore as StageScore
+    from promptccd.evaluation.continual import continual_accuracy as continual_accuracy
+    from promptccd.evaluation.continual import discover_categories as discover_categories
+    from promptccd.evaluation.continual import final_discovery as final_discovery
+    from promptccd.evaluation.continual import labelled_categories as labelled_categories
+    from promptccd.evaluation.continual import max_forgetting as max_forgetting
+    from promptccd.evaluation.continual import mean_discovery as mean_discovery
+    from promptccd.evaluation.continual import score_part_routing as score_part_routing
+    from promptccd.evaluation.protocol_terms import PROTOCOLS as PROTOCOLS
+    from promptccd.evaluation.protocol_terms import ProtocolOptions as ProtocolOptions
+    from promptccd.evaluation.protocols import SessionScore as SessionScore
+    from promptccd.evaluation.protocols import session_accuracy as session_accuracy
+    from promptccd.evaluation.published import PublishedRow as PublishedRow
+    from promptccd.evaluation.published import published_rows as published_rows
 
 give_names_on_demand(__name__)

@@ -5,51 +5,34 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.experiments.comparison import (
-        BACKBONES,
-        GridFigure,
-        average_records,
-        with_own_answers,
-        write_comparison,
-    )
-    from promptccd.experiments.map_figure import StageMaps, stage_maps
-    from promptccd.experiments.measures import Spread, StageCost, count_range, stage_costs
-    from promptccd.experiments.pages import csv_text, render_page, safe_cell, write_report_files
-    from promptccd.experiments.paper_tables import TablePlan, layout, remarks, table_records, write_table_page
-    from promptccd.experiments.run_report import ReportOptions, write_report, write_run_comparison
-    from promptccd.experiments.sweep import SweepResult, run_sweep
-    from promptccd.experiments.sweep_cells import ProtocolScoring, SweepCell, grid_keys, plan_cells
-
-__all__ = [
-    "BACKBONES",
-    "GridFigure",
-    "ProtocolScoring",
-    "ReportOptions",
-    "Spread",
-    "StageCost",
-    "StageMaps",
-    "SweepCell",
-    "SweepResult",
-    "TablePlan",
-    "average_records",
-    "count_range",
-    "csv_text",
-    "grid_keys",
-    "layout",
-    "plan_cells",
-    "remarks",
-    "render_page",
-    "run_sweep",
-    "safe_cell",
-    "stage_costs",
-    "stage_maps",
-    "table_records",
-    "with_own_answers",
-    "write_comparison",
-    "write_report",
-    "write_report_files",
-    "write_run_comparison",
-    "write_table_page",
-]
+    from promptccd.experiments.comparison import BACKBONES as BACKBONES
+    from promptccd.experiments.comparison import GridFigure as GridFigure
+    from promptccd.experiments.comparison import average_records as average_records
+    from promptccd.experiments.comparison import with_own_answers as with_own_answers
+    from promptccd.experiments.comparison import write_comparison as write_comparison
+    from promptccd.experiments.map_figure import StageMaps as StageMaps
+    from promptccd.experiments.map_figure import stage_maps as stage_maps
+    from promptccd.experiments.measures import Spread as Spread
+    from promptccd.experiments.measures import StageCost as StageCost
+    from promptccd.experiments.measures import count_range as count_range
+    from promptccd.experiments.measures import stage_costs as stage_costs
+    from promptccd.experiments.pages import csv_text as csv_text
+    from promptccd.experiments.pages import render_page as render_page
+    from promptccd.experiments.pages import safe_cell as safe_cell
+    from promptccd.experiments.pages import write_report_files as write_report_files
+    from promptccd.experiments.paper_tables import TablePlan as TablePlan
+    from promptccd.experiments.paper_tables import layout as layout
+    from promptccd.experiments.paper_tables import remarks as remarks
+    from promptccd.experiments.paper_tables import table_records as table_records
+    from promptccd.experiments.paper_tables import write_table_page as write_table_page
+    from promptccd.experiments.run_report import ReportOptions as ReportOptions
+    from promptccd.experiments.run_report import write_report as write_report
+    from promptccd.experiments.run_report import write_run_comparison as write_run_comparison
+    from promptccd.experiments.sweep import SweepResult as SweepResult
+    from promptccd.experiments.sweep import run_sweep as run_sweep
+    from promptccd.experiments.sweep_cells import ProtocolScoring as ProtocolScoring
+    from promptccd.experiments.sweep_cells import SweepCell as SweepCell
+    from promptccd.experiments.sweep_cells import grid_keys as grid_keys
+    from promptccd.experiments.sweep_cells import plan_cells as plan_cells
 
 give_names_on_demand(__name__)

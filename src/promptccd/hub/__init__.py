@@ -5,24 +5,16 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.hub.commits import PushedRepository
-    from promptccd.hub.push import push_run, push_stage, pusher
-    from promptccd.hub.space import PushedSpace, push_space
-    from promptccd.hub.stage_datasets import publish_groups, publish_stages
-    from promptccd.hub.verify import Check, fetch_stages, verify
-
-__all__ = [
-    "Check",
-    "PushedRepository",
-    "PushedSpace",
-    "fetch_stages",
-    "publish_groups",
-    "publish_stages",
-    "push_run",
-    "push_space",
-    "push_stage",
-    "pusher",
-    "verify",
-]
+    from promptccd.hub.commits import PushedRepository as PushedRepository
+    from promptccd.hub.push import push_run as push_run
+    from promptccd.hub.push import push_stage as push_stage
+    from promptccd.hub.push import pusher as pusher
+    from promptccd.hub.space import PushedSpace as PushedSpace
+    from promptccd.hub.space import push_space as push_space
+    from promptccd.hub.stage_datasets import publish_groups as publish_groups
+    from promptccd.hub.stage_datasets import publish_stages as publish_stages
+    from promptccd.hub.verify import Check as Check
+    from promptccd.hub.verify import fetch_stages as fetch_stages
+    from promptccd.hub.verify import verify as verify
 
 give_names_on_demand(__name__)

@@ -3,56 +3,28 @@
 Nothing here knows images or models: keys of images, groups of them and prototypes come in; categories come out.
 """
 
-from promptccd.registry.changes import GROUPING, LogEntry, StageChange
-from promptccd.registry.edits import (
-    Answer,
-    Confirm,
-    Edit,
-    Gather,
-    Merge,
-    Move,
-    NotACategory,
-    Rename,
-    Split,
-)
-from promptccd.registry.files import (
-    JOURNAL,
-    LONGEST_JOURNAL,
-    PROTOTYPES,
-    REGISTRY,
-    Journal,
-    has_registry,
-    load_registry,
-    save_registry,
-)
-from promptccd.registry.matching import StageGroups
-from promptccd.registry.registry import ActivePrototypes, CategoryRegistry
-from promptccd.registry.tables import Category, CategoryState
-
-__all__ = [
-    "GROUPING",
-    "JOURNAL",
-    "LONGEST_JOURNAL",
-    "PROTOTYPES",
-    "REGISTRY",
-    "ActivePrototypes",
-    "Answer",
-    "Category",
-    "CategoryRegistry",
-    "CategoryState",
-    "Confirm",
-    "Edit",
-    "Gather",
-    "Journal",
-    "LogEntry",
-    "Merge",
-    "Move",
-    "NotACategory",
-    "Rename",
-    "Split",
-    "StageChange",
-    "StageGroups",
-    "has_registry",
-    "load_registry",
-    "save_registry",
-]
+from promptccd.registry.changes import GROUPING as GROUPING
+from promptccd.registry.changes import LogEntry as LogEntry
+from promptccd.registry.changes import StageChange as StageChange
+from promptccd.registry.edits import Answer as Answer
+from promptccd.registry.edits import Confirm as Confirm
+from promptccd.registry.edits import Edit as Edit
+from promptccd.registry.edits import Gather as Gather
+from promptccd.registry.edits import Merge as Merge
+from promptccd.registry.edits import Move as Move
+from promptccd.registry.edits import NotACategory as NotACategory
+from promptccd.registry.edits import Rename as Rename
+from promptccd.registry.edits import Split as Split
+from promptccd.registry.files import JOURNAL as JOURNAL
+from promptccd.registry.files import LONGEST_JOURNAL as LONGEST_JOURNAL
+from promptccd.registry.files import PROTOTYPES as PROTOTYPES
+from promptccd.registry.files import REGISTRY as REGISTRY
+from promptccd.registry.files import Journal as Journal
+from promptccd.registry.files import has_registry as has_registry
+from promptccd.registry.files import load_registry as load_registry
+from promptccd.registry.files import save_registry as save_registry
+from promptccd.registry.matching import StageGroups as StageGroups
+from promptccd.registry.registry import ActivePrototypes as ActivePrototypes
+from promptccd.registry.registry import CategoryRegistry as CategoryRegistry
+from promptccd.registry.tables import Category as Category
+from promptccd.registry.tables import CategoryState as CategoryState
