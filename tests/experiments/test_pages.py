@@ -18,13 +18,13 @@ from promptccd.experiments.charts import TOP, bar_chart, heat_map, line_chart, n
 from promptccd.experiments.comparison import stage_records
 from promptccd.experiments.measures import (
     ABSENT,
-    KnownAndNovel,
     Spread,
     block_accuracies,
     category_sizes,
     confusion,
     count_text,
     forgetting,
+    known_and_novel,
     signed,
 )
 from tests.browsing import Visit
@@ -132,12 +132,12 @@ def test_measures_agree_with_the_accuracy() -> None:
         true = generator.integers(0, 5, size=30)
         found = np.where(generator.random(30) < 0.5, true, generator.integers(0, 1 + trial % 9, size=30))
         accuracy = clustering_accuracy(true, found, range(2))
-        counts = KnownAndNovel.count(true, found, 2)
-        assert sum(counts.to_dict().values()) == 30
-        right = counts.known_right + counts.novel_right
+        counts = known_and_novel(true, found, 2)
+        assert sum(counts.values()) == 30
+        right = counts["known_right"] + counts["novel_right"]
         assert 100 * right / 30 == pytest.approx(accuracy.all)
         if (true < 2).any():
-            assert 100 * counts.known_right / (true < 2).sum() == pytest.approx(accuracy.old)
+            assert 100 * counts["known_right"] / (true < 2).sum() == pytest.approx(accuracy.old)
         parts = block_accuracies(true, found, blocks)
         assert sum(images * value for images, value in parts if images) / 30 == pytest.approx(accuracy.all)
         sizes = category_sizes(true, found)
@@ -150,13 +150,13 @@ def test_measures_agree_with_the_accuracy() -> None:
 def test_known_and_novel_by_hand() -> None:
     true = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3])
     found = np.array([0, 0, 1, 2, 1, 1, 1, 2, 2, 2, 0, 3, 3, 2])
-    assert KnownAndNovel.count(true, found, num_known=2).to_dict() == {
+    assert known_and_novel(true, found, num_known=2) == {
         "known_right": 5, "known_as_other_known": 1, "known_as_novel": 1,
         "novel_right": 5, "novel_as_other_novel": 1, "novel_as_known": 1,
     }  # fmt: skip
     true = np.repeat([0, 1, 2], [14, 8, 2])
     found = np.repeat([0, 1, 3, 0], [10, 4, 8, 2])  # group 1 and category 2 share no image
-    assert KnownAndNovel.count(true, found, num_known=2).to_dict() == {
+    assert known_and_novel(true, found, num_known=2) == {
         "known_right": 18, "known_as_other_known": 4, "known_as_novel": 0,
         "novel_right": 0, "novel_as_other_novel": 0, "novel_as_known": 2,
     }  # fmt: skip

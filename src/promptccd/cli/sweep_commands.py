@@ -11,6 +11,7 @@ from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
+from promptccd.evaluation.accuracy import PARTS
 from promptccd.experiments.table_parts import paper_tables
 from promptccd.storage import make_inside, write_file
 from promptccd.training.recipe import field_types, recipe_folder, require_known, section_types
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
     from promptccd.experiments import Spread, SweepCell, SweepResult
     from promptccd.experiments.paper_tables import Grid, TablePlan
-
-PARTS = ("all", "old", "new")
 
 
 def sweep_text(result: "SweepResult") -> str:

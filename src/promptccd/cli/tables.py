@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from promptccd import experiments
+from promptccd.evaluation.accuracy import PARTS
 
 if TYPE_CHECKING:
     from promptccd.data import StageCount
@@ -56,7 +57,7 @@ def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
     counts = {len(each) for each in scores.values()}
     runs, upto = max(counts), "up to " if len(counts) > 1 else ""
     rows = [
-        [name, *(_spread([score.average[part] for score in each]) for part in ("all", "old", "new"))]
+        [name, *(_spread([score.average[part] for score in each]) for part in PARTS)]
         for name, each in scores.items()
     ]
     several = f", mean ± std of {upto}{runs} runs" if runs > 1 else ""

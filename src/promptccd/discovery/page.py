@@ -1,6 +1,5 @@
 """``discovery.html``: the groups, the map, the files with their reasons, and what changed, in one file."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,8 @@ from promptccd.discovery.exports import AssignmentRow, shown_name
 from promptccd.discovery.groups import GroupView, group_views
 from promptccd.discovery.session import DiscoverySession
 from promptccd.experiments import render_page, stage_maps
-from promptccd.experiments.charts import FEWEST_ON_MAP, NUM_STYLES
+from promptccd.experiments.category_cards import picture_uri
+from promptccd.experiments.charts import FEWEST_ON_MAP, style_of
 from promptccd.storage import write_file
 
 MAX_BYTES = 12_000_000  # of all pictures of a page
@@ -80,7 +80,7 @@ def write_page(
         groups=shown,
         empty=[group for group in groups if not group.size],
         dots=dots,
-        legend=[(group, *_style(group.id)) for group in groups if group.size],
+        legend=[(group, *style_of(group.id)) for group in groups if group.size],
         map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot.y for dot in dots), default=0.0) + MAP_MARGIN),
         change=_change_in_words(session),
         unsure=[row for row in rows if row.confidence is not None and row.confidence < 0.5][:MAX_LISTED],
@@ -113,38 +113,22 @@ class _Pictures:
         return Picture(key, shown_name(file, self._file_names), picture_uri(content))
 
 
-def picture_uri(content: bytes) -> str:
-    """A thumbnail as a ``data:`` URI; empty for no bytes."""
-    if not content:
-        return ""
-    kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-
-
 def _dots(session: DiscoverySession, groups: Sequence[GroupView], file_names: bool) -> list[MapDot]:
     """The newest images on a map, in units of the drawing; none where there are too few to lay out."""
     found = session.assignment()
     if len(found.keys) < FEWEST_ON_MAP:
         return []
     maps = stage_maps([found.features.numpy()], seed=session.seed)
-    places = (maps.layouts[0] - maps.layouts[0].min(axis=0)) * _scale(maps.layouts[0]) + MAP_MARGIN
+    layout = maps.layouts[0]
+    scale = MAP_SIDE / max(float(np.ptp(layout, axis=0).max()), 1e-12)  # the map fits into a square
+    places = (layout - layout.min(axis=0)) * scale + MAP_MARGIN
     by_id: Mapping[int, GroupView] = {group.id: group for group in groups}
     dots = []
     for row, (x, y) in zip(maps.rows.tolist(), np.round(places, 1).tolist(), strict=True):
         group = by_id[int(found.category_ids[row])]
         name = shown_name(session.file_of(found.keys[row])[1], file_names)
-        dots.append(MapDot(x, y, *_style(group.id), group.standing == "new", f"{name}: {group.title}"))
+        dots.append(MapDot(x, y, *style_of(group.id), group.standing == "new", f"{name}: {group.title}"))
     return dots
-
-
-def _scale(layout: np.ndarray) -> float:
-    """Units of the drawing per unit of the map: the map fits into a square."""
-    return MAP_SIDE / max(float(np.ptp(layout, axis=0).max()), 1e-12)
-
-
-def _style(identity: int) -> tuple[int, int]:
-    """Colour and mark: 64 categories in a row differ in one of them, the first eight in both."""
-    return identity % NUM_STYLES, (identity + identity // NUM_STYLES) % NUM_STYLES
 
 
 def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -23,6 +23,9 @@ class ClusteringAccuracy(NamedTuple):
     new: float
 
 
+PARTS = ClusteringAccuracy._fields
+
+
 def clustering_accuracy(y_true: ArrayLike, y_pred: ArrayLike, old_classes: Iterable) -> ClusteringAccuracy:
     """Share of images whose cluster is matched to their category, under the best one-to-one matching.
 

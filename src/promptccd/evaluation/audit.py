@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, Protocol
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS, cut_sizes
 from promptccd.errors import DataError
-from promptccd.evaluation.accuracy import ClusteringAccuracy
+from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.published import PublishedRow
 
 
@@ -107,7 +107,6 @@ DECLARED_SPLITS: Mapping[tuple[str, str], tuple[SplitCounts, ...]] = {
 
 
 Outcome = Literal["consistent", "impossible", "undecided"]
-PARTS = ClusteringAccuracy._fields
 WIDEST = 0.05  # an interval wider than this fits almost any split: Old and New are less than 0.4 points apart
 _SLACK = 1e-9  # of sums of decimal fractions in binary
 

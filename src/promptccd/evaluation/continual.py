@@ -13,9 +13,7 @@ from promptccd.clustering import CountEstimate, SemiSupervisedKMeans
 from promptccd.clustering.semi_supervised_kmeans import nearest_centres
 from promptccd.data.randomness import seed_of
 from promptccd.errors import DataError
-from promptccd.evaluation.accuracy import ClusteringAccuracy, clustering_accuracy
-
-_PARTS = ClusteringAccuracy._fields
+from promptccd.evaluation.accuracy import PARTS, clustering_accuracy
 
 # For stage t, its features (stages 0 to t) and the ids settled so far: how many categories there are.
 CountOf = Callable[[int, Sequence[Tensor], Sequence[np.ndarray]], CountEstimate]
@@ -82,7 +80,7 @@ class ContinualScore:
     def average(self) -> dict[str, float]:
         """Mean of All, Old and New over the stages that have such images."""
         averages = {}
-        for part in _PARTS:
+        for part in PARTS:
             values = [getattr(score, part) for score in self.stages if not math.isnan(getattr(score, part))]
             averages[part] = sum(values) / len(values) if values else math.nan
         return averages
@@ -92,7 +90,7 @@ class ContinualScore:
         """Further figures per stage in percent, by name: of a method's own classifier; some protocols have others."""
         if self.native is None:
             return {}
-        return {f"native_{part}": [getattr(row, part) for row in self.native.stages] for part in _PARTS}
+        return {f"native_{part}": [getattr(row, part) for row in self.native.stages] for part in PARTS}
 
     @property
     def native(self) -> "ContinualScore | None":
@@ -125,7 +123,7 @@ class ContinualScore:
         for place, row in enumerate(self.stages):
             if row.stage < first:
                 continue
-            values = {name: getattr(row, name) for name in (*_PARTS, "num_categories", "num_images")}
+            values = {name: getattr(row, name) for name in (*PARTS, "num_categories", "num_images")}
             if row.count_range is not None:
                 values |= dict(zip(("count_low", "count_high"), row.count_range, strict=True))
             values |= {name: column[place] for name, column in self.columns.items() if place < len(column)}

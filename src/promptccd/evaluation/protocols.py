@@ -18,6 +18,7 @@ from promptccd.data.randomness import seed_of
 from promptccd.data.stage_images import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.accuracy import (
+    PARTS,
     ClusteringAccuracy,
     clustering_accuracy,
     separate_clustering_accuracy,
@@ -55,10 +56,7 @@ class SessionScore(ContinualScore):
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
         """The accuracies under separate assignments; what a classifier answers has these alone."""
-        found = {
-            f"{part}_v1": [getattr(each, part) for each in self.separate]
-            for part in ClusteringAccuracy._fields
-        }
+        found = {f"{part}_v1": [getattr(each, part) for each in self.separate] for part in PARTS}
         return {**found, **{f"{name}_v1": values for name, values in super().columns.items()}}
 
     @classmethod
@@ -66,7 +64,7 @@ class SessionScore(ContinualScore):
         """What `to_dict` wrote."""
         columns = [
             [math.nan if value is None else value for value in values["columns"][f"{part}_v1"]]
-            for part in ClusteringAccuracy._fields
+            for part in PARTS
         ]
         separate = [ClusteringAccuracy(*row) for row in zip(*columns, strict=True)]
         return cls(values["protocol"], stage_scores(values["stages"]), separate)

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from promptccd.evaluation.accuracy import ClusteringAccuracy
+from promptccd.evaluation.accuracy import PARTS
 
-_PARTS = ClusteringAccuracy._fields
 # Of one printed number several tables repeat the average; the first of them is named.
 _MAIN_TABLES = ("main_result_avg", "main_result_avg_ssb")
 
@@ -103,7 +102,7 @@ def published_results(benchmark: str | None, variant: str) -> dict[str, float] |
     """The paper's average cACC in percent, All, Old and New, with DINOv2 and the number of categories given."""
     for row in published_rows(benchmark, variant) if benchmark else []:
         if row.stage is None and row.table in _MAIN_TABLES:
-            return {part: getattr(row, part) for part in _PARTS}
+            return {part: getattr(row, part) for part in PARTS}
     return None
 
 
@@ -114,7 +113,7 @@ def _all_rows() -> tuple[PublishedRow, ...]:
 
 
 def _row(cells: dict[str, str]) -> PublishedRow:
-    deviations = [float(cells[f"std_{part}"]) for part in _PARTS if cells[f"std_{part}"]]
+    deviations = [float(cells[f"std_{part}"]) for part in PARTS if cells[f"std_{part}"]]
     return PublishedRow(
         benchmark=cells["benchmark"],
         method=cells["method"],

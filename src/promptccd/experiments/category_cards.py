@@ -38,8 +38,15 @@ def thumbnail(image: Image.Image) -> Thumbnail:
         copy.save(stream, "PNG", optimize=True)
     else:
         copy.save(stream, "JPEG", quality=72, optimize=True)
-    kind = "png" if is_small else "jpeg"
-    return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}", is_small)
+    return Thumbnail(picture_uri(stream.getvalue()), is_small)
+
+
+def picture_uri(content: bytes) -> str:
+    """A PNG or JPEG as a ``data:`` URI; empty for no bytes."""
+    if not content:
+        return ""
+    kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 MAX_CARDS = 60

@@ -281,6 +281,11 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def style_of(category: int) -> tuple[int, int]:
+    """Colour and mark: 64 categories in a row differ in one of them, the first eight in both."""
+    return category % NUM_STYLES, (category + category // NUM_STYLES) % NUM_STYLES
+
+
 def _scales(x_range: tuple[float, float], y_range: tuple[float, float]) -> tuple[Scale, Scale]:
     """Functions from values to places; a range without extent lies in the middle."""
 

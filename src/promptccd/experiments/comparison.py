@@ -9,13 +9,13 @@ from typing import Any
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS
 from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, audit_rows, published_rows
+from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.experiments.measures import ABSENT, Spread, StageCost, count_range, count_text, signed
 from promptccd.experiments.pages import Record, render_page, write_report_files
 from promptccd.training.recipe import Recipe
 
-PARTS = ("all", "old", "new")
 Scores = Mapping[str, Sequence[ContinualScore]]
 Costs = Mapping[str, Sequence[Sequence[StageCost]]]
 

@@ -13,7 +13,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.experiments.charts import NUM_STYLES
+from promptccd.experiments.charts import style_of
 
 PERPLEXITY = 30.0
 NEIGHBOURS = 5  # a new point starts amid so many placed ones
@@ -257,8 +257,12 @@ def map_figure(
     scale = 0.0 if not extent.any() else scale
     layouts = [np.round((layout - low) * scale + MARGIN, 1) for layout in maps.layouts]
     known = set(true[stage_of == 0].tolist())
-    found_entries = {int(item): _entry(found_names[int(item)], int(item)) for item in np.unique(found)}
-    true_entries = {int(item): _entry(true_names[int(item)], int(item)) for item in np.unique(true)}
+    found_entries = {
+        int(item): MapEntry(found_names[int(item)], *style_of(int(item))) for item in np.unique(found)
+    }
+    true_entries = {
+        int(item): MapEntry(true_names[int(item)], *style_of(int(item))) for item in np.unique(true)
+    }
     points = []
     for row in range(len(maps.rows)):
         stage, group, category = int(stage_of[row]), int(found[row]), int(true[row])
@@ -280,11 +284,6 @@ def map_figure(
         [_note(stage, layout, maps.moved[stage]) for stage, layout in enumerate(maps.layouts)],
         maps.method, maps.moved,
     )  # fmt: skip
-
-
-def _entry(name: str, item: int) -> MapEntry:
-    """64 categories in a row differ in colour or mark, and the first eight in both."""
-    return MapEntry(name, item % NUM_STYLES, (item + item // NUM_STYLES) % NUM_STYLES)
 
 
 def _note(stage: int, layout: np.ndarray, moved: float | None) -> str:

@@ -3,65 +3,50 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from promptccd.errors import MismatchError, RunError
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
-from promptccd.evaluation.accuracy import matched_categories
+from promptccd.evaluation.accuracy import PARTS, matched_categories
 from promptccd.runs import RunEvaluation
 from promptccd.runs.stage_checkpoint import load_configuration
 from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.recipe import Recipe
 
+# What a group that an image was put into is to its category.
+KINDS = {
+    "known_right": "known, right",
+    "known_as_other_known": "known, in another known group",
+    "known_as_novel": "known, in a novel group",
+    "novel_right": "novel, right",
+    "novel_as_other_novel": "novel, in another novel group",
+    "novel_as_known": "novel, in a known group",
+}
 
-@dataclass(frozen=True)
-class KnownAndNovel:
-    """Numbers of images of a stage; together they are all of them.
+
+def known_and_novel(true_ids: np.ndarray, found_ids: np.ndarray, num_known: int) -> dict[str, int]:
+    """Numbers of images of a stage by `KINDS`; together they are all of them.
 
     An image counts as what its group is matched to, as in the accuracy: right known ones over all known ones is
     Old, right novel ones over all novel ones is New. A group that is matched to nothing is known or novel by its id.
 
-    Attributes:
-        known_right: of a known category, in the group matched to it.
-        known_as_other_known: of a known category, in the group of another known one.
-        known_as_novel: of a known category, in a novel group.
-        novel_right: of a novel category, in the group matched to it.
-        novel_as_other_novel: of a novel category, in another novel group.
-        novel_as_known: of a novel category, in the group of a known one.
+    Args:
+        true_ids: true category of every image, ``(N,)``.
+        found_ids: id of the group every image was put into, ``(N,)``.
+        num_known: number of initially labelled categories; ids below it are known.
     """
-
-    known_right: int
-    known_as_other_known: int
-    known_as_novel: int
-    novel_right: int
-    novel_as_other_novel: int
-    novel_as_known: int
-
-    @classmethod
-    def count(cls, true_ids: np.ndarray, found_ids: np.ndarray, num_known: int) -> "KnownAndNovel":
-        """Count them.
-
-        Args:
-            true_ids: true category of every image, ``(N,)``.
-            found_ids: id of the group every image was put into, ``(N,)``.
-            num_known: number of initially labelled categories; ids below it are known.
-        """
-        matched = matched_categories(true_ids, found_ids)
-        category = np.asarray([matched.get(int(found), -1) for found in found_ids])
-        as_known = np.where(category >= 0, category, found_ids) < num_known
-        known, right = true_ids < num_known, category == true_ids
-        masks = (
-            known & right, known & ~right & as_known, known & ~as_known,
-            ~known & right, ~known & ~right & ~as_known, ~known & as_known,
-        )  # fmt: skip
-        return cls(*(int(mask.sum()) for mask in masks))
-
-    def to_dict(self) -> dict[str, int]:
-        """The counts by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+    matched = matched_categories(true_ids, found_ids)
+    category = np.asarray([matched.get(int(found), -1) for found in found_ids])
+    as_known = np.where(category >= 0, category, found_ids) < num_known
+    known, right = true_ids < num_known, category == true_ids
+    masks = (
+        known & right, known & ~right & as_known, known & ~as_known,
+        ~known & right, ~known & ~right & ~as_known, ~known & as_known,
+    )  # fmt: skip
+    return {kind: int(mask.sum()) for kind, mask in zip(KINDS, masks, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -247,7 +232,7 @@ class StageMeasures:
         found_ids: id of the group every image was put into, ``(N,)``.
         num_true: categories that exist so far.
         names: of all groups known after the stage, by id.
-        known_and_novel: which kinds of images were right.
+        known_and_novel: see the function of that name.
         blocks: images and accuracy of the categories that each stage introduced, up to this one.
     """
 
@@ -257,7 +242,7 @@ class StageMeasures:
     found_ids: np.ndarray
     num_true: int
     names: Mapping[int, str]
-    known_and_novel: KnownAndNovel
+    known_and_novel: Mapping[str, int]
     blocks: Sequence[tuple[int, float]]
 
 
@@ -357,7 +342,7 @@ def measure_stage(evaluation: RunEvaluation, index: int) -> StageMeasures:
     blocks = block_accuracies(true_ids, found, evaluation.stages.split.class_blocks[: index + 1])
     return StageMeasures(
         index, score, true_ids, found, images.stage.num_categories, config.names_by_id,
-        KnownAndNovel.count(true_ids, found, num_known), blocks,
+        known_and_novel(true_ids, found, num_known), blocks,
     )  # fmt: skip
 
 
@@ -379,7 +364,7 @@ def found_ids(evaluation: RunEvaluation, index: int) -> np.ndarray:
 def _require_agreement(own: StageScore, recorded: StageScore | None, run: str) -> None:
     if recorded is None:  # scored nowhere yet
         return
-    for part in ("all", "old", "new"):
+    for part in PARTS:
         one, other = getattr(own, part), getattr(recorded, part)
         if math.isnan(one) != math.isnan(other) or abs(one - other) > TOLERANCE:
             raise MismatchError(

@@ -14,10 +14,11 @@ from typing import Any
 from promptccd.data.loading import load_images
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import AuditedRow, ContinualScore, ForgettingScore, StageScore
+from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.audit import MARKS, mark_of
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, line_chart
-from promptccd.experiments.comparison import BACKBONES, PARTS, Scores, differences, stage_charts
+from promptccd.experiments.comparison import BACKBONES, Scores, differences, stage_charts
 from promptccd.experiments.measures import ABSENT, Spread, forgetting, signed
 from promptccd.experiments.pages import Record, render_page, write_report_files
 from promptccd.experiments.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells

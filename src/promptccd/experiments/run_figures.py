@@ -4,10 +4,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from promptccd.evaluation.accuracy import PARTS
 from promptccd.experiments.charts import Chart, HeatMap, bar_chart, heat_map, line_chart, shortened
 from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.measures import (
     ABSENT,
+    KINDS,
     RunMeasures,
     Spread,
     StageMeasures,
@@ -20,16 +22,7 @@ from promptccd.experiments.measures import (
 from promptccd.training.instruments import TITLES
 from promptccd.training.objectives import LOSSES, method_named
 
-PARTS = ("all", "old", "new")
 MAX_DRAWN = 60  # categories of a figure; a longer one nobody reads
-KINDS = {
-    "known_right": "known, right",
-    "known_as_other_known": "known, in another known group",
-    "known_as_novel": "known, in a novel group",
-    "novel_right": "novel, right",
-    "novel_as_other_novel": "novel, in another novel group",
-    "novel_as_known": "novel, in a known group",
-}
 Table = tuple[list[str], list[list[str]]]
 
 
@@ -79,10 +72,7 @@ def _native_spreads(runs: Sequence[RunMeasures], place: int | None) -> list[Spre
 
 def known_and_novel_rows(run: RunMeasures) -> Table:
     """Numbers of images by what they are and what they were taken for."""
-    rows = []
-    for stage in run.stages:
-        counts = stage.known_and_novel.to_dict()
-        rows.append([f"stage {stage.stage}", *(str(counts[kind]) for kind in KINDS)])
+    rows = [[f"stage {each.stage}", *map(str, each.known_and_novel.values())] for each in run.stages]
     return ["", *KINDS.values()], rows
 
 

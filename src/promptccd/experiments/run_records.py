@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from promptccd.evaluation.accuracy import PARTS
 from promptccd.experiments.category_cards import CategoryCard
 from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.map_figure import MapFigure
 from promptccd.experiments.measures import RunMeasures, Spread, category_sizes, confusion, forgetting
 from promptccd.experiments.pages import Record, Sections
-
-PARTS = ("all", "old", "new")
 
 
 def run_records(
@@ -25,7 +24,7 @@ def run_records(
         "scores": [record for run in runs for record in _scores(run)],
         "summary": _summary(runs, published),
         "known_and_novel": [
-            {"run": run.name, "stage": stage.stage, **stage.known_and_novel.to_dict()}
+            {"run": run.name, "stage": stage.stage, **stage.known_and_novel}
             for run in runs
             for stage in run.stages
         ],

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from promptccd.errors import ConfigurationError
+from promptccd.evaluation.accuracy import PARTS
 from promptccd.experiments.category_cards import CardMaker, CategoryCard
 from promptccd.experiments.comparison import published_table, write_comparison
 from promptccd.experiments.map_figure import MapFigure, choose_points, map_figure, stage_maps
@@ -222,9 +223,7 @@ def _write(
     run = runs[0]
     title = f"Report of {name}"
     published = published_table(run.recipe, len(run.stages))
-    averages = {
-        part: str(Spread.of(each.score.average[part] for each in runs)) for part in ("all", "old", "new")
-    }
+    averages = {part: str(Spread.of(each.score.average[part] for each in runs)) for part in PARTS}
     means = block_means(runs)
     last = run.stages[-1]
     page = render_page(

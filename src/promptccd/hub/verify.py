@@ -14,6 +14,7 @@ from typing import Any
 from huggingface_hub import ModelCard, snapshot_download
 
 from promptccd.errors import ConfigurationError, HubError, PromptCCDError
+from promptccd.evaluation.accuracy import PARTS
 from promptccd.models.loading import find_model
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
@@ -221,7 +222,7 @@ def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> 
     results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
     of_stages = [result for result in results if ", stage " in (result.metric_name or "")]  # not the averages
     on_card = sorted(round(float(result.metric_value), 4) for result in of_stages)
-    expected = sorted(row[part] for row in rows for part in ("all", "old", "new") if row[part] is not None)
+    expected = sorted(row[part] for row in rows for part in PARTS if row[part] is not None)
     return "" if on_card == expected else f"the card says {on_card}, results.json {expected}"
 
 
@@ -237,7 +238,7 @@ def _recomputed(run: RunDirectory, written: dict[str, Any], dataset: str | None)
     apart = [
         f"stage {row['stage']} {part}: {row[part]} written, {again[part]} found"
         for row, again in zip(written["stages"], found["stages"], strict=True)
-        for part in ("all", "old", "new")
+        for part in PARTS
         if not corrected[row["stage"]]
         and row[part] is not None
         and (again[part] is None or abs(row[part] - again[part]) > TOLERANCE)

@@ -19,6 +19,7 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore
+from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
@@ -169,7 +170,6 @@ def _as_list(value: Any) -> Iterable[str]:
     return [value] if isinstance(value, str) else value or []
 
 
-PARTS = ("all", "old", "new")
 MOST_NAMES = 50
 PUBLISHED_BACKBONE = "facebook/dinov2-base"
 
@@ -305,7 +305,7 @@ def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
             count += f" ({min(limits[0], row['num_categories'])} to {limits[1]})"
         lines.append(f"| Stage {row['stage']} | {_cells(row)} | {count} | {row['num_images']} |")
         if "native" in row:
-            own = dict(zip(("all", "old", "new"), row["native"], strict=True))
+            own = dict(zip(PARTS, row["native"], strict=True))
             lines.append(f"| Stage {row['stage']}, own classifier | {_cells(own)} | | |")
     lines.append(f"| **Average** | {_cells(table['average'])} | | |")
     if (native := ContinualScore.from_dict(dict(table)).native) is not None:
