@@ -213,8 +213,6 @@ def demo_command(options: argparse.Namespace) -> None:
         if error.name != "gradio":
             raise
         raise ConfigurationError("The page needs gradio: pip install 'promptccd[space]'.") from error
-    if options.disk < 1:
-        raise ConfigurationError(f"Expected --disk of at least 1 MiB, got {options.disk}.")
     model = _model_of_page(options.model)
     page = build_app(model, page_limits=PageLimits(disk_bytes=options.disk * MIB))
     try:

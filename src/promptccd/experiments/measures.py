@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from promptccd.errors import MismatchError, RunError
-from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
+from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.accuracy import PARTS, matched_categories
 from promptccd.runs import RunEvaluation
-from promptccd.runs.stage_checkpoint import load_configuration
+from promptccd.runs.stage_checkpoint import load_configuration, row_of
 from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.recipe import Recipe
 
@@ -331,14 +331,7 @@ def measure_stage(evaluation: RunEvaluation, index: int) -> StageMeasures:
     found = found_ids(evaluation, index)
     true_ids = evaluation.true_ids(images)
     config = load_configuration(evaluation.run.stage(index))
-    estimate = config.count_estimate
-    score = StageScore(
-        index,
-        *clustering_accuracy(true_ids, found, range(num_known)),
-        num_categories=len(config.category_ids),
-        num_images=len(true_ids),
-        count_range=None if estimate is None else (estimate["low"], estimate["high"]),
-    )
+    score = row_of(index, config, true_ids, found, num_known)
     blocks = block_accuracies(true_ids, found, evaluation.stages.split.class_blocks[: index + 1])
     return StageMeasures(
         index, score, true_ids, found, images.stage.num_categories, config.names_by_id,

@@ -151,6 +151,11 @@ def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[
     return info.sha, bool(info.private)
 
 
+def logged_in(api: HfApi) -> str:
+    """Whose token the client has."""
+    return str(api.whoami()["name"])
+
+
 def retried(action: Callable[[], Result], later: str, wait: Callable[[float], None] = time.sleep) -> Result:
     """The result of an action that may be begun again, after a few failures at most.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError
-from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, retried
+from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, logged_in, retried
 from promptccd.runs import RunDirectory
 from promptccd.runs.model_card import merge_card
 from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
@@ -51,7 +51,7 @@ def push_run(
         raise HubError(
             f"{run.path} has finished stages {[*finished]}, not {wanted}. Give --stage one of them."
         )
-    namespace = namespace or retried(lambda: _user(api), later, wait)
+    namespace = namespace or retried(lambda: logged_in(api), later, wait)
     pushed = []
     for stage in wanted:
         repo_id = f"{namespace}/{run.name}-stage{stage}"
@@ -110,7 +110,6 @@ def push_stage(
     Raises:
         RunError: it holds links, and what they lead to is nobody's to publish.
         HubError: not reachable, refused, or what was read back is not what was sent.
-        DataError: the folder holds a link.
     """
     require_no_links(folder)
     if problems := problems_of(folder):
@@ -150,10 +149,6 @@ def _contents(folder: Path, card_there: str | None) -> Contents:
     if card_there is not None and CARD in contents:
         contents[CARD] = merge_card(card_there, (folder / CARD).read_text(encoding="utf-8")).encode()
     return contents
-
-
-def _user(api: HfApi) -> str:
-    return str(api.whoami()["name"])
 
 
 def _gather(

@@ -12,7 +12,16 @@ from huggingface_hub.repocard import RepoCard
 from huggingface_hub.utils import validate_repo_id
 
 from promptccd.errors import ConfigurationError, HubError
-from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, made, retried
+from promptccd.hub.commits import (
+    CARD,
+    Contents,
+    PushedRepository,
+    Repository,
+    bring,
+    logged_in,
+    made,
+    retried,
+)
 from promptccd.models import VARIANTS
 from promptccd.models.loading import BACKBONES, PICKLES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
@@ -32,28 +41,18 @@ _OF_AN_EMPTY_SPACE = {".gitattributes", CARD}
 
 
 @dataclass(frozen=True)
-class PushedSpace:
+class PushedSpace(PushedRepository):
     """What became of a Space.
 
     Attributes:
-        repo_id: ``namespace/name``.
         url: where it is seen.
         model: what it groups with, as its variable ``PROMPTCCD_MODEL`` has it.
         model_changed: whether that was set, or would be.
-        commit: commit the files stand in now; `None` in a dry run of a Space that is not there.
-        sent: paths that were sent, or would be; empty if all of it was there already.
-        num_bytes: their size together.
-        listing: what of it can be seen there, how much, and by whom, in one line.
     """
 
-    repo_id: str
     url: str
     model: str
     model_changed: bool
-    commit: str | None
-    sent: tuple[str, ...]
-    num_bytes: int
-    listing: str
 
 
 def push_space(
@@ -88,7 +87,7 @@ def push_space(
     _require_name(name)
     _refuse_folder(model)
     if "/" not in name:
-        name = f"{retried(lambda: str(api.whoami()['name']), _LATER, wait)}/{name}"
+        name = f"{retried(lambda: logged_in(api), _LATER, wait)}/{name}"
     repository = Repository(name, "space", private, sdk="gradio")
     chosen = retried(lambda: _checkpoint(model, api), _LATER, wait)
 
@@ -114,8 +113,8 @@ def push_space(
             "Not everybody may read %s: give the Space a secret HF_TOKEN that may, in its settings.",
             chosen.name,
         )
-    told = (brought.commit, brought.sent, brought.num_bytes, brought.listing)
-    return PushedSpace(name, f"{api.endpoint}/spaces/{name}", chosen.place, changed, *told)
+    url = f"{api.endpoint}/spaces/{name}"
+    return PushedSpace(**vars(brought), url=url, model=chosen.place, model_changed=changed)
 
 
 def fetched(place: str) -> str:

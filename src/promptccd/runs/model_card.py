@@ -82,18 +82,19 @@ def stage_card(
         model_name=title,
         eval_results=_eval_results(recipe, fingerprint, table) or None,
     )
-    sections = stage_sections(
-        config,
-        recipe,
-        table,
-        title=title,
-        fingerprint=fingerprint,
-        images=[row for row in images if row["stage"] <= stage],
-        category_sizes=category_sizes,
-        versions=versions,
-        instruments=instruments,
-    )
-    block = "\n\n".join([BEGIN, *sections, END])
+    read = [row for row in images if row["stage"] <= stage]
+    sections = [
+        f"# {title}",
+        _summary(config, recipe),
+        _usage(recipe, title),
+        _categories(config, category_sizes),
+        _results(recipe, table),
+        _prompts(recipe, instruments),
+        _memory(recipe),
+        _training(recipe, fingerprint, read, versions),
+        _limits(recipe),
+    ]
+    block = "\n\n".join([BEGIN, *filter(None, sections), END])
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{block}\n"))
 
 
@@ -172,33 +173,6 @@ def _as_list(value: Any) -> Iterable[str]:
 
 MOST_NAMES = 50
 PUBLISHED_BACKBONE = "facebook/dinov2-base"
-
-
-def stage_sections(
-    config: CategoryDiscoveryConfig,
-    recipe: Recipe,
-    table: Mapping[str, Any],
-    *,
-    title: str,
-    fingerprint: str,
-    images: Sequence[Mapping[str, Any]],
-    category_sizes: Mapping[int, int],
-    versions: Mapping[str, str],
-    instruments: Instruments | None = None,
-) -> list[str]:
-    """The sections of a card in Markdown, title first, from what `stage_card` was given and its table as JSON."""
-    sections = [
-        f"# {title}",
-        _summary(config, recipe),
-        _usage(recipe, title),
-        _categories(config, category_sizes),
-        _results(recipe, table),
-        _prompts(recipe, instruments),
-        _memory(recipe),
-        _training(recipe, fingerprint, images, versions),
-        _limits(recipe),
-    ]
-    return [section for section in sections if section]
 
 
 def hub_id_of(place: str | None) -> str | None:

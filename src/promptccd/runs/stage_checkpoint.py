@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from promptccd.data.views import EvaluationView
 from promptccd.errors import RunError
-from promptccd.evaluation import Discovery
+from promptccd.evaluation import Discovery, StageScore, clustering_accuracy
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, stored_configuration
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
@@ -137,6 +138,16 @@ def load_configuration(path: Path) -> CategoryDiscoveryConfig:
         return stored_configuration(path)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot read the configuration of {path}: {one_line(error)}") from error
+
+
+def row_of(
+    stage: int, config: CategoryDiscoveryConfig, true_ids: np.ndarray, found_ids: ArrayLike, num_known: int
+) -> StageScore:
+    """A finished stage's row of the table, from the true categories of its images and those it assigned ``(N,)``."""
+    accuracy = clustering_accuracy(true_ids, found_ids, range(num_known))
+    estimate = config.count_estimate
+    limits = None if estimate is None else (estimate["low"], estimate["high"])
+    return StageScore(stage, *accuracy, len(config.category_ids), len(true_ids), limits)
 
 
 def load_exemplars(path: Path) -> Exemplars:

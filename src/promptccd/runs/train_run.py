@@ -47,6 +47,7 @@ from promptccd.runs.stage_checkpoint import (
     load_exemplars,
     load_stage,
     observe_stage,
+    row_of,
     save_stage,
     settled_images,
 )
@@ -560,11 +561,8 @@ def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -
         if index == 0 or index in scored:
             continue
         true_ids = stages.evaluation_labels(stages[index])[np.searchsorted(own, given["sample_ids"])]
-        accuracy = clustering_accuracy(true_ids, given["category_ids"], range(stages.num_known))
         config = load_configuration(run.stage(index))
-        estimate = config.count_estimate
-        limits = None if estimate is None else (estimate["low"], estimate["high"])
-        score = StageScore(index, *accuracy, len(config.category_ids), len(true_ids), limits)
+        score = row_of(index, config, true_ids, given["category_ids"], stages.num_known)
         if (classes := given.get("class_ids")) is not None:
             score = _beside(score, true_ids, classes, stages.num_known)
         run.record(score)
