@@ -190,5 +190,3 @@ def _of_array(image: Any) -> Any:
 PIPELINE_REGISTRY.register_pipeline(
     TASK, pipeline_class=CategoryDiscoveryPipeline, pt_model=AutoModel, type="image"
 )
-
-__all__ = ["TASK", "CategoryDiscoveryPipeline"]

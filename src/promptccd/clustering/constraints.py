@@ -175,6 +175,3 @@ def _category(category: Any) -> int:
     if isinstance(category, bool) or not hasattr(category, "__index__") or int(category) < 0:
         raise DataError(f"Expected a category id to be an integer >= 0, got {category!r}.")
     return int(category)
-
-
-__all__ = ["GroupingConstraints", "Pair"]

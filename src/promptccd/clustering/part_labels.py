@@ -261,6 +261,3 @@ def _ordered_parts(points: Tensor, is_object: Tensor, num_parts: int, seed: int)
 def _criterion(centres: Tensor, sizes: Tensor) -> float:
     """min_{i != j} |k_i - k_j| * min_i |S_i| / max_j |S_j|."""
     return float(torch.pdist(centres).min() * sizes.min() / sizes.max())
-
-
-__all__ = ["PartLabels", "fit_part_labels", "sample_for_part_labels"]

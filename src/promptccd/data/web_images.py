@@ -149,6 +149,3 @@ def _content(response: HTTPResponse, url: str) -> tuple[bytes, str | None]:
 def _shown(url: str) -> str:
     """An address in a message: without what stands behind the question mark, which may be a secret."""
     return repr(url.partition("?")[0][:200])
-
-
-__all__ = ["MOST_REDIRECTIONS", "SECONDS", "fetch_image", "is_web_address"]

@@ -78,6 +78,3 @@ def attentions(
         whole_attention(block, state, rotation)
         for block, state in zip(blocks_of(backbone), states, strict=False)  # the last state enters none
     )
-
-
-__all__ = ["answering", "attentions", "hidden_states"]

@@ -256,15 +256,3 @@ def squared_distances(points: Tensor, centres: Tensor, squares: Tensor | None = 
     squares = points.square().sum(1) if squares is None else squares
     products = points @ (2 * centres).T
     return products.neg_().add_(squares[:, None]).add_(centres.square().sum(1)).clamp_(min=0)
-
-
-__all__ = [
-    "NEWCOMERS",
-    "SPREAD_SCALARS",
-    "Assignment",
-    "CategorySpread",
-    "assign",
-    "nearest",
-    "spread_of",
-    "squared_distances",
-]

@@ -323,25 +323,3 @@ def _require_rotation(block: Any, rotation: Rotation | None) -> None:
             "This backbone turns queries and keys by the place of their patch: hand the rotation on, which is "
             "self.rotation(pixel_values) in a model and rotation_of(backbone, pixel_values) elsewhere."
         )
-
-
-__all__ = [
-    "Rotation",
-    "blocks_of",
-    "build_backbone",
-    "class_attention",
-    "class_position",
-    "class_row",
-    "class_token",
-    "embed",
-    "final_norm",
-    "patch_count",
-    "patch_features",
-    "recomputed",
-    "rotation_of",
-    "run_block",
-    "run_block_class_row",
-    "run_prefix",
-    "whole_attention",
-    "whole_block",
-]

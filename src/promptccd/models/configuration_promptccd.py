@@ -287,13 +287,3 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
 def _require_pool(size: int, top_k: int, name: str) -> None:
     if not 1 <= top_k <= size:
         raise ValueError(f"Expected 1 <= {name} <= pool_size ({size}), got {top_k}.")
-
-
-__all__ = [
-    "BACKBONE_TYPES",
-    "CategoryDiscoveryConfig",
-    "GCDConfig",
-    "PromptCCDBConfig",
-    "PromptCCDConfig",
-    "PromptCCDPlusPlusConfig",
-]

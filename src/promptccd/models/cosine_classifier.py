@@ -35,6 +35,3 @@ class CosineClassifier(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Cosines ``(..., K)`` of features ``(..., D)`` with every row."""
         return F.normalize(features, dim=-1) @ F.normalize(self.weight, dim=-1).T
-
-
-__all__ = ["CosineClassifier"]

@@ -142,6 +142,3 @@ class GaussianMixture(nn.Module):
         else:
             noise = (variances - floor).clamp_min(0)[:, None].sqrt() * noise
         return (means[:, None] + noise).flatten(0, 1)
-
-
-__all__ = ["GaussianMixture"]

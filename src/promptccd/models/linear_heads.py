@@ -43,6 +43,3 @@ class LinearClassifier(CosineClassifier):
     def forward(self, features: Tensor) -> Tensor:
         """Logits ``(..., K)`` of features ``(..., D)`` of any length."""
         return F.linear(F.normalize(features, dim=-1) * features.shape[-1] ** 0.5, self.weight, self.bias)
-
-
-__all__ = ["LinearClassifier"]

@@ -224,17 +224,3 @@ def require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:
 
 def _sizes(key: str, stored: Any, expected: Any) -> str:
     return f"{key} ({'x'.join(map(str, stored))} instead of {'x'.join(map(str, expected))})"
-
-
-__all__ = [
-    "CONFIGURATION",
-    "NAMESPACE_VARIABLE",
-    "WHERE_TO_LOOK",
-    "file_of",
-    "find_model",
-    "pinned",
-    "refuse_pickles",
-    "require_whole",
-    "without_key_report",
-    "without_progress",
-]

@@ -517,6 +517,3 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def _require_categories(self) -> None:
         if len(self.prototypes) == 0:
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
-
-
-__all__ = ["CategoryDiscoveryModel", "CategoryDiscoveryOutput", "Replay"]

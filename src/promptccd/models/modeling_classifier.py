@@ -114,6 +114,3 @@ class RememberingModel(CategoryDiscoveryModel):
         """Keep the means ``(n, D)`` of the classes that follow those whose means are known."""
         self.class_means = torch.cat([self.class_means, means.to(self.class_means)])
         self.config.num_means = len(self.class_means)
-
-
-__all__ = ["ClassifierConfig", "ClassifierModel", "HeadlessClassifierModel", "RememberingModel"]

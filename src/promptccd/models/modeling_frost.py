@@ -47,6 +47,3 @@ class FrostModel(RankStatsModel, RememberingModel):
         super()._init_weights(module)
         if isinstance(module, FrostModel):
             init.zeros_(module.class_deviation)
-
-
-__all__ = ["FrostConfig", "FrostModel"]

@@ -13,6 +13,3 @@ class GCDModel(CategoryDiscoveryModel):
         super().__init__(config)
         self.post_init()
         self.freeze()
-
-
-__all__ = ["GCDModel"]

@@ -111,6 +111,3 @@ class GrowMergeModel(RememberingModel):
             known = self.looks_known(F.normalize(static.float(), dim=-1))
             features = torch.where(known[:, None], static, features)
         return self._output_with_tokens(features, project, entering, rotation)
-
-
-__all__ = ["GrowMergeConfig", "GrowMergeModel"]

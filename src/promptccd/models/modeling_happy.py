@@ -30,6 +30,3 @@ class HappyModel(ClassifierModel, RememberingModel):
     """The last block, an MLP and a cosine classifier, and the unit means that later stages draw features around."""
 
     config: HappyConfig
-
-
-__all__ = ["HappyConfig", "HappyModel"]

@@ -35,6 +35,3 @@ class MetaGCDModel(GCDModel):
     """The last block and GCD's head."""
 
     config: MetaGCDConfig
-
-
-__all__ = ["MetaGCDConfig", "MetaGCDModel"]

@@ -38,6 +38,3 @@ class ORCAModel(HeadlessClassifierModel):
         super()._init_weights(module)
         if isinstance(module, ORCAModel):
             init.zeros_(module.margin)
-
-
-__all__ = ["ORCAConfig", "ORCAModel"]

@@ -57,6 +57,3 @@ class PACGCDModel(HeadlessClassifierModel):
         super()._init_weights(module)
         if isinstance(module, PACGCDModel):
             init.zeros_(module.feature_deviations)
-
-
-__all__ = ["PACGCDConfig", "PACGCDModel"]

@@ -102,6 +102,3 @@ class PromptCCDModel(CategoryDiscoveryModel):
         self.config.component_categories = [
             category if category in ids else ids[row] for category, row in zip(said, nearest, strict=True)
         ]
-
-
-__all__ = ["PromptCCDModel"]

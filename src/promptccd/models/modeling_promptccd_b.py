@@ -70,6 +70,3 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         if output.scores is None:
             return {}
         return {"cos": self.config.cos_weight * (1 - output.scores).sum(dim=-1)}
-
-
-__all__ = ["PromptCCDBModel"]

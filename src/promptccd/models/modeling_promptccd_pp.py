@@ -220,6 +220,3 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
                 f"This model finished stage {self.config.stage} and has no teacher to train on with: call "
                 "begin_discovery with a loader of the model of stage 0, or set distill_weight to 0."
             )
-
-
-__all__ = ["PartPromptOutput", "PromptCCDPlusPlusModel", "Teacher"]

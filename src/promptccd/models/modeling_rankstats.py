@@ -57,6 +57,3 @@ class RankStatsModel(HeadlessClassifierModel):
     def close_novel_head(self) -> None:
         """The end of that head."""
         self.novel = None
-
-
-__all__ = ["RankStatsConfig", "RankStatsModel"]

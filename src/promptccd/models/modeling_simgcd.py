@@ -35,6 +35,3 @@ class SimGCDModel(ClassifierModel):
     """The last block, an MLP and a cosine classifier."""
 
     config: SimGCDConfig
-
-
-__all__ = ["SelfDistillationConfig", "SimGCDConfig", "SimGCDModel"]

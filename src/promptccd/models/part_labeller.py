@@ -113,6 +113,3 @@ def objectness(features: Tensor, direction: Tensor, score_range: Tensor) -> Tens
     low, high = score_range.unbind()
     tiny = torch.finfo(score_range.dtype).tiny
     return ((features @ direction - low) / (high - low).clamp_min(tiny)).clamp(0, 1)
-
-
-__all__ = ["OBJECT_THRESHOLD", "PROJECTION_WIDTH", "PartLabelParameters", "PartLabeller", "objectness"]

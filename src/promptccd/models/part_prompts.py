@@ -231,6 +231,3 @@ class PartRouter(nn.Module):
                 drawn = torch.empty(parameter.shape)
                 nn.init.trunc_normal_(drawn, std=std, generator=generator)
                 parameter.data.copy_(drawn)
-
-
-__all__ = ["EncoderLayer", "PartPools", "PartRouter", "Routing", "log_shares", "modulate"]

@@ -95,6 +95,3 @@ class ProjectionHead(BottleneckHead):
             products = hidden @ (weight.T @ weight) @ hidden.T
             norms = products.diagonal().clamp_min(1e-24).sqrt()
             return products / (norms[:, None] * norms[None, :])
-
-
-__all__ = ["BottleneckHead", "ProjectionHead", "UnitHead"]

@@ -173,14 +173,3 @@ class DualPromptPool(PromptPool):
 
 
 POOLS: dict[str, Any] = {"l2p": L2PPool, "dualprompt": DualPromptPool}
-
-
-__all__ = [
-    "POOLS",
-    "DualPromptPool",
-    "L2PPool",
-    "PromptPool",
-    "Selection",
-    "arbitrary_scores",
-    "insert_prompts",
-]

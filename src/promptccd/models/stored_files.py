@@ -295,16 +295,3 @@ def _sides_of(processor: Any) -> tuple[int, int]:
             f"Expected a crop, or a size of height and width, got size {shown(dict(processor.size))}."
         )
     return size["height"], size["width"]
-
-
-__all__ = [
-    "BACKBONE_CONFIGS",
-    "BACKBONE_TYPES",
-    "CODE",
-    "MOST_PIXELS_A_SIDE",
-    "PREPROCESSOR",
-    "backbone_values",
-    "own_values",
-    "patch_size_of",
-    "stored_processor",
-]

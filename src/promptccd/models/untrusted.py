@@ -256,20 +256,3 @@ def _is_number(value: Any, whole: bool) -> bool:
     if isinstance(value, float):
         return not whole and math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-__all__ = [
-    "CHOICES",
-    "MOST_CATEGORIES",
-    "MOST_JSON_BYTES",
-    "MOST_LEVELS",
-    "MOST_TOKENS",
-    "REAL",
-    "WHOLE",
-    "CheckpointError",
-    "one_line",
-    "read_json",
-    "require_bounds",
-    "require_side",
-    "shown",
-]

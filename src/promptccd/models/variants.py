@@ -126,11 +126,3 @@ for _module in iter_modules([os.path.dirname(__file__)]):
             _is_own = isinstance(_each, type) and _each.__module__ == _found.__name__
             if _is_own and issubclass(_each, CategoryDiscoveryModel) and _each.config_class.model_type:
                 register_variant(_each)
-
-__all__ = [
-    "VARIANTS",
-    "backbone_configuration",
-    "register_variant",
-    "stored_configuration",
-    "stored_model",
-]

@@ -194,14 +194,3 @@ def _is_about_memory(message: str) -> bool:
     return any(
         words in message.lower() for words in ("allocate memory", "out of memory", "not enough memory")
     )
-
-
-__all__ = [
-    "DTYPES",
-    "MAX_MODEL_BYTES",
-    "StoredWeights",
-    "memory_in_one_line",
-    "require_affordable",
-    "require_finite",
-    "stored_weights",
-]
