@@ -363,7 +363,7 @@ def problems_of(path: Path) -> list[str]:
         f"{name} does not belong there" for name in sorted(present - expected.keys() - set(EDITABLE))
     ]
     for name in sorted(present & expected.keys() - set(EDITABLE)):
-        if _sha256(path / name) != expected[name]:
+        if sha256_of(path / name) != expected[name]:
             problems.append(f"{name} was altered or cut short")
     return problems
 
@@ -490,7 +490,7 @@ def _temporary(path: Path) -> Path:
 
 def _complete(staging: Path, sums_in: str) -> None:
     """Sums, modes, and all of it on the disk."""
-    sums: dict[str, Any] = {str(file.relative_to(staging)): _sha256(file) for file in _files(staging)}
+    sums: dict[str, Any] = {str(file.relative_to(staging)): sha256_of(file) for file in _files(staging)}
     write_json(staging / sums_in, {**sums, "format": FORMAT})
     mode = staging.stat().st_mode & 0o666  # as the umask has it
     for file in _files(staging):
@@ -530,7 +530,8 @@ def _files(folder: Path) -> list[Path]:
     return sorted(item for item in folder.rglob("*") if item.is_file())
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

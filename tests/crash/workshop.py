@@ -17,7 +17,7 @@ import datasets
 import torch
 
 from promptccd.cli.main import main
-from promptccd.training.history import HISTORY, PeakMemory, read_history
+from promptccd.training.history import HISTORY, read_history
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures
@@ -179,7 +179,10 @@ def _stop_clocks() -> None:
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
     for name in ("runs.train_run", "experiments.sweep", "experiments.sweep_cells", "training.trainer"):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
-    vars(import_module("promptccd.runs.train_run"))["peak_memory"] = lambda device: PeakMemory(0, None)
+    vars(import_module("promptccd.runs.train_run"))["peak_memory"] = lambda device: {
+        "process": 0,
+        "accelerator": None,
+    }
     vars(import_module("promptccd.discovery.registry_edits"))["now"] = lambda: "2026-01-01T00:00:00+00:00"
 
 

@@ -181,9 +181,7 @@ class DatasetSource(ImageSource):
         return cls(load_images(dataset, split), f"Data set {dataset!r}", image_column, image_roots(dataset))
 
     @classmethod
-    def from_hub(
-        cls, name: str, limits: IntakeLimits, split: str = "train", image_column: str | None = None
-    ) -> "DatasetSource":
+    def from_hub(cls, name: str, limits: IntakeLimits) -> "DatasetSource":
         """A data set of the Hub and nothing else: for names that visitors type.
 
         Its size is asked for before anything is downloaded.
@@ -191,8 +189,6 @@ class DatasetSource(ImageSource):
         Args:
             name: ``namespace/name``.
             limits: of which `max_total_bytes` bounds the download.
-            split: name of the split.
-            image_column: the column; by default the only one that holds images.
 
         Raises:
             DataError: it is no such name, there is no such data set, or it is too large.
@@ -211,7 +207,7 @@ class DatasetSource(ImageSource):
             raise DataError(
                 f"The data set {name!r} has {size} bytes; the limit is {limits.max_total_bytes}. Give a smaller one."
             )
-        return cls(load_images(name, split), f"Data set {name!r}", image_column, image_roots(name))
+        return cls(load_images(name), f"Data set {name!r}", roots=image_roots(name))
 
     @property
     def bytes_on_disk(self) -> int:

@@ -105,15 +105,12 @@ def load_example() -> Example:
 
 
 def _group_of(values: dict[str, Any]) -> GroupView:
-    near = values.pop("nearest_known")
-    confidence = values.pop("confidence")
+    near, confidence = values.pop("nearest_known"), values.pop("confidence")
+    typical, borderline = values.pop("typical"), values.pop("borderline")
     return GroupView(
-        id=values["id"],
-        name=values["name"],
-        standing=values["standing"],
-        size=values["size"],
+        **values,
         confidence=float("nan") if confidence is None else confidence,
-        typical=tuple(values["typical"]),
-        borderline=tuple(values["borderline"]),
+        typical=tuple(typical),
+        borderline=tuple(borderline),
         nearest_known=None if near is None else (near[0], near[1], near[2]),
     )

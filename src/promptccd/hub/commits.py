@@ -18,8 +18,10 @@ from typing import TypeVar
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils.sha import git_hash
 
 from promptccd.errors import HubError
+from promptccd.storage import sha256_of
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -198,22 +200,13 @@ def _same(data: Path | bytes, there: RepoFile | None) -> bool:
     if there is None or there.size != _size(data):
         return False
     if there.lfs is not None:
-        return there.lfs.sha256 == _digest(data, hashlib.sha256())
-    return there.blob_id == _digest(data, hashlib.sha1(b"blob %d\0" % _size(data), usedforsecurity=False))
+        own = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else sha256_of(data)
+        return there.lfs.sha256 == own
+    return there.blob_id == git_hash(data if isinstance(data, bytes) else data.read_bytes())
 
 
 def _size(data: Path | bytes) -> int:
     return len(data) if isinstance(data, bytes) else data.stat().st_size
-
-
-def _digest(data: Path | bytes, digest: "hashlib._Hash") -> str:
-    if isinstance(data, bytes):
-        digest.update(data)
-        return digest.hexdigest()
-    with data.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _amount(contents: Contents) -> str:

@@ -25,7 +25,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     """What every model of the family stores, whatever its prompts are.
 
     Attributes:
-        vision_config: configuration of the backbone: DINOv2, DINOv2 with registers, or the ViT of DINO.
+        vision_config: configuration of the backbone: DINOv2, with registers or without, DINOv3, or the ViT of DINO.
         projection_hidden_size: width of the two hidden layers of the projection head.
         projection_bottleneck_size: width of the L2-normalised layer before the last.
         projection_output_size: number of outputs the contrastive losses compare (65,536 in the paper).

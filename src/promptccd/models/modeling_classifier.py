@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .backbones import class_row, run_prefix
+from .classifiers import CosineClassifier
 from .configuration_promptccd import CategoryDiscoveryConfig
-from .cosine_classifier import CosineClassifier
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from .projection_head import BottleneckHead, UnitHead
 

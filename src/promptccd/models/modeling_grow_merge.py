@@ -9,8 +9,8 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
 from .backbones import blocks_of, class_row, run_prefix
+from .classifiers import LinearClassifier
 from .configuration_promptccd import CategoryDiscoveryConfig
-from .linear_heads import LinearClassifier
 from .modeling_base import CategoryDiscoveryOutput
 from .modeling_classifier import RememberingModel
 

@@ -5,8 +5,7 @@ from typing import ClassVar
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from .cosine_classifier import CosineClassifier
-from .linear_heads import LinearClassifier
+from .classifiers import CosineClassifier, LinearClassifier
 from .modeling_classifier import ClassifierConfig, HeadlessClassifierModel
 
 

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -353,7 +353,7 @@ class _Run:
                 score.stage, score.all, score.old, score.new, score.num_images, count,
             )  # fmt: skip
         self.run.write("images.json", [images.report.to_dict() for images in self.images])
-        name, memory = f"stage{stage.index}", asdict(peak_memory(self.accelerator.device))
+        name, memory = f"stage{stage.index}", peak_memory(self.accelerator.device)
         seconds = round(time.monotonic() - started, 1)
         self.run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
         save_stage(

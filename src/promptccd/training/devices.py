@@ -17,6 +17,13 @@ def shard_bounds(num_rows: int, num_processes: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
+def place_among_processes() -> tuple[int, int]:
+    """Which of the processes that train together this one is, and how many there are."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()
+
+
 class _GatherWithGradient(torch.autograd.Function):
     """All-gather whose backward adds up what every process wants of a row.
 
@@ -48,9 +55,10 @@ def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
     Returns:
         ``(V, B, ...)``, the same on every process, with gradients flowing back to each row's owner.
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    _, processes = place_among_processes()
+    if processes == 1:
         return rows
-    sizes = [stop - start for start, stop in shard_bounds(num_rows, dist.get_world_size())]
+    sizes = [stop - start for start, stop in shard_bounds(num_rows, processes)]
     padding = max(sizes) - rows.shape[1]
     if padding:  # gloo and NCCL gather equal shapes only
         rows = torch.cat([rows, rows.new_zeros(rows.shape[0], padding, *rows.shape[2:])], dim=1)
@@ -60,7 +68,7 @@ def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
 
 def same_on_all(value: Any) -> Any:
     """What the first process computed, on every process; any picklable value, for the few that are small."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if place_among_processes()[1] == 1:
         return value
     box = [value]
     dist.broadcast_object_list(box, 0)

@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
@@ -13,7 +11,7 @@ from promptccd.data.stage_images import Progress, StageImages, workers_for
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DivergedError
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.devices import in_smaller_batches, shard_bounds
+from promptccd.training.devices import gather_rows, in_smaller_batches, place_among_processes, shard_bounds
 from promptccd.training.progress import progress_bar
 
 
@@ -65,10 +63,8 @@ def extract_features(
     """
     was_training = model.training
     model.eval()
-    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    rank = dist.get_rank() if world > 1 else 0
-    bounds = shard_bounds(len(images), world)
-    share = Subset(_EvaluationImages(images, view), range(*bounds[rank]))
+    rank, processes = place_among_processes()
+    share = Subset(_EvaluationImages(images, view), range(*shard_bounds(len(images), processes)[rank]))
     loader: DataLoader[Any] = DataLoader(
         share, batch_size=batch_size, num_workers=workers_for(num_workers), pin_memory=device.type == "cuda"
     )
@@ -81,7 +77,7 @@ def extract_features(
     for pixels in progress(loader, len(loader), label):
         parts.append(in_smaller_batches(embed, pixels))
     model.train(was_training)
-    return _finite(_gathered(torch.cat(parts), [high - low for low, high in bounds]), images)
+    return _finite(gather_rows(torch.cat(parts)[None], len(images))[0], images)
 
 
 @torch.no_grad()
@@ -115,15 +111,6 @@ def routing_agreement(
     )
     batches = progress_bar(loader, len(loader), f"part routing of stage {images.stage.index}")
     return torch.cat([in_smaller_batches(share_of, pixels) for pixels in batches]).numpy()
-
-
-def _gathered(rows: Tensor, sizes: list[int]) -> Tensor:
-    if len(sizes) == 1:
-        return rows
-    padded = F.pad(rows, (0, 0, 0, max(sizes) - len(rows)))
-    parts = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
 def _finite(features: Tensor, images: StageImages) -> Tensor:

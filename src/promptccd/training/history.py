@@ -47,30 +47,22 @@ class EpochRecord:
         return {**self.losses, "learning_rate": self.learning_rate, **rates, **speed}
 
 
-@dataclass(frozen=True)
-class PeakMemory:
-    """The most memory that was in use at once, in bytes.
-
-    Attributes:
-        process: of this process since it began; operating systems do not reset it.
-        accelerator: of its GPU since `reset_peak_memory`; `None` on a CPU.
-    """
-
-    process: int
-    accelerator: int | None
-
-
 def reset_peak_memory(device: torch.device) -> None:
     """Begin a new measurement of a GPU's memory; does nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def peak_memory(device: torch.device) -> PeakMemory:
-    """The peak so far, of this process and of its device."""
+def peak_memory(device: torch.device) -> dict[str, int | None]:
+    """The most bytes in use at once, as the manifest has them.
+
+    Of the ``process`` since it began, for operating systems do not reset that; of the GPU, ``accelerator``, since
+    `reset_peak_memory`, `None` on a CPU.
+    """
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, kilobytes elsewhere
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return PeakMemory(process, torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None)
+    accelerator = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    return {"process": process, "accelerator": accelerator}
 
 
 HISTORY = "history.jsonl"

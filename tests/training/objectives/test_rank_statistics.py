@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from promptccd.data.randomness import torch_generator
 from promptccd.models import CategoryDiscoveryOutput
 from promptccd.models.backbones import blocks_of
-from promptccd.models.linear_heads import LinearClassifier
+from promptccd.models.classifiers import LinearClassifier
 from promptccd.models.modeling_frost import FrostModel
 from promptccd.models.modeling_rankstats import RankStatsModel
 from promptccd.training.arguments import TrainingArguments

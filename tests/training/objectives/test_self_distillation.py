@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from promptccd.models.assignment import assign
-from promptccd.models.cosine_classifier import CosineClassifier
+from promptccd.models.classifiers import CosineClassifier
 from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives.happy import hardness
