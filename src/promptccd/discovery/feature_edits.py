@@ -14,7 +14,7 @@ from promptccd.discovery.registry_edits import correct
 from promptccd.errors import DataError, RegistryError
 from promptccd.models import Assignment
 from promptccd.models.assignment import squared_distances
-from promptccd.registry import CategoryRegistry, Gather, Move, NotACategory, Split
+from promptccd.registry import CategoryRegistry, Move, NotACategory, Split
 
 
 def _assignment(folder: Path, registry: CategoryRegistry, keys: Sequence[str]) -> Assignment | None:
@@ -142,20 +142,6 @@ def move_images(found: Assignment, images: Sequence[str], to: int | None) -> Mov
     Categories that these images belong to, and no earlier ones, get a new prototype; settled ones keep theirs.
     """
     return Move(tuple(images), to, _moved_prototypes(found, set(images), to))
-
-
-def gather_images(
-    found: Assignment, features: Tensor, images: Sequence[str], name: str | None = None
-) -> Gather:
-    """Make the selected images, wherever they are, a category of their own.
-
-    Args:
-        found: images and their categories now, all of those that lose some included.
-        features: of the selected images ``(N, D)``, of those too that are in no category.
-        images: their keys.
-        name: of the new category.
-    """
-    return Gather(tuple(images), _mean(features), _moved_prototypes(found, set(images), None), name)
 
 
 def _moved_prototypes(found: Assignment, chosen: set[str], to: int | None) -> dict[int, np.ndarray]:

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -158,11 +158,6 @@ class Task:
         return range(self.num_known)
 
     @property
-    def grouping(self) -> dict[str, int]:
-        """Restarts and seed of k-means."""
-        return {"restarts": self.restarts, "seed": self.seed}
-
-    @property
     def categories_so_far(self) -> list[int]:
         """Categories that every unlabelled stage and those before it hold."""
         return [images.stage.num_categories for images in self.trained.images[1:]]
@@ -186,7 +181,7 @@ class Protocol(ABC):
         scores: what `score` gives.
     """
 
-    scores: type[ContinualScore] = ContinualScore
+    scores: ClassVar[type[ContinualScore]] = ContinualScore
 
     @abstractmethod
     def score(self, task: Task) -> ContinualScore:
@@ -195,10 +190,6 @@ class Protocol(ABC):
         Raises:
             PromptCCDError: the run or its data lack what the protocol needs.
         """
-
-    def true_ids(self, task: Task) -> list[np.ndarray]:
-        """True category ids of the scored images, stage by stage from the first unlabelled one on."""
-        return list(task.trained.labels[1:])
 
 
 def chosen_rows(features: Tensor, wanted: np.ndarray) -> Tensor:
@@ -210,56 +201,32 @@ def chosen_rows(features: Tensor, wanted: np.ndarray) -> Tensor:
 KnownAtFirst = Callable[[int, np.ndarray], np.ndarray]
 
 
+@dataclass(frozen=True)
 class Continual(Protocol):
-    """Algorithm 1 of the paper."""
+    """Algorithm 1 of the paper.
 
-    accumulate = True
+    Attributes:
+        accumulate: whether predicted labels join the reference; without it, the adapted GCD accuracy of the supplement.
+        images: of a task the reference and the scored images.
+        count: of a task how many categories a stage has.
+    """
+
+    accumulate: bool = True
+    images: Callable[[Task], ScoredImages] = lambda task: task.trained
+    count: Callable[[Task], CountOf] = lambda task: lambda stage, *_: task.count_of_stage(stage)
 
     def score(self, task: Task) -> ContinualScore:
         """See the base class."""
-        scored = self.scored(task)
+        scored = self.images(task)
         return continual_accuracy(
             lambda stage: task.features(stage, scored.images[: stage + 1]),
             scored.labels,
-            self.count_of(task),
-            num_known=len(task.known),
+            self.count(task),
+            num_known=task.num_known,
+            restarts=task.restarts,
+            seed=task.seed,
             accumulate=self.accumulate,
-            **task.grouping,
         )
-
-    def scored(self, task: Task) -> ScoredImages:
-        """Reference and scored images."""
-        return task.trained
-
-    def count_of(self, task: Task) -> CountOf:
-        """How many categories a stage has."""
-        return lambda stage, features, assigned: task.count_of_stage(stage)
-
-
-class FixedReference(Continual):
-    """The adapted GCD accuracy of the supplement."""
-
-    accumulate = False
-
-
-class Inductive(Continual):
-    """Algorithm 1 on images that no stage was trained on; the labelled reference is of them too."""
-
-    def scored(self, task: Task) -> ScoredImages:
-        """See the base class."""
-        return task.test_stages()
-
-    def true_ids(self, task: Task) -> list[np.ndarray]:
-        """See the base class."""
-        return list(self.scored(task).labels[1:])
-
-
-class UnknownCount(Continual):
-    """Algorithm 1 without being told the number of categories, whatever the run was trained with."""
-
-    def count_of(self, task: Task) -> CountOf:
-        """See the base class."""
-        return task.estimate
 
 
 class Steps(Protocol):
@@ -269,9 +236,9 @@ class Steps(Protocol):
 
     def score(self, task: Task) -> ForgettingScore:
         """See the base class."""
-        scored, grouping = task.trained, task.grouping
+        scored = task.trained
         continual = ContinualAccuracy(
-            scored.labels[0], len(task.known), restarts=grouping["restarts"], seed=grouping["seed"]
+            scored.labels[0], task.num_known, restarts=task.restarts, seed=task.seed
         )
         at_first = self.known_at_first(task)
         rows, before = [], []
@@ -287,13 +254,17 @@ class Steps(Protocol):
                 before.append(math.nan)
         return ForgettingScore("pa-cgcd", rows, before)
 
+    def true_ids(self, task: Task) -> list[np.ndarray]:
+        """True category ids of the scored images, stage by stage from the first unlabelled one on."""
+        return list(task.trained.labels[1:])
+
     def scored(self, task: Task, stage: int, found: Discovery) -> Discovery:
         """What was found, with the ids of the images that are scored."""
         return found
 
     def known_at_first(self, task: Task) -> KnownAtFirst:
         """What the model of stage 0 makes of the known ones among the images that are scored."""
-        scored, grouping = task.trained, task.grouping
+        scored = task.trained
         reference, *unlabelled = task.features(0, scored.images)
 
         def ids(stage: int, is_known: np.ndarray) -> np.ndarray:
@@ -301,9 +272,9 @@ class Steps(Protocol):
                 chosen_rows(unlabelled[stage - 1], is_known),
                 reference,
                 scored.labels[0],
-                len(task.known),
-                restarts=grouping["restarts"],
-                seed=seed_of("known before", grouping["seed"], stage),
+                task.num_known,
+                restarts=task.restarts,
+                seed=seed_of("known before", task.seed, stage),
             ).category_ids
 
         return ids
@@ -339,10 +310,11 @@ class Sessions(Protocol):
         """See the base class; what a classifier answers is scored by separate assignments alone."""
         found = session_accuracy(
             task.seen_test_features,
-            self.true_ids(task),
+            task.seen_test_ids(),
             task.categories_so_far,
-            num_known=len(task.known),
-            **task.grouping,
+            num_known=task.num_known,
+            restarts=task.restarts,
+            seed=task.seed,
         )
         (test,), (labels,) = task.test_images().images, task.test_images().labels
         rows = []
@@ -354,10 +326,6 @@ class Sessions(Protocol):
             rows.append(replace(row, native=(own.all, own.old, own.new)))
         return replace(found, stages=rows)
 
-    def true_ids(self, task: Task) -> list[np.ndarray]:
-        """See the base class."""
-        return task.seen_test_ids()
-
 
 class Native(Protocol):
     """What a parametric method answers by itself."""
@@ -365,7 +333,7 @@ class Native(Protocol):
     def score(self, task: Task) -> ContinualScore:
         """See the base class."""
         rows = []
-        for stage, true_ids in enumerate(self.true_ids(task), start=1):
+        for stage, true_ids in enumerate(task.trained.labels[1:], start=1):
             answers = task.native(stage, task.trained.images[stage])
             if answers is None:
                 raise ConfigurationError(
@@ -393,9 +361,9 @@ class PartRouting(Protocol):
 # By the names of `PROTOCOLS`.
 SCORERS: dict[str, Protocol] = {
     "cacc": Continual(),
-    "gcd": FixedReference(),
-    "inductive": Inductive(),
-    "unknown": UnknownCount(),
+    "gcd": Continual(accumulate=False),
+    "inductive": Continual(images=lambda task: task.test_stages()),  # on images that no stage was trained on
+    "unknown": Continual(count=lambda task: task.estimate),  # whatever the run was trained with
     "pa-cgcd": Steps(),
     "pa-cgcd-test": StepsOnTest(),
     "metagcd": Sessions(),

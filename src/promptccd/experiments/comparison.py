@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ class GridFigure:
         columns: its values.
         panels: by variant a value per row and column; `None` or NaN where a cell failed or was not run.
         unit: what the values are.
-        words: paragraphs below the figure that say what it shows.
     """
 
     title: str
@@ -42,7 +41,6 @@ class GridFigure:
     columns: Sequence[str]
     panels: Mapping[str, Sequence[Sequence[float | None]]]
     unit: str = "All, average over stages, percent"
-    words: Sequence[str] = field(default=())
 
 
 def write_comparison(

@@ -110,10 +110,6 @@ class RankStatisticsObjective(ClassifierObjective):
         """Logits ``(V, B, K)`` of the heads that shall answer alike to both views."""
         return [joint] if novel is None else [joint, novel]
 
-    def guessing(self, num_images: int) -> dict[str, float]:
-        """See the base class: nothing here is contrasted."""
-        return {}
-
 
 def ramp(epoch: int, length: int) -> float:
     """``exp(-5 (1 - e / E)^2)``: how far a weight has risen in epoch e, 1 from epoch E on."""
