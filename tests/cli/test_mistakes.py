@@ -68,6 +68,7 @@ MISTAKES = {
     "a batch of none": ("discover {stage} {pictures} --out {out} --batch_size 0", "whole number from 1, got '0'"),
     "a limit of none": ("discover {stage} {pictures} --out {out} --limit 0", "whole number from 1, got '0'"),
     "no jobs": ("sweep --config {recipe} --seeds 1 --jobs 0", "whole number from 1 to 512, got '0'"),
+    "weights of none": ("predict {stage} {pictures} --max_model_bytes 0", "whole number from 1, got '0'"),
     "a port that none is": ("demo {bare} --port 99999999", "whole number from 1 to 65535"),
     "a stage that was not trained": ("push {run} --namespace me --stage 9 --dry-run", "9"),
     # Values

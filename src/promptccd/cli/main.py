@@ -61,9 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     make_printable(sys.stdout, sys.stderr)
     try:
         options = parse(words)
-        for module in getattr(
-            options, "needs", ()
-        ):  # takes seconds, in which a signal ends the process at once
+        # Takes seconds, in which a signal ends the process at once.
+        for module in getattr(options, "needs", ()):
             import_module(module)
         with ended_by_signals():
             _run(options)

@@ -110,7 +110,7 @@ def add_model_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max_model_bytes",
         metavar="N",
-        type=int,
+        type=whole_number(1),
         help="the most that the model's weights may take in memory; twice the largest DINO's unless given",
     )
 

@@ -111,9 +111,8 @@ def adapt(
         raise OutOfMemoryError(error.batch_size, "nothing of the training was kept") from error
     try:
         session.model = student.eval()
-        session.model.set_spread(
-            None
-        )  # known categories spread otherwise by now, and their images are not here
+        # Known categories spread otherwise by now, and their images are not here.
+        session.model.set_spread(None)
         features = session.embed(None if stop is None else stop.progress, precision)
     except BaseException:
         session.model, session.current.features = before

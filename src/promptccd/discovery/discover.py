@@ -52,9 +52,7 @@ logger = logging.getLogger(__name__)
 
 MANY = 1_000  # files, from which on it is said what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
-_FILE_BYTES = (
-    5_000  # name, verdict, hash, fingerprint and what else is remembered of one; besides its features
-)
+_FILE_BYTES = 5_000  # name, verdict, hash, fingerprint and what else is remembered; besides its features
 _LINE_BYTES = 1_500  # of the same on disk
 _PAGE = "discovery.html"
 _WRITTEN = (_PAGE, "assignments.csv", "images", "dataset")

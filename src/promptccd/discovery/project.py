@@ -95,9 +95,8 @@ class Packs:
     def __init__(self, folder: Path, name: str):
         self._parent, self.folder = folder, folder / name
         self._numbers: dict[str, int] | None = None
-        self._open: dict[
-            int, tuple[Any, dict[str, tuple[int, int]]]
-        ] = {}  # files that single rows are taken from
+        # Files that single rows are taken from.
+        self._open: dict[int, tuple[Any, dict[str, tuple[int, int]]]] = {}
 
     def load(self, digests: Iterable[str]) -> dict[str, bytes]:
         """What is there of what is asked for.

@@ -115,9 +115,8 @@ def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
 
 def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
     """Category matched to every cluster, -1 for clusters that share no image with what is left for them."""
-    from scipy.optimize import (
-        linear_sum_assignment,  # here, because it takes longer to import than an audit takes
-    )
+    # Here, because it takes longer to import than an audit takes.
+    from scipy.optimize import linear_sum_assignment
 
     num_clusters, num_categories = clusters.max() + 1, categories.max() + 1
     pairs = np.bincount(clusters * num_categories + categories, minlength=num_clusters * num_categories)

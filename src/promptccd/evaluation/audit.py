@@ -83,9 +83,8 @@ _CIFAR, _IMAGENET, _TINY = (
 # numbers are those that all clean rows of the paper agree on.
 DECLARED_SPLITS: Mapping[tuple[str, str], tuple[SplitCounts, ...]] = {
     ("transductive", "cifar100"): _cut(_CIFAR, 500),
-    ("transductive", "imagenet100"): _cut(
-        _IMAGENET, 500
-    ),  # the paper's statistics count all images of the classes
+    # The paper's statistics count all images of the classes.
+    ("transductive", "imagenet100"): _cut(_IMAGENET, 500),
     ("transductive", "tinyimagenet"): _cut(_TINY, 500),
     ("transductive", "cub"): _inferred((280, 419), (140, 660), (140, 718)),
     ("transductive", "aircraft"): _inferred((140, 230), (70, 356), (140, 414)),

@@ -7,6 +7,7 @@ own, so that nobody depends on telling colours apart.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 34
@@ -54,10 +55,10 @@ class Chart:
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     series: list[Series]
-    base: float
     bar_width: float = 0.0
-    width: int = WIDTH
-    height: int = HEIGHT
+    width: ClassVar = WIDTH
+    height: ClassVar = HEIGHT
+    base: ClassVar = HEIGHT - BOTTOM  # of bars, and where the horizontal axis lies
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class HeatMap:
     side_x: float
     side_y: float
     left: float
-    width: float
     height: float
+    width: ClassVar = WIDTH
 
 
 Scale = Callable[[float], float]
@@ -145,7 +146,7 @@ def line_chart(
         label, x_label, y_label,
         [Tick(x_scale(x), f"{x:g}") for x in whole_ticks(min(xs), max(xs))],
         [Tick(y_scale(y), f"{y:g}") for y in y_ticks],
-        drawn, base=HEIGHT - BOTTOM,
+        drawn,
     )  # fmt: skip
 
 
@@ -193,8 +194,7 @@ def bar_chart(
         if place % max(1, every) == 0
     ]
     return Chart(
-        label, x_label, y_label, ticks, [Tick(y_scale(y), f"{y:g}") for y in y_ticks], drawn,
-        base=HEIGHT - BOTTOM, bar_width=bar,
+        label, x_label, y_label, ticks, [Tick(y_scale(y), f"{y:g}") for y in y_ticks], drawn, bar,
     )  # fmt: skip
 
 
@@ -254,8 +254,7 @@ def heat_map(
             for place, name in enumerate(rows)
             if place % every_y == 0
         ],
-        cells, side_x, side_y, left=left,
-        width=WIDTH, height=TOP + len(rows) * side_y + BOTTOM,
+        cells, side_x, side_y, left, height=TOP + len(rows) * side_y + BOTTOM,
     )  # fmt: skip
 
 

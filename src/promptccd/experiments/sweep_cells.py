@@ -22,7 +22,7 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from promptccd.errors import ConfigurationError, PromptCCDError, RunError
+from promptccd.errors import ConfigurationError, PromptCCDError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocols import SCORERS
 from promptccd.runs.evaluate_run import RunEvaluation
@@ -108,9 +108,7 @@ class SweepCell:
         """Whether the folder holds this whole training: the same recipe, every stage and its row in the table."""
         run = RunDirectory(self.path)
         if not run.begun or not _same_place(run.recipe.data.dataset, self.recipe.data.resolved.dataset):
-            return (
-                False  # of data that lies elsewhere now the training finds out itself whether it is the same
-            )
+            return False  # of data that lies elsewhere now the training finds out whether it is the same
         rows = [] if run.results is None else [row.stage for row in run.results.stages]
         return rows == list(range(1, run.num_stages)) and not any(
             problems_of(run.stage(stage)) for stage in range(run.num_stages)
@@ -378,7 +376,9 @@ def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path) -> 
     transformers_logging.disable_progress_bar()
     recipe = Recipe.from_dict(values)
     try:
-        _wait_for_lock(RunDirectory(recipe.training.output_dir))
+        run = RunDirectory(recipe.training.output_dir)
+        run.lock(SECONDS_TO_WAIT_FOR_LOCK)
+        run.unlock()
         work(recipe)
     except PromptCCDError as error:
         logger.error("%s: %s", type(error).__name__, error)
@@ -392,17 +392,3 @@ def _die_with(sentinel: Any) -> None:
     """Once the sweep is gone, by whatever signal, nobody would know of this process: end it and its children."""
     connection.wait([sentinel])
     os.killpg(0, signal.SIGKILL)
-
-
-def _wait_for_lock(run: RunDirectory) -> None:
-    """Let a process that is being killed let go of the run."""
-    until = time.monotonic() + SECONDS_TO_WAIT_FOR_LOCK
-    while True:
-        try:
-            run.lock()
-        except RunError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
-        else:
-            return run.unlock()

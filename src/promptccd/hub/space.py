@@ -93,9 +93,8 @@ def push_space(
 
     def push() -> tuple[PushedRepository, bool]:
         stands = _stands(repository, chosen, api, dry_run)
-        changed = not stands or _set_model(
-            name, chosen, api, dry_run
-        )  # before the files: their first start has it
+        # Before the files: their first start has it.
+        changed = not stands or _set_model(name, chosen, api, dry_run)
         brought = bring(
             repository,
             lambda card: _contents(card, chosen),

@@ -93,9 +93,8 @@ def _fetch(name: str, target: Path) -> None:
         write_directory(target, fill)
 
 
-TOLERANCE = (
-    0.01  # points: another machine may group an image differently at the last bit, and one is more than this
-)
+# Points: another machine may group an image differently at the last bit, and one is more than this.
+TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)

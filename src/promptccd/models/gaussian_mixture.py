@@ -89,9 +89,8 @@ class GaussianMixture(nn.Module):
         Returns:
             ``(N, K)``.
         """
-        with torch.autocast(
-            features.device.type, enabled=False
-        ):  # differences of large terms: not in bfloat16
+        # Differences of large terms: not in bfloat16.
+        with torch.autocast(features.device.type, enabled=False):
             joint = self._log_joint_full if self.variances.ndim == 3 else self._log_joint_axis_aligned
             return joint(features.float())
 

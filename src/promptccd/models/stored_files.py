@@ -32,9 +32,7 @@ BACKBONE_TYPES = tuple(BACKBONE_CONFIGS)
 
 # Where our own code lies in a checkpoint, for machines without this package. Nothing else may be named there.
 # These are the ones of this package, which such a machine has to know too; `register_variant` adds others.
-_CONFIGURATION = (
-    "configuration_promptccd"  # of this paper's own; the other methods' stand beside their models
-)
+_CONFIGURATION = "configuration_promptccd"  # of this paper's own; other methods' stand beside their models
 CODE: dict[str, dict[str, str]] = {
     name: {"AutoConfig": f"{config}.{kind}Config", "AutoModel": f"{model}.{kind}Model"}
     for name, config, model, kind in (

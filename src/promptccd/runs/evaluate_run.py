@@ -77,10 +77,8 @@ class RunEvaluation:
         self.run.require_split(self.stages)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.num_workers = num_workers
-        self.images = [
-            StageImages.read(
-                stage, num_workers, progress_bar, conflicting="drop"
-            )  # as the training left them out
+        self.images = [  # conflicts as the training left them out
+            StageImages.read(stage, num_workers, progress_bar, conflicting="drop")
             for stage in self.stages[: self.num_stages]
         ]
         self._keep_features = keep_features

@@ -147,14 +147,17 @@ class RunDirectory:
         if self.begun:
             _require_same(self.manifest["recipe"], _portable(recipe, self.path), self.path)
 
-    def lock(self) -> None:
+    def lock(self, wait_s: float = 0) -> None:
         """Keep every other process from writing here until this one ends.
+
+        Args:
+            wait_s: how long to wait for somebody who writes here.
 
         Raises:
             RunError: another process writes to the run; its id is named. Or the lock is a link.
             DiskError: nothing can be written there.
         """
-        self._lock = lock_folder(self.path)
+        self._lock = lock_folder(self.path, wait_s)
 
     def unlock(self) -> None:
         """Let others write again."""

@@ -21,11 +21,8 @@ from promptccd.training.arguments import TrainingArguments
 from promptccd.training.callbacks import CategoryDiscoveryCallback, RunState, TrainingControl
 
 PROJECT = "promptccd"
-SIDE, GAP, TITLE = (
-    64,
-    4,
-    14,
-)  # pixels of the picture of groups: of an image, between two, and of a line of words
+# Pixels of the picture of groups: of an image, between two, and of a line of words.
+SIDE, GAP, TITLE = 64, 4, 14
 MOST_GROUPS, MOST_IMAGES = 24, 10
 
 

@@ -448,9 +448,7 @@ class _Run:
             return None
         exemplars = load_exemplars(self.run.stage(stage - 1))
         labels = exemplars.labels(self._settled(stage).category_of)
-        classes = getattr(
-            model.config, "num_classes", None
-        )  # of a classifier, which its labels have to be of
+        classes = getattr(model.config, "num_classes", None)  # of a classifier, which labels have to be of
         if classes is not None and labels.max(initial=NO_LABEL) >= classes:
             raise RunError(
                 f"{self.run.stage(stage - 1)} shows images of class {labels.max()} again, but its classifier has "

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from huggingface_hub.dataclasses import strict
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.dataclasses import type_validator
 
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
@@ -190,11 +189,9 @@ def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
         for key, value in values.items()
     }
     for key, value in prepared.items():
-        # A class of this one field: types are checked before ranges, which may span several fields.
-        check: Any = strict(dataclasses.make_dataclass("Field", [(key, hints[key])]))
         try:
-            check(**{key: value})
-        except StrictDataclassError as error:
+            type_validator(key, value, hints[key])  # before ranges, which may span several fields
+        except TypeError as error:
             raise ConfigurationError(
                 f"Wrong type for {name}.{key}: expected {describe_type(hints[key])}, got "
                 f"{reprlib.repr(value)} ({type(value).__name__})."

@@ -32,9 +32,8 @@ from promptccd.training.step import (
 
 logger = logging.getLogger(__name__)
 
-_ON_DISK = {
-    "momentum_buffer": "momentum"
-}  # what an optimiser keeps, where a saved state has another word for it
+# What an optimiser keeps, where a saved state has another word for it.
+_ON_DISK = {"momentum_buffer": "momentum"}
 COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tenth of it
 
 
@@ -228,9 +227,8 @@ class StageTrainer:
                 totals[name] = totals.get(name, 0) + value.detach()
             bars.end_step()
             self.stepped(epoch, step + 1)
-            if (
-                step + 1 == self.steps
-            ):  # before a state with the epoch behind it is saved, so that none is missed
+            # Before a state with the epoch behind it is saved, so that none is missed.
+            if step + 1 == self.steps:
                 steps = self.steps - first_step
                 means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
                 seconds = time.monotonic() - started

@@ -67,9 +67,8 @@ class OpenSet:
         apart = closer * self.usual_distance
         free = pinned_means(self.units, len(self.held), self.num_opened)
         proposed = -1
-        while (
-            len(free) > proposed
-        ):  # again, for there may be too many unexplained images to look at all of them
+        # Again, for there may be too many unexplained images to look at all of them.
+        while len(free) > proposed:
             proposed = len(free)
             free = self._settled(torch.cat([free, self._proposals(free, apart)]))
             for _ in range(ROUNDS):

@@ -62,9 +62,8 @@ class FrostObjective(RankStatisticsObjective):
         own, means, deviations = own.to(features.device), [], [self.model.class_deviation] * known
         for number in range(known, classes):
             members = features[own == number]
-            row = F.normalize(
-                self.model.classifier.weight[number], dim=-1
-            )  # of a class that no image was put into
+            # The row is that of a class that no image was put into.
+            row = F.normalize(self.model.classifier.weight[number], dim=-1)
             means.append(members.mean(0) if len(members) else row)
             if len(members):
                 deviations.append(members.std(0, correction=0))
