@@ -1,7 +1,7 @@
 """Everything on a run report as records: what ``report.json`` and ``report.csv`` hold."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,58 +20,38 @@ def run_records(
     figure: MapFigure | None,
 ) -> Sections:
     """Records by section; accuracies in percent. A map and cards are those of the first run."""
-    sections: dict[str, list[Record]] = {
-        "scores": [record for run in runs for record in _scores(run)],
+    first = runs[:1]
+    sections = {
+        "scores": _of(runs, _scores),
         "summary": _summary(runs, published),
-        "known_and_novel": [
-            {"run": run.name, "stage": stage.stage, **stage.known_and_novel}
-            for run in runs
-            for stage in run.stages
-        ],
-        "confusion": [record for run in runs for record in _confusion(run)],
-        "category_sizes": [record for run in runs for record in _sizes(run)],
-        "blocks": [record for run in runs for record in _blocks(run)],
-        "forgetting": [record for run in runs for record in _forgetting(run)],
-        "history": [_epoch(run.name, asdict(each)) for run in runs for each in run.history],
-        "costs": [{"run": run.name, **asdict(cost)} for run in runs for cost in run.costs],
-        "prompts": [
-            {"run": run.name, "stage": stage, **values}
-            for run in runs
-            for stage, values in run.instruments.items()
-            if values
-        ],
-        "part_routing": [record for run in runs for record in _routing(run)],
-        "discovered": [_discovered(runs[0].name, card) for card in cards],
-        "nearest_known": [
-            {
-                "run": runs[0].name,
-                "category": card.name,
-                "known": near.name,
-                "similarity": round(near.similarity, 4),
-            }
-            for card in cards
-            for near in card.near
-        ],
-        "map": [] if figure is None else _map(runs[0].name, figure),
-        "map_movement": [] if figure is None else _movement(runs[0].name, figure),
+        "known_and_novel": _of(runs, _known_and_novel),
+        "confusion": _of(runs, _confusion),
+        "category_sizes": _of(runs, _sizes),
+        "blocks": _of(runs, _blocks),
+        "forgetting": _of(runs, _forgetting),
+        "history": _of(runs, lambda run: (_epoch(asdict(each)) for each in run.history)),
+        "costs": _of(runs, lambda run: map(asdict, run.costs)),
+        "prompts": _of(runs, _prompts),
+        "part_routing": _of(runs, _routing),
+        "discovered": _of(first, lambda run: map(_discovered, cards)),
+        "nearest_known": _of(first, lambda run: _nearest_known(cards)),
+        "map": _of(first, lambda run: _map(figure)),
+        "map_movement": _of(first, lambda run: _movement(figure)),
     }
     return {name: [_plain(record) for record in records] for name, records in sections.items()}
 
 
-def _scores(run: RunMeasures) -> list[Record]:
-    rows: list[Record] = [
-        {
-            "run": run.name,
-            "seed": run.recipe.training.seed,
-            **row,
-            "true_categories": stage.num_true,
-        }
-        for row, stage in zip(run.score.to_dict()["stages"], run.stages, strict=True)
-    ]
-    for row in rows:
-        row["count_low"], row["count_high"] = row.pop("count_range") or (None, None)
-    average = {"run": run.name, "seed": run.recipe.training.seed, "stage": "average"}
-    return [*rows, {**average, **run.score.to_dict()["average"]}]
+def _of(runs: Sequence[RunMeasures], make: Callable[[RunMeasures], Iterable[Record]]) -> list[Record]:
+    """What there is of every run, each record with its name."""
+    return [{"run": run.name, **record} for run in runs for record in make(run)]
+
+
+def _scores(run: RunMeasures) -> Iterator[Record]:
+    seed, values = run.recipe.training.seed, run.score.to_dict()
+    for row, stage in zip(values["stages"], run.stages, strict=True):
+        low, high = row.pop("count_range") or (None, None)
+        yield {"seed": seed, **row, "true_categories": stage.num_true, "count_low": low, "count_high": high}
+    yield {"seed": seed, "stage": "average", **values["average"]}
 
 
 def _summary(runs: Sequence[RunMeasures], published: PublishedTable | None) -> list[Record]:
@@ -99,80 +79,69 @@ def _summary(runs: Sequence[RunMeasures], published: PublishedTable | None) -> l
     return records
 
 
-def _confusion(run: RunMeasures) -> list[Record]:
-    records = []
+def _known_and_novel(run: RunMeasures) -> Iterator[Record]:
+    for stage in run.stages:
+        yield {"stage": stage.stage, **stage.known_and_novel}
+
+
+def _confusion(run: RunMeasures) -> Iterator[Record]:
     for stage in run.stages:
         categories, groups, counts = confusion(stage.true_ids, stage.found_ids)
         for row, column in zip(*counts.nonzero(), strict=True):
-            records.append(
-                {
-                    "run": run.name,
-                    "stage": stage.stage,
-                    "category": run.categories[categories[row]],
-                    "group": stage.names[groups[column]],
-                    "images": int(counts[row, column]),
-                }
-            )
-    return records
+            yield {
+                "stage": stage.stage,
+                "category": run.categories[categories[row]],
+                "group": stage.names[groups[column]],
+                "images": int(counts[row, column]),
+            }
 
 
-def _sizes(run: RunMeasures) -> list[Record]:
-    return [
-        {
-            "run": run.name,
-            "stage": stage.stage,
-            "category": None if size.category is None else run.categories[size.category],
-            "group": None if size.found is None else stage.names[size.found],
-            "true_images": size.true_images,
-            "found_images": size.found_images,
-        }
-        for stage in run.stages
-        for size in category_sizes(stage.true_ids, stage.found_ids)
-    ]
+def _sizes(run: RunMeasures) -> Iterator[Record]:
+    for stage in run.stages:
+        for size in category_sizes(stage.true_ids, stage.found_ids):
+            yield {
+                "stage": stage.stage,
+                "category": None if size.category is None else run.categories[size.category],
+                "group": None if size.found is None else stage.names[size.found],
+                "true_images": size.true_images,
+                "found_images": size.found_images,
+            }
 
 
-def _blocks(run: RunMeasures) -> list[Record]:
-    return [
-        {"run": run.name, "stage": stage.stage, "block": block, "images": images, "accuracy": accuracy}
-        for stage in run.stages
-        for block, (images, accuracy) in enumerate(stage.blocks)
-    ]
+def _blocks(run: RunMeasures) -> Iterator[Record]:
+    for stage in run.stages:
+        for block, (images, accuracy) in enumerate(stage.blocks):
+            yield {"stage": stage.stage, "block": block, "images": images, "accuracy": accuracy}
 
 
-def _forgetting(run: RunMeasures) -> list[Record]:
-    records = []
+def _forgetting(run: RunMeasures) -> Iterator[Record]:
     for block in range(len(run.stages) + 1):
         course = [stage.blocks[block][1] for stage in run.stages[max(block - 1, 0) :]]
-        record = {"first": course[0], "last": course[-1], "forgotten": forgetting(course)}
-        records.append({"run": run.name, "block": block, **record})
-    return records
+        yield {"block": block, "first": course[0], "last": course[-1], "forgotten": forgetting(course)}
 
 
-def _epoch(run: str, values: dict[str, Any]) -> Record:
+def _epoch(values: dict[str, Any]) -> Record:
     losses = values.pop("losses")
-    return {
-        "run": run,
-        **values,
-        **{name if name == "loss" else f"loss_{name}": each for name, each in losses.items()},
-    }
+    return {**values, **{name if name == "loss" else f"loss_{name}": each for name, each in losses.items()}}
 
 
-def _routing(run: RunMeasures) -> list[Record]:
-    if run.routing is None:
-        return []
-    names = {"num_categories": "parts", "num_images": "num_images"}
-    return [
-        {
-            "run": run.name,
-            **{names.get(key, key): value for key, value in row.items() if key != "count_range"},
+def _prompts(run: RunMeasures) -> Iterator[Record]:
+    for stage, values in run.instruments.items():
+        if values:
+            yield {"stage": stage, **values}
+
+
+def _routing(run: RunMeasures) -> Iterator[Record]:
+    for row in [] if run.routing is None else run.routing.to_dict()["stages"]:
+        yield {
+            "parts" if key == "num_categories" else key: value
+            for key, value in row.items()
+            if key != "count_range"
         }
-        for row in run.routing.to_dict()["stages"]
-    ]
 
 
-def _discovered(run: str, card: CategoryCard) -> Record:
+def _discovered(card: CategoryCard) -> Record:
     return {
-        "run": run,
         "stage": card.stage,
         "category": card.name,
         "images": card.num_images,
@@ -182,28 +151,29 @@ def _discovered(run: str, card: CategoryCard) -> Record:
     }
 
 
-def _map(run: str, figure: MapFigure) -> list[Record]:
-    return [
-        {
-            "run": run,
-            "stage": point.stage + later,
-            "image": point.sample_id,
-            "x": x,
-            "y": y,
-            "group": point.found.name,
-            "category": point.true.name,
-        }
-        for point in figure.points
-        for later, (x, y) in enumerate(point.places)
-    ]
+def _nearest_known(cards: Sequence[CategoryCard]) -> Iterator[Record]:
+    for card in cards:
+        for near in card.near:
+            yield {"category": card.name, "known": near.name, "similarity": round(near.similarity, 4)}
 
 
-def _movement(run: str, figure: MapFigure) -> list[Record]:
-    return [
-        {"run": run, "stage": stage, "method": figure.method, "moved_share_of_width": moved}
-        for stage, moved in enumerate(figure.moved)
-        if moved is not None
-    ]
+def _map(figure: MapFigure | None) -> Iterator[Record]:
+    for point in [] if figure is None else figure.points:
+        for later, (x, y) in enumerate(point.places):
+            yield {
+                "stage": point.stage + later,
+                "image": point.sample_id,
+                "x": x,
+                "y": y,
+                "group": point.found.name,
+                "category": point.true.name,
+            }
+
+
+def _movement(figure: MapFigure | None) -> Iterator[Record]:
+    for stage, moved in enumerate([] if figure is None else figure.moved):
+        if figure is not None and moved is not None:
+            yield {"stage": stage, "method": figure.method, "moved_share_of_width": moved}
 
 
 def _plain(record: Record) -> Record:

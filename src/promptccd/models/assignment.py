@@ -248,11 +248,8 @@ def nearest(
 
 
 @torch.no_grad()
-def squared_distances(points: Tensor, centres: Tensor, squares: Tensor | None = None) -> Tensor:
-    """Squared distances ``(N, K)`` of points ``(N, D)`` to centres ``(K, D)``, in their precision.
-
-    ``squares``, the points' own squared norms ``(N,)``, saves time where the same points are measured again and again.
-    """
-    squares = points.square().sum(1) if squares is None else squares
+def squared_distances(points: Tensor, centres: Tensor) -> Tensor:
+    """Squared distances ``(N, K)`` of points ``(N, D)`` to centres ``(K, D)``, in their precision."""
     products = points @ (2 * centres).T
-    return products.neg_().add_(squares[:, None]).add_(centres.square().sum(1)).clamp_(min=0)
+    squares = points.square().sum(1)[:, None]
+    return products.neg_().add_(squares).add_(centres.square().sum(1)).clamp_(min=0)
