@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,13 +108,9 @@ def write_page(result: "SweepResult", record: Mapping[str, Any], out: Path) -> N
 
 def _counted(result: "SweepResult") -> "dict[str, list[ContinualScore]]":
     """The groups, their names telling where seeds are missing."""
-    wanted: dict[str, int] = {}
-    for cell in result.cells:
-        wanted[cell.variant] = wanted.get(cell.variant, 0) + 1
+    wanted = Counter(cell.variant for cell in result.cells)  # baselines are no cells
     return {
-        name
-        if len(scores) == wanted.get(name, len(scores))
-        else f"{name} ({len(scores)} of {wanted[name]})": scores
+        f"{name} ({len(scores)} of {wanted[name]})" if len(scores) < wanted[name] else name: scores
         for name, scores in result.groups.items()
     }
 
@@ -126,30 +123,20 @@ def _grid(
     result: "SweepResult", keys: tuple[str, str], settings: Mapping[str, Sequence[Any]]
 ) -> dict[str, Any]:
     """Mean All/Old/New over seeds per recipe, rows by the first field and columns by the second."""
-    grids: dict[str, Any] = {}
-    for config in dict.fromkeys(cell.config for cell in result.cells):
-        grids[config] = {part: [] for part in PARTS}
-        for row in settings[keys[0]]:
-            scores = [
-                [
-                    result.scores[cell.name]
-                    for cell in result.cells
-                    if cell.config == config
-                    and (cell.settings[keys[0]], cell.settings[keys[1]]) == (row, column)
-                    and cell.name in result.scores
-                ]
-                for column in settings[keys[1]]
-            ]
-            for position, part in enumerate(PARTS):
-                spreads = [_spreads(each)[position] for each in scores]
-                grids[config][part].append([round(each.mean, 4) if each.count else None for each in spreads])
-    return {
-        "row_key": keys[0],
-        "rows": list(settings[keys[0]]),
-        "column_key": keys[1],
-        "columns": list(settings[keys[1]]),
-        "means": grids,
+
+    def mean(part: str, *place: Any) -> float | None:
+        cells = [cell for cell in result.cells if (cell.config, *map(cell.settings.get, keys)) == place]
+        scores = [result.scores[cell.name] for cell in cells if cell.name in result.scores]
+        return experiments.rounded(experiments.Spread.of(score.average[part] for score in scores).mean)
+
+    rows, columns = (list(settings[key]) for key in keys)
+    means = {
+        config: {
+            part: [[mean(part, config, row, column) for column in columns] for row in rows] for part in PARTS
+        }
+        for config in dict.fromkeys(cell.config for cell in result.cells)
     }
+    return {"row_key": keys[0], "rows": rows, "column_key": keys[1], "columns": columns, "means": means}
 
 
 def _declare_sweep(sweep: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from promptccd.experiments.comparison import BACKBONES as BACKBONES
     from promptccd.experiments.comparison import GridFigure as GridFigure
     from promptccd.experiments.comparison import average_records as average_records
+    from promptccd.experiments.comparison import rounded as rounded
     from promptccd.experiments.comparison import with_own_answers as with_own_answers
     from promptccd.experiments.comparison import write_comparison as write_comparison
     from promptccd.experiments.map_figure import StageMaps as StageMaps

@@ -83,7 +83,7 @@ def write_comparison(
         title=title,
         facts=facts or {},
         first=next(iter(groups)),
-        averages=[_average_row(name, scores, groups) for name, scores in groups.items()],
+        averages=_average_rows(groups),
         stages=_stage_rows(groups),
         counts=_count_rows(groups),
         charts=stage_charts(groups),
@@ -112,7 +112,7 @@ def average_records(groups: Scores) -> list[Record]:
         record: Record = {"variant": name, "runs": len(scores)}
         for part, spread in _averages(scores).items():
             record |= _two_numbers(part, spread)
-            record[f"{part}_difference"] = _plain(spread.mean - first[part].mean)
+            record[f"{part}_difference"] = rounded(spread.mean - first[part].mean)
         records.append(record)
     return records
 
@@ -125,7 +125,7 @@ def stage_records(groups: Scores) -> list[Record]:
             record: Record = {"variant": name, "stage": stage, "runs": len(rows)}
             for part in PARTS:
                 record |= _two_numbers(part, Spread.of(getattr(row, part) for row in rows))
-            record["categories"] = _plain(Spread.of(row.num_categories for row in rows).mean)
+            record["categories"] = rounded(Spread.of(row.num_categories for row in rows).mean)
             record["categories_low"], record["categories_high"] = count_range(rows) or (None, None)
             records.append(record)
     return records
@@ -137,15 +137,10 @@ def cost_records(costs: Costs) -> list[Record]:
     for name, runs in costs.items():
         for stage in sorted({cost.stage for run in runs for cost in run}):
             of_stage = [cost for run in runs for cost in run if cost.stage == stage]
-            records.append(
-                {
-                    "variant": name,
-                    "stage": stage,
-                    "seconds": _plain(Spread.of(cost.seconds for cost in of_stage).mean),
-                    "process_bytes": _plain(Spread.of(cost.process_bytes for cost in of_stage).mean),
-                    "accelerator_bytes": _plain(Spread.of(cost.accelerator_bytes for cost in of_stage).mean),
-                }
-            )
+            record: Record = {"variant": name, "stage": stage}
+            for what in ("seconds", "process_bytes", "accelerator_bytes"):
+                record[what] = rounded(Spread.of(getattr(cost, what) for cost in of_stage).mean)
+            records.append(record)
     return records
 
 
@@ -161,12 +156,14 @@ def _by_stage(scores: Sequence[ContinualScore]) -> dict[int, list[StageScore]]:
     return dict(sorted(rows.items()))
 
 
-def _average_row(name: str, scores: Sequence[ContinualScore], groups: Scores) -> list[str]:
-    first = _averages(next(iter(groups.values())))
-    spreads = _averages(scores)
-    differences = [signed(spreads[part].mean - first[part].mean) for part in PARTS]
-    is_first = scores is next(iter(groups.values()))
-    return [name, str(len(scores)), *map(str, spreads.values()), *([ABSENT] * 3 if is_first else differences)]
+def _average_rows(groups: Scores) -> list[list[str]]:
+    averages = [_averages(scores) for scores in groups.values()]
+    differences = [[signed(each[part].mean - averages[0][part].mean) for part in PARTS] for each in averages]
+    differences[0] = [ABSENT] * 3
+    return [
+        [name, str(len(scores)), *map(str, own.values()), *apart]
+        for (name, scores), own, apart in zip(groups.items(), averages, differences, strict=True)
+    ]
 
 
 def _stage_rows(groups: Scores) -> list[list[str]]:
@@ -265,7 +262,7 @@ def _grid_records(grid: GridFigure | None) -> list[Record]:
             "variant": name,
             "row_setting": f"{grid.row_label} = {row}",
             "column_setting": f"{grid.column_label} = {column}",
-            "value": None if value is None else _plain(value),
+            "value": rounded(value),
             "unit": grid.unit,
         }
         for name, panel in grid.panels.items()
@@ -275,11 +272,12 @@ def _grid_records(grid: GridFigure | None) -> list[Record]:
 
 
 def _two_numbers(part: str, spread: Spread) -> Record:
-    return {part: _plain(spread.mean), f"{part}_std": None if spread.std is None else _plain(spread.std)}
+    return {part: rounded(spread.mean), f"{part}_std": rounded(spread.std)}
 
 
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else round(value, 4)
+def rounded(value: float | None) -> float | None:
+    """A number of a record: four places are enough, and what does not exist is null."""
+    return None if value is None or math.isnan(value) else round(value, 4)
 
 
 def _megabytes(value: float) -> str:

@@ -18,7 +18,7 @@ from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.audit import MARKS, mark_of
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, line_chart
-from promptccd.experiments.comparison import BACKBONES, Scores, differences, stage_charts
+from promptccd.experiments.comparison import BACKBONES, Scores, differences, rounded, stage_charts
 from promptccd.experiments.measures import ABSENT, Spread, forgetting, signed
 from promptccd.experiments.pages import Record, render_page, write_report_files
 from promptccd.experiments.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
@@ -216,7 +216,7 @@ def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[
             spread = Spread.of(score.average[part] for score in own)
             figures = (spread.mean, spread.std, paper[part], spread.mean - paper[part])
             for name, value in zip(("", "_std", "_paper", "_difference"), figures, strict=True):
-                record[f"{part}{name}"] = None if value is None or math.isnan(value) else round(value, 4)
+                record[f"{part}{name}"] = rounded(value)
         records.append(record)
     return records
 

@@ -201,24 +201,20 @@ def history_charts(run: RunMeasures) -> list[Chart]:
     """Losses and learning rate over epochs, a line per stage; none where they were not recorded."""
     if not run.history:
         return []
-    names = list(dict.fromkeys(name for record in run.history for name in record.losses))
-    stages = sorted({record.stage for record in run.history})
+    names = dict.fromkeys(name for record in run.history for name in record.losses)
     titles = {**LOSSES, **method_named(run.recipe.model.variant).losses}
     charts = []
     for name in [*names, "learning rate"]:
-        series = {
-            f"stage {stage}": [
-                (record.epoch + 1, record.losses.get(name, record.learning_rate))
-                for record in run.history
-                if record.stage == stage and (name in record.losses or name == "learning rate")
-            ]
-            for stage in stages
-        }
+        series: dict[str, list[tuple[float, float]]] = {}
+        for record in run.history:
+            values = {**record.losses, "learning rate": record.learning_rate}
+            if name in values:
+                series.setdefault(f"stage {record.stage}", []).append((record.epoch + 1, values[name]))
         label = titles.get(name, name.replace("_", " "))
         charts.append(
             line_chart(
                 f"{label} over the epochs of every stage",
-                {key: points for key, points in series.items() if points},
+                series,
                 x_label="epoch",
                 y_label=label,
             )
