@@ -164,6 +164,16 @@ class Spread:
         return f"{self.mean:.1f}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
 
 
+def spreads_of(scores: Sequence[ContinualScore], place: int | None) -> list[Spread]:
+    """All, Old and New of several runs at one of their rows, `None` for the average."""
+    return [
+        Spread.of(
+            score.average[part] if place is None else getattr(score.stages[place], part) for score in scores
+        )
+        for part in PARTS
+    ]
+
+
 def count_range(rows: Iterable[StageScore]) -> tuple[int, int] | None:
     """The widest range of estimated numbers of categories of a stage; `None` where none was estimated.
 

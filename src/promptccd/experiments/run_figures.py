@@ -18,6 +18,7 @@ from promptccd.experiments.measures import (
     count_text,
     forgetting,
     signed,
+    spreads_of,
 )
 from promptccd.training.instruments import TITLES
 from promptccd.training.objectives import LOSSES, method_named
@@ -33,41 +34,24 @@ def score_rows(runs: Sequence[RunMeasures], published: PublishedTable | None) ->
     is these that they are compared with.
     """
     header = ["", "images", "categories", "All", "Old", "New"]
-    natives = [_native_spreads(runs, place) for place in [*range(len(runs[0].stages)), None]]
-    answered = natives[-1] is not None
+    scores, natives = [run.score for run in runs], [run.score.native for run in runs]
+    answers = [each for each in natives if each is not None]
+    answered = len(answers) == len(runs)
     compares = answered and method_named(runs[0].recipe.model.variant).answers_natively
     if answered:
         header += ["own classifier: All", "Old", "New"]
     if published:
         header += ["paper: All", "Old", "New", "paper fits the split"]
     rows = []
-    for place, stage in enumerate(runs[0].stages):
-        same = [run.stages[place].score for run in runs]
-        spreads = [Spread.of(getattr(score, part) for score in same) for part in PARTS]
-        cells = [f"stage {stage.stage}", _whole(score.num_images for score in same), count_text(same)]
-        own = natives[place] or []
-        compared = own if compares else spreads
-        rows.append(
-            [*cells, *map(str, [*spreads, *own]), *_published_cells(published, stage.stage, compared)]
-        )
-    own = natives[-1] or []
-    spreads = [Spread.of(run.score.average[part] for run in runs) for part in PARTS]
-    published_cells = _published_cells(published, None, own if compares else spreads)
-    rows.append(["average", "", "", *map(str, [*spreads, *own]), *published_cells])
+    for place in [*range(len(runs[0].stages)), None]:
+        stage, cells = None, ["average", "", ""]
+        if place is not None:
+            stage, same = runs[0].stages[place].stage, [score.stages[place] for score in scores]
+            cells = [f"stage {stage}", _whole(score.num_images for score in same), count_text(same)]
+        spreads, own = spreads_of(scores, place), spreads_of(answers, place) if answered else []
+        compared = _published_cells(published, stage, own if compares else spreads)
+        rows.append([*cells, *map(str, [*spreads, *own]), *compared])
     return header, rows
-
-
-def _native_spreads(runs: Sequence[RunMeasures], place: int | None) -> list[Spread] | None:
-    """All, Old and New of the classifiers' own answers at a stage, or on average; none if a run lacks them."""
-    tables = [table for run in runs if (table := run.score.native) is not None]
-    if len(tables) < len(runs):
-        return None
-    return [
-        Spread.of(
-            table.average[part] if place is None else getattr(table.stages[place], part) for table in tables
-        )
-        for part in PARTS
-    ]
 
 
 def known_and_novel_rows(run: RunMeasures) -> Table:
@@ -258,11 +242,10 @@ def routing_rows(runs: Sequence[RunMeasures]) -> Table:
     scores = [run.routing for run in runs if run.routing is not None]
     if not scores:
         return [], []
-    rows = []
-    for place, row in enumerate(scores[0].stages):
-        spreads = [Spread.of(getattr(score.stages[place], part) for score in scores) for part in PARTS]
-        rows.append([f"stage {row.stage}", *map(str, spreads)])
-    rows.append(["average", *(str(Spread.of(score.average[part] for score in scores)) for part in PARTS)])
+    places = {f"stage {row.stage}": place for place, row in enumerate(scores[0].stages)}
+    rows = [
+        [name, *map(str, spreads_of(scores, place))] for name, place in {**places, "average": None}.items()
+    ]
     return ["", "All", "Old", "New"], rows
 
 

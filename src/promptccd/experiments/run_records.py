@@ -9,7 +9,7 @@ from promptccd.evaluation.accuracy import PARTS
 from promptccd.experiments.category_cards import CategoryCard
 from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.map_figure import MapFigure
-from promptccd.experiments.measures import RunMeasures, Spread, category_sizes, confusion, forgetting
+from promptccd.experiments.measures import RunMeasures, category_sizes, confusion, forgetting, spreads_of
 from promptccd.experiments.pages import Record, Sections
 
 
@@ -60,12 +60,8 @@ def _summary(runs: Sequence[RunMeasures], published: PublishedTable | None) -> l
         stage = None if place is None else runs[0].stages[place].stage
         record: Record = {"stage": "average" if stage is None else stage, "runs": len(runs)}
         audited = published.rows.get(stage) if published else None
-        for part in PARTS:
-            values = [
-                run.score.average[part] if place is None else getattr(run.stages[place].score, part)
-                for run in runs
-            ]
-            spread = Spread.of(values)
+        spreads = spreads_of([run.score for run in runs], place)
+        for part, spread in zip(PARTS, spreads, strict=True):
             record |= {part: spread.mean, f"{part}_std": spread.std}
             if audited is not None:
                 printed = getattr(audited.row, part)
