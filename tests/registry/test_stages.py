@@ -80,7 +80,6 @@ def test_a_repeated_stage_keeps_everything(lived: CategoryRegistry, again: tuple
     for number, stage_again in enumerate(again):
         images = {1: S1, 2: S2, 3: S3}[stage_again]
         change = lived.observe(stage_again, images.groups(KNOWN, seed=10 + number))
-        assert change.rerun
         assert (change.new, change.arrived, change.moved, change.retired) == ((), 0, {}, ())
         assert snapshot(lived) == before
     assert (lived.next_id, lived.stage) == (free, stage)
@@ -298,7 +297,7 @@ def test_what_changed_since_the_last_stage() -> None:
     confidences[0] = 0.2
     registry.observe(2, both.groups(KNOWN, confidences=confidences))
     change = registry.changes_since(earlier)
-    assert change.stage == 2 and not change.rerun
+    assert change.stage == 2
     assert change.renamed == {3: ("discovered 3", "heron")}
     assert change.retired == (5,)
     assert change.grown == {4: (8, 16)}

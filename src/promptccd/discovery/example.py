@@ -60,7 +60,6 @@ class Example:
         confidences: of that, in 0..1, ``(N,)``.
         places: of each on a map ``(N, 2)`` in 0..1: features of the last stage's model, laid out once, so that an
             image stays where it is from stage to stage. The first column is to the right, the second upwards.
-        made_with: what the run was: ``model`` (the variant), ``seed``, and the fingerprint of its ``split``.
     """
 
     stages: tuple[ExampleStage, ...]
@@ -68,7 +67,6 @@ class Example:
     category_ids: np.ndarray
     confidences: np.ndarray
     places: np.ndarray
-    made_with: Mapping[str, Any]
 
     def picture(self, key: str) -> str:
         """A digit as a ``data:`` URI of 8 x 8 pixels, to be enlarged without smoothing."""
@@ -100,7 +98,6 @@ def load_example() -> Example:
         arrays["category_ids"],
         arrays["confidences"],
         arrays["places"],
-        record["made_with"],
     )
 
 

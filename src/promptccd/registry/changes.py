@@ -69,7 +69,6 @@ class StageChange:
 
     Attributes:
         stage: the stage that was grouped.
-        rerun: whether it had been grouped before.
         new: ids of new categories, largest first.
         grown: images before and after, of categories that gained more than they lost, by id.
         shrunk: the same for those that lost more.
@@ -86,7 +85,6 @@ class StageChange:
     """
 
     stage: int
-    rerun: bool
     new: tuple[int, ...]
     grown: Mapping[int, tuple[int, int]]
     shrunk: Mapping[int, tuple[int, int]]
@@ -102,14 +100,13 @@ class StageChange:
     unsatisfied: tuple[Pair, ...] = ()
 
 
-def compare(before: Tables, after: Tables, *, stage: int, rerun: bool) -> StageChange:
+def compare(before: Tables, after: Tables, stage: int) -> StageChange:
     """What became different between two states of one registry.
 
     Args:
         before: the earlier one.
         after: the later one.
         stage: the stage of the later one.
-        rerun: whether that stage had been grouped before.
     """
     # One that came and was emptied again is no change: there is nothing of it to be seen before or after.
     new = [each for each in after.not_retired() if each.id not in before.categories and not each.dormant]
@@ -124,7 +121,6 @@ def compare(before: Tables, after: Tables, *, stage: int, rerun: bool) -> StageC
     confidences = after.confidences
     return StageChange(
         stage=stage,
-        rerun=rerun,
         new=tuple(each.id for each in sorted(new, key=lambda each: (-each.size, each.id))),
         grown={new.id: (old.size, new.size) for old, new in common if new.size > old.size},
         shrunk={new.id: (old.size, new.size) for old, new in common if new.size < old.size},

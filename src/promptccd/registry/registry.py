@@ -422,7 +422,7 @@ class CategoryRegistry:
             self._commit(draft, GROUPING, what, patch=patch, keep_patch=rerun)
         if not rerun:
             self._settle()
-        change = compare(before, self._tables, stage=stage, rerun=rerun)
+        change = compare(before, self._tables, stage)
         return replace(
             change,
             cluster_ids=growth.cluster_ids,
@@ -459,8 +459,7 @@ class CategoryRegistry:
         Args:
             earlier: the registry of an earlier checkpoint.
         """
-        rerun = earlier.stage == self._stage
-        return compare(earlier._tables, self._tables, stage=self._stage, rerun=rerun)
+        return compare(earlier._tables, self._tables, self._stage)
 
     def undo(self) -> LogEntry:
         """Take the newest entry back, and return it. The state is the one before it, hash for hash.
