@@ -56,9 +56,8 @@ def read_record(out: Path) -> dict[str, Any]:
         if (newer := newer_format(record.get("format", FORMAT), FORMAT)) is not None:
             raise RunError(f"{path} {newer}")
         texts = [record[name] for name in ("model", "features", "came_with", "images")] + record["sources"]
-        texts += record.setdefault(
-            "found_with", {"model": "", "method": ""}
-        ).values()  # which once was not kept
+        # Which once was not kept.
+        texts += record.setdefault("found_with", {"model": "", "method": ""}).values()
         if not all(isinstance(text, str) for text in texts) or not re.fullmatch("[0-9a-f]+", texts[1]):
             raise ValueError("a value is of another kind")
         return {**record, "estimate": CountEstimate.from_dict(record["estimate"])}
