@@ -1,6 +1,7 @@
 """Every field of a recipe with values that cannot be, and files that are no recipe: one line."""
 
 import os
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,14 @@ import yaml
 
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError
-from promptccd.training.recipe import Recipe, alternatives, describe_type, field_types, section_types
+from promptccd.training.recipe import (
+    Recipe,
+    alternatives,
+    describe_type,
+    field_types,
+    recipe_folder,
+    section_types,
+)
 
 FIELDS = [
     (section, name, hint)
@@ -220,6 +228,14 @@ def test_a_file_that_is_no_recipe_is_one_line(content: bytes, said: str, tmp_pat
     assert said in err
     assert len(err.splitlines()) == 1
     assert len(err) < 700
+
+
+@pytest.mark.parametrize("content", ["- pp/cub\n", "pp/cub: 3\n", "pp/cub:\n", "pp/cub: {training: 3}\n"])
+def test_what_is_said_of_a_pair_must_be_sections(content: str, tmp_path: Path, capsys) -> None:
+    shutil.copytree(recipe_folder(), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "pairs.yaml").write_text(content)
+    assert main(["split", str(tmp_path / "promptccd-pp-cub.yaml")]) == 2
+    assert "pairs.yaml' must consist of the sections" in capsys.readouterr().err
 
 
 @pytest.mark.fault(55)

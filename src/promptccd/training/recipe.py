@@ -394,8 +394,7 @@ def layers_of(given: Path) -> list[Mapping[str, Any]]:
         return [sections_of(path)]
     if (parts := parts_of(path)) is not None:
         method, data = parts
-        pairs = read_yaml_file(path.parent / "pairs.yaml")
-        own = pairs.get(f"{method.stem}/{data.stem}", {})
+        own = sections_of(path.parent / "pairs.yaml", f"{method.stem}/{data.stem}")
         folder = {"training": {"output_dir": f"runs/{path.stem}"}}
         return [sections_of(method), sections_of(data), own, folder]
     hint = did_you_mean(path.stem, (each.stem for each in recipes_in(path.parent)))
@@ -405,13 +404,15 @@ def layers_of(given: Path) -> list[Mapping[str, Any]]:
     )
 
 
-def sections_of(path: Path) -> Mapping[str, Any]:
-    """What a file of a recipe says, by section.
+def sections_of(path: Path, pair: str | None = None) -> Mapping[str, Any]:
+    """What a file of a recipe says, or what ``pairs.yaml`` says of one pair, by section.
 
     Raises:
         ConfigurationError: it does not consist of sections.
     """
     values = read_yaml_file(path)
+    if pair is not None and isinstance(values, dict):
+        values = values.get(pair, {})
     if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
         raise ConfigurationError(
             f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."
