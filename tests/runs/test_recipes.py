@@ -8,6 +8,7 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.loading import BUILT_IN
 from promptccd.errors import ConfigurationError
 from promptccd.runs import load_model, train_run
+from promptccd.runs.models import model_options
 from promptccd.runs.run_directory import _portable, _require_same
 from promptccd.training.recipe import Recipe, read_yaml_file, recipes_in
 from tests.conftest import TINY_HEAD, coloured_images
@@ -48,6 +49,10 @@ SETTINGS = {
     "4321": {"class_blocks": [40, 30, 20, 10]},
     "1234": {"class_blocks": [10, 20, 30, 40]},
     "metagcd": {"class_blocks": [80, 5, 5, 5, 5], "split_rule": "sessions"},
+    "happy": {
+        "class_blocks": [50, 10, 10, 10, 10, 10],
+        "cuts": [[0.8, *(1 / left for left in range(later, 0, -1))] for later in range(5, 0, -1)] + [[1.0]],
+    },
     "pa-cgcd": {"class_blocks": [160, 40], "cuts": [[0.8, 1.0], [1.0]]},
     "spectrum": {"category_ratio": 0.5, "sample_ratio": 0.5},
 }
@@ -148,6 +153,13 @@ def test_a_run_records_the_facts_of_its_benchmark(path: Path, tmp_path: Path) ->
     again = Recipe.from_dict(recorded)
     assert again.data.resolved == facts
     assert _portable(again, tmp_path) == recorded
+
+
+def test_a_whole_number_does_where_a_method_takes_a_decimal_one() -> None:
+    values = {"model": {"backbone": "x", "options": {"replay_weight": 0, "teacher_epochs": 3}}}
+    options = model_options(Recipe.from_yaml(HUB_CONFIGS / "happy-digits.yaml", values))
+    assert (options["replay_weight"], type(options["replay_weight"])) == (0.0, float)
+    assert (options["teacher_epochs"], type(options["teacher_epochs"])) == (3, int)
 
 
 def test_a_run_from_before_there_were_benchmarks_goes_on(tmp_path: Path) -> None:

@@ -12,7 +12,11 @@ class HappyConfig(SelfDistillationConfig):
 
     Attributes:
         discovery_temperature: of the answer that teaches, at unlabelled stages.
+        discovery_entropy_weight: of the terms that keep answers even between and within old and new classes.
+        clustered_rows: whether new rows of the classifier start at cluster centres far from the old ones, else drawn.
+        replay_weight: of the cross-entropy of features drawn around old classes' means.
         hardness_temperature: of the soft-max that draws classes which lie near others more often.
+        drift_weight: of the squared distance to the features of the stage before.
         num_means: classes whose mean is known; sizes the buffer.
         class_radius: root of the mean variance, per direction, of features around the mean of their class.
     """
@@ -21,7 +25,11 @@ class HappyConfig(SelfDistillationConfig):
 
     entropy_weight: float = 1.0
     discovery_temperature: float = 0.05
+    discovery_entropy_weight: float = 1.0
+    clustered_rows: bool = True
+    replay_weight: float = 1.0
     hardness_temperature: float = 0.1
+    drift_weight: float = 1.0
     num_means: int = 0
     class_radius: float = 0.0
 

@@ -57,12 +57,17 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
         wanted = given.pop("num_parts", recipe.data.resolved.num_parts)
         if wanted not in ("auto", None):  # auto: chosen when stage 0 has been seen
             given["num_parts"] = wanted
-    options = {key: value for key, value in given.items() if key in own}
+    options = {key: _as_typed(value, own[key].type) for key, value in given.items() if key in own}
     try:
         kind(**options)  # sizes are checked before anything is loaded
     except StrictDataclassError as error:
         raise ConfigurationError(f"{recipe.model.variant}: {error.__cause__ or error}") from error
     return options
+
+
+def _as_typed(value: Any, kind: Any) -> Any:
+    """A whole number where a decimal one is expected, as people write ``replay_weight: 0``, is one."""
+    return float(value) if kind is float and type(value) is int else value
 
 
 def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryModel:

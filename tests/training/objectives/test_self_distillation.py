@@ -1,18 +1,30 @@
 """Figures of SimGCD and Happy that follow on paper, and a classifier that grows."""
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate import Accelerator
 
+from promptccd.data.randomness import torch_generator
 from promptccd.models.assignment import assign
+from promptccd.models.backbones import blocks_of
 from promptccd.models.classifiers import CosineClassifier
+from promptccd.models.modeling_happy import HappyModel
 from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.objectives.happy import hardness
-from promptccd.training.objectives.self_distillation import self_distillation_loss, unevenness
-from promptccd.training.step import PositionSampler, steps_per_epoch
+from promptccd.training.objectives import StageContext
+from promptccd.training.objectives.happy import HappyObjective, hardness
+from promptccd.training.objectives.self_distillation import (
+    drawn_rows,
+    self_distillation_loss,
+    unevenness,
+)
+from promptccd.training.step import Batch, PositionSampler, steps_per_epoch, training_loss
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 
@@ -61,6 +73,52 @@ def test_classes_that_lie_near_others_are_rehearsed_more_often() -> None:
     scores = [(cosines[0] + cosines[1]) / 2, (cosines[0] + cosines[2]) / 2, (cosines[1] + cosines[2]) / 2]
     expected = [math.exp(score / 0.1) for score in scores]
     torch.testing.assert_close(shares, torch.tensor(expected) / sum(expected))
+
+
+def happy_step(backbone: Path, **options: Any) -> tuple[HappyObjective, dict[str, float]]:
+    """The objective after it grew from three classes to five, and the losses of a step."""
+    torch.manual_seed(0)  # of the head
+    model = HappyModel.from_pretrained(backbone, **TINY_HEAD, **options)
+    model.grow(torch.randn(3, 32, generator=torch_generator("rows")))
+    model.remember(F.normalize(model.classifier.weight.detach(), dim=-1))
+    model.config.class_radius = 0.1
+    images: Any = SimpleNamespace(stage=SimpleNamespace(index=1))
+    features = torch.randn(30, 32, generator=torch_generator("features"))
+    objective = HappyObjective(
+        model.train(),
+        StageContext(images, None, num_categories=5),
+        TrainingArguments(),
+        Accelerator(cpu=True),
+        lambda what: features,
+    )
+    objective.begin_stage()
+    with torch.no_grad():
+        blocks_of(model.backbone)[-1].mlp.fc2.bias += torch.randn(32, generator=torch_generator("moved"))
+    views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
+    found = training_loss(model, objective, Batch(views, None, torch.arange(6)), 0)
+    return objective, {name: float(value.detach()) for name, value in found.items()}
+
+
+def test_each_part_of_happy_can_be_left_out(backbone_folder: Path) -> None:
+    """The rows of its ablation: a part that is left out costs nothing, and the others what they cost before."""
+    whole, every = happy_step(backbone_folder)
+    drawn = drawn_rows(2, 32, whole.generator())
+    assert not torch.equal(whole.model.classifier.weight[3:], drawn)
+    for option, name in {
+        "discovery_entropy_weight": "entropy",
+        "replay_weight": "replay",
+        "drift_weight": "drift",
+    }.items():
+        _, left = happy_step(backbone_folder, **{option: 0.0})
+        assert left[name] == 0
+        assert every[name] > 0
+        _, twice = happy_step(backbone_folder, **{option: 2.0})
+        assert twice[name] == pytest.approx(2 * every[name])
+        others = every.keys() - {name, "loss"}
+        assert {key: left[key] for key in others} == {key: every[key] for key in others}
+        assert left["loss"] == pytest.approx(every["loss"] - every[name], rel=1e-5)
+    plain, _ = happy_step(backbone_folder, clustered_rows=False)
+    assert torch.equal(plain.model.classifier.weight[3:], drawn)
 
 
 def test_old_rows_keep_every_bit_as_a_classifier_grows_is_saved_and_loaded(tmp_path) -> None:

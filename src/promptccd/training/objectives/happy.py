@@ -22,8 +22,8 @@ class HappyObjective(SelfDistillationObjective):
     """At stage 0 SimGCD's loss (as in the released code; the paper has no self-distillation there).
 
     Later: self-distillation, evenness between and within old and new classes, InfoNCE, cross-entropy of features drawn
-    around the old classes' means, and the squared distance to the previous stage's features, all with weight 1. "Old"
-    are all classes of earlier stages here.
+    around the old classes' means, and the squared distance to the previous stage's features, all with weight 1 unless
+    its config says otherwise (the paper's ablation). "Old" are all classes of earlier stages here.
     """
 
     model: HappyModel
@@ -39,7 +39,7 @@ class HappyObjective(SelfDistillationObjective):
     def new_rows(self, count: int) -> Tensor:
         """At an unlabelled stage, the cluster centres that lie farthest from all old rows, as long as drawn rows."""
         drawn = super().new_rows(count)
-        if self.stage.labels is not None:
+        if self.stage.labels is not None or not self.model.config.clustered_rows:
             return drawn
         features = self.plain_features("features for new classes").cpu()
         kmeans = KMeans(min(self.num_old + count, len(features)), n_init="auto", random_state=0)
@@ -60,9 +60,9 @@ class HappyObjective(SelfDistillationObjective):
         parts = super().losses(rows)
         if self.previous is None:
             return parts
-        parts["replay"] = self.replay_loss(rows)
+        parts["replay"] = self.model.config.replay_weight * self.replay_loss(rows)
         # The paper has 1 - cos, half of it.
-        parts["drift"] = self.moved(rows).mean()
+        parts["drift"] = self.model.config.drift_weight * self.moved(rows).mean()
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
     def spread_of_answers(self, logits: Tensor) -> dict[str, Tensor]:
@@ -70,12 +70,16 @@ class HappyObjective(SelfDistillationObjective):
         if self.previous is None:
             return super().spread_of_answers(logits)
         mean = mean_answer(logits, self.config.student_temperature)
-        old, new = mean[: self.num_old], mean[self.num_old :]
+        weight, old, new = (
+            self.model.config.discovery_entropy_weight,
+            mean[: self.num_old],
+            mean[self.num_old :],
+        )
         if not len(new):
-            return {"entropy": unevenness(old)}
+            return {"entropy": weight * unevenness(old)}
         groups = torch.stack([old.sum(), new.sum()])
         within = [unevenness(each / each.sum().clamp(min=TINY)) for each in (old, new)]
-        return {"entropy": unevenness(groups) + within[0] + within[1]}
+        return {"entropy": weight * (unevenness(groups) + within[0] + within[1])}
 
     def replay_loss(self, rows: Rows) -> Tensor:
         """Cross-entropy of as many features as the batch has, drawn around means of classes that are often mistaken."""
