@@ -15,10 +15,14 @@ VARIANTS ?= promptccd promptccd-gcd promptccd-b-l2p promptccd-b-dp promptccd-u p
 CIFAR100 ?= uoft-cs/cifar100
 
 # CIFAR-100 for two CPU cores: the first 100 images of the first 20 classes, and a backbone pretrained on stage 0.
-SMALL := --backbone none --num_classes 20 --images_per_class 100 --class_blocks 14 2 2 2 --image_size 32 --resize_size 36 \
+SMALL := --backbone none --num_classes 20 --images_per_class 100 --image_size 32 --resize_size 36 \
 	--backbone_config '{image_size: 32, patch_size: 8, hidden_size: 96, num_hidden_layers: 3, num_attention_heads: 6}' \
 	--projection_hidden_size 1024 --projection_output_size 4096 --epochs 16 --batch_size 64 --learning_rate 0.01 \
 	--discovery_learning_rate 0.001 --refit_every 4 --prompt_warmup_epochs 4 --mixed_precision no --num_workers 0
+
+# Rows of Happy's ablation: without any part that is its own; answers kept even and new rows started at clusters;
+# rehearsal too; all of it.
+ABLATED := {discovery_entropy_weight: 0, clustered_rows: false, replay_weight: 0, drift_weight: 0},{replay_weight: 0, drift_weight: 0},{drift_weight: 0},{drift_weight: 1}
 
 # Cells of one seed share a backbone; what is finished is not trained again. JOBS cells are trained at once.
 define sweep_variants
@@ -26,7 +30,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 baselines spectrum mechanisms test test-slow test-all faults guards mutants lint docs page format bench clean
+.PHONY: demo demo-seeds variants variants-cifar100 baselines ablation spectrum mechanisms test test-slow test-all faults guards mutants lint docs page format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -39,10 +43,17 @@ variants: $(VENV)/.run       ## every variant on digits, three seeds: mean and d
 	$(call sweep_variants,digits,)
 
 variants-cifar100: $(VENV)/.run  ## the same on 20 classes of CIFAR-100; CIFAR100=folder for a local copy
-	$(call sweep_variants,cifar100,--dataset $(CIFAR100) $(SMALL))
+	$(call sweep_variants,cifar100,--dataset $(CIFAR100) --class_blocks 14 2 2 2 $(SMALL))
 
 baselines: $(VENV)/.run      ## the other methods of the paper's tables on digits, three seeds
 	$(MAKE) variants VARIANTS="simgcd simgcd-replay gcd-replay happy orca pa-cgcd metagcd rankstats frost grow-merge"
+
+ablation: $(VENV)/.run       ## Happy's ablation: its own setting on 20 classes of CIFAR-100, and digits
+	$(BIN)/promptccd sweep --config hub_configs/happy-cifar100-happy.yaml --seeds $(SEEDS) --set 'options=$(ABLATED)' \
+		--dataset $(CIFAR100) --class_blocks 10 2 2 2 2 2 $(SMALL) --discovery_epochs none --jobs $(JOBS) \
+		--out $(RUNS)/ablation-cifar100
+	$(BIN)/promptccd sweep --config hub_configs/happy-digits.yaml --seeds $(SEEDS) --set 'options=$(ABLATED)' \
+		--jobs $(JOBS) --out $(RUNS)/ablation-digits
 
 spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories and of images; about an hour
 	$(BIN)/promptccd train --config hub_configs/promptccd-gcd-creatures.yaml --dataset other-creatures \

@@ -21,7 +21,7 @@ from promptccd.evaluation import (
 from promptccd.evaluation.audit import mark_of
 from promptccd.evaluation.protocols import SessionScore
 from promptccd.evaluation.published import SHARED_COUNTS
-from promptccd.experiments.charts import line_chart
+from promptccd.experiments.charts import LEFT, RIGHT, WIDTH, line_chart
 from promptccd.experiments.paper_tables import Entry, TablePart, TablePlan, layout, paper_tables, remarks
 from promptccd.runs import RunDirectory
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
@@ -151,6 +151,7 @@ def test_layout_of_hand_made_records() -> None:
         record("a", "two", none, (70.0, 80.0, 60.0), "i"),
         record("b", "one", none, none),
         record("b", "two", (1.0, 2.0, 3.0), none),
+        record("b, k-means", "two", (4.0, 5.0, 6.0), none),
     ]
     ((title, (header, rows)),) = layout(records).items()
     assert title == "p"
@@ -161,6 +162,7 @@ def test_layout_of_hand_made_records() -> None:
         ["a, paper", "48.50 !", "61.25", "40.00", "70.00 i", "80.00", "60.00"],
         ["a, difference", "+1.5", "\N{MINUS SIGN}1.2", "+0.0", absent, absent, absent],
         ["b", absent, absent, absent, "1.0 ± 0.2", "2.0 ± 0.2", "3.0 ± 0.2"],
+        ["b, k-means", absent, absent, absent, "4.0 ± 0.2", "5.0 ± 0.2", "6.0 ± 0.2"],
     ]
     said = remarks([Entry(TablePart(title="p", note="note"), "a", "one", {}, notes=["why"])], records)
     assert said[:2] == ["why", "note"]
@@ -311,6 +313,15 @@ def test_marks_of_a_scatter_stand_where_their_values_are() -> None:
     assert apart.series[0].points[0].x < apart.series[1].points[0].x
 
 
+def test_marks_of_many_methods_stay_within_the_drawing() -> None:
+    """Those of ten had covered the numbers at the axis."""
+    chart = line_chart("l", {str(n): [(1.0, 2.0), (2.0, 3.0)] for n in range(10)}, x_label="x", y_label="y")
+    places = [point.x for series in chart.series for point in series.points]
+    assert min(places) > LEFT
+    assert max(places) < WIDTH - RIGHT
+    assert len({point.x for series in chart.series for point in series.points}) == 20
+
+
 def test_of_sessions_the_paper_prints_separate_assignments() -> None:
     rows = [StageScore(1, 50.0, 60.0, 40.0, 5, 100)]
     printed = SessionScore("metagcd", rows, [ClusteringAccuracy(55.0, 65.0, 45.0)]).as_published
@@ -358,7 +369,7 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
         (method, data)
         for method in ("promptccd-gcd", "happy", "grow-merge")
         for data in ("cifar100", "imagenet100")
-    }
+    } | {("happy, k-means", "cifar100")}
     for method, natively in (("promptccd-gcd", False), ("happy", True)):
         scores = [RunDirectory(out / f"{method}-cifar100-seed{seed}").results for seed in (1, 2)]
         own = [(score.native if natively else score).average["all"] for score in scores]
@@ -366,17 +377,22 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
         assert row["all"] == pytest.approx(sum(own) / 2, abs=1e-3)
         assert row["all_std"] == pytest.approx(abs(own[0] - own[1]) / 2**0.5, abs=1e-3)
         assert row["all_difference"] == pytest.approx(row["all"] - row["all_paper"], abs=1e-3)
+        if natively:
+            grouped, row = [score.average["old"] for score in scores], rows["happy, k-means", "cifar100"]
+            assert row["old"] == pytest.approx(sum(grouped) / 2, abs=1e-3)
+            assert row["old_paper"] is None
         assert rows[method, "imagenet100"]["runs"] == 0
         assert rows[method, "imagenet100"]["all_paper"] is not None
     assert sum("imagenet100 is left out: Could not load dataset" in line for line in printed["remarks"]) == 1
     assert "grow-merge is not built: the paper's figures alone." in printed["remarks"]
     text, page = (out / "table.md").read_text(), (out / "report" / "index.html").read_text()
+    assert "own classifier does for happy, and k-means for all others" in printed["remarks"][0]
     assert "| happy, paper | 64.27 ! | 77.54 | 59.05 | 74.78 ! | 82.54 | 72.38 |" in text
     assert "grow-merge is not built" in page
     assert (
         page.count('aria-label="Forgetting against discovery') == 3
     )  # measured, and printed of two data sets
-    assert (out / "table.csv").read_text().count("\n") == 7
+    assert (out / "table.csv").read_text().count("\n") == 8
     before = (out / "happy-cifar100-seed1" / "stage3" / "model.safetensors").stat().st_mtime_ns
     assert main(words) == 0
     said = capsys.readouterr()

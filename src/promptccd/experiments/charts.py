@@ -12,6 +12,7 @@ from typing import ClassVar
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 34
 DODGE, FEW_POINTS = 3.0, 12  # how far lines of few points stand apart
+ROOM_TO_DODGE = 18.0  # all of them together, so that none leaves the drawing
 NICE_TICKS, WHOLE_TICKS = 5, 8  # steps between the values at an axis, at most
 NUM_STYLES = 10  # colours of the style sheet, and marks and dashes that go with them
 FEWEST_ON_MAP = 3  # images; a map of fewer says nothing
@@ -99,6 +100,7 @@ def line_chart(
     *,
     x_label: str,
     y_label: str,
+    y_least: float = -math.inf,
     y_most: float = math.inf,
     whole: bool = False,
     dodge: float = DODGE,
@@ -110,7 +112,8 @@ def line_chart(
         series: points by name, in order of x.
         x_label: name of the horizontal axis; its values are whole numbers.
         y_label: name of the vertical axis.
-        y_most: what no value can exceed; neither the axis nor a deviation goes beyond.
+        y_least: what no value can fall below; neither the axis nor a deviation goes beyond.
+        y_most: what no value can exceed, likewise.
         whole: whether values are counts, so that only whole numbers are written at the axis.
         dodge: how far series of few points stand apart.
     """
@@ -120,20 +123,23 @@ def line_chart(
     }
     flat = [point for each in points.values() for point in each]
     xs = [x for x, _, _ in flat] or [0.0]
-    ends = [min(y + sign * (deviation or 0), y_most) for _, y, deviation in flat for sign in (-1, 1)]
-    ends = ends or [0.0, 1.0]
+
+    def limits(y: float, deviation: float) -> tuple[float, float]:
+        return max(y - deviation, y_least), min(y + deviation, y_most)
+
+    ends = [end for _, y, deviation in flat for end in limits(y, deviation or 0.0)] or [0.0, 1.0]
     ticks = nice_ticks(min(ends), max(ends), least_step=1.0 if whole else 0.0)
-    y_ticks = [tick for tick in ticks if tick <= y_most]
+    y_ticks = [tick for tick in ticks if y_least <= tick <= y_most]
     x_scale, y_scale = _scales((min(xs), max(xs)), (y_ticks[0], y_ticks[-1]))
 
     def place(name: str, side: float, x: float, y: float, deviation: float | None) -> Point:
         said = f"{name}, {x_label} {x:g}: {y:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
-        ends = (y - deviation, min(y + deviation, y_most)) if deviation else (None, None)
-        low, high = (None if end is None else y_scale(end) for end in ends)
+        low, high = map(y_scale, limits(y, deviation)) if deviation else (None, None)
         return Point(x_scale(x) + side, y_scale(y), said, low, high)
 
     few = max((len(each) for each in points.values()), default=0) <= FEW_POINTS
-    spread = dodge if few else 0.0  # marks and bars on one another cannot be told apart
+    # Marks and bars on one another cannot be told apart.
+    spread = min(dodge, ROOM_TO_DODGE / max(1, len(points) - 1)) if few else 0.0
     drawn = [
         Series(
             name,

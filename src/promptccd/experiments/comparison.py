@@ -205,6 +205,7 @@ def stage_charts(groups: Scores) -> list[Chart]:
             points(part),
             x_label="stage",
             y_label=f"{label}, percent",
+            y_least=0,
             y_most=100,
         )
         for part, label in names.items()

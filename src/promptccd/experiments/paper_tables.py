@@ -48,14 +48,25 @@ class Entry:
     cells: Sequence[SweepCell] = ()
     notes: Sequence[str] = ()
 
-    def scores(self, keys: Collection[str]) -> dict[str, list[ContinualScore]]:
-        """What finished cells reached, scored as the paper's rows, by the settings of `keys` in words."""
+    def scores(self, keys: Collection[str], other: bool = False) -> dict[str, list[ContinualScore]]:
+        """What finished cells reached, scored as the paper's rows, by the settings of `keys` in words.
+
+        Args:
+            keys: settings that were varied.
+            other: give the answer that is not set beside the paper's, of methods that have two.
+        """
+        scoring = ProtocolScoring(self.part.protocol)
         found: dict[str, list[ContinualScore]] = {}
         for cell in self.cells:
             varied = ", ".join(f"{key.partition('.')[2]}={cell.settings[key]}" for key in keys)
-            if cell.finished() and (score := ProtocolScoring(self.part.protocol).stored(cell)) is not None:
+            if cell.finished() and (score := (scoring.other if other else scoring.stored)(cell)) is not None:
                 found.setdefault(varied, []).append(score)
         return found
+
+    @property
+    def other_answer(self) -> str:
+        """Who gives the answer that is not set beside the paper's."""
+        return "k-means" if self.cells and self.cells[0].answers_natively else "own classifier"
 
     @property
     def printed(self) -> ContinualScore | None:
@@ -204,21 +215,32 @@ def _data_problem(dataset: str, split: str) -> str:
 
 
 def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[Record]:
-    """A row per place and values of the settings of `keys`: ours over seeds, the paper's, difference and mark."""
+    """A row per place and values of the settings of `keys`: ours over seeds, the paper's, difference and mark.
+
+    What a method with a classifier answers in the other way has a row behind it, without the paper's.
+    """
     scores = [entry.scores(keys) for entry in entries]
     variations = list(dict.fromkeys(varied for each in scores for varied in each)) or [""]
     records = []
     for (entry, found), varied in product(zip(entries, scores, strict=True), variations):
-        own, paper = found.get(varied, []), entry.printed_average
-        record: Record = {"part": entry.part.title, "method": ", ".join(filter(None, (entry.method, varied)))}
-        record |= {"benchmark": entry.benchmark, "runs": len(own), "mark": mark_of(entry.figures)}
-        for part in PARTS:
-            spread = Spread.of(score.average[part] for score in own)
-            figures = (spread.mean, spread.std, paper[part], spread.mean - paper[part])
-            for name, value in zip(("", "_std", "_paper", "_difference"), figures, strict=True):
-                record[f"{part}{name}"] = rounded(value)
-        records.append(record)
+        records.append(_record(entry, [varied], found.get(varied, []), entry.printed_average))
+        if own := entry.scores(keys, other=True).get(varied):
+            records.append(_record(entry, [varied, entry.other_answer], own, dict.fromkeys(PARTS, math.nan)))
     return records
+
+
+def _record(
+    entry: Entry, varied: Sequence[str], own: Sequence[ContinualScore], paper: Mapping[str, float]
+) -> Record:
+    record: Record = {"part": entry.part.title, "method": ", ".join(filter(None, (entry.method, *varied)))}
+    mark = "" if all(map(math.isnan, paper.values())) else mark_of(entry.figures)
+    record |= {"benchmark": entry.benchmark, "runs": len(own), "mark": mark}
+    for part in PARTS:
+        spread = Spread.of(score.average[part] for score in own)
+        figures = (spread.mean, spread.std, paper[part], spread.mean - paper[part])
+        for name, value in zip(("", "_std", "_paper", "_difference"), figures, strict=True):
+            record[f"{part}{name}"] = rounded(value)
+    return record
 
 
 def layout(records: Sequence[Record]) -> dict[str, Grid]:
@@ -232,7 +254,10 @@ def layout(records: Sequence[Record]) -> dict[str, Grid]:
         header = ["", *(word for benchmark in benchmarks for word in (f"{benchmark} All", "Old", "New"))]
         rows = []
         for method, (what, write) in product(methods, _ROWS.items()):
-            cells = [write(own[method, benchmark], part) for benchmark, part in product(benchmarks, PARTS)]
+            cells = [
+                write(own[method, benchmark], part) if (method, benchmark) in own else ABSENT
+                for benchmark, part in product(benchmarks, PARTS)
+            ]
             if set(cells) != {ABSENT}:
                 rows.append([f"{method}{what}", *cells])
         tables[title] = (header, rows)
@@ -260,6 +285,11 @@ _ROWS = {"": _measured, ", paper": _printed, ", difference": _difference}
 def remarks(entries: Sequence[Entry], records: Sequence[Record]) -> list[str]:
     """What has to be said below a table, a line each: what was left out, what differs, what marks mean."""
     notes = [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
+    if own := dict.fromkeys(
+        entry.method for entry in entries for cell in entry.cells if cell.answers_natively
+    ):
+        who = f"the method's own classifier does for {', '.join(own)}, and k-means for all others"
+        notes.insert(0, f"Where a row does not say who answers, {who}.")
     used = {record["mark"] for record in records}
     return list(dict.fromkeys([*notes, *(f"{mark} {text}" for mark, text in MARKS.items() if mark in used)]))
 

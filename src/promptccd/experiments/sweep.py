@@ -252,7 +252,10 @@ def _named_baselines(
 
 def _average(cell: SweepCell) -> str:
     results = RunDirectory(cell.path).results
-    return "" if results is None else f", All {results.average['all']:.1f}"
+    if results is None:
+        return ""
+    own = "" if results.native is None else f" (own classifier {results.native.average['all']:.1f})"
+    return f", All {results.average['all']:.1f}{own}"
 
 
 def _clock(seconds: float) -> str:

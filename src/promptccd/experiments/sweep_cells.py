@@ -73,6 +73,11 @@ class SweepCell:
         return self.name.removesuffix(f"-seed{self.seed}")
 
     @property
+    def answers_natively(self) -> bool:
+        """Whether the paper's rows of its method are taken to be of the method's own classifier."""
+        return method_named(self.recipe.model.variant).answers_natively
+
+    @property
     def backbone_key(self) -> str:
         """Equal for cells that pretrain the same backbone, or load the same one, given their seed."""
         recipe = self.recipe
@@ -336,16 +341,24 @@ class ProtocolScoring:
 
     def stored(self, cell: SweepCell) -> ContinualScore | None:
         """Of such a score what the paper prints, by the classifier of methods whose rows are taken to be its."""
-        run = RunDirectory(cell.path)
-        if self.protocol == "cacc":
-            score = run.results
-        else:
-            values = run.read(self.file)
-            score = None if values is None else SCORERS[self.protocol].scores.from_dict(values)
+        score = self._score(cell)
         if score is None:
             return None
-        natively = method_named(cell.recipe.model.variant).answers_natively
-        return (score.native if natively else None) or score.as_published
+        return (score.native if cell.answers_natively else None) or score.as_published
+
+    def other(self, cell: SweepCell) -> ContinualScore | None:
+        """The other answer of a method with a classifier: that of k-means where `stored` has the classifier's."""
+        score = self._score(cell)
+        if score is None or score.native is None:
+            return None
+        return score.as_published if cell.answers_natively else score.native
+
+    def _score(self, cell: SweepCell) -> ContinualScore | None:
+        run = RunDirectory(cell.path)
+        if self.protocol == "cacc":
+            return run.results
+        values = run.read(self.file)
+        return None if values is None else SCORERS[self.protocol].scores.from_dict(values)
 
 
 def _start_server() -> None:
