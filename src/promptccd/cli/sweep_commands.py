@@ -276,7 +276,8 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *said]) + "\n")
     write_file(out / "table.csv", experiments.csv_text(list(records[0]), records))
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
-    experiments.write_table_page(entries, records, make_inside(out, "report"), title, facts, settings)
+    shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
+    experiments.write_table_page(entries, records, make_inside(out, "report"), title, shown, settings)
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
     show(options, record, lambda: "\n\n".join([*texts, "\n".join(said)]).rstrip())
     _require_whole(result)
