@@ -24,6 +24,7 @@ from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import LEFT, RIGHT, WIDTH, line_chart
 from promptccd.experiments.paper_tables import Entry, TablePart, TablePlan, layout, paper_tables, remarks
 from promptccd.runs import RunDirectory
+from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 
 RECIPES = Path(__file__).parents[2] / "hub_configs"
@@ -205,6 +206,18 @@ def test_a_trial_keeps_the_proportions_of_every_table(name: str, tmp_path: Path)
                 assert training.given_counts in ([17, 20, 23], [17, 17, 17])
             if name == "spectrum":
                 assert data.class_blocks[0] == round(20 * cell.recipe.data.category_ratio)
+
+
+def test_a_trial_leaves_to_a_method_what_is_no_rate(tmp_path: Path) -> None:
+    """Prompts at test are on for digits alone, and their four patches have three parts."""
+    for method, backbone in (("promptccd", "dino"), ("promptccd-pp", "dinov2")):
+        wanted = plan(tmp_path, small=True, backbone=backbone, methods=[method], places={"caltech101": None})
+        ((cell,),) = [entry.cells for entry in wanted.entries("main")]
+        usual = Recipe.from_yaml(RECIPES / f"{method}-caltech101.yaml").model
+        digits = Recipe.from_yaml(RECIPES / f"{method}-digits.yaml").model
+        for name in ("prompts_at_test", "num_parts"):
+            assert getattr(cell.recipe.model, name) == getattr(usual, name)
+        assert (digits.prompts_at_test, digits.num_parts) != (usual.prompts_at_test, usual.num_parts)
 
 
 def recipes_without(method: str, folder: Path) -> Path:

@@ -184,11 +184,13 @@ class TablePlan:
 
 
 SMALL_CLASSES = 20
+_TUNED_ON_DIGITS = {"prompts_at_test", "num_parts"}  # neither a rate nor a length nor a size of the backbone
 
 
 def _small_values(digits: Mapping[str, Settings], blocks: Sequence[int] | None) -> dict[str, dict[str, Any]]:
     """What a trial lays over a recipe: few images, and rates, lengths and backbone that the method has on digits."""
-    model, training = dict(digits["model"]), dict(digits["training"])
+    model = {name: value for name, value in digits["model"].items() if name not in _TUNED_ON_DIGITS}
+    training = dict(digits["training"])
     del training["output_dir"]
     return {
         "data": {"num_classes": SMALL_CLASSES, "images_per_class": 100, "class_blocks": blocks},
