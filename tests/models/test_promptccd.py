@@ -405,8 +405,8 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         },
         "simgcd": {**answers, "entropy_weight": 2.0},
         "happy": {
-            **answers, "entropy_weight": 1.0, "discovery_temperature": 0.05, "hardness_temperature": 0.1,
-            "num_means": 0, "class_radius": 0.0,
+            **answers, "entropy_weight": 1.0, "discovery_temperature": 0.05, "discovery_entropy_weight": 1.0,
+            "replay_weight": 1.0, "hardness_temperature": 0.1, "drift_weight": 1.0, "num_means": 0, "class_radius": 0.0,
         },
         "rankstats": pairs,
         "frost": {**pairs, "pseudo_weight": 0.01, "drawn_per_class": 2, "drift_weight": 10.0, "num_means": 0},
@@ -425,6 +425,7 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         "promptccd": {"random_prompts": False, "prompts_at_test": False},
         "promptccd-b": {"random_prompts": False},
         "grow-merge": {"static_for_known": False},
+        "happy": {"clustered_rows": True},
         "promptccd-pp": {
             "random_prompts": False, "router_fusion": True, "router_queries": True, "route_reaches_backbone": False,
         },
