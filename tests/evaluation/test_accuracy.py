@@ -106,6 +106,17 @@ def test_large_and_sparse_labels() -> None:
 
 @pytest.mark.fault(34)
 @pytest.mark.parametrize(
+    ("kind", "offset"),
+    [("int8", -128), ("uint8", 0), ("uint64", 2**64 - 200), ("int64", -(2**63)), ("int32", 5)],
+)
+def test_labels_of_any_width_are_the_same_labels(kind: str, offset: int) -> None:
+    true, found = np.repeat(np.arange(0, 200, 2), 3), np.random.default_rng(0).integers(0, 200, 300)
+    shifted = [np.array([offset + each for each in labels.tolist()], dtype=kind) for labels in (true, found)]
+    old = range(offset, offset + 100)
+    assert clustering_accuracy(*shifted, old) == clustering_accuracy(true, found, range(100))
+
+
+@pytest.mark.parametrize(
     ("y_true", "y_pred", "said"),
     [
         ([1, 2], [1], "2 and 1"),

@@ -8,6 +8,7 @@ import torch
 
 from promptccd.errors import DataError
 from promptccd.evaluation import (
+    ContinualScore,
     ForgettingScore,
     StageScore,
     final_discovery,
@@ -80,3 +81,17 @@ def test_a_session_has_the_figures_of_both_assignments() -> None:
         "old_v1": [score.separate[0].old],
         "new_v1": [100.0],
     }
+
+
+def test_the_own_answer_of_a_method_is_a_score_of_its_own() -> None:
+    rows = [
+        StageScore(stage, 9.0, 8.0, 7.0, 4, 10, native=(stage, 10.0 + stage, 20.0 + stage))
+        for stage in (1, 2)
+    ]
+    native = ContinualScore("cacc", rows).native
+    assert native is not None
+    assert [(row.all, row.old, row.new, row.native) for row in native.stages] == [
+        (1, 11, 21, None),
+        (2, 12, 22, None),
+    ]
+    assert ContinualScore("cacc", [rows[0], StageScore(2, 9.0, 8.0, 7.0, 4, 10)]).native is None

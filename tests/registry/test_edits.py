@@ -19,8 +19,11 @@ from promptccd.registry import (
     Rename,
     Split,
 )
+from promptccd.registry.draft import Draft
 from promptccd.registry.files import write_entry
+from promptccd.registry.growth import _keep_together
 from promptccd.registry.registry import check_tables
+from promptccd.registry.tables import Tables
 from tests.registry.streams import WIDTH, Images, can_undo, known_registry, random_edit, sizes_add_up
 
 ONE, TWO = np.eye(WIDTH)[:2]
@@ -387,3 +390,20 @@ def test_no_id_is_given_twice_however_often_people_change_their_mind(registry: C
             continue
     assert len(given) >= 10
     assert sizes_add_up(registry)
+
+
+def test_the_first_prototype_says_how_long_all_are() -> None:
+    draft = Draft(Tables(), 0, None, 0)
+    for wrong in (3.0, np.zeros((2, 2)), np.zeros(0)):
+        with pytest.raises(RegistryError, match="a prototype of some finite numbers, got shape"):
+            draft.append_prototype(wrong)
+    assert draft.append_prototype(np.ones(4)) == 0
+    with pytest.raises(RegistryError, match="a prototype of 4 finite numbers"):
+        draft.append_prototype(np.ones(5))
+
+
+def test_images_that_belong_together_and_nowhere_stay_nowhere() -> None:
+    tables = Tables(images={"a": 0, "b": 0}, links={("a", "b"): "same"})
+    targets = {"a": -1, "b": -1}
+    _keep_together(targets, tables.constraints(), tables)
+    assert targets == {"a": -1, "b": -1}

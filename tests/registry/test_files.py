@@ -215,6 +215,11 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "a merge that is not retired": (change("state.categories.3.merged_into", 0), "is not retired"),
     "known by mistake": (change("num_known", 5), "Category 3 is discovered, but ids below 5 are known"),
     "an id beyond the next": (change("next_id", 6), "Category 6 has the id 6, and the next free id is 6"),
+    "a row behind the last": (
+        lambda values: change("state.categories.3.prototype_row", values["prototypes"]["rows"])(values),
+        "Category 3 has prototype row",
+    ),
+    "a number that other readers of JSON would round": (change("next_id", 2**53), "next_id to be an integer"),
     "a huge number": (change("next_id", 2**70), "next_id to be an integer"),
     "true for a number": (change("stage", True), "stage to be an integer >= -1, got True"),
     "an image nowhere": (change("state.members", [["s1:0", 99]]), "Category 0 says"),
@@ -241,6 +246,13 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "memory for nothing": (change("prototypes.rows", 2**31 // 96 + 1), "more than a registry may have"),
     "other prototypes": (change("prototypes.sha256", "0" * 64), "does not hold the prototypes"),
 }  # fmt: skip
+
+
+def test_the_largest_number_is_that_of_json(folder: Path) -> None:
+    values = json.loads((folder / REGISTRY).read_text())
+    values["next_id"] = 2**53 - 1
+    (folder / REGISTRY).write_text(json.dumps(values))
+    assert load_registry(folder).next_id == 2**53 - 1
 
 
 @pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())

@@ -14,6 +14,23 @@ from promptccd.training.recipe import Recipe, read_yaml_file, recipes_in
 from tests.conftest import TINY_HEAD, coloured_images
 from tests.shipped_recipes import HUB_CONFIGS, every_recipe
 
+
+@pytest.mark.parametrize(
+    ("counts", "fits"), [([8, 9, 10], True), ([8, 9], False), ([8, 9, 9, 10], False), ([6, 9, 10], False)]
+)
+def test_given_counts_are_one_for_each_unlabelled_stage_and_hold_what_is_labelled(
+    counts: list[int], fits: bool
+) -> None:
+    given = {"training": {"category_count": counts}}
+    if fits:
+        assert Recipe.from_yaml("promptccd-digits", given).training.given_counts == counts
+        return
+    with pytest.raises(
+        ConfigurationError, match="a number for each of 3 unlabelled stages, none below the 7 labelled"
+    ):
+        Recipe.from_yaml("promptccd-digits", given)
+
+
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step
 
 # What a name begins with, and the fields that make it so.

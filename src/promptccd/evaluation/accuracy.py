@@ -133,7 +133,8 @@ def _codes(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind in "iu":
         low, high = int(values.min()), int(values.max())
         if high - low < 4096 + 4 * len(values):
-            shifted = (values - low).astype(np.int64)
+            wide = values if values.dtype.kind == "u" else values.astype(np.int64)  # 100 - -100 is no int8
+            shifted = (wide - low).astype(np.int64)
             return (np.cumsum(np.bincount(shifted) > 0) - 1)[shifted]
     return np.unique(values, return_inverse=True)[1]
 
