@@ -23,6 +23,7 @@ from tests.spaces.visitor import Visitor
 N = 9
 ROUTES = [
     "state", "columns", "map", "about", "changed", "names?from=0", "search?q=png", "alike/0", "why/0",
+    "questions",
 ]  # fmt: skip
 
 
@@ -79,6 +80,16 @@ def test_what_a_visitor_gave_is_on_the_screens_and_is_corrected_there(mine: Scre
     assert (np.frombuffer(mine.ask("columns").content, "<i4", N)[:2] == -1).all()
     assert mine.do(do="undo", number=told["undo"]["number"]).status_code == 200
     assert np.array_equal(np.frombuffer(mine.ask("columns").content, "<i4", N), group)
+
+
+def test_a_visitor_is_asked_whether_two_are_the_same(mine: Screens) -> None:
+    asked = mine.get("questions")
+    assert asked
+    first = asked[0]
+    answer = {"do": "answer", "generation": mine.get("state")["generation"], "same": True}
+    assert mine.do(**answer, rows=[first["first"], first["second"]]).status_code == 200
+    assert np.frombuffer(mine.ask("columns").content, "<i4", N)[first["first"]] == first["group"]
+    assert first["first"] not in {each["first"] for each in mine.get("questions")}
 
 
 @pytest.mark.parametrize("kind", ["files", "archive"])
