@@ -87,10 +87,8 @@ def _place_beside(folder: Path, out: str | None) -> Path:
 
 
 def _find_groups(folder: Path, out: Path, model: str) -> None:
-    from promptccd.discovery.discover import (  # a project that is there waits for none
-        DiscoverySession,
-        discover,
-    )
+    # Here, because a project that is there needs none of it.
+    from promptccd.discovery.discover import DiscoverySession, discover
     from promptccd.training.progress import StopRequest
 
     logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, model, out)

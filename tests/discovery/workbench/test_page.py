@@ -265,6 +265,38 @@ def test_a_clump_on_the_map_becomes_a_group(person: Person, project: Path) -> No
     assert sizes(project)["all of it"] > KINDS * EACH // 2
 
 
+SOLID = """() => {
+    const canvas = document.querySelector('promptccd-desk').shadowRoot.querySelector('canvas');
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+    copy.drawImage(canvas, 0, 0);
+    const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+    let [solid, seen] = [0, 0];
+    for (let at = 3; at < data.length; at += 4) { solid += data[at] > 200; seen += data[at] > 0; }
+    return solid / seen; }"""
+
+
+def test_what_is_selected_on_the_map_stands_out_and_the_rest_comes_back(person: Person) -> None:
+    person.go("view=map")
+    person.page.locator(".plane .empty").wait_for(state="detached", timeout=60_000)
+    person.page.wait_for_timeout(1000)  # small pictures come in
+    before = person.page.evaluate(SOLID)
+    assert before > 0.8
+    box = person.page.locator("canvas").bounding_box()
+    assert box is not None
+    left, top, middle, bottom = 2, 60, box["width"] / 2, box["height"] - 2
+    person.page.mouse.move(box["x"] + left, box["y"] + top)
+    person.page.mouse.down()
+    for x, y in [(middle, top), (middle, bottom), (left, bottom), (left, top)]:
+        person.page.mouse.move(box["x"] + x, box["y"] + y, steps=10)
+    person.page.mouse.up()
+    person.said("selected")
+    person.page.wait_for_timeout(500)
+    assert 0.1 < person.page.evaluate(SOLID) < before - 0.1
+    person.press("Escape")
+    person.page.wait_for_timeout(500)
+    assert person.page.evaluate(SOLID) == pytest.approx(before, abs=0.02)
+
+
 def test_take_groups_away(person: Person, project: Path) -> None:
     person.click(".bar .wide")
     person.page.locator("dialog[open]").get_by_role("button", name="A folder for each group").click()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from promptccd.data.limits import IntakeLimits
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.project import FILES, PROJECT, RECORD, THUMBS
 from promptccd.discovery.registry_edits import correct
@@ -127,3 +128,9 @@ def test_a_repeated_grouping_can_be_taken_back_on_the_page(tiny_backbone: Path, 
     told = bench.summary()
     assert (told["undo"]["kind"], told["undo"]["count"], len(told["groups"])) == ("grouping", 3, 3)
     assert len(bench.answer(lambda registry: registry.undo())["groups"]) == 1
+
+
+def test_what_an_earlier_version_skipped_as_too_large_is_looked_at_again(project: Path) -> None:
+    """It kept 50,000,000 there, and what was looked at with another number is read anew."""
+    header, *_ = (project / PROJECT / FILES).read_text().splitlines()
+    assert json.loads(header)["max_pixels"] == IntakeLimits().max_reduced_pixels == 200_000_000

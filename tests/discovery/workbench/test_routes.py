@@ -369,6 +369,19 @@ def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, 
     assert all(keys[row] in constraints.keys for row in settled)
 
 
+def test_questions_go_on_where_the_least_sure_were_all_put_somewhere(
+    window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptccd.discovery.workbench.corrections.MOST_ASKED_OF", 4)
+    state, sure = window.get("state"), columns_of(window)[1]
+    covers = [row for each in state["groups"] for row in each["cover"]]
+    put = sorted({*covers, *np.argsort(sure, kind="stable")[:4].tolist()})
+    assert window.do(do="confirm", rows=put, generation=state["generation"])[0] == 200
+    asked = {each["first"] for each in window.get("questions")}
+    assert asked
+    assert asked.isdisjoint(put)
+
+
 @pytest.mark.parametrize(
     "asked", [{"rows": [1]}, {"rows": [1, 2, 3]}, {"same": None}, {"same": 1}, {"rows": [2, 2]}]
 )

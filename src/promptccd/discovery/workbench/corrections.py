@@ -367,9 +367,8 @@ class Workbench:
         Returns:
             Rows ``first`` and ``second``, and the ``group`` of the second.
         """
-        from promptccd.discovery.grouping import (
-            pair_questions,
-        )  # takes a second, which the first pictures need not wait
+        # Here, because it takes a second that the first pictures need not wait.
+        from promptccd.discovery.grouping import pair_questions
 
         keys, features = self.photos.keys, self.features()
         with self._guard:
@@ -507,13 +506,11 @@ def _near(ids: Sequence[int], prototypes: np.ndarray) -> dict[int, list[int]]:
 
 def _told(entry: LogEntry) -> dict[str, Any]:
     """What happened, in values that a window puts into words."""
-    what, images = entry.what, entry.what.get("images") or ()
+    what, images = entry.what, entry.what.get("images") or ()  # a grouping says how many, and not which
     name = what.get("name") if isinstance(what.get("name"), str) else None
     return {
         "number": entry.number,
         "kind": entry.kind,
-        "count": images
-        if isinstance(images, int)
-        else len(images),  # a grouping says how many, and not which
+        "count": images if isinstance(images, int) else len(images),
         "name": name,
     }

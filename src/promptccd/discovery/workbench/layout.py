@@ -40,9 +40,8 @@ def lay_out(features: Tensor) -> np.ndarray:
 
     t-SNE places a sample, in seconds however many there are; each of the others lies amid those most like it.
     """
-    from promptccd.experiments import (
-        stage_maps,  # scikit-learn takes a second, which the first pictures need not wait
-    )
+    # Here, because scikit-learn takes a second that the first pictures need not wait.
+    from promptccd.experiments import stage_maps
 
     found = stage_maps([features.numpy()], seed=1)
     shown, known = torch.from_numpy(found.rows), torch.from_numpy(np.asarray(found.layouts[0], np.float32))
