@@ -71,12 +71,15 @@ def wandb_records(path: Path) -> Iterator[bytes]:
 
 
 def seen_by_wandb(run: Path) -> Seen:
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
+    wandb.teardown()  # closes the file; finish() need not, and before that blocks that are full alone are written
     seen = Seen()
     for path in sorted((run / "logs" / "wandb").glob("offline-run-*/*.wandb")):
-        for content in wandb_records(path):
-            record = Record.FromString(content)
+        records = [Record.FromString(content) for content in wandb_records(path)]
+        assert records and records[-1].WhichOneof("record_type") == "exit", f"{path.name} is not whole"
+        for record in records:
             for each in (*record.run.config.update, *record.config.update):
                 seen.settings["/".join(each.nested_key) or each.key] = json.loads(each.value_json)
             step = record.history.step.num
