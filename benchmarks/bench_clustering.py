@@ -20,9 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from promptccd.clustering import SemiSupervisedKMeans
-from promptccd.clustering import mixture as mixture_fitting
-from promptccd.clustering import mixture as mixture_steps
+from promptccd.clustering import SemiSupervisedKMeans, mixture
 
 Result = TypeVar("Result")
 REGULARISATION = 1e-3
@@ -138,11 +136,12 @@ def expectation_maximisation(
     unlabelled, labelled, _ = clustered_features(size)
     points = torch.cat([unlabelled, labelled])[: size.mixture_points]
     points -= points.mean(0)
-    data = mixture_steps.COVARIANCES[covariance_type](points)
-    start = mixture_fitting.start(data, size.old + size.new, REGULARISATION, seed=0)
+    data = mixture.COVARIANCES[covariance_type](points)
+    free = torch.full((len(points),), -1)
+    start = mixture.start(data, free, size.old + size.new, REGULARISATION, seed=0)
     ours_seconds, ours = timed(
-        lambda: mixture_fitting.iterate(
-            mixture_steps.COVARIANCES[covariance_type](points), start, iterations, 0.0, REGULARISATION
+        lambda: mixture.iterate(
+            mixture.COVARIANCES[covariance_type](points), start, free, iterations, 0.0, REGULARISATION
         )
     )
     precisions = (1 / start.variances).float().numpy()

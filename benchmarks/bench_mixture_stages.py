@@ -97,9 +97,8 @@ def stages(
         now = counts.argmax(1).masked_fill(counts.sum(1) == 0, -1)
         kept = float((now[:before] == owner).float().mean())
         owner = now
-        outcomes[f"stage{stage}"] = StageOutcome(
-            *(float(right[rows].float().mean()) for rows in (old, ~old)), kept
-        )
+        shares = [float(right[rows].float().mean()) for rows in (old, ~old)]
+        outcomes[f"stage{stage}"] = StageOutcome(shares[0], shares[1], kept)
     return outcomes
 
 

@@ -48,9 +48,13 @@ class MixtureSteps(ABC):
     def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
         """Weighted moments; a component that no point belongs to keeps its mean and variance."""
 
-    def expectation(self, state: State) -> tuple[Tensor, float]:
-        """Responsibilities ``(N, K)`` and the mean log-likelihood."""
+    def expectation(self, state: State, settled: Tensor) -> tuple[Tensor, float]:
+        """Responsibilities ``(N, K)``, all of a settled point on its own component, and the mean log-likelihood."""
         log_joint = self.log_joint(state)
+        held = (settled >= 0).nonzero().flatten()
+        own = log_joint[held, settled[held]]
+        log_joint[held] = -math.inf
+        log_joint[held, settled[held]] = own
         responsibilities = log_joint.softmax(1)
         # log sum exp = max - log(softmax at the max), without a second and, for tiny values, slow pass of exp
         log_density = log_joint.amax(1).double() - responsibilities.amax(1).double().log()
@@ -180,7 +184,10 @@ COVARIANCES: dict[str, Callable[[Tensor], MixtureSteps]] = {
 
 
 SMALLEST_FLOOR = 1e-10  # features that are all alike have no variance to take a share of
-KMEANS_RESTARTS, KMEANS_ITERATIONS = 4, 10  # several short runs beat one long one: EM goes on from the best
+KMEANS_RESTARTS, KMEANS_ITERATIONS = (
+    20,
+    10,
+)  # short runs, for EM goes on; of few, all may halve one new category
 
 
 @dataclass(frozen=True)
@@ -193,7 +200,7 @@ class MixtureParameters:
             floor included.
         log_weights: ``(K,)``.
         floor: ``()``, what every variance holds beyond that of its points.
-        log_likelihood: mean per point, in nats, under exactly these parameters.
+        log_likelihood: mean per point, in nats, under exactly these parameters; of a settled point with its component.
         num_iterations: M-steps after the initialisation.
         converged: whether the tolerance was met before the iterations ran out.
     """
@@ -221,9 +228,10 @@ def fit_gaussian_mixture(
 ) -> MixtureParameters:
     """Fit a mixture by EM from a start by semi-supervised k-means.
 
-    Features whose component is known, above all replay of the last stage, hold it in that start, so that a component
-    stays the category it was; in EM they are as free as all others. (The released code starts every fit from plain
-    k-means, after which categories share components.)
+    Features whose component is known, labelled images and replay of the last stage, belong to it from the start to the
+    end, so that a component stays the category it was. (The released code starts every fit from plain k-means and
+    holds none, after which categories share components. Held in the start alone they drift together in EM, where real
+    categories overlap.)
 
     The floor is a share of the features' own variance. (The released code adds 1e-3, which is about all the variance
     that a unit vector of 768 dimensions has in each.)
@@ -259,7 +267,7 @@ def fit_gaussian_mixture(
     data = COVARIANCES[covariance_type](features - origin)
     floor = max(floor_share * float(data.points.double().square().mean()), SMALLEST_FLOOR)
     state = start(data, settled, num_components, floor, seed)
-    fit = iterate(data, state, max_iter, tol, floor)
+    fit = iterate(data, state, settled, max_iter, tol, floor)
     return replace(fit, means=fit.means + origin)
 
 
@@ -284,7 +292,10 @@ def start(data: MixtureSteps, settled: Tensor, num_components: int, floor: float
     members = settled.clone()
     free = settled < 0
     if free.any():
-        kmeans = SemiSupervisedKMeans(num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed)
+        # Free centres alone move: one that found no category of its own must not hand a known one's centre to it.
+        kmeans = SemiSupervisedKMeans(
+            num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed, hold_labelled=True
+        )
         kmeans.fit(data.points[free], data.points[~free], settled[~free])
         ids = torch.as_tensor(kmeans.cluster_ids_)
         component = _components_of(settled, num_components)
@@ -308,11 +319,13 @@ def _components_of(settled: Tensor, num_components: int) -> Tensor:
     return torch.cat([own, vacant.nonzero().flatten()])
 
 
-def iterate(data: MixtureSteps, state: State, max_iter: int, tol: float, floor: float) -> MixtureParameters:
-    """EM from a state; the means returned are centred like the points."""
+def iterate(
+    data: MixtureSteps, state: State, settled: Tensor, max_iter: int, tol: float, floor: float
+) -> MixtureParameters:
+    """EM from a state, with settled points held; the means returned are centred like the points."""
     previous = -math.inf
     for iteration in range(max_iter + 1):
-        responsibilities, log_likelihood = data.expectation(state)
+        responsibilities, log_likelihood = data.expectation(state, settled)
         converged = abs(log_likelihood - previous) <= tol * abs(log_likelihood)
         if converged or iteration == max_iter:
             break
