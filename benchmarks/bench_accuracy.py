@@ -18,7 +18,7 @@ import evaluate
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from promptccd.evaluation import clustering_accuracy
+from promptccd.evaluation import ClusteringAccuracy, clustering_accuracy
 
 SPACE = Path(__file__).parents[1] / "spaces" / "cacc"
 
@@ -64,7 +64,7 @@ def report(metric: evaluate.Metric, num_samples: int, num_categories: int, round
     predictions, references, stages = assigned(num_samples, num_categories)
     known = num_categories // 2
 
-    def ours() -> object:
+    def ours() -> ClusteringAccuracy:
         return clustering_accuracy(references, predictions, range(known))
 
     def through_evaluate(*columns: Sequence | np.ndarray) -> object:

@@ -174,14 +174,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name in ("known", "new", "width", "imbalance", "power", "within")
         if (value := getattr(options, name)) is not None
     }
-    features, labels = (
-        embedded(options.data, options.split, options.backbone) if options.data else (None, None)
-    )
-    most = 130 if labels is None else len(labels.unique())
+    real = embedded(options.data, options.split, options.backbone) if options.data else None
+    most = 130 if real is None else len(real[1].unique())
     outcomes: dict[str, list[tuple[float, bool, float]]] = {prior: [] for prior in options.priors}
     for seed in range(options.seed, options.seed + options.settings):
         setting = replace(drawn_setting(seed, most), **fixed)
-        given = simulated(setting) if features is None else of_data(setting, features, labels)
+        given = simulated(setting) if real is None else of_data(setting, *real)
         truth = setting.known + setting.new
         for prior in options.priors:
             started = time.perf_counter()

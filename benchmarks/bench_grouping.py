@@ -76,6 +76,7 @@ def by_score(points: np.ndarray, score: Callable[[np.ndarray, np.ndarray], float
     tried = []
     for count in np.unique(np.geomspace(2, most, COUNTS).round().astype(int)).tolist():
         labels = SemiSupervisedKMeans(count, 4, random_state=0).fit(points).labels_
+        labels = np.asarray(labels)
         tried.append((score(points, labels), labels))
     return max(tried, key=lambda each: each[0])[1]
 
@@ -153,7 +154,8 @@ def cost(images: Sequence[int], categories: Sequence[int], known_share: float) -
                 ratio = spent[-1][1] / (time.process_time() - started)
                 print(f"    {ratio:.1f} times ten restarts of k-means that is told the number", flush=True)
         if len(spent) > 1:
-            exponent = np.polyfit(*np.log(np.array(spent)).T, 1)[0]
+            sizes, seconds = np.log(np.array(spent)).T
+            exponent = np.polyfit(sizes, seconds, 1)[0]
             print(f"    {number} categories: seconds grow as N^{exponent:.2f}", flush=True)
 
 

@@ -9,6 +9,7 @@ cost.
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +68,10 @@ def _whole_forward(
     model: PromptCCDPlusPlusModel, pixels: Tensor, pools: PartPools, teacher: Teacher | None
 ) -> tuple[Routing, Tensor, Tensor]:
     backbone = model.backbone
-    blocks = [*blocks_of(backbone)[:-1], teacher.last_block if teacher else blocks_of(backbone)[-1]]
+    blocks: list[Any] = [
+        *blocks_of(backbone)[:-1],
+        teacher.last_block if teacher else blocks_of(backbone)[-1],
+    ]
     tokens = embed(backbone, pixels)
     patches = patch_count(backbone, tokens)
     hidden = tokens
@@ -85,7 +89,7 @@ def _whole_forward(
     return routing, backbone.layernorm(hidden)[:, 0], selection.cosines
 
 
-def _full_attention(block: torch.nn.Module, hidden: Tensor) -> Tensor:
+def _full_attention(block: Any, hidden: Tensor) -> Tensor:
     attention = block.attention
     normed = block.norm1(hidden)
     query, key = (
@@ -141,7 +145,7 @@ def block_forwards(
     return whole.get_total_flops() / block
 
 
-def measure(images: int, repeats: int, depth: int = 12) -> dict[str, tuple[float, float, float]]:
+def measure(images: int, repeats: int, depth: int = 12) -> dict[str, tuple[float, ...]]:
     """Seconds per image and block-forwards per image of the three ways, printed beside each other."""
     torch.manual_seed(0)
     model = build(depth)
@@ -155,7 +159,7 @@ def measure(images: int, repeats: int, depth: int = 12) -> dict[str, tuple[float
         f"difference of a gradient {apart:.1e}"
     )
     print(f"{'':28}{'s/view':>8}{'ratio':>8}{'block-forwards':>16}{'without anchor':>16}")
-    rows: dict[str, tuple[float, float, float]] = {}
+    rows: dict[str, tuple[float, ...]] = {}
     for name, output_of, learns_all, bf16 in (
         ("everything in the graph", plain_output, True, False),
         ("straightforward", plain_output, False, False),

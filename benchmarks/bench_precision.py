@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -10,13 +11,14 @@ from promptccd.evaluation.continual import ContinualAccuracy
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import RunEvaluation
 
-PRECISIONS = ("float32", "bfloat16")
+Precision = Literal["float32", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 
 
 class InPrecision(RunEvaluation):
     """A run whose features are computed in one precision, whichever it was trained in."""
 
-    def __init__(self, path: str, precision: str):
+    def __init__(self, path: str, precision: Precision):
         super().__init__(path)
         self.precision = precision
 

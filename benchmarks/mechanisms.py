@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ GRID, PATCH, WIDTH, CODE = 4, 4, 24, 8
 OBJECT_PATCHES = 4
 SPREAD = 1 / 8  # of pixels in 0..1, for a value of 1
 LEARNING: dict[str, Any] = {"epochs": 24, "batch_size": 64, "learning_rate": 0.1}  # the paper's rate
-RATES: dict[str, dict[str, float]] = {
+RATES: dict[str, dict[str, Any]] = {
     "one rate": {},
     "its own rate": {"prompt_learning_rate": 10.0, "prompt_clip": 1.0},
 }
@@ -134,6 +134,7 @@ def see_patches(model: CategoryDiscoveryModel) -> None:
         parameter.zero_()
     weights = backbone.embeddings.patch_embeddings.projection.weight
     weights.view(WIDTH, -1)[:, :WIDTH] = torch.eye(WIDTH)
+    block: Any
     for number, block in enumerate(blocks_of(backbone)):
         generator = torch_generator("mechanisms", number)
         for norm in (block.norm1, block.norm2):
@@ -166,7 +167,7 @@ class Idea:
 
 
 def trained(
-    kind: type[CategoryDiscoveryModel], world: World, rates: dict[str, float], seed: int, **options: Any
+    kind: type[CategoryDiscoveryModel], world: World, rates: dict[str, Any], seed: int, **options: Any
 ) -> tuple[float, float]:
     """Accuracy in percent of known and of other categories, after training on the known ones."""
     vision = Dinov2Config(
@@ -190,7 +191,7 @@ def trained(
     stream = StageStream.from_dataset(
         table, class_blocks=[KNOWN, CATEGORIES - KNOWN], cuts=[[1.0, 1.0], [1.0]], seed=seed
     )
-    images = StageImages.read(stream[0], 0, lambda items, total, label: items)
+    images = StageImages.read(stream[0], 0, lambda items, total, label: iter(items))
     known = torch.from_numpy(stream.labelled.labels)
     if model.part_labeller is not None:
         seen = torch.stack([WholeView()(images[row]) for row in range(0, len(images), 4)])
@@ -201,8 +202,8 @@ def trained(
         StageContext(images, known),
         method_named(config.model_type).objective,
         arguments=TrainingArguments(seed=seed, **LEARNING, **rates),
-        views=ShuffledViews(),
-        evaluation_view=WholeView(),
+        views=cast(Any, ShuffledViews()),
+        evaluation_view=cast(Any, WholeView()),
         accelerator=Accelerator(cpu=True),
         stop=StopRequest(),
         save=lambda state: None,

@@ -119,10 +119,8 @@ def _seen(images: Dataset, label: str) -> Photographs:
         pixels = normalise(torch.stack([large(each) for each in pictures]), TEACHER_MEAN, TEACHER_STD)
         local = network(pixels.to(memory_format=torch.channels_last)).flatten(2).mT
         seen.append((torch.stack([small(each) for each in pictures]), local.mean(1).half(), local.half()))
-    return Photographs(
-        *(torch.cat(each) for each in zip(*seen, strict=True)),
-        torch.tensor(images[label_column_of(images, None)][:]),
-    )
+    small_images, pooled, local = (torch.cat(each) for each in zip(*seen, strict=True))
+    return Photographs(small_images, pooled, local, torch.tensor(images[label_column_of(images, None)][:]))
 
 
 class Targets:
