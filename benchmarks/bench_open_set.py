@@ -1,7 +1,7 @@
-"""Does what is known stay known, and is what is new found? Finished runs on digits, stage by stage.
+"""Does what is known stay known, and is what is new found? Finished runs, stage by stage.
 
-Batches of 1 to 1,797 images go through the grouping of ``promptccd discover``: images of categories that a stage knows
-alone, and such with others among them.
+Batches of one image to all go through the grouping of ``promptccd discover``: images of categories that a stage knows
+alone, and such with others among them. They are those of all stages of the run or, with ``--unseen``, test images.
 
     promptccd sweep --config hub_configs/promptccd-digits.yaml --seeds 1 7 10 --out runs/known
     python -m benchmarks.bench_open_set runs/known/promptccd-digits-seed*
@@ -11,22 +11,18 @@ import argparse
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch import Tensor
 
-from promptccd.data.loading import digits_dataset
-from promptccd.data.views import normalise
 from promptccd.discovery.grouping import KnownCategories, group_images
-from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs import RunDirectory, load_model, load_view
+from promptccd.evaluation.protocols import ScoredImages
+from promptccd.runs import RunEvaluation
 
-SIZES = (1, 5, 60, 180, 300, 600, 1000, 1797)
+SIZES = (1, 5, 60, 180, 300, 600, 1000, None)
 REPEATS = 3
 
 
@@ -36,39 +32,35 @@ def batches(rows: np.ndarray, seed: int) -> Iterator[np.ndarray]:
     for size in SIZES:
         for _ in range(REPEATS):
             yield numbers.permutation(rows)[:size]
-    for start in (0, 500, 900):
+    for start in (0, len(rows) // 4, len(rows) // 2):
         yield rows[start : start + 180]
 
 
-def digit_of_category(run: Path, stage: int, labels: np.ndarray) -> dict[int, int]:
-    """Which digit each category of a stage is: that of most of its images."""
-    ids, digits = [], []
-    for earlier in range(stage + 1):
-        given = RunDirectory(run).assignments(earlier)
+def true_categories(evaluation: RunEvaluation, stage: int) -> dict[int, int]:
+    """Which true category each one of a stage is: that of most of its images."""
+    ids, truth = [], []
+    for images in evaluation.images[: stage + 1]:
+        given = evaluation.run.assignments(images.stage.index)
+        label_of = dict(
+            zip(images.stage.sample_ids, evaluation.stages.evaluation_labels(images.stage), strict=True)
+        )
         ids += given["category_ids"]
-        digits += labels[given["sample_ids"]].tolist()
-    of_category = {each: np.bincount(np.array(digits)[np.array(ids) == each]) for each in set(ids)}
+        truth += [label_of[sample] for sample in given["sample_ids"]]
+    of_category = {each: np.bincount(np.array(truth)[np.array(ids) == each]) for each in set(ids)}
     return {category: int(counts.argmax()) for category, counts in of_category.items()}
 
 
-def features_of(model: CategoryDiscoveryModel, folder: Path) -> Tensor:
-    """Unit features of all digits."""
-    view, images = load_view(folder), digits_dataset()["image"]
-    pixels = torch.stack([view(each.convert("RGB")) for each in images])
-    with torch.inference_mode():
-        return torch.cat(
-            [model.features_of(normalise(part, view.mean, view.std)) for part in pixels.split(256)]
-        )
-
-
-def measured(run: Path, stage: int, seed: int) -> Iterator[tuple[str, float]]:
+def measured(
+    evaluation: RunEvaluation, scored: ScoredImages, stage: int, seed: int
+) -> Iterator[tuple[str, float]]:
     """Figures of every batch, by what they say."""
-    labels = np.array(digits_dataset()["label"])
-    model = load_model(run / f"stage{stage}").eval()
-    digit, ids = digit_of_category(run, stage, labels), tuple(model.config.category_ids)
-    features, unknown = features_of(model, run / f"stage{stage}"), ~np.isin(labels, list(digit.values()))
+    in_order = np.argsort(np.concatenate([each.stage.sample_ids[each.positions] for each in scored.images]))
+    features = torch.cat(evaluation.features(stage, scored.images))[in_order]
+    labels = np.concatenate(scored.labels)[in_order]
+    model, truth_of = evaluation.load_stage(stage), true_categories(evaluation, stage)
+    ids, unknown = tuple(model.config.category_ids), ~np.isin(labels, list(truth_of.values()))
     nearest = torch.cdist(features, model.prototypes.float()).argmin(1).numpy()
-    plain = np.array([digit.get(ids[row], -1) for row in nearest]) == labels
+    plain = np.array([truth_of.get(ids[row], -1) for row in nearest]) == labels
     known = KnownCategories(ids, model.prototypes.float(), model.spread)
     for kind, rows in (("known alone", np.flatnonzero(~unknown)), ("with new ones", np.arange(len(labels)))):
         if kind == "with new ones" and not unknown.any():
@@ -80,7 +72,7 @@ def measured(run: Path, stage: int, seed: int) -> Iterator[tuple[str, float]]:
                 features[chosen], [str(row) for row in chosen], known, next_id=max(ids) + 1
             )
             category, new = found.category_ids.numpy(), unknown[chosen]
-            named = np.array([digit.get(int(each), -1) for each in category]) == labels[chosen]
+            named = np.array([truth_of.get(int(each), -1) for each in category]) == labels[chosen]
             opened, missing = np.unique(category[category > max(ids)]), np.unique(labels[chosen][new])
             truth = len(ids) + len(missing)
             yield f"{kind}: named right", named[~new].mean()
@@ -102,19 +94,20 @@ def measured(run: Path, stage: int, seed: int) -> Iterator[tuple[str, float]]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print means over runs and batches, stage by stage."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_open_set")
-    parser.add_argument("runs", nargs="+", type=Path, help="finished runs on digits")
+    parser.add_argument("runs", nargs="+", help="finished runs")
     parser.add_argument("--seed", type=int, default=1, help="of the batches")
+    parser.add_argument("--unseen", action="store_true", help="test images: no stage has used them")
+    parser.add_argument("--dataset", help="where the data lies now")
     options = parser.parse_args(argv)
-    for stage in range(4):
-        figures: dict[str, list[float]] = defaultdict(list)
-        for run in options.runs:
-            for name, value in measured(run, stage, options.seed):
-                figures[name].append(float(value))
-        for name, values in figures.items():
-            print(
-                f"stage {stage}, {name}: {100 * np.mean(values):.1f} % (worst {100 * min(values):.1f})",
-                flush=True,
-            )
+    figures: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for run in options.runs:
+        evaluation = RunEvaluation(run, options.dataset)
+        scored = evaluation.test_images() if options.unseen else evaluation.training_stages
+        for stage in range(evaluation.num_stages):
+            for name, value in measured(evaluation, scored, stage, options.seed):
+                figures[stage, name].append(float(value))
+    for (stage, name), values in figures.items():
+        print(f"stage {stage}, {name}: {100 * np.mean(values):.1f} % (worst {100 * min(values):.1f})")
 
 
 if __name__ == "__main__":
