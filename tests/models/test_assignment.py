@@ -45,39 +45,39 @@ def test_categories_that_are_given_are_kept_and_a_person_is_sure() -> None:
 
 
 def test_a_known_spread_by_hand() -> None:
-    """Squared distances in a metric twice as fine across as up, over spreads of 0.5 and 2.
+    """Squared distances in a metric twice as fine across as up, over the typical spread of 0.8.
 
-    The nearest prototype in spreads need not be that of the likeliest category: a wide category is thin everywhere.
+    Named is by these; how likely an image is of any category at all is read in spreads of their own, 0.5 and 2.
     """
     spread = CategorySpread(
-        torch.diag(torch.tensor([2.0, 1.0])), torch.tensor([0.5, 2.0]), 1.0, 1.5, border=1.0, slope=4.0,
+        torch.diag(torch.tensor([2.0, 1.0])), torch.tensor([0.5, 2.0]), 0.8, 1.5, border=1.0, slope=4.0,
         temperature=0.5, separation=0.95,
     )  # fmt: skip
-    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.0], [0.6, 0.8]])
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.0], [0.6, 0.8], [0.6, 0.2]])
     prototypes = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     found = assign(features, prototypes, [7, 3], temperature=9.0, spread=spread)
-    relative = [[0, 2], [10, 0.5], [2, 0.5], [(4 * 0.16 + 0.64) / 0.5, (4 * 0.36 + 0.64) / 2]]
-    costs = [[one + math.log(0.5), other + math.log(2)] for one, other in relative]
-    nearest = [min(each) for each in relative]
-    own = [0 if one < other else 1 for one, other in costs]
-    assert own == [0, 1, 1, 1]
-    explained = [1 / (1 + math.exp(4 * (each - 1))) for each in nearest]
-    shares = [1 / (1 + math.exp(-abs(one - other) / 0.5)) for one, other in costs]
+    squared = [[0, 4], [5, 1], [1, 1], [4 * 0.16 + 0.64, 4 * 0.36 + 0.64], [4 * 0.16 + 0.04, 4 * 0.36 + 0.04]]
+    own = [0, 1, 0, 0, 0]  # the last two are nearer to the wide category in its own spreads
+    explained = [1 / (1 + math.exp(4 * (min(one / 0.5, other / 2) - 1))) for one, other in squared]
+    shares = [1 / (1 + math.exp(-abs(one - other) / 0.8 / 0.5)) for one, other in squared]
     assert found.category_ids.tolist() == [(7, 3)[each] for each in own]
     assert found.second_ids.tolist() == [(3, 7)[each] for each in own]
-    assert found.distances.tolist() == pytest.approx([relative[row][own[row]] for row in range(4)], abs=1e-6)
-    assert found.second_distances.tolist() == pytest.approx([relative[row][1 - own[row]] for row in range(4)])
+    distances = [[each / 0.8 for each in row] for row in squared]
+    assert found.distances.tolist() == pytest.approx([distances[row][own[row]] for row in range(5)], abs=1e-6)
+    assert found.second_distances.tolist() == pytest.approx(
+        [distances[row][1 - own[row]] for row in range(5)]
+    )
     assert found.confidences.tolist() == pytest.approx(
         [a * b for a, b in zip(shares, explained, strict=True)]
     )
-    assert found.strange.tolist() == [False, False, False, True]
+    assert found.strange.tolist() == [False, False, False, True, False]
     sure = assign(
         features,
         prototypes,
         [7, 3],
         temperature=9.0,
         spread=spread,
-        decided=torch.tensor([False, False, False, True]),
+        decided=torch.tensor([False, False, False, True, False]),
     )
     assert not sure.strange.any()
     assert sure.confidences[3] == 1

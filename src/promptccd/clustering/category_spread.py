@@ -59,6 +59,7 @@ def measure_spread(features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: 
     sizes = rows.bincount(minlength=categories)
     sums = torch.zeros(categories, dtype=torch.float64).index_add_(0, rows, own)
     spreads = (sums + BORROWED * typical) / (sizes + BORROWED)
+    temperature = _temperature(relative / typical, rows)
     relative /= spreads
     own = relative.gather(1, rows[:, None])[:, 0]
     without_own = relative.scatter(1, rows[:, None], torch.inf).amin(1)
@@ -70,7 +71,7 @@ def measure_spread(features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: 
         reach=float(own.quantile(REACHED)),
         border=border,
         slope=slope,
-        temperature=_temperature(relative + spreads.log(), rows),
+        temperature=temperature,
         separation=_separation(relative.amin(1), without_own),
     )
 
@@ -117,7 +118,7 @@ def _separation(known: Tensor, unknown: Tensor) -> float:
     return float(roc_auc_score(is_unknown, torch.cat([known, unknown]).numpy()))
 
 
-def _temperature(costs: Tensor, rows: Tensor) -> float:
+def _temperature(squared: Tensor, rows: Tensor) -> float:
     """Of the temperatures the one under which the categories of left-out images are likeliest."""
-    losses = [torch.nn.functional.cross_entropy(-costs / each, rows) for each in TEMPERATURES]
+    losses = [torch.nn.functional.cross_entropy(-squared / each, rows) for each in TEMPERATURES]
     return float(TEMPERATURES[int(torch.stack(losses).argmin())])

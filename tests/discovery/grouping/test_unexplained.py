@@ -143,12 +143,32 @@ def test_far_more_unexplained_images_than_are_linked_at_a_time() -> None:
     assert (found.category_ids[truth == 0] == 0).double().mean() > 0.98
 
 
-def test_where_new_categories_do_not_stand_out_the_silhouette_decides_as_without_a_spread() -> None:
-    features, _ = WORLD.draw(range(12), 20, seed=10)
-    hidden = replace(KNOWN, spread=replace(KNOWN.spread, separation=0.8))
-    one, first = group_images(features, keys_of(len(features)), hidden, next_id=8)
-    two, second = group_images(features, keys_of(len(features)), replace(KNOWN, spread=None), next_id=8)
-    assert first == second
-    assert first.method == "silhouette"
-    assert torch.equal(one.category_ids, two.category_ids)
-    assert torch.equal(one.distances, two.distances)
+HIDDEN = replace(KNOWN, spread=replace(KNOWN.spread, separation=0.8))
+
+
+def test_where_new_categories_do_not_stand_out_silhouettes_propose_them() -> None:
+    features, truth = WORLD.draw(range(12), 20, seed=10)
+    found, estimate = group_images(features, keys_of(len(features)), HIDDEN, next_id=8)
+    assert (estimate.count, estimate.method) == (12, "silhouette")
+    assert estimate.low <= 12 <= estimate.high
+    assert (found.category_ids[truth < 8] == truth[truth < 8]).double().mean() > 0.98
+    named = [found.category_ids[truth == each].mode().values for each in range(8, 12)]
+    assert sorted(named) == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("num_categories", [1, 2, 8])
+def test_nor_is_a_known_category_cut_up_there(num_categories: int) -> None:
+    """The parts of a folder that holds one kind of thing stand apart from each other as well as silhouettes ask."""
+    features, truth = WORLD.draw(range(num_categories), 180, seed=2)
+    found, estimate = group_images(features, keys_of(len(features)), HIDDEN, next_id=8)
+    assert estimate.count == 8
+    assert (found.category_ids == truth).double().mean() > 0.98
+
+
+def test_pins_open_groups_there_too() -> None:
+    features, truth = WORLD.draw([0, 1, 9, 10, 11], 30, seed=4)
+    pins = GroupingConstraints(pinned={f"{row:05d}": 20 for row in (60, 61)})
+    found, _ = group_images(features, keys_of(150), HIDDEN, next_id=21, constraints=pins)
+    assert (found.category_ids[truth < 8] == truth[truth < 8]).all()
+    assert found.category_ids[truth == 9].unique().tolist() == [20]
+    assert found.category_ids[truth > 9].unique().tolist() == [21, 22]

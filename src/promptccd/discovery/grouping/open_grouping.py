@@ -370,8 +370,8 @@ def group_images(
 ) -> tuple[Assignment, CountEstimate]:
     """Assign images to known categories and to new groups beside them.
 
-    Where the spread of known categories was measured, new categories stand out in it and the count is not given,
-    `OpenSet` says how: new groups open among images that nothing known explains. Otherwise:
+    Where the spread of known categories was measured, everything happens in the metric in which they are round, and if
+    the count is not given, `OpenSet` says which new groups open beside them. Otherwise:
 
     semi-supervised k-means on unit features in which known prototypes stay: an image that no constraint speaks of
     ends with the nearest prototype, as a checkpoint assigns it. Prototypes that move with the images, weighted by
@@ -403,17 +403,13 @@ def group_images(
             known categories or above them and the images together, `next_id` not above every known id, or
             constraints that so many categories cannot satisfy; the message names the images.
     """
-    if known.spread is not None and not known.spread.tells_new:
-        known = replace(known, spread=None)
     problem = GroupingProblem.of(features, keys, known, next_id, constraints, temperature)
     if num_categories is None and known.spread is not None and len(known.ids) > 1:
         return _beside_known(problem, known.spread, seed)
     if num_categories is None:
         estimate, tree = _estimate(problem, seed)
         found = problem.grouped(tree, estimate.count)
-        count = len(found.centres)
-        low, high = min(estimate.low, count), max(estimate.high, count)
-        return problem.assignment(found), replace(estimate, count=count, low=low, high=high)
+        return problem.assignment(found), _including(estimate, len(found.centres))
     problem.check_count(num_categories)
     found = _of_given_number(problem, num_categories, seed)
     if len(found.centres) < num_categories:
@@ -439,8 +435,17 @@ def _of_given_number(problem: GroupingProblem, num_categories: int, seed: int) -
 def _beside_known(
     problem: GroupingProblem, spread: CategorySpread, seed: int
 ) -> tuple[Assignment, CountEstimate]:
-    """Groups for what nothing known explains, and how many there are if categories lie closer, or farther apart."""
+    """Groups beside known categories, whose spread is known, and how many there are.
+
+    They are groups of images that nothing known explains; there are fewer or more if categories lie closer or farther
+    apart. Where an image of a new category does not stand out by itself, many together may: silhouettes propose groups,
+    and those open that lie as far off as a category does.
+    """
     images = OpenSet(problem.units, problem.held, spread, len(problem.opened), seed)
+    if not spread.tells_new:
+        estimate, tree = _estimate(problem, seed)
+        found = images.grouped(proposed=problem.grouped(tree, estimate.count).centres[problem.fewest :])
+        return problem.assignment(found), _including(estimate, len(found.centres))
     found = images.grouped()
     count = len(found.centres)
     ends = [count, *(len(images.grouped(closer).centres) for closer in (WIDER, TIGHTER))]
@@ -449,6 +454,11 @@ def _beside_known(
         count, min(ends), high, "open set", "half less or more distance between categories"
     )
     return problem.assignment(found), estimate
+
+
+def _including(estimate: CountEstimate, count: int) -> CountEstimate:
+    """An estimate of another count, in a range that holds it."""
+    return replace(estimate, count=count, low=min(estimate.low, count), high=max(estimate.high, count))
 
 
 def _estimate(problem: GroupingProblem, seed: int) -> tuple[CountEstimate, GroupTree]:

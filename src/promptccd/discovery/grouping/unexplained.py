@@ -55,30 +55,47 @@ class OpenSet:
         between = squared_distances(self.held, self.held).fill_diagonal_(torch.inf)
         return float(between.amin(1).median())
 
-    def grouped(self, closer: float = CLOSER) -> UnitGroups:
-        """Known categories, groups that people opened, and as many new ones as the unexplained images speak for.
+    def grouped(self, closer: float = CLOSER, proposed: Tensor | None = None) -> UnitGroups:
+        """Known categories, groups that people opened, and as many new ones as the images speak for.
 
         A new group needs four images, and its centre must lie at least `closer` times as far from every other as
         known categories do from their nearest, beyond what so few images can be off. When in doubt an image is known.
+
+        Args:
+            closer: see above.
+            proposed: ``(P, D)`` centres of what might be groups; none looks for some among the unexplained images.
 
         Raises:
             DataError: constraints cannot hold; the images are named.
         """
         apart = closer * self.usual_distance
         free = pinned_means(self.units, len(self.held), self.num_opened)
-        proposed = -1
+        if proposed is None:
+            free = self._with_unexplained(free, apart)
+        else:
+            free = self._worth_it(torch.cat([free, proposed]), apart)
+        return self._state(self._apart_from_rivals(free))
+
+    def _with_unexplained(self, free: Tensor, apart: float) -> Tensor:
+        """Centres, with those of groups of unexplained images."""
+        before = -1
         # Again, for there may be too many unexplained images to look at all of them.
-        while len(free) > proposed:
-            proposed = len(free)
-            free = self._settled(torch.cat([free, self._proposals(free, apart)]))
-            for _ in range(ROUNDS):
-                kept = self._pruned(free, apart)
-                if len(kept) == len(free):
-                    break
-                free = self._settled(kept)
+        while len(free) > before:
+            before = len(free)
+            free = self._worth_it(torch.cat([free, self._proposals(free, apart)]), apart)
             if len(self._unexplained(free)) <= MOST_LINKED:
                 break
-        return self._state(self._apart_from_rivals(free))
+        return free
+
+    def _worth_it(self, free: Tensor, apart: float) -> Tensor:
+        """Centres after k-means, without groups that are too small or too near to another category."""
+        free = self._settled(free)
+        for _ in range(ROUNDS):
+            kept = self._pruned(free, apart)
+            if len(kept) == len(free):
+                break
+            free = self._settled(kept)
+        return free
 
     def may_hide_another(self, found: UnitGroups) -> bool:
         """Whether enough images for a group are still explained by nothing."""
@@ -139,12 +156,16 @@ class OpenSet:
     def _costs(self, rows: slice | Tensor, centres: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
         """Of units in each category ``(m, K)``: squared distance in spreads, plus the logarithm of the spread.
 
+        All known categories count as equally wide, as they do when images are named.
+
         Args:
             rows: the units.
             centres: ``(K, D)`` of the categories.
             own: group of each unit ``(M,)``, and by how much farther it is from the centre of the others there.
         """
-        squared, spreads = squared_distances(self.units.points[rows], centres), self._spreads(len(centres))
+        squared = squared_distances(self.units.points[rows], centres)
+        spreads = squared.new_full((len(centres),), self.newcomers)
+        spreads[: len(self.held)] = self.spread.typical
         costs = squared / spreads + spreads.log()
         if own is None:
             return costs
