@@ -74,6 +74,7 @@ export interface Why {
   group: number | null;
   set: boolean;
   sure: number | null;
+  measured: boolean; // whether the model has measured how often it is right when it is so sure
   like: number[];
   others: { id: number; like: number }[];
 }

@@ -154,7 +154,7 @@ function WhyHere({ desk, row }: { desk: Desk; row: number }) {
   const text = why.group === null ? t("whyNone")
     : why.set ? t("whySet", { name })
     : why.sure === null ? t("whyGroup", { name })
-    : t("whySure", { name, sure: percent(why.sure) }); // prettier-ignore
+    : t(why.measured ? "whySure" : "whyLikeness", { name, sure: percent(why.sure) }); // prettier-ignore
   return (
     <aside class="why">
       <p>{text}</p>

@@ -168,9 +168,9 @@ def test_gram_form_equals_product_form(monkeypatch, seed, width_per_move):
     monkeypatch.setattr(
         kmeans_restarts, "WIDTH_PER_MOVE", width_per_move
     )  # 0: every row goes through the Gram matrix
-    with_gram = fit_all(data)
-    monkeypatch.setattr(module, "MAX_GRAM_POINTS", 0)
     without = fit_all(data)
+    monkeypatch.setattr(module, "MIN_GRAM_WIDTH", 0)
+    with_gram = fit_all(data)
     assert (with_gram[0] == without[0]).all()
     np.testing.assert_allclose(with_gram[1], without[1], atol=1e-5)
     assert with_gram[2] == pytest.approx(without[2], rel=1e-6)
@@ -197,8 +197,8 @@ def test_the_defaults_are_the_papers():
 
 @pytest.mark.parametrize("gram", [True, False])
 def test_held_centres_stay_and_the_others_settle_beside_them(gram, monkeypatch):
-    if not gram:
-        monkeypatch.setattr(module, "MAX_GRAM_POINTS", 0)
+    if gram:
+        monkeypatch.setattr(module, "MIN_GRAM_WIDTH", 0)
     unlabelled, labelled, labels = mixed(spread=0.7)
     model = SemiSupervisedKMeans(10, 20, random_state=0, hold_labelled=True).fit(unlabelled, labelled, labels)
     for row in range(6):

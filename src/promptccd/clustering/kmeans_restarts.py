@@ -188,7 +188,9 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
         if not done.any():
             continue
         centres = restarts.centres[done]
-        inertia = problem.squares.sum() - 2 * restarts.affinity[done].amax(1).sum(1, dtype=torch.float64)
+        ended = done.nonzero().flatten().tolist()  # one by one, as views: together they would be a copy
+        affinity = torch.stack([restarts.affinity[restart].amax(0) for restart in ended])
+        inertia = problem.squares.sum() - 2 * affinity.sum(1, dtype=torch.float64)
         inertia += problem.labelled_inertia(centres)
         winner = int(inertia.argmin())
         solutions.append(
@@ -208,8 +210,11 @@ def assign(restarts: Restarts) -> Moves:
     own = restarts.affinity.gather(1, restarts.labels.clamp(min=0)[:, None])[:, 0]
     unsettled = (restarts.affinity.amax(1) > own) | (restarts.labels < 0)
     restart, point = unsettled.nonzero().unbind(1)
-    # amax alone is far quicker than max with indices, and soon few points need an index
-    new, old = restarts.affinity[restart, :, point].argmax(1), restarts.labels[restart, point]
+    # amax alone is far quicker than argmax, and soon few points need an index; of all, what is read would be a copy
+    every = unsettled.all()
+    affinity = restarts.affinity
+    new = affinity.argmax(1).flatten() if every else affinity[restart, :, point].argmax(1)
+    old = restarts.labels[restart, point]
     restarts.labels[restart, point] = new
 
     had = old >= 0

@@ -61,11 +61,13 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
     project, place = open_project(out), Path(source).expanduser()
     named = str(place.absolute() if place.exists() else source)
     earlier = read_record(out)["sources"] if (project / RECORD).is_file() else []
+    spread = session.model.spread
     record = {
         "format": FORMAT,
         "model": feature_space(session.model, session.view, ""),
         "features": session.current.space,
         "found_with": found_with(session.model, out),
+        "measured": spread is not None and spread.tells_new,  # else confidences are of distances alone
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),

@@ -11,7 +11,7 @@ from torch import Tensor
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
 # Spread of a category that no training has drawn together, in those of known ones; chosen on digits.
 NEWCOMERS = 1.4
-TABLE_ELEMENTS = 2**22  # of features, or of distances to categories, held at once: 32 MB in float64
+TABLE_ELEMENTS = 2**20  # of features, or of distances to categories, held at once: 8 MB in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,45 +174,55 @@ def assign(
         keys: names of the images.
     """
     most = max(1, TABLE_ELEMENTS // max(1, *prototypes.shape))
-    if len(features) > most:
-        parts = [
-            assign(
-                features[block],
-                prototypes,
-                ids,
-                temperature=temperature,
-                spread=spread,
-                rows=None if rows is None else rows[block],
-                decided=None if decided is None else decided[block],
-                num_known=num_known,
-            )
-            for block in (slice(start, start + most) for start in range(0, len(features), most))
-        ]
-        joined: dict[str, Any] = {
-            name: torch.cat([getattr(part, name) for part in parts]) for name in _OF_IMAGES
-        }
-        return replace(parts[0], features=features, keys=tuple(keys), **joined)
-    squared, explained = _distances(features, prototypes, spread)
-    temperature = temperature if spread is None else spread.temperature
-    own = (squared.min(1).indices if rows is None else rows)[:, None]
-    sure = torch.zeros_like(explained, dtype=torch.bool) if decided is None else decided.to(explained.device)
-    confidences = (torch.softmax(-squared / temperature, dim=1).gather(1, own)[:, 0] * explained).float()
-    # A last column that is no category: without it there is no least of the others of a single one.
-    second_distances, second = F.pad(squared.scatter(1, own, torch.inf), (0, 1), value=torch.inf).min(1)
-    numbers = torch.tensor([*ids, -1], device=squared.device)
+    numbers = torch.tensor([*ids, -1], device=prototypes.device)
+    blocks = [slice(start, start + most) for start in range(0, max(1, len(features)), most)]
+    parts = [
+        _of_images(
+            features[block],
+            prototypes,
+            numbers,
+            temperature if spread is None else spread.temperature,
+            spread,
+            None if rows is None else rows[block],
+            None if decided is None else decided[block],
+        )
+        for block in blocks
+    ]
+    joined: dict[str, Any] = {name: torch.cat([part[name] for part in parts]) for name in _OF_IMAGES}
     return Assignment(
         features=features,
         prototypes=prototypes.float(),
         ids=tuple(ids),
         num_known=len(ids) if num_known is None else num_known,
-        category_ids=numbers[own[:, 0]],
-        confidences=confidences.where(~sure, 1.0),
-        distances=squared.gather(1, own)[:, 0].float(),
-        second_ids=numbers[second].where(second_distances.isfinite(), -1),
-        second_distances=second_distances.float(),
-        strange=(explained < 0.5) & ~sure,
         keys=tuple(keys),
+        **joined,
     )
+
+
+def _of_images(
+    features: Tensor,
+    prototypes: Tensor,
+    numbers: Tensor,
+    temperature: float,
+    spread: CategorySpread | None,
+    rows: Tensor | None,
+    decided: Tensor | None,
+) -> dict[str, Tensor]:
+    """What an `Assignment` says of every image; `numbers` ``(K + 1,)`` are the categories, and -1 for none."""
+    squared, explained = _distances(features, prototypes, spread)
+    own = (squared.min(1).indices if rows is None else rows)[:, None]
+    sure = torch.zeros_like(explained, dtype=torch.bool) if decided is None else decided.to(explained.device)
+    confidences = (torch.softmax(-squared / temperature, dim=1).gather(1, own)[:, 0] * explained).float()
+    # A last column that is no category: without it there is no least of the others of a single one.
+    second_distances, second = F.pad(squared.scatter(1, own, torch.inf), (0, 1), value=torch.inf).min(1)
+    return {
+        "category_ids": numbers[own[:, 0]],
+        "confidences": confidences.where(~sure, 1.0),
+        "distances": squared.gather(1, own)[:, 0].float(),
+        "second_ids": numbers[second].where(second_distances.isfinite(), -1),
+        "second_distances": second_distances.float(),
+        "strange": (explained < 0.5) & ~sure,
+    }
 
 
 def _distances(

@@ -174,6 +174,7 @@ def test_see_one_large_and_go_on(person: Person, project: Path) -> None:
     assert photo.get_attribute("alt") != before
     person.press("w")
     person.page.locator(".why", has_text="The grouping put it into").wait_for()
+    person.page.locator(".why", has_text="was not measured").wait_for()  # by a bare backbone
     person.press("b")
     person.said("belongs where it is")
     person.page.locator(".why", has_text="You, or somebody before you").wait_for()

@@ -66,7 +66,7 @@ def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage
 def test_why_names_what_is_like_it_and_what_else_it_could_be(reader: Window) -> None:
     group, _, _ = columns_of(reader)
     why = reader.get("why/5")
-    assert (why["group"], why["set"]) == (group[5], False)
+    assert (why["group"], why["set"], why["measured"]) == (group[5], False, False)
     assert set(group[why["like"]]) == {group[5]}
     likeness = [each["like"] for each in why["others"]]
     assert likeness == sorted(likeness, reverse=True)
@@ -126,7 +126,8 @@ def test_the_page_says_what_found_the_groups(window: Window, project: Path, tiny
     path = project / ".promptccd/project.json"
     record = json.loads(path.read_text())
     record["found_with"] = {"model": "somebody/birds-stage3", "method": "PromptCCD++"}
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps({**record, "measured": True}))
+    assert window.get("why/5")["measured"]
     told = window.get("about")
     assert (told["method"], told["card"]) == ("PromptCCD++", "https://huggingface.co/somebody/birds-stage3")
     for odd in ("https://evil.example/x", "javascript:alert(1)", "../somebody/x", "/tmp/model"):

@@ -128,8 +128,9 @@ class GroupTree:
     def cut(self, num_groups: int) -> UnitGroups:
         """So many groups of the sampled units, in principal components, after a few steps of k-means."""
         group_of_seed = np.arange(len(self.seeds))
-        for kept, gone in self._merges[: self.most_groups - num_groups]:
-            group_of_seed[group_of_seed == gone] = kept
+        # From the last to the first: where a seed's group went in the end is known before who joined it.
+        for kept, gone in reversed(self._merges[: self.most_groups - num_groups]):
+            group_of_seed[gone] = GIVEN_UP if kept == GIVEN_UP else group_of_seed[kept]
         groups = [each for each in np.unique(group_of_seed) if each != GIVEN_UP]
         members = group_of_seed[:, None] == groups
         centres = (members * self.masses[:, None]).T @ self.seeds / (self.masses @ members)[:, None]
@@ -233,9 +234,9 @@ def _cheapest_merges(
     A merge costs what the inertia rises by. The first `num_opened` groups take others in and never go.
     """
     centres, masses = seeds.copy(), masses.copy()
-    costs = (
-        masses[:, None] * masses / np.maximum(masses[:, None] + masses, 1e-12) * _squared(centres, centres)
-    )
+    costs = _squared(centres, centres)
+    for mass, row in zip(masses, costs, strict=True):  # row by row: another table of these would be 240 MB
+        row *= mass * masses / np.maximum(mass + masses, 1e-12)
     np.fill_diagonal(costs, np.inf)
     costs[:num_opened, :num_opened] = np.inf
     nearest, cheapest = costs.argmin(1), costs.min(1)
@@ -251,7 +252,7 @@ def _cheapest_merges(
             kept, gone = sorted((one, int(nearest[one])))
         merges.append((kept, gone))
         costs[gone], costs[:, gone], cheapest[gone], giving_up[gone] = np.inf, np.inf, np.inf, np.inf
-        stale = np.flatnonzero((nearest == gone) & (cheapest < np.inf))
+        stale = nearest == gone
         if kept != GIVEN_UP:
             mass = masses[kept] + masses[gone]
             centres[kept] = (masses[kept] * centres[kept] + masses[gone] * centres[gone]) / mass
@@ -261,13 +262,19 @@ def _cheapest_merges(
             costs[kept], costs[:, kept] = row, row
             if np.isfinite(giving_up[kept]):
                 giving_up[kept] = mass * _squared(centres[kept : kept + 1], held).min(initial=np.inf)
-            stale = np.union1d(stale, np.flatnonzero((nearest == kept) | (row < cheapest)))
-            stale = np.union1d(stale, [kept])
-        nearest[stale], cheapest[stale] = costs[stale].argmin(1), costs[stale].min(1)
+            stale |= (nearest == kept) | (row < cheapest)
+            stale[kept] = True
+        stale &= cheapest < np.inf
+        rows = costs[stale]
+        nearest[stale] = rows.argmin(1)
+        cheapest[stale] = rows[np.arange(len(rows)), nearest[stale]]
     return merges
 
 
 def _squared(points: Array, centres: Array) -> Array:
     """Squared distances ``(M, K)``."""
-    products = points @ centres.T
-    return np.maximum((points**2).sum(1)[:, None] - 2 * products + (centres**2).sum(1), 0)
+    squared = points @ centres.T
+    squared *= -2
+    squared += (points**2).sum(1)[:, None]
+    squared += (centres**2).sum(1)
+    return np.maximum(squared, 0, out=squared)

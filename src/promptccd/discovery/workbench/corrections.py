@@ -338,6 +338,7 @@ class Workbench:
             "group": home,
             "set": bool(columns.flags[row] & PINNED),
             "sure": registry.confidences.get(key),
+            "measured": read_record(self.out)["measured"],
             "like": [],
             "others": [],
         }
