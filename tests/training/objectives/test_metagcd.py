@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,6 +136,29 @@ def test_few_classes_have_fewer_sessions_and_one_alone_has_none() -> None:
     for known, expected in ((1, 0), (2, 1), (3, 2), (7, 3)):
         labels = np.repeat(np.arange(known), 5)
         assert len(list(pseudo_sessions(labels, 3, numpy_generator("test")))) == expected
+
+
+class Numbered(MetaGCDObjective):
+    """Sessions learn nothing, and the loss of each is its number."""
+
+    def _adapt(self, session: object, number: int, generator: object) -> None:
+        pass
+
+    def _judge(self, session: object, number: int, generator: object) -> torch.Tensor:
+        return torch.tensor(float(number))
+
+
+def test_meta_training_says_what_the_first_and_the_last_episode_lost_on_average(
+    meta_model: MetaGCDModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three sessions an episode: 0 to 2, then 3 to 5."""
+    context = StageContext(images=None, labels=torch.arange(7).repeat_interleave(5))
+    here = SimpleNamespace(is_main_process=True)
+    with caplog.at_level("INFO"):
+        Numbered(meta_model, context, TrainingArguments(), here, None).end_stage()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("Meta-training: 6 sessions,")
+    assert "1.0000 in the first episode, 4.0000 in the last" in said
 
 
 def trained(

@@ -95,10 +95,10 @@ def happy_objective(
     )
 
 
-def happy_step(backbone: Path, **options: Any) -> tuple[HappyObjective, dict[str, float]]:
-    """The objective after it grew from three classes to five, and the losses of a step."""
+def happy_step(backbone: Path, count: int = 5, **options: Any) -> tuple[HappyObjective, dict[str, float]]:
+    """The objective after it grew from three classes to so many, and the losses of a step."""
     features = torch.randn(30, 32, generator=torch_generator("features"))
-    objective = happy_objective(backbone, features, **options)
+    objective = happy_objective(backbone, features, count=count, **options)
     model = objective.model
     objective.begin_stage()
     with torch.no_grad():
@@ -106,6 +106,15 @@ def happy_step(backbone: Path, **options: Any) -> tuple[HappyObjective, dict[str
     views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
     found = training_loss(model, objective, Batch(views, None, torch.arange(6)), 0)
     return objective, {name: float(value.detach()) for name, value in found.items()}
+
+
+def test_happy_without_new_categories_keeps_the_answers_even_among_the_old_ones(
+    backbone_folder: Path,
+) -> None:
+    parts = [happy_step(backbone_folder, 3, discovery_entropy_weight=weight)[1] for weight in (1.0, 2.0)]
+    assert 0 < parts[0]["entropy"] < math.log(3)
+    assert parts[1]["entropy"] == pytest.approx(2 * parts[0]["entropy"])
+    assert parts[1]["loss"] - parts[0]["loss"] == pytest.approx(parts[0]["entropy"], rel=1e-4)
 
 
 def around(directions: torch.Tensor, each: int) -> torch.Tensor:
