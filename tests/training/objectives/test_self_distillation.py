@@ -124,10 +124,12 @@ def around(directions: torch.Tensor, each: int) -> torch.Tensor:
 
 
 def test_new_classes_of_happy_start_where_images_lie_far_from_all_old_ones(backbone_folder: Path) -> None:
-    """As long as drawn rows would be, in mean; where there are fewer images than classes, the rest is drawn."""
-    old = torch.randn(3, 32, generator=torch_generator("rows"))  # those of the helper
+    """However long old rows are; as long as drawn rows in mean. With fewer images than classes the rest is drawn."""
+    old = torch.tensor([[0.01], [1.0], [100.0]]) * torch.randn(3, 32, generator=torch_generator("rows"))
     new = torch.randn(2, 32, generator=torch_generator("new"))
     objective = happy_objective(backbone_folder, around(torch.cat([old, new]), 8))
+    with torch.no_grad():
+        objective.model.classifier.weight.copy_(old)
     objective.begin_stage()
     rows = objective.model.classifier.weight.detach()
     assert torch.equal(rows[:3], old)
