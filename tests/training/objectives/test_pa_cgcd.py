@@ -52,11 +52,13 @@ def test_one_image_on_its_proxy_and_another_proxy_at_a_right_angle() -> None:
 
 
 def test_the_loss_is_that_of_the_loops_over_proxies() -> None:
+    """Also where a batch is of one class alone, whose pull then counts whole."""
     cosines = 2 * torch.rand(9, 5, generator=torch_generator("cosines")) - 1
-    labels = [0, 1, 1, 4, 0, 0, 1, 4, 4]  # proxies 2 and 3 have no image
-    for scale, margin in ((32.0, 0.1), (3.0, 0.4)):
-        loss = proxy_anchor_loss(cosines, torch.tensor(labels), scale, margin)
-        assert float(loss) == pytest.approx(written_out(cosines.double(), labels, scale, margin), rel=1e-5)
+    for labels in ([0, 1, 1, 4, 0, 0, 1, 4, 4], [2] * 9):
+        for scale, margin in ((32.0, 0.1), (3.0, 0.4)):
+            loss = proxy_anchor_loss(cosines, torch.tensor(labels), scale, margin)
+            expected = written_out(cosines.double(), labels, scale, margin)
+            assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_loss_has_a_gradient_at_its_ends() -> None:
