@@ -121,6 +121,18 @@ def test_a_stream_is_split_by_the_threshold_or_by_its_own_two_humps(similarity_o
     assert not old[60:].any() and not new[:60].any()
 
 
+@pytest.mark.parametrize(("below", "found"), [(6, 6), (4, 50)])
+def test_two_humps_decide_where_the_threshold_finds_fewer_than_5_percent(below: int, found: int) -> None:
+    """Of 100 images half lie near old proxies, some below the threshold, and the others between."""
+    similarity = torch.cat(
+        [torch.full((50,), 0.9), torch.full((50 - below,), 0.1), torch.full((below,), -0.1)]
+    )
+    first_sight = PACGCDConfig(split_rounds=0)
+    old, new = split(torch.eye(100), similarity, first_sight, torch_generator("split"))
+    assert torch.equal(new, torch.arange(100) >= 100 - found)
+    assert torch.equal(old, ~new)
+
+
 def test_images_between_are_judged_by_the_net() -> None:
     features = stream()
     similarity = (features @ proxies().T).amax(1)

@@ -20,6 +20,7 @@ from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext
 from promptccd.training.objectives.happy import HappyObjective, hardness
 from promptccd.training.objectives.self_distillation import (
+    SelfDistillationObjective,
     drawn_rows,
     self_distillation_loss,
     unevenness,
@@ -62,6 +63,22 @@ def test_views_teach_each_other_and_the_teacher_gets_no_gradient() -> None:
     # With the teacher fixed, the gradient is (answer - taught) / temperature over the number of rows.
     difference = (logits / 0.1).softmax(-1) - (logits.flip(0) / 0.05).softmax(-1)
     torch.testing.assert_close(gradient, difference / 0.1 / 4)
+
+
+def test_the_answer_that_teaches_gets_sharper_by_even_steps_until_its_last_epoch(
+    backbone_folder: Path,
+) -> None:
+    model = SimGCDModel.from_pretrained(
+        backbone_folder,
+        **TINY_HEAD,
+        teacher_epochs=4,
+        first_teacher_temperature=0.07,
+        teacher_temperature=0.04,
+    )
+    stage = StageContext(None, torch.arange(3), num_categories=3)
+    objective = SelfDistillationObjective(model, stage, TrainingArguments(), Accelerator(cpu=True), None)
+    found = [objective.teacher_temperature(epoch) for epoch in range(6)]
+    assert found == pytest.approx([0.07, 0.06, 0.05, 0.04, 0.04, 0.04])
 
 
 def test_classes_that_lie_near_others_are_rehearsed_more_often() -> None:
