@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,15 @@ from promptccd.evaluation.audit import mark_of
 from promptccd.evaluation.protocols import SessionScore
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import LEFT, RIGHT, WIDTH, line_chart
-from promptccd.experiments.paper_tables import Entry, TablePart, TablePlan, layout, paper_tables, remarks
+from promptccd.experiments.paper_tables import (
+    Entry,
+    TablePart,
+    TablePlan,
+    layout,
+    paper_tables,
+    remarks,
+    table_records,
+)
 from promptccd.runs import RunDirectory
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
@@ -70,8 +79,7 @@ def test_rows_and_columns_are_those_that_the_paper_prints(name: str, backbone: s
         ]
         places = part.places(backbone)
         if not part.label:
-            assert name == "spectrum"
-            assert len(places) == 3 * 7
+            assert len(places) == {"spectrum": 3 * 7, "main": 2 * 4}[name]
             assert not any(part.figures(backbone, *place) for place in places)
             continue
         assert {(row.method, row.benchmark) for row in rows} == set(places)
@@ -86,8 +94,29 @@ def test_rows_and_columns_are_those_that_the_paper_prints(name: str, backbone: s
             assert all(0 <= value <= 100 for value in entry.printed_average.values())
 
 
+def test_rankstats_and_frost_stand_below_the_main_table_on_its_data(tmp_path: Path) -> None:
+    """The paper has them in MetaGCD's setting alone: no figure is set beside them, and its table stays as it is."""
+    printed, further = TABLES["main"]
+    for backbone in BACKBONES:
+        benchmarks = list(dict.fromkeys(benchmark for _, benchmark in printed.places(backbone)))
+        assert further.places(backbone) == list(product(["rankstats", "frost"], benchmarks))
+    entries = plan(tmp_path, small=True, places={"cifar100": None}).entries("main")
+    assert [entry.method for entry in entries] == [*MARKED["dino"], "promptccd", "rankstats", "frost"]
+    recipes = [cell.recipe for entry in entries for cell in entry.cells]
+    assert [recipe.data for recipe in recipes] == [recipes[0].data] * 12
+    assert [bool(entry.figures) for entry in entries] == [True] * 10 + [False] * 2
+    (title, _), (below, (_, rows)) = layout(table_records(entries)).items()
+    assert (title, below) == (printed.title, further.title)
+    assert rows == []
+    said = remarks(entries[-2:], [])
+    assert said[0].startswith(
+        "Where a row does not say who answers, the method's own classifier does for rankstats, frost"
+    )
+    assert "MetaGCD's setting alone (--table metagcd)" in said[1]
+
+
 def test_the_averages_are_those_of_the_specification() -> None:
-    (main_table,), (fine,) = TABLES["main"], TABLES["ssb"]
+    (main_table, _), (fine,) = TABLES["main"], TABLES["ssb"]
     for part, backbone, place, printed in (
         (main_table, "dino", ("orca", "cifar100"), (60.91, 66.61, 58.33)),
         (main_table, "dinov2", ("happy", "caltech101"), (88.27, 90.98, 87.69)),

@@ -26,7 +26,7 @@ from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.runs import RunEvaluation, count_parameters, explain_image, load_model, load_view, train_run
 from promptccd.training.objectives import METHODS
 from promptccd.training.objectives import promptccd as promptccd_objective
-from promptccd.training.recipe import Recipe
+from promptccd.training.recipe import Recipe, recipe_folder
 from promptccd.training.trainer import StageTrainer
 from tests.conftest import TINY_BACKBONE
 
@@ -281,6 +281,23 @@ def test_parameter_table_of_a_recipe(recipe: str, total: tuple[str, str], capsys
     assert main(["parameters", str(path)]) == 0
     together = capsys.readouterr().out.splitlines()[-1]
     assert all(value in together for value in total), together
+
+
+@pytest.mark.parametrize(
+    ("method", "title"),
+    [
+        ("simgcd", "cosine classifier"),
+        ("happy", "cosine classifier"),
+        ("orca", "cosine classifier"),
+        ("pa-cgcd", "proxies"),
+        ("rankstats", "joint linear head"),
+        ("frost", "joint linear head"),
+        ("grow-merge", "newest dynamic branch"),
+    ],
+)
+def test_what_a_method_learns_beside_the_block_has_a_title(method: str, title: str) -> None:
+    recipe = Recipe.from_yaml(recipe_folder() / f"{method}-cub.yaml")
+    assert title in [row.part for row in count_parameters(recipe)]
 
 
 def test_what_learns_without_a_title_is_counted_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

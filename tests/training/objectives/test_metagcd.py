@@ -1,7 +1,9 @@
 """MetaGCD's soft neighbours against the obvious loops, its pseudo-sessions, and its meta-training."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,6 +137,55 @@ def test_few_classes_have_fewer_sessions_and_one_alone_has_none() -> None:
     for known, expected in ((1, 0), (2, 1), (3, 2), (7, 3)):
         labels = np.repeat(np.arange(known), 5)
         assert len(list(pseudo_sessions(labels, 3, numpy_generator("test")))) == expected
+
+
+class Numbered(MetaGCDObjective):
+    """Sessions learn nothing, and the loss of each is its number."""
+
+    def _adapt(self, session: object, number: int, generator: object) -> None:
+        pass
+
+    def _judge(self, session: object, number: int, generator: object) -> torch.Tensor:
+        return torch.tensor(float(number))
+
+
+def test_meta_training_says_what_the_first_and_the_last_episode_lost_on_average(
+    meta_model: MetaGCDModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three sessions an episode: 0 to 2, then 3 to 5."""
+    context = StageContext(images=None, labels=torch.arange(7).repeat_interleave(5))
+    here = SimpleNamespace(is_main_process=True)
+    with caplog.at_level("INFO"):
+        Numbered(meta_model, context, TrainingArguments(), here, None).end_stage()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("Meta-training: 6 sessions,")
+    assert "1.0000 in the first episode, 4.0000 in the last" in said
+
+
+class Walked(MetaGCDObjective):
+    """Goes through its sessions and learns nothing."""
+
+    def _add_gradient(self, loss: torch.Tensor, share: float) -> None:
+        pass
+
+
+def test_meta_training_draws_views_that_no_epoch_of_stage_0_and_no_other_session_had(
+    meta_model: MetaGCDModel,
+) -> None:
+    """Also where unlabelled stages are shorter: two episodes of three sessions, each seen once and judged once."""
+    labels = torch.arange(7).repeat_interleave(5)
+    seen: list[int] = []
+
+    def forward_rows(what: str, batches: list[tuple[int, np.ndarray]]) -> Iterator[Rows]:
+        seen.extend(dict.fromkeys(epoch for epoch, _ in batches))
+        for epoch, batch in batches:
+            rows = torch.randn(2, len(batch), 16, generator=torch_generator("rows", epoch))
+            yield Rows(None, F.normalize(rows, dim=-1), labels[batch], torch.from_numpy(batch), epoch)
+
+    arguments = TrainingArguments(epochs=10, discovery_epochs=3)
+    here = SimpleNamespace(is_main_process=False)
+    Walked(meta_model, StageContext(None, labels), arguments, here, None, forward_rows).end_stage()
+    assert seen == list(range(10, 22))
 
 
 def trained(

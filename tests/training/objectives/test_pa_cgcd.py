@@ -52,11 +52,13 @@ def test_one_image_on_its_proxy_and_another_proxy_at_a_right_angle() -> None:
 
 
 def test_the_loss_is_that_of_the_loops_over_proxies() -> None:
+    """Also where a batch is of one class alone, whose pull then counts whole."""
     cosines = 2 * torch.rand(9, 5, generator=torch_generator("cosines")) - 1
-    labels = [0, 1, 1, 4, 0, 0, 1, 4, 4]  # proxies 2 and 3 have no image
-    for scale, margin in ((32.0, 0.1), (3.0, 0.4)):
-        loss = proxy_anchor_loss(cosines, torch.tensor(labels), scale, margin)
-        assert float(loss) == pytest.approx(written_out(cosines.double(), labels, scale, margin), rel=1e-5)
+    for labels in ([0, 1, 1, 4, 0, 0, 1, 4, 4], [2] * 9):
+        for scale, margin in ((32.0, 0.1), (3.0, 0.4)):
+            loss = proxy_anchor_loss(cosines, torch.tensor(labels), scale, margin)
+            expected = written_out(cosines.double(), labels, scale, margin)
+            assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_loss_has_a_gradient_at_its_ends() -> None:
@@ -117,6 +119,18 @@ def test_a_stream_is_split_by_the_threshold_or_by_its_own_two_humps(similarity_o
     assert not (old & new).any()
     assert old[:60].float().mean() > 0.9 and new[60:].float().mean() > 0.9
     assert not old[60:].any() and not new[:60].any()
+
+
+@pytest.mark.parametrize(("below", "found"), [(6, 6), (4, 50)])
+def test_two_humps_decide_where_the_threshold_finds_fewer_than_5_percent(below: int, found: int) -> None:
+    """Of 100 images half lie near old proxies, some below the threshold, and the others between."""
+    similarity = torch.cat(
+        [torch.full((50,), 0.9), torch.full((50 - below,), 0.1), torch.full((below,), -0.1)]
+    )
+    first_sight = PACGCDConfig(split_rounds=0)
+    old, new = split(torch.eye(100), similarity, first_sight, torch_generator("split"))
+    assert torch.equal(new, torch.arange(100) >= 100 - found)
+    assert torch.equal(old, ~new)
 
 
 def test_images_between_are_judged_by_the_net() -> None:

@@ -205,6 +205,25 @@ def test_frost_keeps_means_of_labels_and_then_of_what_the_novel_head_answers(bac
     assert model.config.num_means == 5
 
 
+def test_frost_rehearses_a_class_without_images_from_its_row_and_all_others_count_alike(
+    backbone_folder: Path,
+) -> None:
+    """How far features are drawn around means is one figure for all classes, of as many as have had images."""
+    model = FrostModel.from_pretrained(backbone_folder)
+    features = F.normalize(drawn(len(LABELS), 32), dim=1)
+    begun(FrostObjective, model, stage(0, LABELS, 3), features).end_stage()
+    first = model.class_deviation.clone()
+    later = begun(FrostObjective, model, stage(1, None, 5), features)
+    with torch.no_grad():
+        model.novel.bias.copy_(torch.tensor([100.0, 0.0]))  # it answers the first new class, whatever it sees
+    later.end_stage()
+    torch.testing.assert_close(model.class_means[3], features.mean(0))
+    row = model.classifier.weight[4].detach()
+    torch.testing.assert_close(model.class_means[4], row / row.norm())
+    stacked = torch.stack([first, first, first, features.std(0, correction=0)])
+    torch.testing.assert_close(model.class_deviation, stacked.mean(0))
+
+
 def test_too_few_positive_pairs_are_said_once(
     backbone_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,6 +20,7 @@ from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import StageContext
 from promptccd.training.objectives.happy import HappyObjective, hardness
 from promptccd.training.objectives.self_distillation import (
+    SelfDistillationObjective,
     drawn_rows,
     self_distillation_loss,
     unevenness,
@@ -64,6 +65,22 @@ def test_views_teach_each_other_and_the_teacher_gets_no_gradient() -> None:
     torch.testing.assert_close(gradient, difference / 0.1 / 4)
 
 
+def test_the_answer_that_teaches_gets_sharper_by_even_steps_until_its_last_epoch(
+    backbone_folder: Path,
+) -> None:
+    model = SimGCDModel.from_pretrained(
+        backbone_folder,
+        **TINY_HEAD,
+        teacher_epochs=4,
+        first_teacher_temperature=0.07,
+        teacher_temperature=0.04,
+    )
+    stage = StageContext(None, torch.arange(3), num_categories=3)
+    objective = SelfDistillationObjective(model, stage, TrainingArguments(), Accelerator(cpu=True), None)
+    found = [objective.teacher_temperature(epoch) for epoch in range(6)]
+    assert found == pytest.approx([0.07, 0.06, 0.05, 0.04, 0.04, 0.04])
+
+
 def test_classes_that_lie_near_others_are_rehearsed_more_often() -> None:
     means = F.normalize(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), dim=1)
     shares = hardness(means, 0.1)
@@ -75,28 +92,104 @@ def test_classes_that_lie_near_others_are_rehearsed_more_often() -> None:
     torch.testing.assert_close(shares, torch.tensor(expected) / sum(expected))
 
 
-def happy_step(backbone: Path, **options: Any) -> tuple[HappyObjective, dict[str, float]]:
-    """The objective after it grew from three classes to five, and the losses of a step."""
+def happy_objective(
+    backbone: Path, features: torch.Tensor, labels: torch.Tensor | None = None, count: int = 5, **options: Any
+) -> HappyObjective:
+    """The objective of a stage, labelled or the one after three classes, whose images have these features."""
     torch.manual_seed(0)  # of the head
     model = HappyModel.from_pretrained(backbone, **TINY_HEAD, **options)
-    model.grow(torch.randn(3, 32, generator=torch_generator("rows")))
-    model.remember(F.normalize(model.classifier.weight.detach(), dim=-1))
-    model.config.class_radius = 0.1
-    images: Any = SimpleNamespace(stage=SimpleNamespace(index=1))
-    features = torch.randn(30, 32, generator=torch_generator("features"))
-    objective = HappyObjective(
+    if labels is None:
+        model.grow(torch.randn(3, 32, generator=torch_generator("rows")))
+        model.remember(F.normalize(model.classifier.weight.detach(), dim=-1))
+        model.config.class_radius = 0.1
+    images: Any = SimpleNamespace(stage=SimpleNamespace(index=int(labels is None)))
+    return HappyObjective(
         model.train(),
-        StageContext(images, None, num_categories=5),
+        StageContext(images, labels, num_categories=count),
         TrainingArguments(),
         Accelerator(cpu=True),
         lambda what: features,
     )
+
+
+def happy_step(backbone: Path, count: int = 5, **options: Any) -> tuple[HappyObjective, dict[str, float]]:
+    """The objective after it grew from three classes to so many, and the losses of a step."""
+    features = torch.randn(30, 32, generator=torch_generator("features"))
+    objective = happy_objective(backbone, features, count=count, **options)
+    model = objective.model
     objective.begin_stage()
     with torch.no_grad():
         blocks_of(model.backbone)[-1].mlp.fc2.bias += torch.randn(32, generator=torch_generator("moved"))
     views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
     found = training_loss(model, objective, Batch(views, None, torch.arange(6)), 0)
     return objective, {name: float(value.detach()) for name, value in found.items()}
+
+
+def test_happy_without_new_categories_keeps_the_answers_even_among_the_old_ones(
+    backbone_folder: Path,
+) -> None:
+    parts = [happy_step(backbone_folder, 3, discovery_entropy_weight=weight)[1] for weight in (1.0, 2.0)]
+    assert 0 < parts[0]["entropy"] < math.log(3)
+    assert parts[1]["entropy"] == pytest.approx(2 * parts[0]["entropy"])
+    assert parts[1]["loss"] - parts[0]["loss"] == pytest.approx(parts[0]["entropy"], rel=1e-4)
+
+
+def around(directions: torch.Tensor, each: int) -> torch.Tensor:
+    """So many unit rows next to every direction, those of one after those of the other."""
+    noise = 0.05 * torch.randn(len(directions) * each, 32, generator=torch_generator("noise"))
+    return F.normalize(F.normalize(directions, dim=-1).repeat_interleave(each, 0) + noise, dim=-1)
+
+
+def test_new_classes_of_happy_start_where_images_lie_far_from_all_old_ones(backbone_folder: Path) -> None:
+    """However long old rows are; as long as drawn rows in mean. With fewer images than classes the rest is drawn."""
+    old = torch.tensor([[0.01], [1.0], [100.0]]) * torch.randn(3, 32, generator=torch_generator("rows"))
+    new = torch.randn(2, 32, generator=torch_generator("new"))
+    objective = happy_objective(backbone_folder, around(torch.cat([old, new]), 8))
+    with torch.no_grad():
+        objective.model.classifier.weight.copy_(old)
+    objective.begin_stage()
+    rows = objective.model.classifier.weight.detach()
+    assert torch.equal(rows[:3], old)
+    cosines = F.normalize(rows[3:], dim=-1) @ F.normalize(new, dim=-1).T
+    assert sorted(cosines.argmax(1).tolist()) == [0, 1]
+    assert float(cosines.amax(1).min()) > 0.99
+    drawn = drawn_rows(2, 32, objective.generator())
+    torch.testing.assert_close(rows[3:].norm(dim=1), drawn.norm(dim=1).mean().expand(2))
+
+    lonely = happy_objective(backbone_folder, around(new[:1], 1))
+    lonely.begin_stage()
+    first, second = lonely.model.classifier.weight[3:].detach()
+    assert float(F.cosine_similarity(first, around(new[:1], 1)[0], dim=0)) > 0.999
+    assert torch.equal(second, drawn[1])
+
+
+def test_happy_keeps_a_unit_mean_of_every_class_and_how_far_labelled_images_spread(
+    backbone_folder: Path,
+) -> None:
+    """A class that no image was put into is rehearsed around its row; what labels said of the spread stays."""
+    features = around(torch.randn(3, 32, generator=torch_generator("kinds")), 4)
+    labels = torch.arange(3).repeat_interleave(4)
+    objective = happy_objective(backbone_folder, features, labels, count=3)
+    objective.begin_stage()
+    objective.end_stage()
+    model, groups = objective.model, features.unflatten(0, (3, 4))
+    torch.testing.assert_close(model.class_means, F.normalize(groups.mean(1), dim=-1))
+    squares = (groups - groups.mean(1, keepdim=True)).square().mean()
+    assert model.config.class_radius == pytest.approx(float(squares.sqrt()))
+
+    later = happy_objective(backbone_folder, features, clustered_rows=False)
+    later.begin_stage()
+    model = later.model
+    with torch.no_grad():
+        model.classifier.weight[3] = features.mean(0)
+        model.classifier.weight[4] = -features.mean(0)
+        model.classifier.weight[:3] = -features.mean(0)
+    before = model.class_means.clone()
+    later.end_stage()
+    assert torch.equal(model.class_means[:3], before)
+    torch.testing.assert_close(model.class_means[3], F.normalize(features.mean(0), dim=0))
+    torch.testing.assert_close(model.class_means[4], -F.normalize(features.mean(0), dim=0))
+    assert model.config.class_radius == 0.1
 
 
 def test_each_part_of_happy_can_be_left_out(backbone_folder: Path) -> None:
