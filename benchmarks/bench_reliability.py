@@ -18,9 +18,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 import torch
 
+from benchmarks.bench_open_set import true_categories
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.runs import RunDirectory
 from promptccd.runs.evaluate_run import RunEvaluation
 
 BINS, NEW, DRAWS = 15, 0.2, 20
@@ -40,14 +40,7 @@ def by_chance(said: np.ndarray, weights: np.ndarray) -> float:
     return float(np.mean(draws))
 
 
-def category_labels(run: str, stage: int, labels: Sequence[np.ndarray]) -> dict[int, int]:
-    """What each category of a stage is: the label of most of its images."""
-    given = [RunDirectory(run).assignments(earlier)["category_ids"] for earlier in range(stage + 1)]
-    ids, of_images = np.concatenate(given), np.concatenate(labels[: stage + 1])
-    return {each: int(np.bincount(of_images[ids == each]).argmax()) for each in set(ids.tolist())}
-
-
-def measured(evaluation: RunEvaluation, run: str, stage: int) -> Iterator[tuple[str, float]]:
+def measured(evaluation: RunEvaluation, stage: int) -> Iterator[tuple[str, float]]:
     """Errors of a stage, and what they would be by chance."""
     labels = [evaluation.true_ids(images) for images in evaluation.images]
     model, later = evaluation.load_stage(stage), slice(stage + 1, None)
@@ -58,7 +51,7 @@ def measured(evaluation: RunEvaluation, run: str, stage: int) -> Iterator[tuple[
     known = np.isin(truth, np.concatenate(labels[: stage + 1]))
     prototypes = model.prototypes.float()
     found = assign(features, prototypes, ids, temperature=1, spread=spread)
-    of_category = category_labels(run, stage, labels)
+    of_category = true_categories(evaluation, stage)
     right = np.array([of_category.get(each, -1) for each in found.category_ids.tolist()]) == truth
     said, explained = found.confidences.double().numpy(), explained_by(spread, features, prototypes)
     mixed = np.where(known, (1 - NEW) / known.mean(), NEW / max(1e-9, 1 - known.mean()))
@@ -74,8 +67,8 @@ def measured(evaluation: RunEvaluation, run: str, stage: int) -> Iterator[tuple[
 
 def explained_by(spread: CategorySpread, features: torch.Tensor, prototypes: torch.Tensor) -> np.ndarray:
     """How likely images are of any known category ``(N,)``."""
-    nearest = spread.relative(features, prototypes).amin(1)
-    return spread.known_probability(nearest).double().clamp(min=1e-12).numpy()
+    squared = spread.squared(features, prototypes)
+    return spread.known_probability(squared).double().clamp(min=1e-12).numpy()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -87,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for run in options.runs:
         evaluation = RunEvaluation(run)
         for stage in range(evaluation.num_stages - 1):
-            for name, error in measured(evaluation, run, stage):
+            for name, error in measured(evaluation, stage):
                 figures[stage, name].append(error)
     for (stage, name), errors in sorted(figures.items()):
         print(f"stage {stage}, {name}: {np.mean(errors):.3f} (of {len(errors)} runs)")

@@ -225,9 +225,7 @@ def _of_images(
     }
 
 
-def _distances(
-    features: Tensor, prototypes: Tensor, spread: CategorySpread | None
-) -> tuple[Tensor, Tensor]:
+def _distances(features: Tensor, prototypes: Tensor, spread: CategorySpread | None) -> tuple[Tensor, Tensor]:
     """Squared distances ``(N, C)`` that categories are named by, and the chance ``(N,)`` of any of them."""
     if spread is None:
         squared = squared_distances(features.to(prototypes.dtype), prototypes)
