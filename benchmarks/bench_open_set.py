@@ -66,7 +66,7 @@ def measured(
         if kind == "with new ones" and not unknown.any():
             continue
         for chosen in batches(rows, seed):
-            if kind == "with new ones" and len(chosen) < 180:
+            if kind == "with new ones" and (len(chosen) < 180 or not unknown[chosen].any()):
                 continue
             found, estimate = group_images(
                 features[chosen], [str(row) for row in chosen], known, next_id=max(ids) + 1
