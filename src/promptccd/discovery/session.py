@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -260,9 +259,6 @@ class DiscoverySession:
         Raises:
             DataError: nothing was grouped yet.
         """
-        return self._require_estimate()
-
-    def _require_estimate(self) -> CountEstimate:
         if self._estimate is None:
             raise DataError("Nothing is grouped yet: group the images first.")
         return self._estimate
@@ -360,7 +356,7 @@ class DiscoverySession:
         Raises:
             DataError: nothing was grouped yet.
         """
-        self._require_estimate()
+        _ = self.estimate  # it says where nothing is grouped yet
         return assignment_in(
             self.registry,
             self.current.keys,
@@ -378,37 +374,13 @@ class DiscoverySession:
 
     # Corrections
 
-    def edit(self, edit: Edit, regroup: bool = False) -> None:
-        """Do what a person said, and on request group again with it.
-
-        That is into as many categories as there are, or one more where so many cannot meet the corrections. The
-        grouping is an entry of its own: taking both back is two times `undo`.
+    def edit(self, edit: Edit) -> None:
+        """Do what a person said.
 
         Raises:
             RegistryError: it is not possible; nothing changed.
-            DataError: the images cannot be grouped so; nothing changed.
         """
-        if not regroup:
-            self.registry.edit(edit, time=now())
-            return
-        before = self.registry.copy()
-        try:
-            self.registry.edit(edit, time=now())
-            self._group_again()
-        except BaseException:  # with what could be redone, which a new edit forgets
-            self.registry = before
-            raise
-
-    def _group_again(self) -> None:
-        """Into as many categories as there are, or one more; what the first attempt says is what is raised."""
-        count = self.num_categories
-        try:
-            self.group(count)
-        except DataError:
-            with suppress(DataError):
-                self.group(count + 1)
-                return
-            raise
+        self.registry.edit(edit, time=now())
 
     def undo(self) -> None:
         """Take the last correction, or the last repeated grouping, back."""
