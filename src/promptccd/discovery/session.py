@@ -244,7 +244,8 @@ class DiscoverySession:
     @property
     def settled(self) -> list[int]:
         """Ids of active categories from before the newest stage."""
-        return [each.id for each in self.registry.active if each.known or each.born < self.current.stage]
+        stage = self.current.stage if self.stages else self.registry.stage
+        return [each.id for each in self.registry.active if each.settled(stage)]
 
     @property
     def fixed(self) -> list[int]:

@@ -213,7 +213,7 @@ class Workbench:
 
     def standing(self, category: Category) -> str:
         """Whether a category was there before the newest photographs, and before all of them."""
-        return "known" if category.known else "settled" if category.born < self.registry.stage else "new"
+        return "known" if category.known else "settled" if category.settled(self.registry.stage) else "new"
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
         """Content hashes of photographs that a window has chosen.
@@ -266,7 +266,7 @@ class Workbench:
         return {
             each: mean
             for each, mean in found.items()
-            if each in categories and not categories[each].known and categories[each].born >= stage
+            if each in categories and not categories[each].settled(stage)
         }
 
     # Corrections
