@@ -12,7 +12,7 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.sources import ImageSource
-from promptccd.data.stage_images import Progress
+from promptccd.data.stage_images import Progress, available_cores
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import (
@@ -27,7 +27,6 @@ from promptccd.discovery.intake.intake import (
     Intake,
     IntakeFile,
     IntakeLimits,
-    available_cores,
     read_intake,
 )
 from promptccd.discovery.options import BATCH_SIZE, Precision

@@ -348,11 +348,6 @@ def find_source(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
     )
 
 
-def available_cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def read_intake(
     source: ImageSource | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
