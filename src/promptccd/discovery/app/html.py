@@ -5,7 +5,9 @@ from importlib.resources import files
 from typing import Any
 
 import gradio as gr
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
+
+from promptccd.experiments.pages import templates_of
 
 
 def render(template: str, **values: Any) -> str:
@@ -25,15 +27,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=ChoiceLoader(
-            [PackageLoader("promptccd.discovery.app"), PackageLoader("promptccd.experiments")]
-        ),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates_of("promptccd.discovery.app", "promptccd.experiments")
     environment.filters.update(percent=percent, counted=counted)
     return environment
 

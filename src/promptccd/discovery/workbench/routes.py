@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from promptccd.data.images import media_type
 from promptccd.data.limits import MIB
 from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, header
 from promptccd.discovery.workbench.acts import act_of
@@ -251,8 +252,7 @@ class _Answers:
         content = await run_in_threadpool(photos.picture, row, side)
         if content is None:
             return Response("This photograph is not where it was.", 404)
-        kind = "png" if content.startswith(b"\x89PNG") else "webp" if content.startswith(b"RIFF") else "jpeg"
-        return Response(content, media_type=f"image/{kind}", headers={"cache-control": FOREVER})
+        return Response(content, media_type=media_type(content), headers={"cache-control": FOREVER})
 
     async def pictures(self, request: Request) -> Response:
         """Small pictures of several photographs, each behind its length, as soon as it is made; none is empty."""
