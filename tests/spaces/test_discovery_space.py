@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from promptccd.cli.discovery_commands import _model_of_page
 from promptccd.cli.main import main
+from promptccd.cli.page_commands import _model_of_page
 from promptccd.errors import RunError
 
 ROOT = Path(__file__).parents[2]
