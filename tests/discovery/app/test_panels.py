@@ -8,8 +8,7 @@ pytest.importorskip("gradio", reason="the page needs gradio: pip install -c cons
 
 import gradio as gr
 
-from promptccd.discovery.app.desk import Desk, Panel, Updates, errors_shown
-from promptccd.discovery.app.html import counted, percent
+from promptccd.discovery.app.desk import Desk, Panel, Updates, counted, errors_shown, percent
 from promptccd.discovery.app.page import build_app, title_html
 from promptccd.discovery.app.panels.groups import GroupsPanel, _regroup
 from promptccd.discovery.app.panels.images import ImagesPanel

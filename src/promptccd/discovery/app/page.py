@@ -4,12 +4,13 @@ import html
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
 import gradio as gr
 
 from promptccd.data.limits import IntakeLimits
-from promptccd.discovery.app.desk import QUIET, Desk, Updates, errors_shown
-from promptccd.discovery.app.html import LOOK, render
+from promptccd.discovery.app.desk import QUIET, Desk, Updates, errors_shown, render
 from promptccd.discovery.app.panels.example import ExamplePanel
 from promptccd.discovery.app.panels.groups import GroupsPanel
 from promptccd.discovery.app.panels.images import ImagesPanel
@@ -28,6 +29,33 @@ MOST_WAITING = 32  # requests in the queue; more are asked to come back
 TITLE = "What is in these images?"
 HUB = "https://huggingface.co"
 PAPER = "https://arxiv.org/abs/2407.19001"
+
+# Fonts of the reader's own system: nothing is fetched from elsewhere.
+THEME = gr.themes.Default(
+    primary_hue="blue",
+    neutral_hue="slate",
+    font=["system-ui", "sans-serif"],
+    font_mono=["ui-monospace", "monospace"],
+    radius_size="lg",
+).set(  # enough contrast for small text, in both themes
+    button_primary_background_fill="*primary_700",
+    button_primary_background_fill_hover="*primary_800",
+    button_primary_background_fill_dark="*primary_700",
+    button_primary_background_fill_hover_dark="*primary_600",
+    button_cancel_background_fill="#b91c1c",
+    button_cancel_background_fill_hover="#991b1b",
+    button_cancel_background_fill_dark="#b91c1c",
+    button_cancel_background_fill_hover_dark="#991b1b",
+    body_text_color_subdued="*neutral_600",
+    body_text_color_subdued_dark="*neutral_300",
+    block_info_text_color="*neutral_600",
+    block_info_text_color_dark="*neutral_300",
+    block_label_text_color="*neutral_700",
+    block_title_text_color="*neutral_700",
+)
+CSS = (files("promptccd.discovery.app") / "templates" / "app.css").read_text(encoding="utf-8")
+
+LOOK: dict[str, Any] = {"theme": THEME, "css": CSS, "footer_links": []}
 
 
 @dataclass(frozen=True)
