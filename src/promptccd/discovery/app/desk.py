@@ -187,7 +187,6 @@ class Desk:
         inputs: Sequence[Component] = (),
         *,
         panels: Sequence[Panel] = (),
-        js: str | None = None,
         model: bool = False,
     ) -> Any:
         """Let an event act on the visitor's session, then show panels anew.
@@ -197,7 +196,6 @@ class Desk:
             act: takes the visit and the inputs; what it returns, if anything, is shown to the visitor.
             inputs: components.
             panels: shown anew afterwards.
-            js: runs in the browser before, and may replace the inputs.
             model: whether it uses the model.
         """
 
@@ -206,7 +204,7 @@ class Desk:
 
         outputs = [each for panel in panels for each in panel.outputs]
         options = {**QUIET, **(MODEL if model else {})}
-        return trigger(answer, [self.visit_id, *inputs], outputs, js=js, **options)
+        return trigger(answer, [self.visit_id, *inputs], outputs, **options)
 
     def visit(self, visit_id: str) -> Visit:
         """The visitor's visit, if nothing is going on there.

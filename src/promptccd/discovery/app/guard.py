@@ -122,7 +122,7 @@ class RequestGuard:
     def _has(self, path: str, owner: str) -> bool:
         shelf = self._store.find(path, owner)
         try:
-            return shelf is not None and _is_file(path)
+            return shelf is not None and stat.S_ISREG(os.lstat(path).st_mode)
         except (OSError, ValueError):  # a name that no file can have
             return False
 
@@ -242,10 +242,6 @@ def _may_stay(name: bytes, added: list[tuple[bytes, bytes]]) -> bool:
     if name.lower().startswith(b"access-control-"):
         return False
     return name == b"set-cookie" or all(name.lower() != mine for mine, _ in added)
-
-
-def _is_file(path: str) -> bool:
-    return stat.S_ISREG(os.lstat(path).st_mode)
 
 
 async def _read(receive: Receive, claim: Claim) -> tuple[bytes, Refusal | None]:

@@ -24,7 +24,6 @@ from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.training.objectives import METHODS
 
-LIFETIME_S = 1800.0
 MOST_WAITING = 32  # requests in the queue; more are asked to come back
 TITLE = "What is in these images?"
 HUB = "https://huggingface.co"
@@ -100,8 +99,6 @@ def build_app(
     *,
     limits: IntakeLimits | None = None,
     page_limits: PageLimits | None = None,
-    lifetime_s: float = LIFETIME_S,
-    title: str = TITLE,
 ) -> Page:
     """The page; `promptccd.discovery.app.server.serve` serves it.
 
@@ -109,8 +106,6 @@ def build_app(
         place: the model that groups, a folder or a name on the Hub; it is loaded at the first visit.
         limits: on what a visitor brings; by default those for strangers.
         page_limits: on all visitors together; by default the usual ones.
-        lifetime_s: seconds without a sign of life after which a visit is forgotten.
-        title: of the page.
     """
     together = page_limits or PageLimits()
     store = Store(Quota(together.disk_bytes, "files"), keep_files_private(), untaken_s=together.untaken_s)
@@ -119,17 +114,16 @@ def build_app(
         store,
         limits=limits or IntakeLimits.for_visitors(),
         memory_bytes=together.memory_bytes,
-        lifetime_s=lifetime_s,
         most=together.visits,
     )
-    return Page(_blocks(visits, title), visits, together)
+    return Page(_blocks(visits), visits, together)
 
 
-def _blocks(visits: Visits, title: str) -> gr.Blocks:
-    with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(300, int(visits.lifetime_s))) as app:
+def _blocks(visits: Visits) -> gr.Blocks:
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(300, int(visits.lifetime_s))) as app:
         visit_id = gr.State("", delete_callback=visits.forget)
         desk = Desk(visits, visit_id)
-        gr.HTML(title_html(title, visits.place))
+        gr.HTML(title_html(visits.place))
         with gr.Tabs(elem_id="pc-steps", overflow_behavior="wrap") as tabs:
             with gr.Tab("Example", id="example"):
                 gr.HTML(render("intro.html.jinja"))
@@ -148,7 +142,7 @@ def _blocks(visits: Visits, title: str) -> gr.Blocks:
     return app.queue(max_size=MOST_WAITING)
 
 
-def title_html(title: str, place: str, environment: Mapping[str, str] = os.environ) -> str:
+def title_html(place: str, environment: Mapping[str, str] = os.environ) -> str:
     """Title, model and method, with links to paper and cards: of the model, and of the Space that this process is."""
     (name, commit), shown = parted(place), called(place)
     try:
@@ -158,7 +152,7 @@ def title_html(title: str, place: str, environment: Mapping[str, str] = os.envir
     kind, known = raw.get("model_type"), raw.get("category_ids")
     return render(
         "title.html.jinja",
-        title=title,
+        title=TITLE,
         name=shown,
         commit=(commit or "")[:8],
         is_bare=kind in BACKBONE_TYPES,

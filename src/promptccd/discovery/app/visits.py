@@ -30,6 +30,7 @@ from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 
+LIFETIME_S = 1800.0
 _TURNS = 4  # of 40 threads that all visitors share
 _DECODED_AT_ONCE = 2  # photographs of all visitors for their screens; each may take 100 MB
 _WORKERS = 2  # images of one visitor that are decoded at once; others wait for the same cores
@@ -274,7 +275,7 @@ class Visits:
         *,
         limits: IntakeLimits,
         memory_bytes: int = PageLimits.memory_bytes,
-        lifetime_s: float = 1800,
+        lifetime_s: float = LIFETIME_S,
         most: int = 50,
     ):
         self.place, self.store, self.limits = place, store, limits
