@@ -6,14 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from promptccd import discovery
-from promptccd.cli.parsing import (
-    MOST_DIGITS,
-    MOST_SEED,
-    MOST_WORKERS,
-    add_model_limit,
-    show,
-    whole_number,
-)
+from promptccd.cli.parsing import MOST_DIGITS, MOST_SEED, MOST_WORKERS, add_model_limit, show, whole_number
 from promptccd.data.limits import ANY, IntakeLimits
 from promptccd.discovery.options import BATCH_SIZE, EXPORT_NAMES, AdaptationOptions
 from promptccd.errors import ConfigurationError

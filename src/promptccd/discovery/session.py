@@ -23,12 +23,7 @@ from promptccd.discovery.embedding import (
     resolve_precision,
 )
 from promptccd.discovery.grouping import KnownCategories, group_images
-from promptccd.discovery.intake.intake import (
-    Intake,
-    IntakeFile,
-    IntakeLimits,
-    read_intake,
-)
+from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.discovery.project import FeatureCache, SeenFiles
 from promptccd.errors import DataError

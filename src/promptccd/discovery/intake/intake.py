@@ -16,13 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from promptccd.data.duplicates import (
-    Fingerprint,
-    SeenImage,
-    look_at,
-    near_duplicates,
-    view_of,
-)
+from promptccd.data.duplicates import Fingerprint, SeenImage, look_at, near_duplicates, view_of
 from promptccd.data.file_names import display_name
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Status, Verdict, decode_image

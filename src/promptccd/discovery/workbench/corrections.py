@@ -18,14 +18,7 @@ from promptccd.discovery.project import PROJECT, open_project
 from promptccd.discovery.record import load_before, read_record
 from promptccd.discovery.registry_edits import OTHERS_TAKE_S
 from promptccd.discovery.workbench.columns import NOWHERE, PINNED, Change, Columns
-from promptccd.discovery.workbench.likeness import (
-    Features,
-    Means,
-    keep_layout,
-    kept_layout,
-    lay_out,
-    likest,
-)
+from promptccd.discovery.workbench.likeness import Features, Means, keep_layout, kept_layout, lay_out, likest
 from promptccd.discovery.workbench.photos import Photos
 from promptccd.errors import RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
