@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.page_project import make_project
 
-IMPORTS = "import promptccd_command, promptccd.cli.open_command, promptccd.discovery.workbench.serving"
+IMPORTS = "import promptccd_command, promptccd.cli.page_commands, promptccd.discovery.workbench.serving"
 ROOT = "const root = document.querySelector('promptccd-desk').shadowRoot;"
 FRAME = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
 FIRST = (

@@ -10,37 +10,20 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import after_import, give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.models import (
-        GCDConfig,
-        GCDModel,
-        PromptCCDBConfig,
-        PromptCCDBModel,
-        PromptCCDConfig,
-        PromptCCDModel,
-        PromptCCDPlusPlusConfig,
-        PromptCCDPlusPlusModel,
-    )
-    from promptccd.pipeline import CategoryDiscoveryPipeline
-    from promptccd.trainer import CategoryDiscoveryTrainer
-    from promptccd.training.arguments import TrainingArguments
-    from promptccd.training.callbacks import CategoryDiscoveryCallback
+    from promptccd.models import GCDConfig as GCDConfig
+    from promptccd.models import GCDModel as GCDModel
+    from promptccd.models import PromptCCDBConfig as PromptCCDBConfig
+    from promptccd.models import PromptCCDBModel as PromptCCDBModel
+    from promptccd.models import PromptCCDConfig as PromptCCDConfig
+    from promptccd.models import PromptCCDModel as PromptCCDModel
+    from promptccd.models import PromptCCDPlusPlusConfig as PromptCCDPlusPlusConfig
+    from promptccd.models import PromptCCDPlusPlusModel as PromptCCDPlusPlusModel
+    from promptccd.pipeline import CategoryDiscoveryPipeline as CategoryDiscoveryPipeline
+    from promptccd.trainer import CategoryDiscoveryTrainer as CategoryDiscoveryTrainer
+    from promptccd.training.arguments import TrainingArguments as TrainingArguments
+    from promptccd.training.callbacks import CategoryDiscoveryCallback as CategoryDiscoveryCallback
 
 __version__ = "0.1.0"
-__all__ = [
-    "CategoryDiscoveryCallback",
-    "CategoryDiscoveryPipeline",
-    "CategoryDiscoveryTrainer",
-    "GCDConfig",
-    "GCDModel",
-    "PromptCCDBConfig",
-    "PromptCCDBModel",
-    "PromptCCDConfig",
-    "PromptCCDModel",
-    "PromptCCDPlusPlusConfig",
-    "PromptCCDPlusPlusModel",
-    "TrainingArguments",
-    "__version__",
-]
 
 give_names_on_demand(__name__)
 # Whoever has an auto class has this module; importing the pipeline registers it and every model.

@@ -110,7 +110,9 @@ def test_undo_goes_back_through_edits_and_regroupings_hash_for_hash(session, alb
     ]
     for edit, regroup in edits:
         number = session.registry.next_number
-        session.edit(edit, regroup=regroup)
+        session.edit(edit)
+        if regroup:
+            session.group(session.num_categories)
         assert session.registry.next_number - number in (1, 2)
         if session.registry.next_number - number == 2:
             states.append("of the edit alone")
@@ -137,10 +139,10 @@ def test_an_edit_that_cannot_be_leaves_even_the_redo_stack_alone(session, albums
     state = session.registry.state_hash()
     for edit in (Rename(new, "\n"), Merge([new]), Rename(999, "x")):
         with pytest.raises(RegistryError):
-            session.edit(edit, regroup=True)
+            session.edit(edit)
     features, session.current.features = session.features, torch.full_like(session.features, torch.nan)
     with pytest.raises(DataError):
-        session.edit(Rename(new, "egret"), regroup=True)
+        session.group()
     session.current.features = features
     assert session.registry.state_hash() == state
     session.redo()
@@ -314,18 +316,24 @@ def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
     assert sum(view.size for view in group_views(session)) == len(session.assignment().keys) > 0
 
 
-def test_answers_that_need_one_more_category_get_it(backbone_folder, tmp_path):
+def test_answers_that_so_many_categories_cannot_meet_are_refused_and_with_more_they_are_met(
+    backbone_folder, tmp_path
+):
     session = DiscoverySession.open(backbone_folder)
     grouped(session, write_pictures(tmp_path / "album", [0], per_category=3), num_categories=1)
     first, second, third = session.current.keys
     for one, two, count in ((first, second, 2), (first, third, 2), (second, third, 3)):
-        session.edit(Answer(one, two, same=False), regroup=True)
+        session.edit(Answer(one, two, same=False))
+        if count > session.num_categories:
+            with pytest.raises(DataError, match="categories"):
+                session.group(session.num_categories)
+        session.group(count)
         assert session.num_categories == count
     assert len({session.registry.members[key] for key in (first, second, third)}) == 3
     state, log = session.registry.state_hash(), session.registry.log
     session.current.features = torch.full_like(session.features, torch.nan)
     with pytest.raises(DataError, match="NaN"):
-        session.edit(Rename(session.registry.active[0].id, "heron"), regroup=True)
+        session.group(session.num_categories)
     assert (session.registry.state_hash(), session.registry.log) == (state, log)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from promptccd.cli.discovery_commands import _model_of_page
 from promptccd.cli.main import main
+from promptccd.cli.page_commands import _model_of_page
 from promptccd.errors import RunError
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +50,8 @@ def test_front_matter() -> None:
 def test_limits_and_times_it_states_are_those_it_has() -> None:
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
     from promptccd.data.limits import MIB, IntakeLimits
-    from promptccd.discovery.app.page import LIFETIME_S
     from promptccd.discovery.app.store import PageLimits
+    from promptccd.discovery.app.visits import LIFETIME_S
 
     together = PageLimits()
     patience = together.patience

@@ -97,14 +97,6 @@ def _dissolve(folder: Path, registry: CategoryRegistry, arguments: list[str]) ->
     logger.info("Category %d is gone and will not come back. %s", identity, _whereabouts(registry, members))
 
 
-def _undo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    registry.undo()
-
-
-def _redo(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    registry.redo()
-
-
 def _whereabouts(registry: CategoryRegistry, keys: list[str]) -> str:
     homes = Counter(registry.members.get(key) for key in keys)
     parts = [
@@ -120,15 +112,15 @@ def _id(text: str) -> int:
     return int(text)
 
 
-_ACTIONS: dict[str, Callable[[Path, CategoryRegistry, list[str]], None] | None] = {
+_ACTIONS: dict[str, Callable[[Path, CategoryRegistry, list[str]], object] | None] = {
     "list": None,
     "rename": _rename,
     "merge": _merge,
     "split": _split,
     "move": _move,
     "dissolve": _dissolve,
-    "undo": _undo,
-    "redo": _redo,
+    "undo": lambda folder, registry, arguments: registry.undo(),
+    "redo": lambda folder, registry, arguments: registry.redo(),
 }
 
 

@@ -1,25 +1,15 @@
-"""``promptccd discover`` and ``demo``."""
+"""``promptccd discover``."""
 
 import argparse
 import logging
-import signal
-import webbrowser
 from dataclasses import asdict
 from typing import Any
 
 from promptccd import discovery
-from promptccd.cli.parsing import (
-    MOST_DIGITS,
-    MOST_SEED,
-    MOST_WORKERS,
-    add_model_limit,
-    show,
-    whole_number,
-)
-from promptccd.data.limits import ANY, MIB, IntakeLimits
+from promptccd.cli.parsing import MOST_DIGITS, MOST_SEED, MOST_WORKERS, add_model_limit, show, whole_number
+from promptccd.data.limits import ANY, IntakeLimits
 from promptccd.discovery.options import BATCH_SIZE, EXPORT_NAMES, AdaptationOptions
-from promptccd.errors import ConfigurationError, RunError
-from promptccd.models.untrusted import one_line
+from promptccd.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -165,99 +155,4 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
     return "\n".join(lines)
 
 
-DEFAULT_MODEL = "facebook/dinov2-small"
-WITHOUT_NETWORK = "photographs"  # comes along
-
-
-def _declare_demo(demo: argparse.ArgumentParser) -> None:
-    demo.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help=f"a finished stage or a bare backbone: folder or Hub id; {DEFAULT_MODEL} if not given, or "
-        f"{WITHOUT_NETWORK}, which comes along, where that cannot be reached",
-    )
-    demo.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets the whole network in"
-    )
-    demo.add_argument(
-        "--port", type=whole_number(1, 65_535), help="the first free one from 7860 on if not given"
-    )
-    demo.add_argument(
-        "--name",
-        action="append",
-        default=[],
-        help="a name that the page is asked for by, besides localhost and addresses, such as that of a proxy before it",
-    )
-    demo.add_argument(
-        "--disk",
-        type=whole_number(1, 2**40),
-        default=4096,
-        metavar="MIB",
-        help="what all files of visitors may take together, in MiB; 4096 if not given",
-    )
-    demo.add_argument("--no-browser", action="store_true", help="open no browser")
-    demo.set_defaults(run=demo_command, needs=("promptccd.discovery.discover",))
-
-
-def demo_command(options: argparse.Namespace) -> None:
-    """``promptccd demo``; ends with Ctrl-C.
-
-    Raises:
-        ConfigurationError: gradio is not installed, or it cannot listen there.
-        RunError: there is no such model.
-    """
-    try:
-        from promptccd.discovery.app import PageLimits, Site, build_app
-    except ModuleNotFoundError as error:
-        if error.name != "gradio":
-            raise
-        raise ConfigurationError("The page needs gradio: pip install 'promptccd[space]'.") from error
-    model = _model_of_page(options.model)
-    page = build_app(model, page_limits=PageLimits(disk_bytes=options.disk * MIB))
-    try:
-        server = page.serve(Site.of_machine(options.host, options.name), options.host, options.port)
-    except (OSError, OverflowError) as error:
-        page.close()
-        raise ConfigurationError(
-            f"Cannot listen on {options.host}, port {options.port or 'any'}: {one_line(error)} Give "
-            "another --port or --host."
-        ) from error
-    print(f"The page is at {server.url} and works with {model}. Ctrl-C ends it.", flush=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what visitors left is deleted then, too
-    if not options.no_browser:
-        webbrowser.open(server.url)
-    try:
-        server.wait()
-    except KeyboardInterrupt:
-        print("The page is closed; what visitors left is deleted.", flush=True)
-    finally:
-        server.close()
-        page.close()
-
-
-def _model_of_page(asked: str | None) -> str:
-    """What was asked for, or a default that is there; loaded at the first visit, but a mistake should not wait for it.
-
-    Raises:
-        RunError: there is no such model.
-    """
-    from promptccd.models.loading import find_model
-
-    name = asked or DEFAULT_MODEL
-    try:
-        find_model(name)
-    except (OSError, ValueError) as error:
-        if asked is None:
-            logger.warning(
-                "%s cannot be reached: the page works with %s, a small backbone of 2.7 million parameters that comes "
-                "along.",
-                DEFAULT_MODEL,
-                WITHOUT_NETWORK,
-            )
-            return WITHOUT_NETWORK
-        raise RunError(f"Cannot load a model from {name!r}: {one_line(error)}") from error
-    return name
-
-
-COMMANDS = {"discover": _declare_discover, "demo": _declare_demo}
+COMMANDS = {"discover": _declare_discover}

@@ -57,12 +57,16 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument(
         "--baselines", action="store_true", help="also score raw pixels and the frozen backbone"
     )
-    evaluate.add_argument("--dataset", help="where the data lies now, if it has moved")
-    evaluate.add_argument(
-        "--num_workers", type=whole_number(0, MOST_WORKERS), default=0, help="loader processes"
-    )
+    _add_place_of_data(evaluate)
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
     evaluate.set_defaults(run=evaluate_command, needs=("promptccd.experiments.run_report",))
+
+
+def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dataset", help="where the data lies now, if it has moved")
+    parser.add_argument(
+        "--num_workers", type=whole_number(0, MOST_WORKERS), default=0, help="loader processes"
+    )
 
 
 def evaluate_command(options: argparse.Namespace) -> None:
@@ -172,10 +176,7 @@ def _declare_report(report: argparse.ArgumentParser) -> None:
         default=8,
         help="pictures per discovered category, 0 for none",
     )
-    report.add_argument("--dataset", help="where the data lies now, if it has moved")
-    report.add_argument(
-        "--num_workers", type=whole_number(0, MOST_WORKERS), default=0, help="loader processes"
-    )
+    _add_place_of_data(report)
     report.set_defaults(run=report_command, needs=("promptccd.experiments.run_report",))
 
 

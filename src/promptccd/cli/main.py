@@ -40,9 +40,9 @@ COMMANDS = {
     },
     "discovery_commands": {
         "discover": "group your images: known categories and new ones",
-        "demo": "the page for people: group your images in the browser",
     },
-    "open_command": {
+    "page_commands": {
+        "demo": "the page for people: group your images in the browser",
         "open": "sort photographs by eye: your folder as groups, in the browser",
     },
     "category_commands": {

@@ -122,31 +122,28 @@ def push_command(options: argparse.Namespace) -> None:
         private=options.private,
         dry_run=options.dry_run,
     )
-    verb = "would send" if options.dry_run else "sent"
 
     def lines() -> str:
-        return "\n".join(
-            f"{stage.repo_id}: {verb} {len(stage.sent)} files, {stage.num_bytes / 1e6:.1f} MB"
-            if stage.sent
-            else f"{stage.repo_id}: all of it is there"
-            for stage in pushed
-        ) + ("\n" + "\n".join(stage.listing for stage in pushed) if options.dry_run else "")
+        listed = [stage.listing for stage in pushed] if options.dry_run else []
+        return "\n".join([*(f"{stage.repo_id}: {_sent(stage, options)}" for stage in pushed), *listed])
 
     show(options, [asdict(stage) for stage in pushed], lines)
+
+
+def _sent(pushed: "hub.PushedRepository", options: argparse.Namespace) -> str:
+    """How much went to a repository, or would."""
+    if not pushed.sent:
+        return "all of it is there"
+    verb = "would send" if options.dry_run else "sent"
+    return f"{verb} {len(pushed.sent)} files, {pushed.num_bytes / 1e6:.1f} MB"
 
 
 def space_command(options: argparse.Namespace) -> None:
     """``promptccd space``."""
     pushed = hub.push_space(options.repo, options.model, private=options.private, dry_run=options.dry_run)
-    would = "would send" if options.dry_run else "sent"
-    sent = (
-        f"{would} {len(pushed.sent)} files, {pushed.num_bytes / 1e6:.1f} MB"
-        if pushed.sent
-        else "all of it is there"
-    )
     listed = [*pushed.sent, pushed.listing] if options.dry_run else []
     model = f"works with {pushed.model}{'' if pushed.model_changed else ', as before'}"
-    lines = [*listed, f"{pushed.repo_id}: {sent}; {model}", pushed.url]
+    lines = [*listed, f"{pushed.repo_id}: {_sent(pushed, options)}; {model}", pushed.url]
     show(options, asdict(pushed), lambda: "\n".join(lines))
 
 

@@ -1,7 +1,5 @@
 """What the command line prints: plain tables that fit a terminal and a copy into a text."""
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +36,7 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
         for row, *more in zip(score.stages, *columns.values(), strict=True)
     ]
     average = score.average
-    means = [_mean(values) for values in columns.values()]
+    means = [experiments.Spread.of(values).mean for values in columns.values()]
     rows.append(["average", "", "", average["all"], average["old"], average["new"], *means])
     names = [name.replace("_", " ") for name in columns]
     below = ", ".join(f"{name} {value:.1f}" for name, value in score.summary.items())
@@ -54,7 +52,7 @@ def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
     counts = {len(each) for each in scores.values()}
     runs, upto = max(counts), "up to " if len(counts) > 1 else ""
     rows = [
-        [name, *(_spread([score.average[part] for score in each]) for part in PARTS)]
+        [name, *(experiments.Spread.of(score.average[part] for score in each) for part in PARTS)]
         for name, each in scores.items()
     ]
     several = f", mean ± std of {upto}{runs} runs" if runs > 1 else ""
@@ -83,20 +81,9 @@ def explanation_table(explanation: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _mean(values: Sequence[float]) -> float:
-    present = [value for value in values if not math.isnan(value)]
-    return statistics.mean(present) if present else math.nan
-
-
 def _count(row: "StageScore") -> str:
     limits = experiments.count_range([row])
     return str(row.num_categories) if limits is None else f"{row.num_categories} ({limits[0]}-{limits[1]})"
-
-
-def _spread(values: Sequence[float]) -> float | str:
-    if len(values) == 1:
-        return values[0]
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
 
 
 def count_table(counts: "Sequence[StageCount]") -> str:

@@ -154,7 +154,6 @@ class DatasetSource(ImageSource):
     Args:
         dataset: the data set.
         name: what messages call it.
-        image_column: the column; by default the only one that holds images.
         roots: folders that files named by rows may lie in.
 
     Raises:
@@ -165,20 +164,19 @@ class DatasetSource(ImageSource):
         self,
         dataset: datasets.Dataset,
         name: str,
-        image_column: str | None = None,
         roots: Sequence[str | os.PathLike[str]] = (),
     ):
-        self._rows = ImageRows(dataset, image_column, roots)
+        self._rows = ImageRows(dataset, roots=roots)
         self.name = name
 
     @classmethod
-    def load(cls, dataset: str, split: str = "train", image_column: str | None = None) -> "DatasetSource":
-        """A data set by the names that `load_images` knows.
+    def load(cls, dataset: str) -> "DatasetSource":
+        """The training split of a data set, by the names that `load_images` knows.
 
         Raises:
             DataError: it cannot be loaded.
         """
-        return cls(load_images(dataset, split), f"Data set {dataset!r}", image_column, image_roots(dataset))
+        return cls(load_images(dataset), f"Data set {dataset!r}", image_roots(dataset))
 
     @classmethod
     def from_hub(cls, name: str, limits: IntakeLimits) -> "DatasetSource":
@@ -207,7 +205,7 @@ class DatasetSource(ImageSource):
             raise DataError(
                 f"The data set {name!r} has {size} bytes; the limit is {limits.max_total_bytes}. Give a smaller one."
             )
-        return cls(load_images(name), f"Data set {name!r}", roots=image_roots(name))
+        return cls(load_images(name), f"Data set {name!r}", image_roots(name))
 
     @property
     def bytes_on_disk(self) -> int:

@@ -86,6 +86,12 @@ class DecodedImage:
     box: tuple[float, float, float, float] = (0, 0, 0, 0)
 
 
+def media_type(content: bytes) -> str:
+    """What a browser calls a picture that was made here: a PNG, a WebP or a JPEG."""
+    kind = "png" if content.startswith(b"\x89PNG") else "webp" if content.startswith(b"RIFF") else "jpeg"
+    return f"image/{kind}"
+
+
 _BASELINE = (b"\xc0", b"\xc1")  # frames whose blocks come whole, one after the other
 _SEGMENTS = (
     *_BASELINE,

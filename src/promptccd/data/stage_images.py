@@ -29,11 +29,14 @@ Conflicting = Literal["refuse", "drop"]
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
 
 
+def available_cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def workers_for(wanted: int) -> int:
     """Loader processes: as many as wanted, but no more than cores. Any number gives the same bytes."""
-    return min(
-        wanted, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    return min(wanted, available_cores())
 
 
 @dataclass(frozen=True)

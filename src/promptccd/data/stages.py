@@ -374,30 +374,17 @@ Rule = Callable[
 ]
 
 
-def _mixed(
-    labels: np.ndarray,
-    categories: Sequence[str],
-    class_blocks: Sequence[int],
-    cuts: Cuts,
-    seed: int,
-    fingerprint: Fingerprint,
-) -> tuple[np.ndarray, CategorySplit]:
-    content = fingerprint(labels, categories)
-    return labels, split_by_category(labels, categories, class_blocks, cuts, seed, content)
-
-
-def _whole(
-    labels: np.ndarray,
-    categories: Sequence[str],
-    class_blocks: Sequence[int],
-    cuts: Cuts,
-    seed: int,
-    fingerprint: Fingerprint,
-) -> tuple[np.ndarray, CategorySplit]:
-    return labels, keep_whole(labels, categories, seed, fingerprint(labels, categories))
-
-
-SPLIT_RULES: dict[str, Rule] = {"mixed": _mixed, "sessions": cut_in_sessions, "whole": _whole}
+SPLIT_RULES: dict[str, Rule] = {
+    "mixed": lambda labels, categories, blocks, cuts, seed, content: (
+        labels,
+        split_by_category(labels, categories, blocks, cuts, seed, content(labels, categories)),
+    ),
+    "sessions": cut_in_sessions,
+    "whole": lambda labels, categories, blocks, cuts, seed, content: (
+        labels,
+        keep_whole(labels, categories, seed, content(labels, categories)),
+    ),
+}
 
 
 def _stages_of(images: Sequence[ImageRows], labels: np.ndarray, split: CategorySplit) -> list[Stage]:

@@ -11,14 +11,7 @@ from torch import Tensor
 from promptccd.errors import RegistryError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.registry import (
-    PROTOTYPES,
-    REGISTRY,
-    Category,
-    CategoryRegistry,
-    has_registry,
-    load_registry,
-)
+from promptccd.registry import PROTOTYPES, REGISTRY, Category, CategoryRegistry, has_registry, load_registry
 
 if TYPE_CHECKING:
     from promptccd.models import CategoryDiscoveryModel

@@ -21,11 +21,7 @@ from promptccd.discovery.adapt import (
     require_head,
     save_adapted,
 )
-from promptccd.discovery.checkpoint import (
-    EarlierDiscovery,
-    load_progress,
-    save_progress,
-)
+from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
 from promptccd.discovery.embedding import seconds_per_image
 from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows
 from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport

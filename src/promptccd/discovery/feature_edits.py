@@ -25,7 +25,7 @@ def _assignment(folder: Path, registry: CategoryRegistry, keys: Sequence[str]) -
 
 def assigned(registry: CategoryRegistry, keys: Sequence[str], features: Tensor) -> Assignment:
     """Images and the categories that a registry has them in, from their features alone."""
-    settled = [each.id for each in registry.active if each.known or each.born < registry.stage]
+    settled = [each.id for each in registry.active if each.settled(registry.stage)]
     return assignment_in(registry, keys, features, settled=settled, temperature=1.0)
 
 
@@ -59,7 +59,7 @@ def move_in(folder: Path, registry: CategoryRegistry, images: Sequence[str], to:
         each.id: [key for key in registry.members_of(each.id) if key not in chosen]
         + list(chosen) * (each.id == to)
         for each in touched
-        if not each.known and each.born >= registry.stage
+        if not each.settled(registry.stage)
     }
     kept, features = load_features(folder, [key for keys in after.values() for key in keys])
     row_of = {key: row for row, key in enumerate(kept)}

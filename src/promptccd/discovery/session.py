@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.sources import ImageSource
-from promptccd.data.stage_images import Progress
+from promptccd.data.stage_images import Progress, available_cores
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import (
@@ -24,13 +23,7 @@ from promptccd.discovery.embedding import (
     resolve_precision,
 )
 from promptccd.discovery.grouping import KnownCategories, group_images
-from promptccd.discovery.intake.intake import (
-    Intake,
-    IntakeFile,
-    IntakeLimits,
-    available_cores,
-    read_intake,
-)
+from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.discovery.project import FeatureCache, SeenFiles
 from promptccd.errors import DataError
@@ -245,7 +238,8 @@ class DiscoverySession:
     @property
     def settled(self) -> list[int]:
         """Ids of active categories from before the newest stage."""
-        return [each.id for each in self.registry.active if each.known or each.born < self.current.stage]
+        stage = self.current.stage if self.stages else self.registry.stage
+        return [each.id for each in self.registry.active if each.settled(stage)]
 
     @property
     def fixed(self) -> list[int]:
@@ -260,9 +254,6 @@ class DiscoverySession:
         Raises:
             DataError: nothing was grouped yet.
         """
-        return self._require_estimate()
-
-    def _require_estimate(self) -> CountEstimate:
         if self._estimate is None:
             raise DataError("Nothing is grouped yet: group the images first.")
         return self._estimate
@@ -360,7 +351,7 @@ class DiscoverySession:
         Raises:
             DataError: nothing was grouped yet.
         """
-        self._require_estimate()
+        _ = self.estimate  # it says where nothing is grouped yet
         return assignment_in(
             self.registry,
             self.current.keys,
@@ -378,37 +369,13 @@ class DiscoverySession:
 
     # Corrections
 
-    def edit(self, edit: Edit, regroup: bool = False) -> None:
-        """Do what a person said, and on request group again with it.
-
-        That is into as many categories as there are, or one more where so many cannot meet the corrections. The
-        grouping is an entry of its own: taking both back is two times `undo`.
+    def edit(self, edit: Edit) -> None:
+        """Do what a person said.
 
         Raises:
             RegistryError: it is not possible; nothing changed.
-            DataError: the images cannot be grouped so; nothing changed.
         """
-        if not regroup:
-            self.registry.edit(edit, time=now())
-            return
-        before = self.registry.copy()
-        try:
-            self.registry.edit(edit, time=now())
-            self._group_again()
-        except BaseException:  # with what could be redone, which a new edit forgets
-            self.registry = before
-            raise
-
-    def _group_again(self) -> None:
-        """Into as many categories as there are, or one more; what the first attempt says is what is raised."""
-        count = self.num_categories
-        try:
-            self.group(count)
-        except DataError:
-            with suppress(DataError):
-                self.group(count + 1)
-                return
-            raise
+        self.registry.edit(edit, time=now())
 
     def undo(self) -> None:
         """Take the last correction, or the last repeated grouping, back."""

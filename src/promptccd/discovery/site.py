@@ -44,6 +44,12 @@ def header(scope: Message, name: bytes) -> str:
     return found[0].decode("latin-1") if len(found) == 1 else ""
 
 
+def cookies(scope: Message, name: str) -> list[str]:
+    """What a browser sent under the name of a cookie."""
+    sent = [part.strip().partition("=") for part in header(scope, b"cookie").split(";")]
+    return [value for each, _, value in sent if each == name]
+
+
 SPACE_FRAMES = ("https://huggingface.co", "https://*.hf.space")
 
 

@@ -266,6 +266,14 @@ def audit_rows(rows: Iterable[PublishedRow]) -> list[AuditedRow]:
     ]
 
 
+def audited_by_stage(rows: Iterable[PublishedRow]) -> dict[int | None, AuditedRow]:
+    """Rows of one run with their verdicts by stage, `None` for the average: of what tables print again, the first."""
+    found: dict[int | None, AuditedRow] = {}
+    for audited in audit_rows(rows):
+        found.setdefault(audited.row.stage, audited)
+    return found
+
+
 # How a table marks a printed row with stages that cannot come from their split.
 MARKS = {
     "!": "at two stages or more the share of Old images that All, Old and New imply is not that of the split",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
+from promptccd.data.images import media_type
 from promptccd.data.stage_images import StageImages
 
 SIDE = 96
@@ -42,11 +43,8 @@ def thumbnail(image: Image.Image) -> Thumbnail:
 
 
 def picture_uri(content: bytes) -> str:
-    """A PNG or JPEG as a ``data:`` URI; empty for no bytes."""
-    if not content:
-        return ""
-    kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    """A picture as a ``data:`` URI; empty for no bytes."""
+    return f"data:{media_type(content)};base64,{base64.b64encode(content).decode()}" if content else ""
 
 
 MAX_CARDS = 60

@@ -8,8 +8,9 @@ from typing import Any
 
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS
-from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, audit_rows, published_rows
+from promptccd.evaluation import AuditedRow, ContinualScore, StageScore, published_rows
 from promptccd.evaluation.accuracy import PARTS
+from promptccd.evaluation.audit import audited_by_stage
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
 from promptccd.experiments.measures import ABSENT, Spread, StageCost, count_range, count_text, signed
@@ -343,12 +344,11 @@ def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
     for backbone in dict.fromkeys([own or _USUAL_BACKBONE, *BACKBONES.values()]):
         rows = published_rows(benchmark, method, setting.protocol, backbone, setting.setting)
         if rows:
-            by_stage: dict[int | None, AuditedRow] = {}
-            for audited in audit_rows(rows):
-                by_stage.setdefault(audited.row.stage, audited)  # averages are printed again in other tables
             said = f"{method} on {benchmark} with {backbone}, seed 1, table {rows[0].table}"
             notes = [setting.note] if setting.note else []
-            return PublishedTable(by_stage, said, [*notes, *differences(recipe, num_scored, backbone)])
+            return PublishedTable(
+                audited_by_stage(rows), said, [*notes, *differences(recipe, num_scored, backbone)]
+            )
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from promptccd.storage import make_folder, remove_leftovers, write_file
 
@@ -15,16 +15,20 @@ Record = dict[str, Any]
 Sections = Mapping[str, Sequence[Record]]
 
 
-def render_page(template: str, **values: Any) -> str:
-    """A page from a template in ``templates/``; every value is escaped, a missing one is an error."""
-    environment = Environment(
-        loader=PackageLoader("promptccd.experiments"),
+def templates_of(*packages: str) -> Environment:
+    """What renders the templates in ``templates/`` of packages: every value is escaped, a missing one is an error."""
+    return Environment(
+        loader=ChoiceLoader([PackageLoader(each) for each in packages]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**values)
+
+
+def render_page(template: str, **values: Any) -> str:
+    """A page from one of our templates."""
+    return templates_of("promptccd.experiments").get_template(template).render(**values)
 
 
 def write_report_files(

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from promptccd.evaluation.audit import AuditedRow, audit_rows
+from promptccd.evaluation.audit import AuditedRow, audited_by_stage
 from promptccd.evaluation.published import published_rows
 
 
@@ -38,10 +38,7 @@ class TablePart:
     def figures(self, backbone: str, method: str, benchmark: str) -> dict[int | None, AuditedRow]:
         """Printed rows with their audit by stage, `None` for the average; empty where the paper has no such table."""
         rows = published_rows(benchmark, method, self.published, backbone, self.setting) if self.label else []
-        found: dict[int | None, AuditedRow] = {}
-        for audited in audit_rows(rows):
-            found.setdefault(audited.row.stage, audited)  # averages are printed again in other tables
-        return found
+        return audited_by_stage(rows)
 
 
 def paper_tables() -> dict[str, list[TablePart]]:

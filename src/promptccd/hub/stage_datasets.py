@@ -176,9 +176,7 @@ Found with `promptccd discover`. Images are pixels, without what cameras and pro
 is the id of a group, `name` what it is called, `known` whether it was learned, settled earlier or is new."""
 
 
-def publish_groups(
-    folder: Path, name: str, *, private: bool, token: str, wait: Callable[[float], None] = time.sleep
-) -> PushedRepository:
+def publish_groups(folder: Path, name: str, *, private: bool, token: str) -> PushedRepository:
     """Push the folder that `promptccd.discovery.exports.export_dataset` made, in one commit.
 
     Args:
@@ -186,7 +184,6 @@ def publish_groups(
         name: ``namespace/name`` of the data set; made if it is not there.
         private: whether it has to be private.
         token: of the account that pushes.
-        wait: sleeps between attempts.
 
     Raises:
         HubError: the Hub cannot be reached or refuses, or the data set is public and should be private.
@@ -208,5 +205,4 @@ def publish_groups(
             replaces="*.parquet",
         ),
         "Try again later, or take the images as a zip.",
-        wait,
     )

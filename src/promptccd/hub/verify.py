@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, snapshot_download
 from promptccd.errors import ConfigurationError, HubError, PromptCCDError
 from promptccd.evaluation.accuracy import PARTS
 from promptccd.models.loading import find_model
+from promptccd.models.untrusted import one_line
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
 from promptccd.runs.stage_checkpoint import NO_CATEGORY
@@ -44,7 +45,7 @@ def download_stage(name: str, target: Path) -> str:
         else:
             snapshot_download(place, local_dir=target)
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
-        raise HubError(f"Cannot fetch {name!r}: {' '.join(str(error).split())[:300]}") from error
+        raise HubError(f"Cannot fetch {name!r}: {one_line(error)}") from error
     for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
         remove(extra)
     return place
@@ -196,10 +197,9 @@ def _corrections_before(run: RunDirectory, stage: int) -> list[str]:
 
 def _run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iterator[Check]:
     """All stages, and the records beside them."""
-    stages = 0
-    while run.stage(stages).exists():
-        yield from _stage_checks(run.stage(stages), f"stage{stages}")
-        stages += 1
+    stages = run.num_finished
+    for stage in range(stages):
+        yield from _stage_checks(run.stage(stage), f"stage{stage}")
     recorded = json.loads((run.path / "split.json").read_text(encoding="utf-8"))["fingerprint"]
     same = recorded == run.manifest["split_fingerprint"]
     yield Check("the split is that of the manifest", "" if same else "split.json has another fingerprint")

@@ -503,10 +503,6 @@ def _read_patch(values: Any) -> Patch:
     return Patch(changes)
 
 
-def _write_category(category: Category) -> dict[str, Any]:
-    return asdict(category)
-
-
 def _read_category(value: Any) -> Category:
     row = read_object(value, "a category", tuple(item.name for item in fields(Category)))
     states = [state.value for state in CategoryState]
@@ -578,7 +574,7 @@ def _short(value: Any) -> str:
 
 
 _CODECS = {
-    "categories": _Codec(MOST_CATEGORIES, read_number, _read_category, _write_category),
+    "categories": _Codec(MOST_CATEGORIES, read_number, _read_category, asdict),
     "images": _Codec(MOST_IMAGES, _read_key, read_number),
     "members": _Codec(MOST_IMAGES, _read_key, read_number),
     "confidences": _Codec(MOST_IMAGES, _read_key, _read_confidence),

@@ -64,6 +64,10 @@ class Category:
         """Whether an edit took it away."""
         return self.state is CategoryState.RETIRED
 
+    def settled(self, stage: int) -> bool:
+        """Whether it was there before the images of a stage, so that these leave its prototype where it is."""
+        return self.known or self.born < stage
+
     @property
     def rows(self) -> tuple[int, ...]:
         """Every row of prototypes that it refers to, the current one first."""

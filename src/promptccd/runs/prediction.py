@@ -124,12 +124,10 @@ def stage_of(place: str | Path) -> str | Path:
     Raises:
         RunError: it is a run, and none of its stages is finished.
     """
-    run, count = RunDirectory(place), 0
+    run = RunDirectory(place)
     if not run.begun:
         return place
-    while run.stage(count).exists():
-        count += 1
-    if not count:
+    if not (count := run.num_finished):
         raise RunError(f"{run.path} is a run without a finished stage: let the training finish one first.")
     logger.info("%s is a run: its last finished stage is used, %s.", run.path, run.stage(count - 1))
     return run.stage(count - 1)

@@ -7,6 +7,7 @@ import platform
 import re
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,11 @@ class RunDirectory:
         split = self.read("split.json")
         return 0 if split is None else len(split["stages"])
 
+    @property
+    def num_finished(self) -> int:
+        """Number of stage folders from 0 on; what they hold is not looked at."""
+        return next(index for index in count() if not self.stage(index).exists())
+
     def require_recipe(self, recipe: Recipe) -> None:
         """Refuse a recipe that a run which was begun cannot go on with; the data are not looked at.
 
@@ -239,15 +245,13 @@ class RunDirectory:
         Raises:
             RunError: a stage folder is damaged, or there is none.
         """
-        done = 0
-        while self.stage(done).exists():
-            problems = problems_of(self.stage(done))
-            if problems:
+        done = self.num_finished
+        for stage in range(done):
+            if problems := problems_of(self.stage(stage)):
                 raise RunError(
-                    f"{self.stage(done)} is damaged: {'; '.join(problems)}. Run the training command again: it "
+                    f"{self.stage(stage)} is damaged: {'; '.join(problems)}. Run the training command again: it "
                     "goes on from the last whole stage."
                 )
-            done += 1
         if done == 0:
             raise RunError(f"{self.path} holds no finished stage yet. Let the training finish a stage first.")
         return done

@@ -17,13 +17,7 @@ from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, st
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
 from promptccd.models.untrusted import one_line
-from promptccd.registry import (
-    REGISTRY,
-    CategoryRegistry,
-    StageGroups,
-    load_registry,
-    save_registry,
-)
+from promptccd.registry import REGISTRY, CategoryRegistry, StageGroups, load_registry, save_registry
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
 from promptccd.training.exemplars import Exemplars

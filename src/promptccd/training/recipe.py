@@ -15,12 +15,7 @@ from huggingface_hub.dataclasses import type_validator
 
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
-from promptccd.training.arguments import (
-    DataArguments,
-    ModelArguments,
-    PretrainingOptions,
-    TrainingArguments,
-)
+from promptccd.training.arguments import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 from promptccd.training.methods import METHODS, method_named, words_of_methods
 
 # A recipe of ours has about forty values in a kilobyte.

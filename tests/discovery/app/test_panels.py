@@ -8,8 +8,7 @@ pytest.importorskip("gradio", reason="the page needs gradio: pip install -c cons
 
 import gradio as gr
 
-from promptccd.discovery.app.desk import Desk, Panel, Updates, errors_shown
-from promptccd.discovery.app.html import counted, percent
+from promptccd.discovery.app.desk import Desk, Panel, Updates, counted, errors_shown, percent
 from promptccd.discovery.app.page import build_app, title_html
 from promptccd.discovery.app.panels.groups import GroupsPanel, _regroup
 from promptccd.discovery.app.panels.images import ImagesPanel
@@ -82,18 +81,16 @@ def test_a_message_is_escaped_and_a_bug_is_not_shown(caplog: pytest.LogCaptureFi
 def test_the_page_names_model_and_method_and_links_paper_and_cards(
     trained_run: Path, backbone_folder: Path
 ) -> None:
-    of_stage = title_html("Title", str(trained_run / "stage3"), {"SPACE_ID": "team/page"})
+    of_stage = title_html(str(trained_run / "stage3"), {"SPACE_ID": "team/page"})
     assert "<strong>stage3</strong>: PromptCCD, prompted by the components of a Gaussian mixture" in of_stage
     assert "it knows 5 categories" in of_stage
     assert 'href="https://arxiv.org/abs/2407.19001"' in of_stage
     assert 'href="https://huggingface.co/spaces/team/page/blob/main/README.md"' in of_stage
     assert str(trained_run.parent) not in of_stage  # visitors need not know where it lies
-    assert "was taught no categories: every group is a new one" in title_html(
-        "Title", str(backbone_folder), {}
-    )
-    unknown = title_html("Title", f'team/"><img src=x>@{"a1" * 20}', {})  # tests are offline
+    assert "was taught no categories: every group is a new one" in title_html(str(backbone_folder), {})
+    unknown = title_html(f'team/"><img src=x>@{"a1" * 20}', {})  # tests are offline
     assert "<img" not in unknown and "(a1a1a1a1)" in unknown
-    assert 'href="https://huggingface.co/team/model"' in title_html("Title", "team/model@main", {})
+    assert 'href="https://huggingface.co/team/model"' in title_html("team/model@main", {})
 
 
 def test_no_login_is_offered_where_none_is_configured(

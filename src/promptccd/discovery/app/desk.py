@@ -1,4 +1,7 @@
-"""What every panel is built on: who is asking, one thing at a time, and messages instead of tracebacks."""
+"""What every panel is built on: who is asking, one thing at a time, and messages instead of tracebacks.
+
+What panels show comes from templates that escape every name.
+"""
 
 import html
 import logging
@@ -10,18 +13,43 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
+from jinja2 import Environment
 
 from promptccd.data.stage_images import Progress
 from promptccd.discovery.app.visits import Visit, Visits
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError, PromptCCDError
+from promptccd.experiments.pages import templates_of
 
 EVERY_S = 0.25  # between two looks at the work
 SETTLED_S = 2.0  # of work before the time that is left can be estimated
+
+
+def render(template: str, **values: Any) -> str:
+    """A part of the page from ``templates/``; every value is escaped, a missing one is an error."""
+    return _environment().get_template(template).render(**values)
+
+
+def percent(share: float) -> str:
+    """A share of 1 as a whole number of percent, on one line."""
+    return f"{round(100 * share)}\N{NO-BREAK SPACE}%"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 image``, ``2 images``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = templates_of("promptccd.discovery.app", "promptccd.experiments")
+    environment.filters.update(percent=percent, counted=counted)
+    return environment
 
 
 class StoppedError(PromptCCDError):
@@ -159,7 +187,6 @@ class Desk:
         inputs: Sequence[Component] = (),
         *,
         panels: Sequence[Panel] = (),
-        js: str | None = None,
         model: bool = False,
     ) -> Any:
         """Let an event act on the visitor's session, then show panels anew.
@@ -169,7 +196,6 @@ class Desk:
             act: takes the visit and the inputs; what it returns, if anything, is shown to the visitor.
             inputs: components.
             panels: shown anew afterwards.
-            js: runs in the browser before, and may replace the inputs.
             model: whether it uses the model.
         """
 
@@ -178,7 +204,7 @@ class Desk:
 
         outputs = [each for panel in panels for each in panel.outputs]
         options = {**QUIET, **(MODEL if model else {})}
-        return trigger(answer, [self.visit_id, *inputs], outputs, js=js, **options)
+        return trigger(answer, [self.visit_id, *inputs], outputs, **options)
 
     def visit(self, visit_id: str) -> Visit:
         """The visitor's visit, if nothing is going on there.

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.discovery.app.store import Claim, FullError, PageLimits, Quota, Store
 from promptccd.discovery.app.uploads import Uploads
-from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, header
+from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, cookies, header
 from promptccd.discovery.workbench.routes import POLICY
 
 BODY_BYTES = MIB  # of a request that is no upload
@@ -122,7 +122,7 @@ class RequestGuard:
     def _has(self, path: str, owner: str) -> bool:
         shelf = self._store.find(path, owner)
         try:
-            return shelf is not None and _is_file(path)
+            return shelf is not None and stat.S_ISREG(os.lstat(path).st_mode)
         except (OSError, ValueError):  # a name that no file can have
             return False
 
@@ -234,11 +234,7 @@ def _route(scope: Message) -> str:
 
 
 def _cookie(scope: Message) -> str:
-    for part in header(scope, b"cookie").split(";"):
-        name, _, value = part.strip().partition("=")
-        if name == COOKIE:
-            return value[:100]
-    return ""
+    return next(iter(cookies(scope, COOKIE)), "")[:100]
 
 
 def _may_stay(name: bytes, added: list[tuple[bytes, bytes]]) -> bool:
@@ -246,10 +242,6 @@ def _may_stay(name: bytes, added: list[tuple[bytes, bytes]]) -> bool:
     if name.lower().startswith(b"access-control-"):
         return False
     return name == b"set-cookie" or all(name.lower() != mine for mine, _ in added)
-
-
-def _is_file(path: str) -> bool:
-    return stat.S_ISREG(os.lstat(path).st_mode)
 
 
 async def _read(receive: Receive, claim: Claim) -> tuple[bytes, Refusal | None]:

@@ -4,12 +4,13 @@ import html
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
 import gradio as gr
 
 from promptccd.data.limits import IntakeLimits
-from promptccd.discovery.app.desk import QUIET, Desk, Updates, errors_shown
-from promptccd.discovery.app.html import LOOK, render
+from promptccd.discovery.app.desk import QUIET, Desk, Updates, errors_shown, render
 from promptccd.discovery.app.panels.example import ExamplePanel
 from promptccd.discovery.app.panels.groups import GroupsPanel
 from promptccd.discovery.app.panels.images import ImagesPanel
@@ -23,11 +24,37 @@ from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.training.objectives import METHODS
 
-LIFETIME_S = 1800.0
 MOST_WAITING = 32  # requests in the queue; more are asked to come back
 TITLE = "What is in these images?"
 HUB = "https://huggingface.co"
 PAPER = "https://arxiv.org/abs/2407.19001"
+
+# Fonts of the reader's own system: nothing is fetched from elsewhere.
+THEME = gr.themes.Default(
+    primary_hue="blue",
+    neutral_hue="slate",
+    font=["system-ui", "sans-serif"],
+    font_mono=["ui-monospace", "monospace"],
+    radius_size="lg",
+).set(  # enough contrast for small text, in both themes
+    button_primary_background_fill="*primary_700",
+    button_primary_background_fill_hover="*primary_800",
+    button_primary_background_fill_dark="*primary_700",
+    button_primary_background_fill_hover_dark="*primary_600",
+    button_cancel_background_fill="#b91c1c",
+    button_cancel_background_fill_hover="#991b1b",
+    button_cancel_background_fill_dark="#b91c1c",
+    button_cancel_background_fill_hover_dark="#991b1b",
+    body_text_color_subdued="*neutral_600",
+    body_text_color_subdued_dark="*neutral_300",
+    block_info_text_color="*neutral_600",
+    block_info_text_color_dark="*neutral_300",
+    block_label_text_color="*neutral_700",
+    block_title_text_color="*neutral_700",
+)
+CSS = (files("promptccd.discovery.app") / "templates" / "app.css").read_text(encoding="utf-8")
+
+LOOK: dict[str, Any] = {"theme": THEME, "css": CSS, "footer_links": []}
 
 
 @dataclass(frozen=True)
@@ -72,8 +99,6 @@ def build_app(
     *,
     limits: IntakeLimits | None = None,
     page_limits: PageLimits | None = None,
-    lifetime_s: float = LIFETIME_S,
-    title: str = TITLE,
 ) -> Page:
     """The page; `promptccd.discovery.app.server.serve` serves it.
 
@@ -81,8 +106,6 @@ def build_app(
         place: the model that groups, a folder or a name on the Hub; it is loaded at the first visit.
         limits: on what a visitor brings; by default those for strangers.
         page_limits: on all visitors together; by default the usual ones.
-        lifetime_s: seconds without a sign of life after which a visit is forgotten.
-        title: of the page.
     """
     together = page_limits or PageLimits()
     store = Store(Quota(together.disk_bytes, "files"), keep_files_private(), untaken_s=together.untaken_s)
@@ -91,17 +114,16 @@ def build_app(
         store,
         limits=limits or IntakeLimits.for_visitors(),
         memory_bytes=together.memory_bytes,
-        lifetime_s=lifetime_s,
         most=together.visits,
     )
-    return Page(_blocks(visits, title), visits, together)
+    return Page(_blocks(visits), visits, together)
 
 
-def _blocks(visits: Visits, title: str) -> gr.Blocks:
-    with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(300, int(visits.lifetime_s))) as app:
+def _blocks(visits: Visits) -> gr.Blocks:
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(300, int(visits.lifetime_s))) as app:
         visit_id = gr.State("", delete_callback=visits.forget)
         desk = Desk(visits, visit_id)
-        gr.HTML(title_html(title, visits.place))
+        gr.HTML(title_html(visits.place))
         with gr.Tabs(elem_id="pc-steps", overflow_behavior="wrap") as tabs:
             with gr.Tab("Example", id="example"):
                 gr.HTML(render("intro.html.jinja"))
@@ -120,7 +142,7 @@ def _blocks(visits: Visits, title: str) -> gr.Blocks:
     return app.queue(max_size=MOST_WAITING)
 
 
-def title_html(title: str, place: str, environment: Mapping[str, str] = os.environ) -> str:
+def title_html(place: str, environment: Mapping[str, str] = os.environ) -> str:
     """Title, model and method, with links to paper and cards: of the model, and of the Space that this process is."""
     (name, commit), shown = parted(place), called(place)
     try:
@@ -130,7 +152,7 @@ def title_html(title: str, place: str, environment: Mapping[str, str] = os.envir
     kind, known = raw.get("model_type"), raw.get("category_ids")
     return render(
         "title.html.jinja",
-        title=title,
+        title=TITLE,
         name=shown,
         commit=(commit or "")[:8],
         is_bare=kind in BACKBONE_TYPES,

@@ -1,6 +1,5 @@
 """The screens of a visit, which are those of `open`: its project, at an address that nobody can guess."""
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from promptccd.discovery.app.store import Shelf
 from promptccd.discovery.app.visits import Visit, VisitOverError, Visits
 from promptccd.discovery.checkpoint import save_progress
 from promptccd.discovery.project import open_project
-from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.site import App, Message, Receive, Send
 from promptccd.discovery.workbench import Workbench
 from promptccd.discovery.workbench.photos import CELL_SIDE, Photos
@@ -24,7 +22,6 @@ from promptccd.errors import DataError
 from promptccd.registry import CategoryRegistry
 
 ROOM_OF_EDIT = 512 * 1024  # of a line of the journal, or some of the registry
-DECODING = threading.BoundedSemaphore(2)  # photographs of all visitors; each may take 100 MB
 
 
 class VisitPhotos(Photos):
@@ -34,13 +31,13 @@ class VisitPhotos(Photos):
 
     Args:
         out: folder of the project.
-        session: of the visit.
+        visit: whose photographs.
     """
 
-    def __init__(self, out: Path, session: DiscoverySession):
-        self._session = session
-        held = {key for stage in session.stages for key in stage.files}
-        super().__init__(out, held.intersection(session.registry.images), [])
+    def __init__(self, out: Path, visit: Visit):
+        self._session, self._decoding = visit.session, visit.decoding
+        held = {key for stage in self._session.stages for key in stage.files}
+        super().__init__(out, held.intersection(self._session.registry.images), [])
 
     def _place(self, key: str) -> tuple[int, str]:
         intake, file = self._session.file_of(key)
@@ -58,7 +55,7 @@ class VisitPhotos(Photos):
         return self._made(key, CELL_SIDE) or self._small(key)
 
     def _made(self, key: str, side: int) -> bytes | None:
-        with DECODING:
+        with self._decoding:
             return super()._made(key, side)
 
 
@@ -78,7 +75,7 @@ class VisitBench(Workbench):
 
     def _photos(self) -> Photos:
         self._images = self.registry.images
-        return VisitPhotos(self.out, self._visit.session)
+        return VisitPhotos(self.out, self._visit)
 
     @property
     def title(self) -> str:

@@ -8,6 +8,7 @@ import resource
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,7 +73,7 @@ class PatientProtocol(H11Protocol):
         """Take it, if there is or can be room."""
         others = cast("set[PatientProtocol]", self.connections)
         is_full = len(others) >= self._most
-        latest = max((each for each in others if each.awaits_request), key=_behind, default=None)
+        latest = max((each for each in others if each.awaits_request), key=attrgetter("behind"), default=None)
         super().connection_made(transport)
         if is_full and latest is not None:
             latest.end(b"503 Service Unavailable", BUSY)
@@ -145,10 +146,6 @@ class PatientProtocol(H11Protocol):
         if self.conn.their_state is h11.IDLE:
             return self._waited >= patience.request_s
         return max(self._silent, self.behind) >= patience.request_s or self._waited >= patience.upload_s
-
-
-def _behind(connection: PatientProtocol) -> float:
-    return connection.behind
 
 
 SCRIPT = f'<script type="module" src="{SCREENS[1:]}desk.js"></script>'  # of the element that shows groups

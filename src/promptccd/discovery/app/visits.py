@@ -30,7 +30,9 @@ from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 
+LIFETIME_S = 1800.0
 _TURNS = 4  # of 40 threads that all visitors share
+_DECODED_AT_ONCE = 2  # photographs of all visitors for their screens; each may take 100 MB
 _WORKERS = 2  # images of one visitor that are decoded at once; others wait for the same cores
 
 
@@ -138,6 +140,7 @@ class Visit:
         store: of all files.
         owner: whose files it takes, see `promptccd.discovery.app.store.Store.owner`.
         memory: what is kept of their images, in bytes.
+        decoding: held while a photograph is decoded; all visitors share it.
         lock: held while the session is read or changed.
         stop: set to leave what takes long.
         busy: whether something is done that takes long.
@@ -158,6 +161,7 @@ class Visit:
     store: Store
     owner: str
     memory: Claim
+    decoding: threading.Semaphore
     lock: VisitLock = field(default_factory=VisitLock)
     stop: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
@@ -271,7 +275,7 @@ class Visits:
         *,
         limits: IntakeLimits,
         memory_bytes: int = PageLimits.memory_bytes,
-        lifetime_s: float = 1800,
+        lifetime_s: float = LIFETIME_S,
         most: int = 50,
     ):
         self.place, self.store, self.limits = place, store, limits
@@ -281,7 +285,7 @@ class Visits:
         self._fetched: dict[str, Claim] = {}
         self._fetching = threading.Lock()
         self._model: SharedModel | None = None
-        self._loading = threading.Lock()
+        self._loading, self._decoding = threading.Lock(), threading.BoundedSemaphore(_DECODED_AT_ONCE)
         self._open: dict[str, Visit] = {}
         self._lock = threading.Lock()  # of the one below and `_open`; never held while a visit is waited for
         self._timer: threading.Timer | None = None
@@ -304,7 +308,12 @@ class Visits:
         with self._lock:
             self._require_room()
             visit = Visit(
-                secrets.token_urlsafe(24), model.session(self.limits), self.store, owner, self.memory.claim()
+                secrets.token_urlsafe(24),
+                model.session(self.limits),
+                self.store,
+                owner,
+                self.memory.claim(),
+                self._decoding,
             )
             self._open[visit.id] = visit
             self._set_timer()

@@ -16,13 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from promptccd.data.duplicates import (
-    Fingerprint,
-    SeenImage,
-    look_at,
-    near_duplicates,
-    view_of,
-)
+from promptccd.data.duplicates import Fingerprint, SeenImage, look_at, near_duplicates, view_of
 from promptccd.data.file_names import display_name
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Status, Verdict, decode_image
@@ -346,11 +340,6 @@ def find_source(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
         f"Nothing at {display_name(name)!r}: give a folder of images, a zip archive, or a data set of the Hub as "
         "namespace/name."
     )
-
-
-def available_cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_intake(

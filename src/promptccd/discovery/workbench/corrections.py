@@ -18,8 +18,7 @@ from promptccd.discovery.project import PROJECT, open_project
 from promptccd.discovery.record import load_before, read_record
 from promptccd.discovery.registry_edits import OTHERS_TAKE_S
 from promptccd.discovery.workbench.columns import NOWHERE, PINNED, Change, Columns
-from promptccd.discovery.workbench.layout import keep_layout, kept_layout, lay_out
-from promptccd.discovery.workbench.likeness import Features, Means, likest
+from promptccd.discovery.workbench.likeness import Features, Means, keep_layout, kept_layout, lay_out, likest
 from promptccd.discovery.workbench.photos import Photos
 from promptccd.errors import RegistryError
 from promptccd.experiments.charts import FEWEST_ON_MAP
@@ -213,7 +212,7 @@ class Workbench:
 
     def standing(self, category: Category) -> str:
         """Whether a category was there before the newest photographs, and before all of them."""
-        return "known" if category.known else "settled" if category.born < self.registry.stage else "new"
+        return "known" if category.known else "settled" if category.settled(self.registry.stage) else "new"
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
         """Content hashes of photographs that a window has chosen.
@@ -266,7 +265,7 @@ class Workbench:
         return {
             each: mean
             for each, mean in found.items()
-            if each in categories and not categories[each].known and categories[each].born >= stage
+            if each in categories and not categories[each].settled(stage)
         }
 
     # Corrections

@@ -16,8 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from promptccd.data.images import media_type
 from promptccd.data.limits import MIB
-from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, header
+from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, cookies, header
 from promptccd.discovery.workbench.acts import act_of
 from promptccd.discovery.workbench.corrections import Workbench
 from promptccd.discovery.workbench.photos import SIDES, Photos
@@ -86,8 +87,7 @@ class Doorkeeper:
             swapped = RedirectResponse("/", 303, {"cache-control": "no-store"})
             swapped.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return swapped
-        kept = [part.strip().partition("=") for part in header(scope, b"cookie").split(";")]
-        tokens = [value for name, _, value in kept if name == self._cookie]
+        tokens = cookies(scope, self._cookie)
         if any(hmac.compare_digest(each.encode(), self._token.encode()) for each in tokens):
             return None
         return Refusal(401, "Open the address that promptccd open has printed: it ends in a token.").answer()
@@ -251,8 +251,7 @@ class _Answers:
         content = await run_in_threadpool(photos.picture, row, side)
         if content is None:
             return Response("This photograph is not where it was.", 404)
-        kind = "png" if content.startswith(b"\x89PNG") else "webp" if content.startswith(b"RIFF") else "jpeg"
-        return Response(content, media_type=f"image/{kind}", headers={"cache-control": FOREVER})
+        return Response(content, media_type=media_type(content), headers={"cache-control": FOREVER})
 
     async def pictures(self, request: Request) -> Response:
         """Small pictures of several photographs, each behind its length, as soon as it is made; none is empty."""

@@ -9,11 +9,7 @@ from promptccd.models.modeling_happy import HappyModel
 from promptccd.training.devices import same_on_all
 from promptccd.training.methods import Method
 from promptccd.training.objectives.objective import Rows
-from promptccd.training.objectives.self_distillation import (
-    SelfDistillationObjective,
-    mean_answer,
-    unevenness,
-)
+from promptccd.training.objectives.self_distillation import SelfDistillationObjective, mean_answer, unevenness
 
 TINY = 1e-8  # a share of the mass whose logarithm still has a gradient
 

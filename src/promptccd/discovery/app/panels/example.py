@@ -6,8 +6,7 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
-from promptccd.discovery.app.desk import QUIET
-from promptccd.discovery.app.html import render
+from promptccd.discovery.app.desk import QUIET, render
 from promptccd.discovery.example import Example, ExampleStage, load_example
 from promptccd.discovery.groups import GroupView
 

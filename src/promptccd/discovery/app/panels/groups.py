@@ -2,9 +2,8 @@
 
 import gradio as gr
 
-from promptccd.discovery.app.desk import Desk, Panel, Updates
+from promptccd.discovery.app.desk import Desk, Panel, Updates, counted, render
 from promptccd.discovery.app.guard import SCREENS
-from promptccd.discovery.app.html import counted, render
 from promptccd.discovery.app.screens import group_in
 from promptccd.discovery.app.visits import Visit
 from promptccd.errors import DataError

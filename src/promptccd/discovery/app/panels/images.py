@@ -17,11 +17,11 @@ from promptccd.discovery.app.desk import (
     Updates,
     errors_shown,
     merged,
+    render,
     steps_with_errors_shown,
     watched,
 )
 from promptccd.discovery.app.guard import COOKIE
-from promptccd.discovery.app.html import render
 from promptccd.discovery.app.screens import group_in, read_into
 from promptccd.discovery.app.server import forget_page
 from promptccd.discovery.app.visits import Visit, VisitOverError, Visits

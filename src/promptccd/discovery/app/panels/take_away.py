@@ -9,8 +9,7 @@ from typing import Any, cast
 import gradio as gr
 
 from promptccd.data.limits import MIB
-from promptccd.discovery.app.desk import MODEL, QUIET, Desk, Panel, Updates, errors_shown
-from promptccd.discovery.app.html import render
+from promptccd.discovery.app.desk import MODEL, QUIET, Desk, Panel, Updates, errors_shown, render
 from promptccd.discovery.app.store import Shelf, blocks, size_of
 from promptccd.discovery.app.visits import Visit
 from promptccd.discovery.checkpoint import save_checkpoint

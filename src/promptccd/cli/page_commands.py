@@ -1,0 +1,212 @@
+"""``promptccd open`` and ``demo``: pages that are served until Ctrl-C."""
+
+import argparse
+import contextlib
+import logging
+import signal
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from promptccd import runs
+from promptccd.cli.parsing import whole_number
+from promptccd.discovery import workbench
+from promptccd.errors import ConfigurationError, RunError
+from promptccd.models.untrusted import one_line
+
+if TYPE_CHECKING:
+    from promptccd.discovery.app.server import PageServer
+    from promptccd.discovery.workbench import OpenPage
+
+logger = logging.getLogger(__name__)
+
+COMES_ALONG = "photographs"
+_BESIDE = "-groups"
+
+
+def _declare_open(opened: argparse.ArgumentParser) -> None:
+    opened.add_argument("folder", metavar="FOLDER", help="photographs, or the --out of promptccd discover")
+    opened.add_argument(
+        "--model",
+        default=COMES_ALONG,
+        help=f"finds the groups of photographs: a finished stage or a bare backbone; {COMES_ALONG}, which comes along "
+        "and needs no network, if not given",
+    )
+    opened.add_argument(
+        "--out", metavar="DIR", help=f"where groups and corrections are kept; FOLDER{_BESIDE} if not given"
+    )
+    _add_page_options(opened)
+    opened.set_defaults(run=open_command, needs=("promptccd.discovery.workbench.serving",))
+
+
+def open_command(options: argparse.Namespace) -> None:
+    """``promptccd open``; ends with Ctrl-C.
+
+    Raises:
+        ConfigurationError: the folder holds nothing that can be opened, or it cannot listen there.
+    """
+    from promptccd.discovery.project import PROJECT
+    from promptccd.registry import has_registry
+
+    folder = Path(options.folder).expanduser()
+    is_project = has_registry(folder / PROJECT)
+    out = folder if is_project else _place_beside(folder, options.out)
+    if (url := workbench.address_of(out)) is not None:
+        print(f"{out} is open already: {url}", flush=True)
+        _show(url, options)
+        return
+    if not is_project:
+        _find_groups(folder, out, options.model)
+    try:
+        page = workbench.OpenPage(out, options.port)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(
+            f"Cannot listen on port {options.port or 'any'}: {one_line(error)} Give another --port."
+        ) from error
+    page.start()
+    print(
+        f"{out} is open at {page.url} - Ctrl-C ends it; every correction is kept as you make it.", flush=True
+    )
+    _serve(page, options, "Closed.")
+
+
+def _place_beside(folder: Path, out: str | None) -> Path:
+    """Where the groups of a folder of photographs are kept.
+
+    Raises:
+        ConfigurationError: it is no folder of photographs.
+    """
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"There is no folder {str(folder)!r}: give one of photographs, or a discovery's --out."
+        )
+    if runs.RunDirectory(folder).begun or (folder / "config.json").exists():
+        raise ConfigurationError(
+            f"{str(folder)!r} is a model, not photographs: promptccd open PHOTOGRAPHS --model {folder} groups "
+            "photographs with it (of a run, give its last stage)."
+        )
+    place = folder.absolute()
+    return Path(out) if out else place.with_name(f"{place.name}{_BESIDE}")
+
+
+def _find_groups(folder: Path, out: Path, model: str) -> None:
+    # Here, because a project that is there needs none of it.
+    from promptccd.discovery.discover import DiscoverySession, discover
+    from promptccd.training.progress import StopRequest
+
+    logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, model, out)
+    with StopRequest() as stop:
+        found = discover(DiscoverySession.open(model), folder, out, stop=stop)
+    logger.info("%d photographs, about %s groups.", found.report.used, found.estimate)
+    if found.report.skipped:
+        logger.info("%d files were skipped; %s says why.", found.report.skipped, out / "discovery.html")
+
+
+DEFAULT_MODEL = "facebook/dinov2-small"
+
+
+def _declare_demo(demo: argparse.ArgumentParser) -> None:
+    demo.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help=f"a finished stage or a bare backbone: folder or Hub id; {DEFAULT_MODEL} if not given, or "
+        f"{COMES_ALONG}, which comes along, where that cannot be reached",
+    )
+    demo.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets the whole network in"
+    )
+    _add_page_options(demo)
+    demo.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        help="a name that the page is asked for by, besides localhost and addresses, such as that of a proxy before it",
+    )
+    demo.add_argument(
+        "--disk",
+        type=whole_number(1, 2**40),
+        default=4096,
+        metavar="MIB",
+        help="what all files of visitors may take together, in MiB; 4096 if not given",
+    )
+    demo.set_defaults(run=demo_command, needs=("promptccd.discovery.discover",))
+
+
+def demo_command(options: argparse.Namespace) -> None:
+    """``promptccd demo``; ends with Ctrl-C.
+
+    Raises:
+        ConfigurationError: gradio is not installed, or it cannot listen there.
+        RunError: there is no such model.
+    """
+    try:
+        from promptccd.discovery.app import PageLimits, Site, build_app
+    except ModuleNotFoundError as error:
+        if error.name != "gradio":
+            raise
+        raise ConfigurationError("The page needs gradio: pip install 'promptccd[space]'.") from error
+    model = _model_of_page(options.model)
+    with contextlib.closing(
+        build_app(model, page_limits=PageLimits(disk_bytes=options.disk * 2**20))
+    ) as page:
+        try:
+            server = page.serve(Site.of_machine(options.host, options.name), options.host, options.port)
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(
+                f"Cannot listen on {options.host}, port {options.port or 'any'}: {one_line(error)} Give "
+                "another --port or --host."
+            ) from error
+        print(f"The page is at {server.url} and works with {model}. Ctrl-C ends it.", flush=True)
+        _serve(server, options, "The page is closed; what visitors left is deleted.")
+
+
+def _model_of_page(asked: str | None) -> str:
+    """What was asked for, or a default that is there; loaded at the first visit, but a mistake should not wait for it.
+
+    Raises:
+        RunError: there is no such model.
+    """
+    from promptccd.models.loading import find_model
+
+    name = asked or DEFAULT_MODEL
+    try:
+        find_model(name)
+    except (OSError, ValueError) as error:
+        if asked is None:
+            logger.warning(
+                "%s cannot be reached: the page works with %s, a small backbone of 2.7 million parameters that comes "
+                "along.",
+                DEFAULT_MODEL,
+                COMES_ALONG,
+            )
+            return COMES_ALONG
+        raise RunError(f"Cannot load a model from {name!r}: {one_line(error)}") from error
+    return name
+
+
+def _add_page_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port", type=whole_number(1, 65_535), help="the first free one from 7860 on if not given"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="open no browser")
+
+
+def _serve(server: "OpenPage | PageServer", options: argparse.Namespace, said: str) -> None:
+    """Serve until Ctrl-C; a signal that would kill lets go of what is kept for the page, too."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _show(server.url, options)
+    try:
+        server.wait()
+    except KeyboardInterrupt:
+        print(said, flush=True)
+    finally:
+        server.close()
+
+
+def _show(url: str, options: argparse.Namespace) -> None:
+    if not options.no_browser:
+        webbrowser.open(url)
+
+
+COMMANDS = {"open": _declare_open, "demo": _declare_demo}
