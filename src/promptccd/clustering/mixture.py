@@ -184,10 +184,8 @@ COVARIANCES: dict[str, Callable[[Tensor], MixtureSteps]] = {
 
 
 SMALLEST_FLOOR = 1e-10  # features that are all alike have no variance to take a share of
-KMEANS_RESTARTS, KMEANS_ITERATIONS = (
-    20,
-    10,
-)  # short runs, for EM goes on; of few, all may halve one new category
+# Of a start from which EM goes on; of few, all may halve one new category.
+KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 10
 
 
 @dataclass(frozen=True)
