@@ -67,7 +67,8 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         "model": feature_space(session.model, session.view, ""),
         "features": session.current.space,
         "found_with": found_with(session.model, out),
-        "measured": spread is not None and spread.tells_new,  # else confidences are of distances alone
+        # Where new ones look like known ones, how often a confidence is right is not known.
+        "measured": spread is not None and spread.tells_new,
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),

@@ -29,8 +29,8 @@ class AssignmentRow:
         name: that category's name.
         known: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
         confidence: in 0..1.
-        distance: squared distance of the unit feature to the category's prototype, in spreads of the category where the
-            checkpoint knows them.
+        distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
+            where the checkpoint knows them.
         stage: the stage that brought it.
         status: ``used``, ``duplicate`` or ``skipped``.
         note: the reason for a skipped file, the file that a duplicate equals, how an image was read, or that it is more

@@ -54,8 +54,8 @@ class Prediction:
         strange: whether the image is likelier of none of the checkpoint's categories than of one; the category is then
             the nearest.
         confidence: that the image is of the category, in 0..1.
-        distance: squared distance of the unit feature to the category's prototype, in spreads of the category where the
-            checkpoint knows them (1 is usual).
+        distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
+            where the checkpoint knows them (1 is usual).
         note: what a person should know about how the file was read; empty for most.
         best: the likeliest categories, this one first, where several were asked for.
     """
