@@ -12,6 +12,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -133,11 +134,16 @@ def ended_by_signals() -> Iterator[None]:
         nonlocal asked
         if os.getpid() != process or not isinstance(lost.exc_value, KeyboardInterrupt | InterruptedRunError):
             return hook(lost)
-        asked = False
+        asked, prepared = False, threading.Event()
         number = signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT
-        timer = threading.Timer(0.05, os.kill, (process, number))
-        timer.daemon = True
-        timer.start()
+
+        def send() -> None:
+            prepared.wait()  # what is raised within this hook is lost as well
+            time.sleep(0.05)
+            os.kill(process, number)
+
+        threading.Thread(target=send, daemon=True).start()
+        prepared.set()
 
     # A command that was started with nohup or by a script in the background ignores Ctrl-C: it goes on doing so.
     taken = [
