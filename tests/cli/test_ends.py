@@ -141,8 +141,10 @@ def test_a_signal_while_the_interpreter_takes_its_modules_down_changes_nothing(n
 def test_a_signal_within_a_finalizer_is_not_lost(number: int) -> None:
     """Python drops what is raised there and prints a traceback."""
     code = (
-        "import os, time;"
+        "import os, threading, time;"
         "from promptccd.cli.ends import Terminated, ended_by_signals;"
+        "start = threading.Thread.start;"  # takes long on a busy machine
+        "threading.Thread.start = lambda thread: (start(thread), time.sleep(0.3));"
         f"end = lambda self: (os.kill(os.getpid(), {int(number)}), time.sleep(0.1));"
         "Last = type('Last', (), {'__del__': end});\n"
         "try:\n"

@@ -56,9 +56,12 @@ def test_it_tells_known_from_new_and_one_from_another_where_distances_of_feature
     assert not plain.strange.any()
 
 
-def test_images_farther_off_than_those_measured_do_not_all_go_to_the_widest_category() -> None:
-    """As fresh photographs are, once training has drawn its own together; in own spreads 63 % are named right."""
-    world = World(known=8, new=0, width=32, seed=3, apart=0.7)
+@pytest.mark.parametrize(("width", "apart"), [(32, 0.7), (384, 0.35), (768, 0.35)])
+def test_images_farther_off_than_those_measured_do_not_all_go_to_the_widest_category(
+    width: int, apart: float
+) -> None:
+    """As fresh photographs are, once training has drawn its own together; in own spreads 63, 25 and 21 % are right."""
+    world = World(known=8, new=0, width=width, seed=3, apart=apart)
     spreads = torch.linspace(0.5, 2, 8)
 
     def drawn(images: int, seed: int, farther: float) -> tuple[Tensor, Tensor]:
@@ -72,7 +75,7 @@ def test_images_farther_off_than_those_measured_do_not_all_go_to_the_widest_cate
         assign(fresh, world.prototypes, range(8), temperature=0.1, spread=each) for each in (None, spread)
     )
     right = [float((each.category_ids == truth).double().mean()) for each in (plain, measured)]
-    assert right[1] > 0.8 > right[0] + 0.15
+    assert right[1] > max(0.85, right[0] + 0.015)
 
 
 def test_confidences_mean_what_they_say_on_fresh_images() -> None:

@@ -10,6 +10,7 @@ from promptccd.clustering import GroupingConstraints
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.errors import DataError
+from promptccd.models.assignment import assign
 from tests.spread_world import World
 
 WORLD = World(known=8, new=4, width=32, seed=11)
@@ -163,6 +164,34 @@ def test_nor_is_a_known_category_cut_up_there(num_categories: int) -> None:
     found, estimate = group_images(features, keys_of(len(features)), HIDDEN, next_id=8)
     assert estimate.count == 8
     assert (found.category_ids == truth).double().mean() > 0.98
+
+
+def test_nor_is_a_known_category_of_several_kinds() -> None:
+    """Tight heaps within its reach, which silhouettes take for groups; the range still holds the truth."""
+    heaps = WORLD.prototypes[0] + 0.9 * (WORLD.draw([0], 6, seed=5)[0] - WORLD.prototypes[0])
+    noise = WORLD.draw([0], 180, seed=6)[0] - WORLD.prototypes[0]
+    features = heaps.repeat_interleave(30, 0) + 0.1 * noise
+    bare, _ = group_images(features, keys_of(180), replace(KNOWN, spread=None), next_id=8)
+    assert len(bare.category_ids.unique()) > 3
+    found, estimate = group_images(features, keys_of(180), HIDDEN, next_id=8)
+    assert found.category_ids.unique().tolist() == [0]
+    assert estimate.low <= estimate.count == 8 <= estimate.high
+
+
+@pytest.mark.parametrize("separation", [0.8, 0.95])
+def test_known_images_are_named_as_a_checkpoint_names_them(separation: float) -> None:
+    """Not by the spreads of their categories, of which one is the widest."""
+    spread = replace(
+        KNOWN.spread, spreads=KNOWN.spread.typical * torch.linspace(0.4, 2, 8), separation=separation
+    )
+    world = World(known=8, new=4, width=32, seed=11, apart=1.0)
+    features, _ = world.draw(range(8), 60, seed=12)
+    features = features + 0.5 * (features - world.prototypes.repeat_interleave(60, 0))
+    found, _ = group_images(features, keys_of(480), replace(KNOWN, spread=spread), next_id=8)
+    plain = assign(F.normalize(features, dim=1), KNOWN.prototypes, KNOWN.ids, temperature=1, spread=spread)
+    stays = found.category_ids < 8
+    assert stays.double().mean() > 0.5
+    assert torch.equal(found.category_ids[stays], plain.category_ids[stays])
 
 
 def test_pins_open_groups_there_too() -> None:
