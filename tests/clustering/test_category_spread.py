@@ -17,19 +17,14 @@ from promptccd.models.assignment import assign
 from tests.spread_world import World
 
 
-def in_own_spreads(spread: CategorySpread, features: Tensor, prototypes: Tensor) -> Tensor:
-    """Squared distances in spreads of each category."""
-    return spread.squared(features, prototypes) * spread.typical / spread.spreads
-
-
 def test_fresh_images_of_known_categories_lie_as_far_as_said() -> None:
     world = World(known=12, new=6, width=32, seed=1)
     features, rows = world.draw(range(12), 60)
     spread = measure_spread(features, rows, world.prototypes, seed=0)
     fresh, truth = world.draw(range(12), 400, seed=2)
-    distances = in_own_spreads(spread, fresh, world.prototypes)
+    distances = spread.squared(fresh, world.prototypes)
     own = distances.gather(1, truth[:, None])[:, 0]
-    assert (own <= spread.reach).double().mean() == pytest.approx(0.94, abs=0.025)
+    assert (own <= spread.reach).double().mean() == pytest.approx(0.95, abs=0.025)
     assert own.mean() == pytest.approx(1, abs=0.05)
     within, plain = (
         torch.linalg.eigvalsh(each.T @ each)
@@ -78,11 +73,24 @@ def test_images_farther_off_than_those_measured_do_not_all_go_to_the_widest_cate
     assert right[1] > max(0.85, right[0] + 0.015)
 
 
-def test_confidences_mean_what_they_say_on_fresh_images() -> None:
-    """Of categories that overlap: of those that are called right at 70 %, about 70 % are."""
+@pytest.mark.parametrize("tails", [None, 3])
+def test_confidences_mean_what_they_say_on_fresh_images(tails: int | None) -> None:
+    """Of categories that overlap: of those that are called right at 70 %, about 70 % are.
+
+    With heavy tails, as photographs have, a soft-max over squared distances would be off by 0.068 (this by 0.017).
+    """
     world = World(known=10, new=0, width=12, seed=5, apart=0.7)
-    spread = replace(measure_spread(*world.draw(range(10), 80), world.prototypes, seed=0), border=1e6)
-    fresh, truth = world.draw(range(10), 300, seed=6)
+
+    def drawn(images: int, seed: int) -> tuple[Tensor, Tensor]:
+        features, rows = world.draw(range(10), images, seed=seed)
+        if tails is None:
+            return features, rows
+        generator, means = torch.Generator().manual_seed(seed), world.prototypes[rows]
+        chi = torch.randn(len(rows), tails, generator=generator).square().mean(1, keepdim=True)
+        return means + 0.6 * (features - means) / chi.sqrt(), rows
+
+    spread = replace(measure_spread(*drawn(80, 1), world.prototypes, seed=0), border=1e6)
+    fresh, truth = drawn(300, 6)
     found = assign(fresh, world.prototypes, range(10), temperature=0.1, spread=spread)
     right, bins = found.category_ids == truth, (found.confidences * 10).long().clamp(max=9)
     assert 0.5 < right.double().mean() < 0.95
@@ -99,10 +107,10 @@ def test_where_it_is_as_likely_of_none_as_of_one() -> None:
     world = World(known=8, new=0, width=16, seed=9, apart=0.6)
     features, rows = world.draw(range(8), 400)
     spread = measure_spread(features, rows, world.prototypes, seed=0)
-    distances = in_own_spreads(spread, features, world.prototypes)
+    distances = spread.squared(features, world.prototypes)
     known = distances.amin(1)
     others = 1 + 0.5 * (distances.scatter(1, rows[:, None], torch.inf).amin(1) - 1).clamp(min=0)
-    near = [(each - spread.border).abs() < 0.1 for each in (known, others)]
+    near = [(each.sqrt() - spread.border).abs() < 0.05 for each in (known, others)]
     odds = near[0].sum() / (0.25 * near[1].sum())
     assert near[0].sum() > 10
     assert 0.6 < odds < 1.7
@@ -159,39 +167,26 @@ def test_everything_measured_is_as_plain_sums_over_images_left_out_say() -> None
             distances[image, category] = away @ np.linalg.inv(covariance) @ away / 6
     own = distances[np.arange(123), of]
     assert spread.typical == pytest.approx(own.mean())
-    spreads = [(own[of == each].sum() + 10 * own.mean()) / ((of == each).sum() + 10) for each in range(4)]
-    np.testing.assert_allclose(spread.spreads.numpy(), spreads, rtol=1e-5)
-    relative = distances / spreads
+    np.testing.assert_allclose(spread.spreads.numpy(), own.mean(), rtol=1e-6)
+    relative = distances / own.mean()
     own = relative[np.arange(123), of]
-    assert spread.reach == pytest.approx(np.quantile(own, 0.94))
+    assert spread.reach == pytest.approx(np.quantile(own, 0.95))
     without = np.where(np.arange(4) == of[:, None], np.inf, relative).min(1)
     nearest = relative.min(1)
     pairs = [(0.5 * (far == near) + (far > near)) for far in without for near in nearest]
     assert spread.separation == pytest.approx(np.mean(pairs))
-    costs = relative * spreads / spread.typical
     losses = {}
     for temperature in 10 ** np.linspace(-3, 1, 41):
-        logits = -costs / temperature
+        logits = -np.sqrt(relative) / temperature
         losses[temperature] = np.mean(np.logaddexp.reduce(logits, axis=1) - logits[np.arange(123), of])
     assert spread.temperature == pytest.approx(min(losses, key=losses.get))
     assert 0.01 < spread.temperature < 5
     # A logistic regression is the likeliest where what it says of either kind adds up to what there is of it.
-    others = 1 + 0.5 * np.maximum(without - 1, 0)
+    nearest, others = np.sqrt(nearest), np.sqrt(1 + 0.5 * np.maximum(without - 1, 0))
     missed = 1 / (1 + np.exp(spread.slope * (spread.border - nearest)))
     taken = 1 / (1 + np.exp(spread.slope * (others - spread.border)))
     assert missed.sum() == pytest.approx(0.25 * taken.sum(), abs=0.1)
     assert (nearest * missed).sum() == pytest.approx(0.25 * (others * taken).sum(), abs=0.1)
-
-
-def test_small_categories_borrow_their_spread() -> None:
-    world = World(known=8, new=0, width=16, seed=8)
-    features, rows = world.draw(range(8), 50)
-    wide = rows == 0
-    features[wide] = world.prototypes[0] + 2 * (features[wide] - world.prototypes[0])
-    few = torch.cat([(rows != 1).nonzero()[:, 0], (rows == 1).nonzero()[:2, 0]])
-    spread = measure_spread(features[few], rows[few], world.prototypes, seed=0)
-    assert spread.spreads[0] > 2 * spread.spreads[2:].mean()
-    assert spread.spreads[1] == pytest.approx(spread.typical, rel=0.25)
 
 
 def test_of_too_few_images_nothing_is_said() -> None:
@@ -208,10 +203,7 @@ def test_of_too_few_images_nothing_is_said() -> None:
 def test_what_nobody_measured_spreads_wider_than_what_was_trained() -> None:
     spread = CategorySpread(torch.eye(2), torch.tensor([0.5, 2.0]), 1.0, 1.5, 2.0, 4.0, 0.1, 1.0)
     assert spread.of([1, None, 0]).spreads.tolist() == pytest.approx([2.0, 1.4, 0.5])
-    features = torch.tensor([[1.0, 0], [0, 1]])
-    distances = in_own_spreads(spread, features, torch.tensor([[0.0, 0], [0, 0]]))
-    assert distances.tolist() == [[2.0, 0.5], [2.0, 0.5]]
-    chances = spread.known_probability(torch.tensor([[1.0, 9.0], [0.5, 8.0], [9.0, 6.0]]))
+    chances = spread.known_probability(torch.tensor([[2.0, 9.0], [0.5, 8.0], [9.0, 18.0]]))
     assert chances.tolist() == pytest.approx([0.5, 1 / (1 + np.exp(-4)), 1 / (1 + np.exp(4))])
 
 
@@ -221,7 +213,7 @@ def test_features_in_which_new_categories_do_not_stand_out_say_so() -> None:
         world = World(known=10, new=10, width=32, seed=13, apart=apart)
         spread = measure_spread(*world.draw(range(10), 60), world.prototypes, seed=0)
         fresh, truth = world.draw(range(20), 100, seed=14)
-        distances = in_own_spreads(spread, fresh, world.prototypes).amin(1)
+        distances = spread.squared(fresh, world.prototypes).amin(1)
         separations.append(spread.separation)
         assert spread.separation == pytest.approx(roc_auc_score(truth >= 10, distances), abs=0.05)
         assert spread.tells_new == (apart == 1.0)

@@ -47,7 +47,8 @@ def test_categories_that_are_given_are_kept_and_a_person_is_sure() -> None:
 def test_a_known_spread_by_hand() -> None:
     """Squared distances in a metric twice as fine across as up, over the typical spread of 0.8.
 
-    Named is by these; how likely an image is of any category at all is read in spreads of their own, 0.5 and 2.
+    Named is by these; how likely an image is of any category at all is read in spreads of their own, 0.5 and 2. Both
+    chances are read from distances, not from their squares.
     """
     spread = CategorySpread(
         torch.diag(torch.tensor([2.0, 1.0])), torch.tensor([0.5, 2.0]), 0.8, 1.5, border=1.0, slope=4.0,
@@ -58,8 +59,9 @@ def test_a_known_spread_by_hand() -> None:
     found = assign(features, prototypes, [7, 3], temperature=9.0, spread=spread)
     squared = [[0, 4], [5, 1], [1, 1], [4 * 0.16 + 0.64, 4 * 0.36 + 0.64], [4 * 0.16 + 0.04, 4 * 0.36 + 0.04]]
     own = [0, 1, 0, 0, 0]  # the last two are nearer to the wide category in its own spreads
-    explained = [1 / (1 + math.exp(4 * (min(one / 0.5, other / 2) - 1))) for one, other in squared]
-    shares = [1 / (1 + math.exp(-abs(one - other) / 0.8 / 0.5)) for one, other in squared]
+    explained = [1 / (1 + math.exp(4 * (min(one / 0.5, other / 2) ** 0.5 - 1))) for one, other in squared]
+    roots = [[(each / 0.8) ** 0.5 for each in row] for row in squared]
+    shares = [1 / (1 + math.exp(-abs(one - other) / 0.5)) for one, other in roots]
     assert found.category_ids.tolist() == [(7, 3)[each] for each in own]
     assert found.second_ids.tolist() == [(3, 7)[each] for each in own]
     distances = [[each / 0.8 for each in row] for row in squared]
@@ -87,7 +89,7 @@ def test_as_likely_of_none_as_of_one_is_not_strange() -> None:
     spread = CategorySpread(
         torch.eye(2), torch.ones(1), 1.0, 1.5, border=2.0, slope=4.0, temperature=1.0, separation=1.0
     )
-    features = torch.tensor([[0.0, 1.0], [0.0, 1.0001]])
+    features = torch.tensor([[3.0, 0.0], [3.001, 0.0]])
     found = assign(features, torch.tensor([[1.0, 0.0]]), [0], temperature=1.0, spread=spread)
     assert found.strange.tolist() == [False, True]
 

