@@ -176,6 +176,7 @@ def test_nor_is_a_known_category_of_several_kinds() -> None:
     found, estimate = group_images(features, keys_of(180), HIDDEN, next_id=8)
     assert found.category_ids.unique().tolist() == [0]
     assert estimate.low <= estimate.count == 8 <= estimate.high
+    assert estimate.margin.endswith("unreliable")
 
 
 @pytest.mark.parametrize("separation", [0.8, 0.95])

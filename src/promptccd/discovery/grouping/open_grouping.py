@@ -445,7 +445,9 @@ def _beside_known(
     if not spread.tells_new:
         estimate, tree = _estimate(problem, seed)
         found = images.grouped(proposed=problem.grouped(tree, estimate.count).centres[problem.fewest :])
-        return problem.assignment(found), _including(estimate, len(found.centres))
+        # Of 20 categories of photographs, 14 of them known, 15 or 16 were found, and silhouettes saw no more than 16.
+        unsure = replace(estimate, margin=f"{estimate.margin}; new ones hardly stand out here: unreliable")
+        return problem.assignment(found), _including(unsure, len(found.centres))
     found = images.grouped()
     count = len(found.centres)
     ends = [count, *(len(images.grouped(closer).centres) for closer in (WIDER, TIGHTER))]
