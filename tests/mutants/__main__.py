@@ -9,14 +9,14 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from tests.mutants.mutations import Mutant, mutants_of
-from tests.mutants.running import Lines, Project, Worker, run_mutant
+from tests.mutants.running import Lines, Project, try_mutant
 
 ROOT = Path(__file__).parents[2]
 # What runs its commands in other processes, which know of no mutant, is left out.
@@ -80,23 +80,21 @@ def judged(
 ) -> Iterator[tuple[Mutant, str]]:
     """What became of each mutant, as it is known; those for which there is no time are left out."""
     due, waiting = time.monotonic() + 60 * minutes, list(reversed(mutants))
-    running: dict[Mutant, Worker] = {}
+    running: dict[Mutant, Generator[None, None, str]] = {}
     listed = equivalents()
     while running or (waiting and time.monotonic() < due):
         while waiting and len(running) < workers and time.monotonic() < due:
             mutant = waiting.pop()
             if mutant.key in listed:  # what nothing can tell takes the longest
                 yield mutant, "equal"
-                continue
-            worker = run_mutant(project, mutant, lines)
-            if worker is None:
-                yield mutant, "unseen"
             else:
-                running[mutant] = worker
-        for mutant, worker in list(running.items()):
-            if (code := worker.ended()) is not None:
+                running[mutant] = try_mutant(project, mutant, lines)
+        for mutant, trial in list(running.items()):
+            try:
+                next(trial)
+            except StopIteration as ended:
                 del running[mutant]
-                yield mutant, {0: "survived", 5: "unseen", -9: "timeout"}.get(code, "killed")
+                yield mutant, ended.value
         time.sleep(0.01)
 
 
@@ -112,12 +110,14 @@ def report(project: Project, verdicts: Iterable[tuple[Mutant, str]], num_drawn: 
             )
         if verdict in ("survived", "unseen"):
             print(mutant.diff((project.root / mutant.file).read_text(encoding="utf-8")), flush=True)
+    lived = counts["survived"] + counts["unseen"]
     print(
         f"{counts.total()} mutants in {time.monotonic() - started:.0f} s: {counts['killed']} killed, "
-        f"{counts['timeout']} never ended, {counts['survived']} survived, {counts['unseen']} no test runs, "
-        f"{counts['equal']} are listed as equivalent; no time was left for {num_drawn - counts.total()}."
+        f"{counts['survived']} survived, {counts['unseen']} no test runs: "
+        f"{counts['killed'] / max(1, counts['killed'] + lived):.1%} killed. Apart from these, {counts['late']} were "
+        f"late twice and {counts['equal']} are listed as equivalent; no time was left for {num_drawn - counts.total()}."
     )
-    return 1 if counts["survived"] or counts["unseen"] else 0
+    return 1 if lived else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

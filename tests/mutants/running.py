@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,8 +25,9 @@ from tests.mutants.mutations import Mutant
 from tests.mutants.recording import Recorder
 
 LONGEST_RUN_S = 90.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
-LONGEST_TEST_S = 10.0  # longer ones are left out; with a mutant a test may take as much and a half more
+LONGEST_TEST_S = 10.0  # longer ones are left out
 LONGEST_FIXTURES_S = 30.0  # of a test; those of several tests are made once
+LATE = -signal.SIGKILL
 FLAGS = (
     "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "-o", "addopts=",
     "-o", "timeout_func_only=true",
@@ -41,11 +42,13 @@ class Project:
         root: folder that the other paths start from; it and ``root/src`` are where modules are found.
         package: folder of the package.
         areas: tests by the part of the package, a folder or a file below `package`, that they are for.
+        patience_s: how long a test may take with a mutant before it is asked how long it takes without.
     """
 
     root: Path
     package: str
     areas: Mapping[str, Sequence[str]]
+    patience_s: float = 1.5 * LONGEST_TEST_S
 
     def area_of(self, file: str) -> str | None:
         """The area that a source file is in."""
@@ -147,7 +150,7 @@ class Worker:
             _work(work, self.folder)
 
     def ended(self) -> int | None:
-        """The exit code, `None` while it runs; -9 where it, or a test, took too long."""
+        """The exit code, `None` while it runs; `LATE` where it, or a test, took too long."""
         if self.code is not None:
             return self.code
         done, status = os.waitpid(self.process, os.WNOHANG)
@@ -161,7 +164,7 @@ class Worker:
             with contextlib.suppress(FileNotFoundError):
                 self.said = (self.folder / "said").read_text(errors="replace")[-3000:]
             if "Failed: Timeout" in self.said:
-                self.code = -signal.SIGKILL
+                self.code = LATE
             shutil.rmtree(self.folder, ignore_errors=True)
         return self.code
 
@@ -186,24 +189,48 @@ def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object
 
 def _record(project: Project, tests: Sequence[str], place: Path, folder: Path) -> int:
     recorder = Recorder(project.root / project.package)
-    code = _pytest(project, ["--maxfail=1000", f"--timeout={2 * LONGEST_TEST_S}", *tests], folder, recorder)
+    code = _pytest(project, ["--maxfail=1000", f"--timeout={3 * LONGEST_TEST_S}", *tests], folder, recorder)
     (folder / "recorded").write_text(json.dumps(recorder.to_dict(project.root)))
     shutil.move(folder / "recorded", place)
     return code
 
 
-def run_mutant(project: Project, mutant: Mutant, lines: Lines) -> Worker | None:
-    """Start the tests that a mutant concerns; `None` if there are none. Exit code 0: it survives."""
+def try_mutant(project: Project, mutant: Mutant, lines: Lines) -> Generator[None, None, str]:
+    """Run the tests that a mutant concerns, without waiting for them; what becomes of it.
+
+    A machine may be busier than when the tests were recorded. Where they are late they run without the mutant, and
+    then with it for three times as long as that took: `"late"` is what is late again.
+    """
     names = lines.concerned(mutant)
     fitting = bisect(range(1, len(names) + 1), LONGEST_RUN_S, key=lambda count: lines.seconds(names[:count]))
     chosen = names[: max(1, fitting)]
+    if not chosen:
+        return "unseen"
+    longest_s = 30 + 3 * min(lines.seconds(chosen), LONGEST_RUN_S)
+    code = yield from _run(project, chosen, mutant, project.patience_s, longest_s)
+    if code == LATE:
+        started = time.monotonic()
+        yield from _run(project, chosen, None, 10 * longest_s, 10 * longest_s)
+        now_s = time.monotonic() - started
+        code = yield from _run(project, chosen, mutant, project.patience_s + now_s, 30 + 3 * now_s)
+    return {0: "survived", 5: "unseen", LATE: "late"}.get(code, "killed")
+
+
+def _run(
+    project: Project, names: Sequence[str], mutant: Mutant | None, test_s: float, longest_s: float
+) -> Generator[None, None, int]:
+    """The exit code of tests, one of which may take `test_s` and all of them `longest_s`."""
 
     def work(folder: Path) -> int:
-        sys.meta_path.insert(0, _Finder(project, mutant))
-        files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
-        return _pytest(project, [f"--timeout={1.5 * LONGEST_TEST_S}", *files], folder, _Chosen(chosen))
+        if mutant is not None:
+            sys.meta_path.insert(0, _Finder(project, mutant))
+        files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+        return _pytest(project, [f"--timeout={test_s}", *files], folder, _Chosen(names))
 
-    return Worker(work, 30 + 3 * min(lines.seconds(chosen), LONGEST_RUN_S)) if chosen else None
+    worker = Worker(work, longest_s)
+    while (code := worker.ended()) is None:
+        yield
+    return code
 
 
 class _Chosen:

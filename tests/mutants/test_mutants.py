@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import PROJECT, changed_lines, equivalents
+from tests.mutants.__main__ import PROJECT, changed_lines, equivalents, report
 from tests.mutants.mutations import mutants_of
+from tests.mutants.running import Project
 
 TOY = '''"""Sums."""
 
@@ -32,10 +33,21 @@ def total(values: list[int] = [0]) -> int:
     return result
 '''
 LIMITS = "MOST = 3\nLEAST = 1\n"
+HALVES = """
+def halvings(value):
+    count = 0
+    while value > 1:
+        count += 1
+        value //= 2
+    return count
+"""
 MAKER = "from toy.sums import larger\n"
 TESTS = """
+import time
+from pathlib import Path
 import pytest
 from maker import larger
+from toy.halves import halvings
 from toy.limits import MOST
 from toy.sums import total
 
@@ -54,6 +66,11 @@ def test_larger():
 
 def test_total():
     assert total([1, 2, 4, 8, 16]) == 15
+
+def test_halvings():
+    busy = Path(__file__).with_name("busy")
+    time.sleep(float(busy.read_text()) if busy.exists() else 0)
+    assert halvings(3) == 1
 """
 RUN = """
 import json, sys
@@ -62,9 +79,12 @@ from tests.mutants.__main__ import judged
 from tests.mutants.mutations import mutants_of
 from tests.mutants.running import Lines, Project
 
-project = Project(Path(sys.argv[1]), "src/toy", dict.fromkeys(["sums.py", "limits.py"], ["tests/test_sums.py"]))
+areas = dict.fromkeys(["sums.py", "limits.py", "halves.py"], ["tests/test_sums.py"])
+project = Project(Path(sys.argv[1]), "src/toy", areas, patience_s=0.3)
 mutants = [mutant for file in project.files() for mutant in mutants_of(project.root, file)]
-verdicts = dict(judged(project, mutants, Lines(project, list(project.areas)), 2, 5.0))
+lines = Lines(project, list(project.areas))
+(project.root / "tests/busy").write_text("0.5")
+verdicts = dict(judged(project, mutants, lines, 2, 5.0))
 print(json.dumps([[Path(each.file).stem, each.line, each.operator, verdicts[each]] for each in mutants]))
 """
 
@@ -75,6 +95,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in {
         "src/toy/sums.py": TOY,
         "src/toy/limits.py": LIMITS,
+        "src/toy/halves.py": HALVES,
         "src/toy/__init__.py": "",
         "maker.py": MAKER,
         "tests/test_sums.py": TESTS,
@@ -118,6 +139,24 @@ def test_mistakes_that_no_test_sees_survive(verdicts: dict[tuple[str, int, str],
     assert verdicts["sums", 17, "1000 to 1001"] == "survived"  # a sum below the limit is never tried
     assert verdicts["limits", 2, "1 to 2"] == "survived"
     assert verdicts["sums", 18, "dropped"] == "unseen"
+
+
+def test_a_busy_machine_changes_no_verdict_and_what_never_ends_is_late(
+    verdicts: dict[tuple[str, int, str], str],
+) -> None:
+    """The test of that module takes longer than a test may at first, with a mutant and without."""
+    assert verdicts["halves", 4, "> to <="] == "killed"
+    assert verdicts["halves", 4, "1 to 2"] == "survived"
+    assert verdicts["halves", 6, "dropped"] == "late"
+
+
+def test_late_mutants_are_in_no_score(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mutants = mutants_of(toy, "src/toy/sums.py")
+    said = ["killed", "killed", "killed", "survived", "late", "equal"]
+    assert report(Project(toy, "src/toy", {}), zip(mutants, said, strict=False), 7) == 1
+    end = capsys.readouterr().out.splitlines()[-1]
+    assert "3 killed, 1 survived, 0 no test runs: 75.0% killed" in end
+    assert "1 were late twice and 1 are listed as equivalent; no time was left for 1" in end
 
 
 def test_nothing_is_changed_in_texts_and_annotations(toy: Path) -> None:
