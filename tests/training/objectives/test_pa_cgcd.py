@@ -1,12 +1,14 @@
 """PA-CGCD: its loss against written-out loops, its split and its pseudo-labels on features made for them."""
 
 import copy
+import itertools
 import math
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -147,6 +149,53 @@ def test_the_chance_of_the_lower_gaussian() -> None:
     chance = chance_of_low(torch.cat([torch.linspace(2.0, 2.2, 30), torch.linspace(7.0, 7.3, 20)]))
     assert (chance[:30] > 0.99).all() and (chance[30:] < 0.01).all()
     assert chance_of_low(torch.full((5,), 0.3)).isfinite().all()
+
+
+def em_by_hand(
+    points: np.ndarray, most: int, rest: float, floor: float
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Chances ``(N, 2)`` and means ``(2, D)`` of two Gaussians, and after how many steps, `most` or what it rested at.
+
+    It starts at two means, and rests where the mean log-likelihood changes by less than `rest`.
+    """
+    centres = points[[0, -1]]
+    for _ in range(100):
+        own = ((points[:, None] - centres) ** 2).sum(2).argmin(1)
+        centres = np.stack([points[own == each].mean(0) for each in (0, 1)])
+    chances, before, rests = np.eye(2)[own], -math.inf, False
+    for step in itertools.count():
+        joint, means = np.empty_like(chances), (chances.T @ points) / chances.sum(0)[:, None]
+        for each, (mass, mean) in enumerate(zip(chances.sum(0), means, strict=True)):
+            apart = points - mean
+            covariance = (chances[:, each, None] * apart).T @ apart / mass + floor * np.eye(points.shape[1])
+            exponents = -(apart @ np.linalg.inv(covariance) * apart).sum(1) / 2
+            volume = math.sqrt(np.linalg.det(2 * math.pi * covariance))
+            joint[:, each] = mass / len(points) * np.exp(exponents) / volume
+        chances, likelihood = joint / joint.sum(1, keepdims=True), np.log(joint.sum(1)).mean()
+        if step == most or rests:
+            break
+        rests, before = abs(likelihood - before) < rest, likelihood
+    return chances, means, step
+
+
+@pytest.mark.parametrize(("power", "steps"), [(2.5, 2), (4.0, 10)])
+def test_the_chance_of_the_lower_gaussian_is_that_of_em_by_hand(power: float, steps: int) -> None:
+    values = np.linspace(0, 1, 50) ** power  # no humps: each step changes the answer
+    chances, _, taken = em_by_hand(values[:, None], most=10, rest=1e-2, floor=5e-4)
+    assert taken == steps
+    np.testing.assert_allclose(chance_of_low(torch.from_numpy(values)), chances[:, 0], atol=1e-9)
+
+
+def test_new_proxies_are_means_of_em_by_hand_that_came_to_rest() -> None:
+    noise = np.random.default_rng(0).standard_normal(60)
+    points = np.stack([np.linspace(0, 1, 60) ** 3, noise / 2], axis=1)  # a cloud that is hard to cut in two
+    chances, means, taken = em_by_hand(points, most=1000, rest=1e-4, floor=1e-6)
+    assert taken > 100
+    own, proxies = cluster(torch.from_numpy(points), 2)
+    expected = means / np.linalg.norm(means, axis=1, keepdims=True)
+    order = np.argsort(-expected @ proxies.numpy().T, axis=1)[:, 0]
+    np.testing.assert_allclose(proxies[order], expected, atol=1e-3)  # it may start a point from there
+    np.testing.assert_array_equal(own, order[chances.argmax(1)])
 
 
 def test_a_covariance_is_full_where_every_class_has_images_enough(monkeypatch: pytest.MonkeyPatch) -> None:
