@@ -26,7 +26,7 @@ from promptccd.evaluation import (
     published_rows,
 )
 from promptccd.evaluation.audit import DECLARED_SPLITS, _cut
-from promptccd.evaluation.published import published_results
+from promptccd.evaluation.published import SHARED_COUNTS, published_results
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
 EVERYTHING = published_rows(protocol=None, backbone=None, setting=None)
@@ -383,3 +383,20 @@ def test_command_names_what_the_paper_has(capsys: pytest.CaptureFixture) -> None
     )
     assert main(["audit", "--benchmark", "aircraft", "--protocol", "metagcd"]) == 2
     assert "prints no row of benchmark aircraft, protocol metagcd" in capsys.readouterr().err
+
+
+def test_the_counts_that_rows_share_are_those_printed() -> None:
+    printed = """
+        unknown_c_gpc cifar100 85 100 115
+        unknown_c_gpc imagenet100 83 98 113
+        unknown_c_gpc tinyimagenet 155 170 185
+        unknown_c_gpc cub 161 180 198
+        unknown_c_kmeans cifar100 84 84 84
+        unknown_c_kmeans imagenet100 90 90 91
+        unknown_c_kmeans tinyimagenet 169 169 172
+        unknown_c_kmeans cub 166 192 220
+    """
+    ours = [
+        (table, name, *map(str, row)) for table, rows in SHARED_COUNTS.items() for name, row in rows.items()
+    ]
+    assert ours == [tuple(line.split()) for line in printed.split("\n")[1:-1]]

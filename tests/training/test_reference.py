@@ -28,7 +28,8 @@ from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import initial_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.train_run import stage_stream
-from promptccd.training.history import HISTORY
+from promptccd.training.history import HISTORY, read_history
+from promptccd.training.methods import LOSSES, method_named
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import TINY_HEAD
@@ -347,6 +348,8 @@ def test_parameters_equal_those_of_the_reference(
     recipe = recipe_of(method, folder, tmp_path / "run")
     train_run(train_from(start_of(recipe), recipe))
     assert_equal_to(references(method), tmp_path / "run")
+    shown = {name for epoch in read_history(tmp_path / "run") for name in epoch.losses}
+    assert shown <= {**LOSSES, **method_named(recipe.model.variant).losses}.keys()  # titles of their curves
 
 
 @pytest.mark.slow

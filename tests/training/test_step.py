@@ -147,6 +147,13 @@ CASES = [
 ]
 
 
+def test_methods_that_go_without_a_classifier_wait_for_no_count() -> None:
+    """Theirs is estimated once a stage is trained, on its features; the others' before, on the stage before."""
+    waiting = {name for name, each in BY_NAME.items() if each.objective.needs_count}
+    assert not waiting & {"promptccd-gcd", "promptccd", "promptccd-b", "promptccd-pp", "metagcd"}
+    assert waiting >= {"simgcd", "happy", "grow-merge", "pa-cgcd", "orca", "rankstats", "frost"}
+
+
 @pytest.mark.parametrize(("method", "labelled", "prompted"), CASES)
 def test_the_loss_and_its_gradient_are_those_of_the_formulas(
     method: str, labelled: bool, prompted: bool

@@ -11,5 +11,6 @@ METHOD = Method(
     title="PromptCCD-B",
     summary="prompted from a fixed pool that is learnt",
     parts={"pool": "prompt pool"},
+    losses={"cos": "distance of queries to chosen keys"},
     published={"l2p": "promptccd-b-l2p", "dualprompt": "promptccd-b-dp"},
 )

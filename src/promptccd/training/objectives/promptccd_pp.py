@@ -11,4 +11,10 @@ METHOD = Method(
     title="PromptCCD++",
     summary="prompted patch by patch, from a pool for every object part",
     parts={"pools": "part pools", "router": "part router"},
+    losses={
+        "cos": "distance of patches to chosen keys",
+        "route": "cross-entropy of part labels",
+        "distill": "distance to the teacher's embeddings",
+        "anchor": "divergence from the teacher's shares of parts",
+    },
 )
