@@ -25,7 +25,7 @@ from promptccd.evaluation import (
     published,
     published_rows,
 )
-from promptccd.evaluation.audit import DECLARED_SPLITS, _cut
+from promptccd.evaluation.audit import DECLARED_SPLITS, AuditedRow, _cut, mark_of
 from promptccd.evaluation.published import SHARED_COUNTS, published_results
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
@@ -400,3 +400,39 @@ def test_the_counts_that_rows_share_are_those_printed() -> None:
         (table, name, *map(str, row)) for table, rows in SHARED_COUNTS.items() for name, row in rows.items()
     ]
     assert ours == [tuple(line.split()) for line in printed.split("\n")[1:-1]]
+
+
+@pytest.mark.parametrize(
+    ("told", "mark"),
+    [
+        ("rrr", ""),
+        ("rur", "?"),
+        ("uui", "!"),
+        ("uir", "!"),
+        ("uii", "i"),
+        ("iii", "i"),
+        ("rir", "?"),
+        ("rii", "i"),
+    ],
+)
+def test_a_row_is_of_the_inductive_split_where_more_than_half_of_its_wrong_stages_are(
+    told: str, mark: str
+) -> None:
+    """Stages of the right split, of the inductive one, or of no split that is known."""
+    figures: dict[int | None, AuditedRow] = {}
+    for stage, (kind, right, unseen) in enumerate(
+        zip(
+            told,
+            DECLARED_SPLITS["transductive", "tinyimagenet"],
+            DECLARED_SPLITS["inductive", "tinyimagenet"],
+            strict=True,
+        ),
+        start=1,
+    ):
+        share = {"r": right.share, "i": unseen.share, "u": 0.7}[kind]
+        row = PublishedRow(
+            "tinyimagenet", "happy", "transductive_cacc", "dino", "", stage,
+            round(90 * share + 50 * (1 - share), 2), 90.0, 50.0, "main",
+        )  # fmt: skip
+        figures[stage] = AuditedRow(row, audit_row(row, right.share))
+    assert mark_of(figures) == mark

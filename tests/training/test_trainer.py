@@ -135,8 +135,9 @@ def test_after_training_in_bfloat16_a_model_computes_in_float32_again(
 
 
 def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_were_left(
-    model: PromptCCDModel, stages: StageStream
+    model: PromptCCDModel, stages: StageStream, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, progress.__name__)
     losses: list[float] = []
     ends: list[int] = []
 
@@ -164,6 +165,8 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     assert [each.learning_rate for each in records] == pytest.approx(rates)
     for record, own in zip(records, np.split(np.array(losses), [n, 2 * n, 3 * n - 3]), strict=True):
         assert record.losses == pytest.approx({"loss": own.mean(), "info_nce": own.mean()}, rel=1e-5)
+    told = [", ".join(line.split(", ")[:2]) for line in caplog.messages if "epoch 2/2" in line]
+    assert told == [f"stage 1: epoch 2/2, loss {records[1].losses['loss']:.3f}"] * 2
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
     trainer.train(states[-1])  # its epochs are over
     assert ends == [2 * n, 4 * n - 3, 4 * n - 3]
