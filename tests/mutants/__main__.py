@@ -24,7 +24,8 @@ MODELS = sorted(
     each for each in ROOT.glob("tests/models/test_*.py") if each.stem != "test_hostile_checkpoints"
 )
 AREAS = {
-    "models": [each.relative_to(ROOT).as_posix() for each in MODELS],
+    # What models of one method do by themselves is tested beside its objective.
+    "models": [*(each.relative_to(ROOT).as_posix() for each in MODELS), "tests/training/objectives"],
     "training": [
         "tests/training",
         "tests/runs/test_devices.py",
