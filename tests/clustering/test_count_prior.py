@@ -102,6 +102,27 @@ def test_of_scales_that_find_all_again_the_nearest_to_one_is_taken() -> None:
     assert set(asked) == {1.0, 0.7}
 
 
+def test_a_scale_is_left_as_soon_as_it_cannot_be_the_best() -> None:
+    """A count at the size of CUB takes seconds; the best of all counts and what it is said to be are the same."""
+    labels = torch.arange(6).repeat_interleave(8)
+    scales, features = PRIORS["calibrated"].scales, torch.randn(48, 4)
+    off = {scale: np.random.default_rng(row).integers(0, 9, 6) for row, scale in enumerate(scales)}
+    off[2.5] = np.array([99, 0, 0, 0, 0, 0])  # worse than others from the first trial on
+    off[0.3] = np.array([0, 0, 0, 0, 0, 1])  # and the best, known by its last
+    asked = []
+
+    def found(trial, scale: float) -> int:
+        asked.append(scale)
+        return trial.known + trial.held_out + int(off[scale][asked.count(scale) - 1])
+
+    taught = calibrate(features, labels, 0, found)
+    errors = {scale: np.log((6 + off[scale]) / 6).mean() for scale in scales}
+    assert taught.scale == min(errors, key=lambda scale: errors[scale]) == 0.3
+    assert taught.error == pytest.approx(errors[0.3])
+    assert [rate > 1 for rate in taught.rates] == [False] * 5 + [True]
+    assert (asked.count(1.0), asked.count(0.3), asked.count(2.5)) == (6, 6, 1)
+
+
 def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
     sizes = [4, 9, 60, 3, 12, 7, 30, 2, 1, 20]
     labels = torch.arange(10).repeat_interleave(torch.tensor(sizes)) * 3  # with gaps

@@ -180,6 +180,11 @@ def test_an_effect_is_held_against_the_precision_in_use() -> None:
         assert len(Instruments(prompt_effect=effect).warnings(precision)) == said
 
 
+@pytest.mark.parametrize(("sharing", "said"), [(2 / 140, 0), (7 / 140, 0), (8 / 140, 1)])
+def test_a_few_alike_of_many_categories_are_no_reason_for_another_run(sharing: float, said: int) -> None:
+    assert len(Instruments(categories_sharing=sharing).warnings("no")) == said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("reach", "said"), [(0.02, True), (1.0, False)])
 def test_prompts_that_do_nothing_are_said_in_log_manifest_and_card(

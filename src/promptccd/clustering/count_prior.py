@@ -239,24 +239,29 @@ def calibrate(
 
     best: CountCalibration | None = None
     for scale in sorted(PRIORS[prior].scales, key=lambda each: abs(math.log(each))):
-        tried = _calibration(held_out, scale, count or by_split_merge)
-        if best is None or tried.error < best.error:
-            best = tried
+        best = _better(best, held_out, scale, count or by_split_merge)
         if best.error == 0:
             break
     assert best is not None
     return best
 
 
-def _calibration(
-    held_out: Sequence[Trial], scale: float, count: Callable[[Trial, float], int]
+def _better(
+    best: CountCalibration | None,
+    held_out: Sequence[Trial],
+    scale: float,
+    count: Callable[[Trial, float], int],
 ) -> CountCalibration:
-    found = [count(trial, scale) for trial in held_out]
-    pairs = list(zip(found, held_out, strict=True))
-    error = sum(abs(math.log(each / (trial.known + trial.held_out))) for each, trial in pairs) / len(pairs)
-    return CountCalibration(
-        scale, tuple((each - trial.known) / trial.held_out for each, trial in pairs), error
-    )
+    """What a scale shows, or the best so far as soon as the scale cannot be better: most are far off from the first."""
+    off: list[float] = []
+    rates: list[float] = []
+    for trial in held_out:
+        found = count(trial, scale)
+        off.append(abs(math.log(found / (trial.known + trial.held_out))))
+        if best is not None and sum(off) / len(held_out) >= best.error:
+            return best
+        rates.append((found - trial.known) / trial.held_out)
+    return CountCalibration(scale, tuple(rates), sum(off) / len(held_out))
 
 
 def trials(features: Tensor, labels: Tensor, seed: int) -> list[Trial]:

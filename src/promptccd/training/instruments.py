@@ -20,6 +20,7 @@ from promptccd.training.devices import in_smaller_batches
 MOST_IMAGES = 512
 REPLAYED = 20  # features drawn of every component
 SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts of a tenth of it changed no table
+MOST_SHARING = 0.05  # of the known categories: of 140, two that are alike need no new run
 
 
 def _measured(title: str) -> Any:
@@ -66,11 +67,11 @@ class Instruments:
                 f"prompts move [CLS] by {self.prompt_effect:.1e} (1 - cosine), below {least:.0e}: this is the method "
                 "without prompts. Raise model.prompt_reach or training.prompt_learning_rate, in a new --output_dir."
             )
-        if self.categories_sharing:
+        if (self.categories_sharing or 0) > MOST_SHARING:
             found.append(
                 f"{self.categories_sharing:.0%} of the known categories share a mixture component with another one: "
-                "replay will mix them up. Raise training.replay_samples, or training.mixture_floor, in a new "
-                "--output_dir."
+                "replay will mix them up. Raise training.mixture_floor, or lower training.discovery_learning_rate, by "
+                "which features leave their replay behind, in a new --output_dir."
             )
         if self.parts_used is not None and self.parts_used < 1:
             found.append(
