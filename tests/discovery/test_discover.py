@@ -319,12 +319,6 @@ def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypa
     assert bool(re.search(said, caplog.text)) == many
 
 
-def test_times_are_said_as_people_say_them():
-    assert [discover_module._time(each) for each in (3.4, 119, 600, 7199, 9000)] == [
-        "3 s", "119 s", "10 min", "120 min", "2.5 h",
-    ]  # fmt: skip
-
-
 def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, albums, tmp_path, capsys):
     out = tmp_path / "out"
 

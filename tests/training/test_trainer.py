@@ -50,6 +50,29 @@ def test_off_a_terminal_the_last_epoch_is_always_said(
     assert [record.getMessage()[: len(lines[0])] for record in caplog.records] == lines
 
 
+def test_times_are_said_as_people_say_them() -> None:
+    said = [progress.readable_time(each) for each in (3.4, 119, 600, 7199, 9000, 172_799, 600_000)]
+    assert said == ["3 s", "119 s", "10 min", "120 min", "2.5 h", "48.0 h", "6.9 days"]
+
+
+def test_what_is_left_is_of_the_stage_and_from_the_steps_that_were_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An epoch that was taken up three quarters through says little of how long one takes."""
+    clock = iter([0.0, 25.0, 125.0, 325.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    caplog.set_level(logging.INFO, progress.__name__)
+    bars = progress.EpochProgress(stage=1, epochs=6, first_epoch=3, steps=4, first_step=3)
+    for epoch in (3, 4, 5):
+        bars.end_epoch(epoch, 0.5)
+    bars.close()
+    assert [record.getMessage().partition("0.500, ")[2] for record in caplog.records] == [
+        "100.00 s per epoch, 3 min left of this stage",
+        "100.00 s per epoch, 100 s left of this stage",
+        "144.44 s per epoch",
+    ]
+
+
 def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(model: PromptCCDModel) -> None:
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(learning, lr=0.1, momentum=0.9)

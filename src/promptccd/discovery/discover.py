@@ -42,7 +42,7 @@ from promptccd.storage import (
     remove_leftovers,
     require_space,
 )
-from promptccd.training.progress import StopRequest, progress_bar
+from promptccd.training.progress import StopRequest, progress_bar, readable_time
 
 logger = logging.getLogger(__name__)
 
@@ -228,8 +228,9 @@ class _Discovery:
         logger.info(
             "%d files: about %s to read them, %d at once, and at most %s for their features on %s. Up to %s of memory "
             "besides the model; of disk in %s up to %s until the end, and %s that stay and save it the next time.",
-            count, _time(count * seconds_each), session.workers, _time(count * features), session.model.device,
-            readable_size(size.memory), self.out, readable_size(size.meanwhile), readable_size(size.kept),
+            count, readable_time(count * seconds_each), session.workers, readable_time(count * features),
+            session.model.device, readable_size(size.memory), self.out, readable_size(size.meanwhile),
+            readable_size(size.kept),
         )  # fmt: skip
 
     def _require_space(self) -> None:
@@ -311,12 +312,6 @@ class _SizeOf:
         feature = 4 * session.model.config.vision_config.hidden_size
         kept = count * (_THUMBNAIL_BYTES + _LINE_BYTES + feature)
         return cls(in_memory + count * (_FILE_BYTES + 2 * feature), views - in_memory, kept)
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _target(source: str | Path, out: str | Path) -> Path:

@@ -394,7 +394,7 @@ class _Run:
         )
         values, name = instruments.to_dict(), f"stage{stage.index}"
         for warning in instruments.warnings(training.mixed_precision):
-            logger.warning("%s: %s", name, warning)
+            logger.warning("stage %d: %s", stage.index, warning)
         self.run.update_manifest({"instruments": {name: values}})
         return instruments
 

@@ -25,6 +25,15 @@ def progress_bar(items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
     return iter(tqdm(items, total=total, desc=label, leave=False, disable=None))
 
 
+def readable_time(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
 class EpochProgress:
     """A bar over the epochs of a stage and, inside it, one over the steps of the epoch.
 
@@ -35,10 +44,11 @@ class EpochProgress:
         epochs: epochs of the stage.
         first_epoch: where a resumed stage goes on.
         steps: steps of an epoch.
+        first_step: where that epoch goes on.
     """
 
-    def __init__(self, stage: int, epochs: int, first_epoch: int, steps: int):
-        self._stage, self._epochs, self._first = stage, epochs, first_epoch
+    def __init__(self, stage: int, epochs: int, first_epoch: int, steps: int, first_step: int = 0):
+        self._stage, self._epochs, self._began = stage, epochs, first_epoch + first_step / steps
         self._started = self._logged = time.monotonic()
         self._outer = tqdm(
             total=epochs, initial=first_epoch, desc=f"stage {stage}", unit="epoch", position=0, disable=None
@@ -61,10 +71,11 @@ class EpochProgress:
         done, now = epoch + 1, time.monotonic()
         if self._outer.disable and (done == self._epochs or now - self._logged >= SECONDS_BETWEEN_LINES):
             self._logged = now
-            per_epoch = (now - self._started) / (done - self._first)
+            per_epoch = (now - self._started) / (done - self._began)
+            left = f", {readable_time(per_epoch * (self._epochs - done))} left of this stage"
             logger.info(
-                "stage %d: epoch %d/%d, loss %.3f, %.2f s per epoch, %.0f s left",
-                self._stage, done, self._epochs, loss, per_epoch, per_epoch * (self._epochs - done),
+                "stage %d: epoch %d/%d, loss %.3f, %.2f s per epoch%s",
+                self._stage, done, self._epochs, loss, per_epoch, left if done < self._epochs else "",
             )  # fmt: skip
 
     def close(self) -> None:

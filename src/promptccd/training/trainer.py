@@ -130,7 +130,7 @@ class StageTrainer:
         wrapped, optimizer = self.accelerator.prepare(self.model, optimizer)
         self.model.train()
         batches = iter(self._loader((first_epoch, first_step)))
-        bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps)
+        bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
         try:
             for epoch in range(first_epoch, self.epochs):
                 step = first_step if epoch == first_epoch else 0
