@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +28,7 @@ from promptccd.runs.train_run import accelerator_for
 from promptccd.storage import trusted, write_directory
 from promptccd.training.arguments import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
+from promptccd.training.launcher import is_first_process
 from promptccd.training.objectives import method_named
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe, build_section
@@ -56,8 +56,7 @@ def train_recipe(
         PromptCCDError: with a message that says what, why and what to do; what was saved stays.
     """
     training = recipe.training
-    is_first = os.environ.get("RANK", "0") == "0"  # of a launcher's processes; the others wait for it
-    if training.resume_from is not None and is_first:
+    if training.resume_from is not None and is_first_process():  # the others wait for it
         fetch_stages(training.resume_from, RunDirectory(training.output_dir))
     push = pusher(training.hub_namespace, training.hub_private) if training.push_to_hub else None
     return train_run(recipe, accelerator, push, stages=stages, callbacks=callbacks)

@@ -21,6 +21,7 @@ from promptccd.data.views import EvaluationView, ViewOptions, build_image_proces
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.devices import gather_rows, same_on_all, shard_bounds
 from promptccd.training.features import extract_features
+from promptccd.training.launcher import is_first_process
 from promptccd.training.objectives import StageContext
 from promptccd.training.objectives.promptccd import MixtureObjective
 from promptccd.training.progress import progress_bar
@@ -151,6 +152,42 @@ def run(command: list[str], recipe: dict, folder: Path, name: str) -> list[dict]
     result = subprocess.run(full, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-?.json"))]
+
+
+@pytest.mark.parametrize(
+    ("rank", "processes", "first"),
+    [(None, None, True), ("0", "2", True), ("1", "2", False), ("3", "1", True)],
+)
+def test_the_first_of_several_processes_speaks(
+    rank: str | None, processes: str | None, first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", rank), ("WORLD_SIZE", processes)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert is_first_process() == first
+
+
+@pytest.mark.slow
+def test_two_processes_print_one_result_and_one_log(recipe_values: dict, tmp_path: Path) -> None:
+    values = {**recipe_values, "training": {**recipe_values["training"], "output_dir": str(tmp_path / "run")}}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(values))
+    words = [
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "promptccd_command",
+        "train",
+        str(tmp_path / "recipe.yaml"),
+        "--json",
+    ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words]
+    result = subprocess.run(torchrun, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert json.loads(result.stdout)["stages"]
+    said = [line for line in result.stderr.splitlines() if line.startswith("stage 1: ")]
+    assert len(said) == len(set(said)) > 1
+    assert "broadcast_buffers" not in result.stderr
 
 
 @pytest.mark.slow

@@ -126,6 +126,9 @@ def _quieten_libraries() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     after_import("transformers.utils.logging", _hide_bars)
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # of Pillow: we have limits of our own
+    warnings.filterwarnings(
+        "ignore", "`broadcast_buffers` is deprecated"
+    )  # of torch: accelerate has no other word
 
 
 def _hide_bars() -> None:

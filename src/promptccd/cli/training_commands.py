@@ -11,6 +11,7 @@ from promptccd.cli.parsing import show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table
 from promptccd.errors import ConfigurationError, did_you_mean
+from promptccd.training.launcher import is_first_process
 from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, said_of
 
 logger = logging.getLogger(__name__)
@@ -41,11 +42,23 @@ def _declare_parameters(parameters: argparse.ArgumentParser) -> None:
 
 
 def train_command(options: argparse.Namespace) -> None:
-    """``promptccd train``."""
+    """``promptccd train``; of several processes the first alone speaks, but for errors."""
     from promptccd.trainer import train_recipe
 
+    if not (first := is_first_process()):
+        _be_silent()
     score = train_recipe(recipe_from(options))
-    show(options, score.to_dict(), lambda: score_table(score))
+    if first:
+        show(options, score.to_dict(), lambda: score_table(score))
+
+
+def _be_silent() -> None:
+    from datasets.utils import disable_progress_bars as disable_bars_of_datasets
+    from huggingface_hub.utils import disable_progress_bars
+
+    logging.getLogger("promptccd").setLevel(logging.ERROR)
+    disable_progress_bars()
+    disable_bars_of_datasets()
 
 
 def split_command(options: argparse.Namespace) -> None:
