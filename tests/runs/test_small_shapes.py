@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from promptccd.cli.tables import score_table
+from promptccd.experiments import ABSENT
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images
@@ -33,8 +35,14 @@ Shape = tuple[list[int], list[list[float]]]
     ],
 )
 def test_a_stage_may_lack_old_or_new_images(
-    recipe_values: dict, tmp_path: Path, per_category: int, shape: Shape, old_and_new: list[tuple[bool, bool]]
+    recipe_values: dict,
+    tmp_path: Path,
+    per_category: int,
+    shape: Shape,
+    old_and_new: list[tuple[bool, bool]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO", "promptccd")
     coloured_images(5, per_category).save_to_disk(str(tmp_path / "images"))
     recipe_values["data"] = {"dataset": str(tmp_path / "images"), "class_blocks": shape[0], "cuts": shape[1]}
     recipe_values["training"] |= {"epochs": 1, "batch_size": 64, "replay_samples": 20}
@@ -43,3 +51,25 @@ def test_a_stage_may_lack_old_or_new_images(
     assert all(0 <= row.all <= 100 for row in score.stages)
     written = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["stages"]
     assert [(row["old"] is not None, row["new"] is not None) for row in written] == old_and_new
+    lines = [text for text in caplog.messages if text.startswith("stage 1: All")]
+    assert [("Old" in line, "New" in line) for line in lines] == old_and_new[:1]
+    printed = score_table(score)
+    assert "nan" not in caplog.text + printed
+    with_average = [*old_and_new, tuple(any(column) for column in zip(*old_and_new, strict=True))]
+    assert printed.count(ABSENT) == sum(not value for row in with_average for value in row)
+
+
+@pytest.mark.slow
+def test_a_labelled_category_without_a_labelled_image_is_said(
+    recipe_values: dict, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One image of a category is cut to none at stage 0."""
+    images = coloured_images(5, 8)
+    names = images.features["label"].names
+    rows = [row for row, label in enumerate(images["label"]) if label != 1]
+    images.select(sorted([*rows, images["label"].index(1)])).save_to_disk(str(tmp_path / "images"))
+    recipe_values["data"] = {"dataset": str(tmp_path / "images"), "class_blocks": [3, 2]}
+    recipe_values["training"] |= {"epochs": 1, "replay_samples": 20}
+    score = train_run(Recipe.from_dict(recipe_values))
+    assert f"1 of its 3 categories have no image there, {names[1]} for one" in caplog.text
+    assert len(score.stages) == 1

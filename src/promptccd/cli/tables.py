@@ -1,5 +1,6 @@
 """What the command line prints: plain tables that fit a terminal and a copy into a text."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,20 @@ MOST_PROMPTS = 10  # shown of an explanation
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]], places: int = 1) -> str:
-    """Left-aligned first column, right-aligned others; floats with so many places."""
-    cells = [[f"{cell:.{places}f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    """Left-aligned first column, right-aligned others; floats with so many places, and a dash where there is none."""
+    cells = [[_cell(value, places) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     lines = []
     for first, *others in [header, *cells]:
         numbers = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *numbers]))
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def _cell(value: Any, places: int) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return experiments.ABSENT if math.isnan(value) else f"{value:.{places}f}"
 
 
 def score_table(score: "ContinualScore", counted: str = "categories") -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from promptccd.experiments.comparison import write_comparison as write_comparison
     from promptccd.experiments.map_figure import StageMaps as StageMaps
     from promptccd.experiments.map_figure import stage_maps as stage_maps
+    from promptccd.experiments.measures import ABSENT as ABSENT
     from promptccd.experiments.measures import Spread as Spread
     from promptccd.experiments.measures import StageCost as StageCost
     from promptccd.experiments.measures import count_range as count_range

@@ -1,6 +1,7 @@
 """A whole run: every stage trained, discovered, scored and saved; or taken up where it was left."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -241,9 +242,10 @@ class _Run:
         method = method_named(self.recipe.model.variant)
         count = self._count_before(stage, model, method.objective.needs_count)
         replay = self._replay(model, stage.index)
-        labels = (
-            torch.from_numpy(stage.labels[images.positions]) if isinstance(stage, LabelledStage) else None
-        )
+        labels = None
+        if isinstance(stage, LabelledStage):
+            labels = torch.from_numpy(stage.labels[images.positions])
+            self._warn_of_bare(stage)
         with self.accelerator.main_process_first():  # it is the one that moves damaged states aside
             resumed = self.run.load_state(stage.index)
         before = resumed[1] if resumed else 0.0
@@ -289,6 +291,16 @@ class _Run:
         )
         trainer.train(resumed[0] if resumed else None)
         self._finish_stage(stage, model, count, started - before)
+
+    def _warn_of_bare(self, stage: LabelledStage) -> None:
+        """Say which categories that count as known are shown to nobody."""
+        bare = np.setdiff1d(np.arange(self.stages.num_known), self._known_ids())
+        if len(bare) and self.accelerator.is_main_process:
+            logger.warning(
+                "Stage 0: %d of its %d categories have no image there, %s for one: nothing learns them, they can "
+                "only be found as new ones, and count as Old all the same. Give them more images, or leave them out.",
+                len(bare), self.stages.num_known, stage.category_names[bare[0]],
+            )  # fmt: skip
 
     def _count_before(
         self, stage: Stage, model: CategoryDiscoveryModel, needed: bool
@@ -348,9 +360,11 @@ class _Run:
             return
         if score is not None:
             self.run.record(score)
+            parts = {"All": score.all, "Old": score.old, "New": score.new}
+            said = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if not math.isnan(value))
             logger.info(
-                "stage %d: All %.1f, Old %.1f, New %.1f over %d images; categories so far: %s",
-                score.stage, score.all, score.old, score.new, score.num_images, count,
+                "stage %d: %s over %d images; categories so far: %s",
+                score.stage, said, score.num_images, count,
             )  # fmt: skip
         self.run.write("images.json", [images.report.to_dict() for images in self.images])
         name, memory = f"stage{stage.index}", peak_memory(self.accelerator.device)

@@ -48,7 +48,7 @@ class EpochProgress:
     """
 
     def __init__(self, stage: int, epochs: int, first_epoch: int, steps: int, first_step: int = 0):
-        self._stage, self._epochs, self._began = stage, epochs, first_epoch + first_step / steps
+        self._stage, self._epochs, self._began = stage, epochs, first_epoch + first_step / max(1, steps)
         self._started = self._logged = time.monotonic()
         self._outer = tqdm(
             total=epochs, initial=first_epoch, desc=f"stage {stage}", unit="epoch", position=0, disable=None
