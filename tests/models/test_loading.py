@@ -1,6 +1,7 @@
 """Short names, and models that bring their own code."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,26 @@ def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
     monkeypatch.setenv(NAMESPACE_VARIABLE, "team")
     with pytest.raises(OSError, match="tried team/promptccd-pp-cub-stage3"):
         find_model("promptccd-pp-cub-stage3")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("team/model", "tried team/model (the Hub cannot be reached, and the cache does not have it)"),
+        ("./model", "tried ./model (no name that the Hub could have)"),
+        ("photograph", "Did you mean 'photographs', which comes along?"),
+        ("images", "No model in the folder 'images': it has no config.json. Give a folder that holds one"),
+    ],
+)
+def test_the_error_says_why_there_is_no_model(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a network a name "had no config.json", and a folder of images was "no such folder"."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(NAMESPACE_VARIABLE, raising=False)
+    Path("images").mkdir()
+    with pytest.raises(OSError, match=re.escape(said)):
+        find_model(name)
 
 
 @pytest.mark.parametrize("base", [CategoryDiscoveryModel, PromptCCDModel])

@@ -218,6 +218,32 @@ def test_prompts_that_do_nothing_are_said_in_log_manifest_and_card(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("epochs", "told"),
+    [
+        ({"prompt_warmup_epochs": 1}, []),
+        ({"prompt_warmup_epochs": 2}, ["stage 0: prompts act from epoch 3 on, and there are 2"]),
+        ({"discovery_epochs": 1}, ["stage 1: prompts act from epoch 2 on, and there are 1"]),
+    ],
+)
+def test_epochs_that_leave_prompts_none_are_said_once(
+    epochs: dict[str, int],
+    told: list[str],
+    image_folder: Path,
+    backbone_folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """``--epochs 2`` over a recipe whose warm-up is longer trained GCD under the name of PromptCCD, unseen."""
+    values = quick_recipe(image_folder, backbone_folder, tmp_path / "run")
+    values["training"] |= epochs
+    with caplog.at_level(logging.WARNING):
+        train_run(Recipe.from_dict(values))
+    said = [each.getMessage() for each in caplog.records if "prompts act from" in each.getMessage()]
+    assert [each.split(":")[0] + ":" + each.split(":")[1] for each in said] == told
+
+
+@pytest.mark.slow
 def test_a_run_says_which_components_it_knows_before_it_names_the_others(
     image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

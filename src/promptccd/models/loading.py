@@ -6,9 +6,17 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 from huggingface_hub import get_token, list_repo_files, whoami
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import resolve_revision
@@ -20,6 +28,15 @@ WHERE_TO_LOOK = ("cache_dir", "force_download", "local_files_only", "token", "re
 CONFIGURATION = "config.json"
 # Those that come along. Code that travelled to the Hub with a checkpoint has none.
 BACKBONES = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}
+_HAS_NONE = f"it has no {CONFIGURATION}"
+# The first that fits, for one kind is a kind of another.
+_REASONS = (
+    (LocalEntryNotFoundError, "the Hub cannot be reached, and the cache does not have it"),
+    (EntryNotFoundError, _HAS_NONE),
+    (GatedRepoError, "its owner has to grant access first"),
+    (RepositoryNotFoundError, "there is none, or a private one"),
+    (HFValidationError, "no name that the Hub could have"),
+)
 # A bare backbone may carry the heads it was published with; none of ours is among them.
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
 PICKLES = (
@@ -44,16 +61,25 @@ def find_model(name: str | os.PathLike[str], **look: Any) -> tuple[str, dict[str
         OSError: it is in none of these places; the message names them.
         CheckpointError: what lies there is no plain JSON, or no file of its own.
     """
-    tried = []
-    _refuse_run(os.fspath(name), look.get("subfolder"))
-    for place in _places(os.fspath(name)):
+    wanted, tried = os.fspath(name), list[str]()
+    _refuse_run(wanted, look.get("subfolder"))
+    for place in _places(wanted):
         try:
-            return place, read_json(_require_file(place, CONFIGURATION, look), f"{CONFIGURATION} of {place}")
+            return place, read_json(_configuration_of(place, look), f"{CONFIGURATION} of {place}")
         except OSError as error:
-            tried.append(f"{place} ({one_line(error)[:120]})")
-    where = "; ".join(tried) if tried else "nothing else, for no namespace is known"
+            if os.path.isdir(place):
+                raise OSError(
+                    f"No model in the folder {wanted!r}: {one_line(error)}. Give a folder that holds one, a finished "
+                    "stage or a backbone."
+                ) from error
+            tried.append(f"{place} ({_reason(error)})")
+    near = get_close_matches(
+        wanted.strip("/"), [each for each in BACKBONES if os.path.isdir(BACKBONES[each])], n=1
+    )
+    hint = f" Did you mean {near[0]!r}, which comes along?" if near else ""
+    where = "; ".join(tried) if tried else "nothing, for no namespace is known"
     raise OSError(
-        f"No model {os.fspath(name)!r}: no such folder, and on the Hub and in its cache I tried {where}. Write it as "
+        f"No model {wanted!r}: no such folder, and on the Hub and in its cache I tried {where}.{hint} Write it as "
         f"namespace/name, set ${NAMESPACE_VARIABLE}, or log in with `hf auth login`."
     )
 
@@ -138,11 +164,22 @@ def _refuse_run(name: str, subfolder: str | None) -> None:
         )
 
 
-def _require_file(place: str, name: str, look: dict[str, Any]) -> str:
-    path = file_of(place, name, **look)
+def _configuration_of(place: str, look: dict[str, Any]) -> str:
+    """Path of a model's configuration; unlike `file_of`, an error keeps why the Hub gave none."""
+    path = (
+        file_of(place, CONFIGURATION, **look)
+        if os.path.isdir(place)
+        else cached_file(place, CONFIGURATION, **look)
+    )
     if path is None:
-        raise FileNotFoundError(f"it has no {name}")
-    return path
+        raise FileNotFoundError(_HAS_NONE)
+    return str(path)
+
+
+def _reason(error: OSError) -> str:
+    """Why a name of the Hub led to no model, in a few words."""
+    known = (reason for kind, reason in _REASONS if isinstance(error.__cause__, kind))
+    return next(known, one_line(error)[:120])
 
 
 def _own_roots(place: str) -> list[str]:

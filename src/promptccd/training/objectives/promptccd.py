@@ -25,6 +25,18 @@ class MixtureObjective(ContrastiveObjective):
         """After the warm-up."""
         return epoch >= self.arguments.prompt_warmup_epochs
 
+    def begin_stage(self) -> None:
+        """Say where no epoch is left for the prompts; of stages alike, at the first."""
+        arguments, index = self.arguments, self.stage.images.stage.index
+        epochs, warm_up = arguments.epochs_of(index), arguments.prompt_warmup_epochs
+        is_first = index == 0 or (index == 1 and arguments.discovery_epochs is not None)
+        if is_first and epochs <= warm_up and self.accelerator.is_main_process:
+            logger.warning(
+                "stage %d: prompts act from epoch %d on, and there are %d: this trains the method without prompts. "
+                "Give more training.epochs or a smaller training.prompt_warmup_epochs, in a new --output_dir.",
+                index, warm_up + 1, epochs,
+            )  # fmt: skip
+
     def begin_epoch(self, epoch: int) -> None:
         """Every few epochs, fit the mixture to plain features of the stage and replay of the last one.
 
