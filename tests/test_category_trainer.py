@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from datasets import Dataset
 
 from promptccd import (
@@ -229,6 +230,17 @@ def test_what_does_not_go_together_is_refused(
         trainer_in(tmp_path / "run", bare, method="promptccd-gcd")
     with pytest.raises(ConfigurationError, match=r"CategoryDiscoveryCallback, got function"):
         trainer_in(tmp_path / "run", bare, lambda: None)
+    stages, args = cut(), arguments(tmp_path / "run")
+    for given, said in (
+        (("photographs", args, stages), r"model to be a CategoryDiscoveryModel.*got builtins\.str"),
+        (
+            (bare, transformers.TrainingArguments(str(tmp_path / "other")), stages),
+            r"which is not transformers'",
+        ),
+        ((bare, args, Dataset.from_dict({"label": [0]})), r"give StageStream\.from_dataset"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            CategoryDiscoveryTrainer(*given)
     assert not (tmp_path / "run").exists()
 
 

@@ -25,7 +25,8 @@ class CategoryDiscoveryPipeline(Pipeline):
     """Assigns images to the categories of a finished stage, from its checkpoint alone.
 
     Images may be PIL images, paths, bytes, addresses of the web or uint8 arrays; one image gives one dictionary, a list
-    gives a list, and a generator, a ``datasets.Dataset`` or a `KeyDataset` give one result after the other:
+    or ``dataset["image"]`` a list, and a generator, a ``datasets.Dataset``, a stream of one, or a `KeyDataset` give one
+    result after the other:
     ``category_id``, ``name``, ``known`` (labelled at stage 0), ``strange`` (likelier of none of the categories) and
     ``confidence`` in 0..1. With ``top_k`` an image gives a list of that many, best first.
 
@@ -91,12 +92,19 @@ class CategoryDiscoveryPipeline(Pipeline):
             kwargs: ``top_k`` results of each instead of one; ``timeout`` in seconds and ``private_addresses`` for those
                 from the web; ``batch_size`` and ``num_workers``.
         """
-        from datasets import Dataset
+        from datasets import Column, Dataset, IterableDataset
 
         from promptccd.data.loading import image_column_of
 
+        if isinstance(inputs, list | Column) and not len(inputs):
+            return []
+        if isinstance(inputs, Column):  # a list whose images are read one by one
+            return list(super().__call__((image for image in inputs), **kwargs))
         if isinstance(inputs, Dataset):
             inputs = KeyDataset(inputs, image_column_of(inputs, None))
+        elif isinstance(inputs, IterableDataset) and inputs.features is not None:
+            column = image_column_of(inputs, None)
+            inputs = (row[column] for row in inputs)
         return super().__call__(inputs, **kwargs)
 
     def _sanitize_parameters(
@@ -181,8 +189,9 @@ def _of_array(image: Any) -> Any:
         return Image.fromarray(image)
     if hasattr(image, "dtype") and hasattr(image, "shape"):
         raise ValueError(
-            f"Cannot read an image: expected pixels of uint8 in the shape (H, W) or (H, W, 3), got {image.dtype} of "
-            f"{tuple(image.shape)}. Hand a batch of model inputs to the model itself."
+            "Cannot read an image: expected an array of uint8 in the shape (H, W), (H, W, 3) or (H, W, 4), got "
+            f"{type(image).__name__} of {image.dtype} in {tuple(image.shape)}. Convert it, hand several as a list, and "
+            "a batch of model inputs to the model itself."
         )
     return image
 

@@ -62,6 +62,24 @@ def train_recipe(
     return train_run(recipe, accelerator, push, stages=stages, callbacks=callbacks)
 
 
+def _require_kinds(model: object, args: object, stages: object) -> None:
+    """Refuse what transformers' own Trainer would take in their place.
+
+    Raises:
+        ConfigurationError: naming what to give instead.
+    """
+    for name, value, kind, instead in (
+        ("model", model, CategoryDiscoveryModel, "PromptCCDModel.from_pretrained(BACKBONE)"),
+        ("args", args, TrainingArguments, "promptccd.TrainingArguments, which is not transformers'"),
+        ("stages", stages, StageStream, "StageStream.from_dataset(DATASET, class_blocks=[...])"),
+    ):
+        if not isinstance(value, kind):
+            raise ConfigurationError(
+                f"Expected {name} to be a {kind.__name__} of promptccd, got {type(value).__module__}."
+                f"{type(value).__qualname__}: give {instead}."
+            )
+
+
 class CategoryDiscoveryTrainer:
     """Trains a model through the stages of a data set; the engine of ``promptccd train``, with the same bytes.
 
@@ -105,6 +123,7 @@ class CategoryDiscoveryTrainer:
         method: str | None = None,
         conflicting_labels: Literal["refuse", "drop"] | None = None,
     ):
+        _require_kinds(model, args, stages)
         if stages.split.seed != args.seed:
             raise ConfigurationError(
                 f"The stages were cut with seed {stages.split.seed}, and TrainingArguments has seed {args.seed}: one "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, Features, Image, Value, load_dataset
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_dataset
 
 from promptccd.data import LabelledStage, StageStream
 from promptccd.data.splits import PAPER_CUTS, cut_sizes, split_by_category
@@ -217,3 +217,18 @@ def test_missing_folders_and_splits_say_what_to_do(image_folder: Path, tmp_path:
         from promptccd.data.loading import _one_split
 
         _one_split(load_dataset(str(tmp_path / "p"), streaming=True)["train"], "p", "train")
+
+
+def test_what_people_give_instead_of_a_data_set_is_told_what_to_give() -> None:
+    table = Dataset.from_dict({"image": ["a.png", "b.png"], "label": ["x", "y"]})
+    given: list[tuple[object, str]] = [
+        (DatasetDict({"test": table}), r"of the splits test: give one of them, such as dataset\['test'\]"),
+        (table.to_iterable_dataset(), r"a stream without a length: read it first, Dataset\.from_generator"),
+        ([1, 2], r"Expected a datasets\.Dataset or a name, got list\.$"),
+        (table, r"cast_column\(NAME, datasets\.Image\(\)\)"),
+        (table.cast_column("image", Image()).select([]), "has no row"),
+        ("no_such_folder/", "No folder at dataset 'no_such_folder/'"),
+    ]
+    for dataset, said in given:
+        with pytest.raises(DataError, match=said):
+            StageStream.from_dataset(dataset, class_blocks=[1, 1])

@@ -489,6 +489,10 @@ KINDS: dict[str, Callable[[list[Path]], Any]] = {
     "arrays": lambda paths: [np.asarray(image) for image in opened(paths)],
     "generator": lambda paths: (image for image in opened(paths)),
     "data set": lambda paths: Dataset.from_dict({"image": opened(paths), "label": [0] * len(paths)}),
+    "a column of it": lambda paths: Dataset.from_dict({"image": opened(paths)})["image"],
+    "stream": lambda paths: Dataset.from_dict(
+        {"image": opened(paths), "label": [0] * 5}
+    ).to_iterable_dataset(),
     "column": lambda paths: KeyDataset(Dataset.from_dict({"picture": opened(paths)}), "picture"),
 }
 
@@ -503,6 +507,12 @@ def test_the_pipeline_takes(discover, pictures: list[Path], kind: str) -> None:
         np.testing.assert_allclose(
             [row["confidence"] for row in found], [row["confidence"] for row in expected], atol=1e-5
         )
+
+
+def test_lists_give_lists(discover, pictures: list[Path]) -> None:
+    column = KINDS["a column of it"](pictures)
+    assert discover(column) == discover(opened(pictures))
+    assert discover([]) == [] == discover(column.source.select([])["image"])
 
 
 def test_the_pipeline_takes_an_address(discover, pictures: list[Path], web: Web) -> None:  # noqa: F811
@@ -557,7 +567,7 @@ def test_the_pipeline_names_what_it_does_not_take(discover, stage: Path, picture
 )
 def test_the_pipeline_guesses_no_pixels(discover, image: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"expected pixels of uint8 in the shape \(H, W\) or \(H, W, 3\), got"
+        ValueError, match=r"expected an array of uint8 in the shape .* \(H, W, 4\), got \w+ of"
     ):
         discover(image)
 

@@ -85,7 +85,8 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
     if dataset in BUILT_IN:
         return BUILT_IN[dataset].load()
     path = Path(dataset).expanduser()
-    if not path.exists() and (dataset.startswith((".", "/", "~")) or dataset.count("/") > 1):
+    is_path = dataset.startswith((".", "/", "~")) or dataset.endswith("/") or dataset.count("/") > 1
+    if is_path and not path.exists():
         raise DataError(
             f"No folder at dataset {dataset!r}. Set --dataset to a folder that exists, or to a Hub id."
         )
@@ -138,9 +139,12 @@ def image_column_of(dataset: Dataset, image_column: str | None) -> str:
     wanted = (
         "Which column holds the images?" if image_column is None else f"No image column {image_column!r}."
     )
-    raise DataError(
-        f"{wanted} Image columns: {found}; all columns: {dataset.column_names}. Set --image_column."
+    remedy = (
+        "Set --image_column."
+        if found
+        else "A column of paths or bytes is made one of images in Python: dataset.cast_column(NAME, datasets.Image())."
     )
+    raise DataError(f"{wanted} Image columns: {found}; all columns: {dataset.column_names}. {remedy}")
 
 
 def label_column_of(dataset: Dataset, label_column: str | None) -> str:
@@ -183,6 +187,8 @@ def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tu
     Raises:
         DataError: a label is missing, negative, or neither an integer nor a string; the row is named.
     """
+    if not len(dataset):
+        raise DataError("The data set has no row: there is nothing to cut into stages. Give one with images.")
     feature = dataset.features[label_column]
     raw = np.asarray(dataset.with_format(None)[label_column][:], dtype=object)
     for row, value in enumerate(raw):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, overload
 
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset, DatasetDict, IterableDataset
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import DecodedImage
@@ -176,6 +176,23 @@ class Origin:
         return StageStream.from_dataset(chosen, **{**self.options, **changes})
 
 
+def _instead_of(dataset: object) -> str:
+    """What to give instead of something of `datasets` that is no `Dataset`."""
+    if isinstance(dataset, DatasetDict):
+        names = list(dataset)
+        return (
+            f" of the splits {', '.join(names)}: give one of them, such as dataset[{names[0]!r}]"
+            if names
+            else ""
+        )
+    if isinstance(dataset, IterableDataset):
+        return (
+            ", a stream without a length: read it first, Dataset.from_generator(lambda: (yield from stream), "
+            "features=stream.features)"
+        )
+    return ""
+
+
 class StageStream(Sequence[Stage]):
     """The stages of one data set, cut by the paper's rule.
 
@@ -259,9 +276,7 @@ class StageStream(Sequence[Stage]):
             table = dataset
         else:
             raise DataError(
-                f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}. Read a stream without a length "
-                "first: Dataset.from_generator(lambda: (yield from stream), features=stream.features). Of several "
-                "splits give one: dataset['train']."
+                f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{_instead_of(dataset)}."
             )
         images = ImageRows(table, image_column, image_roots)
         images.require_own_files("the data set")
