@@ -304,7 +304,8 @@ def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypa
     for module in (duplicates, intake):
         monkeypatch.setattr(module, "decode_image", counting)
     if many:  # for the memory; the rest lies on disk meanwhile
-        monkeypatch.setattr(intake, "VIEW_BYTES", 2000)
+        for module in (intake, discover_module):
+            monkeypatch.setattr(module, "VIEW_BYTES", 2000)
         monkeypatch.setattr(intake, "THUMBNAIL_BYTES", 2000)
         monkeypatch.setattr(intake, "TRIED", 3)
         monkeypatch.setattr(discover_module, "MANY", 5)

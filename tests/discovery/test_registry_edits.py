@@ -236,8 +236,8 @@ def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(r
     with caplog.at_level("INFO"):
         main(["categories", str(run / "stage3"), "dissolve", str(category)])
     assert (
-        f"Category {category} is gone and will not come back. Its images went: {size} to no category."
-        in caplog.text
+        f"Category {category} is gone, and later groupings will not bring it back; undo does. "
+        f"Its images went: {size} to no category." in caplog.text
     )
     assert len(registry_in(run / "stage3").unassigned) == size
 
@@ -316,6 +316,16 @@ def test_after_many_corrections_the_registry_is_written_whole(found):
     assert again.registry.state_hash() == journal.registry.state_hash()
     assert again.registry.log == journal.registry.log
     assert again.registry.redo_stack == journal.registry.redo_stack
+
+
+def test_a_correction_says_what_does_not_show_it_yet(found, run, caplog):
+    """A table of the old names lay there, and nothing said so."""
+    for folder, told in ((found, True), (run / "stage3", False)):
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            assert main(["categories", str(folder), "rename", str(new_of(folder)[0]), "heron"]) == 0
+        said = f"The next promptccd discover with --out {folder} brings discovery.html and assignments.csv up to date."
+        assert (said in caplog.text) == told
 
 
 def test_images_of_another_category_cannot_be_split_off(found):

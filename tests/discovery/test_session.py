@@ -18,7 +18,7 @@ from promptccd.discovery.exports import STRANGE, assignment_rows
 from promptccd.discovery.groups import group_views
 from promptccd.discovery.page import write_page
 from promptccd.errors import DataError, DivergedError, RegistryError
-from promptccd.registry import Answer, Merge, Rename, load_registry, save_registry
+from promptccd.registry import Answer, Merge, NotACategory, Rename, load_registry, save_registry
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.conftest import grouped, write_pictures
@@ -183,6 +183,8 @@ def test_corrections_move_the_images_they_name(session, albums):
     )
     with pytest.raises(DataError, match="select some, not all"):
         split_category(session.assignment(), new, session.registry.members_of(new))
+    with pytest.raises(DataError, match="1 of the 1 images are not in category .*'IMG_1.jpg': .*sha256"):
+        split_category(session.assignment(), new, ["IMG_1.jpg"])
     with pytest.raises(DataError, match=r"has 0 images here; it takes two"):
         split_category(session.assignment(), 999)
 
@@ -238,6 +240,18 @@ def test_more_categories_than_images_and_fewer_than_known_are_refused(session, t
 
 
 @pytest.mark.fault(25)
+def test_a_group_like_one_that_is_none_counts_for_no_category(backbone_folder, tmp_path):
+    """It was counted, and said to be a category without an image here."""
+    session = DiscoverySession.open(str(backbone_folder))
+    write_pictures(tmp_path / "first", [1, 4, 7], per_category=8)
+    grouped(session, tmp_path / "first", num_categories=3)
+    session.edit(NotACategory(session.registry.active[0].id))
+    write_pictures(tmp_path / "more", [1, 4, 7], per_category=8, seed=1)
+    grouped(session, tmp_path / "more", num_categories=3)
+    assert session.change.unassigned
+    assert session.estimate.count == session.num_categories == 2
+
+
 def test_copies_of_one_image_are_one(session, tmp_path):
     Image.new("RGB", (20, 20), "red").save(tmp_path / "a.png")
     for name in "bcd":

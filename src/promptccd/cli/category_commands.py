@@ -10,6 +10,7 @@ from pathlib import Path
 
 from promptccd.cli.parsing import MOST_DIGITS, show
 from promptccd.cli.tables import table
+from promptccd.discovery.options import PAGE, TABLE
 from promptccd.discovery.registry_edits import correct, edit_registry, registry_in
 from promptccd.errors import RegistryError
 from promptccd.registry import CategoryRegistry, Merge, Rename
@@ -41,6 +42,10 @@ def categories_command(options: argparse.Namespace) -> None:
         command=[options.action, *options.arguments],
         tell=lambda registry: _show(options, registry),
     )
+    if stale := [name for name in (PAGE, TABLE) if (folder / name).exists()]:
+        logger.info(
+            "The next promptccd discover with --out %s brings %s up to date.", folder, " and ".join(stale)
+        )
 
 
 def _show(options: argparse.Namespace, registry: CategoryRegistry) -> None:
@@ -94,7 +99,11 @@ def _dissolve(folder: Path, registry: CategoryRegistry, arguments: list[str]) ->
     from promptccd.discovery.feature_edits import dissolve_in
 
     dissolve_in(folder, registry, identity)
-    logger.info("Category %d is gone and will not come back. %s", identity, _whereabouts(registry, members))
+    logger.info(
+        "Category %d is gone, and later groupings will not bring it back; undo does. %s",
+        identity,
+        _whereabouts(registry, members),
+    )
 
 
 def _whereabouts(registry: CategoryRegistry, keys: list[str]) -> str:

@@ -1,7 +1,7 @@
 """A number of categories that was estimated, always with the range that it could as well have been."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from promptccd.errors import DataError
@@ -39,6 +39,12 @@ class CountEstimate:
     def known(cls, count: int) -> "CountEstimate":
         """A count that is given, with the data or by a person, so that nothing was estimated."""
         return cls(count, count, count, "known", "nothing: given with the data")
+
+    def including(self, count: int) -> "CountEstimate":
+        """The same of another count, in a range that holds it."""
+        if not self.is_estimate:
+            return self.known(count)
+        return replace(self, count=count, low=min(self.low, count), high=max(self.high, count))
 
     @property
     def is_estimate(self) -> bool:

@@ -25,7 +25,7 @@ from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save
 from promptccd.discovery.embedding import seconds_per_image
 from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows
 from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
-from promptccd.discovery.options import BATCH_SIZE, AdaptationOptions, Precision
+from promptccd.discovery.options import BATCH_SIZE, PAGE, TABLE, AdaptationOptions, Precision
 from promptccd.discovery.page import write_page
 from promptccd.discovery.project import FEATURES, PROJECT, RECORD, FeatureCache, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
@@ -50,8 +50,7 @@ MANY = 1_000  # files, from which on it is said what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, fingerprint and what else is remembered; besides its features
 _LINE_BYTES = 1_500  # of the same on disk
-_PAGE = "discovery.html"
-_WRITTEN = (_PAGE, "assignments.csv", "images", "dataset")
+_WRITTEN = (PAGE, TABLE, "images", "dataset")
 
 
 @dataclass(frozen=True)
@@ -227,9 +226,10 @@ class _Discovery:
         size = _SizeOf.images(count, session)
         logger.info(
             "%d files: about %s to read them, %d at once, and at most %s for their features on %s. Up to %s of memory "
-            "besides the model; of disk in %s up to %s until the end, and %s that stay and save it the next time.",
+            "besides the model; of disk in %s %s%s that stay and save it the next time.",
             count, readable_time(count * seconds_each), session.workers, readable_time(count * features),
-            session.model.device, readable_size(size.memory), self.out, readable_size(size.meanwhile),
+            session.model.device, readable_size(size.memory), self.out,
+            f"up to {readable_size(size.meanwhile)} until the end, and " if size.meanwhile else "",
             readable_size(size.kept),
         )  # fmt: skip
 
@@ -266,7 +266,7 @@ class _Discovery:
             EXPORTS[name](session, rows, self.out, self.file_names)
             for name in dict.fromkeys(["csv", *self.exports])
         ]
-        page, made_of = self.out / _PAGE, self._made_of(taken[0])
+        page, made_of = self.out / PAGE, self._made_of(taken[0])
         if not page.is_file() or not read_file(page).endswith(made_of):
             write_page(session, rows, page, end=made_of.decode())
         return rows, [page, *taken]

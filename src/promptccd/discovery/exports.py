@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from promptccd.data.images import Status
 from promptccd.discovery.categories import standing_of
-from promptccd.discovery.options import EXPORT_NAMES
+from promptccd.discovery.options import EXPORT_NAMES, TABLE
 from promptccd.errors import DataError, DiskError
 from promptccd.experiments.pages import csv_text
 from promptccd.storage import EXPORTED, write_directory, write_file
@@ -129,8 +129,8 @@ def export_csv(
     originals: Originals, rows: Sequence[AssignmentRow], out: Path, file_names: bool = True
 ) -> Path:
     """``assignments.csv``: every file found, one line each, by the names that the rows have."""
-    write_file(out / "assignments.csv", assignments_csv(rows))
-    return out / "assignments.csv"
+    write_file(out / TABLE, assignments_csv(rows))
+    return out / TABLE
 
 
 def export_image_folder(

@@ -114,7 +114,7 @@ def split_category(
         seed: of the suggestion.
 
     Raises:
-        DataError: the category has fewer than two images here.
+        DataError: the category has fewer than two images here, or it has not these, or all of them were given.
     """
     rows = found.rows_of(category)
     if len(rows) < 2:
@@ -124,7 +124,12 @@ def split_category(
 
         _, smaller = suggest_split(found.features, torch.tensor(rows), seed=seed)
         images = [found.keys[row] for row in smaller.tolist()]
-    chosen = set(images)
+    chosen, members = set(images), {found.keys[row] for row in rows}
+    if strangers := [each for each in images if each not in members]:
+        raise DataError(
+            f"{len(strangers)} of the {len(images)} images are not in category {category}, the first is "
+            f"{strangers[0]!r}: select images of that category, each by its sha256 as assignments.csv has it."
+        )
     part = [row for row in rows if found.keys[row] in chosen]
     rest = [row for row in rows if found.keys[row] not in chosen]
     if not part or not rest:

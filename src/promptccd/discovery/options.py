@@ -8,6 +8,7 @@ from promptccd.data.ranges import number, require_in_range
 Precision = Literal["auto", "fp32", "bf16"]
 EXPORT_NAMES = ("csv", "imagefolder", "dataset")
 BATCH_SIZE = 32  # images per forward
+PAGE, TABLE = "discovery.html", "assignments.csv"  # what people look at, as of the newest discover
 
 
 @dataclass(frozen=True)

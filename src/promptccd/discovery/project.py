@@ -154,7 +154,9 @@ class Packs:
                 numbers |= dict.fromkeys(part, number)
                 self._open.pop(number, None)
         except (OSError, PromptCCDError) as error:
-            logger.warning("%s could not be kept, and will be made again: %s", self.folder.name, error)
+            logger.warning(
+                "What goes into %s could not be kept, and will be made again: %s", self.folder, error
+            )
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.safetensors"

@@ -301,7 +301,9 @@ class DiscoverySession:
         )
         change = self.registry.observe(self.current.stage, groups)
         if num_categories is None or self._estimate is None:
-            self._estimate = count
+            # A group that is like one that people merged or refused is no category more.
+            categories = {each for each in change.cluster_ids if each is not None}
+            self._estimate = count.including(max(1, count.count - len(found.ids) + len(categories)))
         return change
 
     def _leave(self, num_categories: int | None) -> StageChange:

@@ -92,7 +92,7 @@ class Draft:
         if unknown := [key for key in unique if key not in self.tables.images]:
             raise RegistryError(
                 f"{len(unknown)} of {len(unique)} images were never seen, the first is {unknown[0]!r}: "
-                "give keys of images that a stage has brought."
+                "name an image by its sha256, as assignments.csv has it, or row:NUMBER of a training run."
             )
         return unique
 

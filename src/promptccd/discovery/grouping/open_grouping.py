@@ -409,7 +409,7 @@ def group_images(
     if num_categories is None:
         estimate, tree = _estimate(problem, seed)
         found = problem.grouped(tree, estimate.count)
-        return problem.assignment(found), _including(estimate, len(found.centres))
+        return problem.assignment(found), estimate.including(len(found.centres))
     problem.check_count(num_categories)
     found = _of_given_number(problem, num_categories, seed)
     if len(found.centres) < num_categories:
@@ -447,7 +447,7 @@ def _beside_known(
         found = images.grouped(proposed=problem.grouped(tree, estimate.count).centres[problem.fewest :])
         # Of 20 categories of photographs, 14 of them known, 15 or 16 were found, and silhouettes saw no more than 16.
         unsure = replace(estimate, margin=f"{estimate.margin}; new ones hardly stand out here: unreliable")
-        return problem.assignment(found), _including(unsure, len(found.centres))
+        return problem.assignment(found), unsure.including(len(found.centres))
     found = images.grouped()
     count = len(found.centres)
     ends = [count, *(len(images.grouped(closer).centres) for closer in (WIDER, TIGHTER))]
@@ -456,11 +456,6 @@ def _beside_known(
         count, min(ends), high, "open set", "half or twice the distance between categories"
     )
     return problem.assignment(found), estimate
-
-
-def _including(estimate: CountEstimate, count: int) -> CountEstimate:
-    """An estimate of another count, in a range that holds it."""
-    return replace(estimate, count=count, low=min(estimate.low, count), high=max(estimate.high, count))
 
 
 def _estimate(problem: GroupingProblem, seed: int) -> tuple[CountEstimate, GroupTree]:
