@@ -11,7 +11,9 @@ from tests.conftest import coloured_images
 from tests.contributing import ROOT
 
 DOC = (ROOT / "docs" / "own_images.md").read_text(encoding="utf-8")
-COMMANDS = [line for line in DOC.split("```bash\n")[1].split("```")[0].splitlines() if line]
+FIRST, COMPARISON = (
+    [line for line in block.split("```")[0].splitlines() if line] for block in DOC.split("```bash\n")[1:]
+)
 # A small folder of plain colours learns as well in one epoch, and says as much of the commands.
 SOONER = "--epochs 1 --kmeans_restarts 1 --projection_output_size 64 --projection_hidden_size 32"
 
@@ -27,7 +29,7 @@ def test_every_command_works_as_printed(tmp_path: Path, monkeypatch: pytest.Monk
     new.mkdir()
     for number, record in enumerate(coloured_images(3, 2)):
         record["image"].save(new / f"{number}.png")
-    assert [line.split()[1] for line in COMMANDS] == [
+    assert [line.split()[1] for line in FIRST] == [
         "split",
         "train",
         "evaluate",
@@ -35,7 +37,7 @@ def test_every_command_works_as_printed(tmp_path: Path, monkeypatch: pytest.Monk
         "predict",
         "verify",
     ]
-    for line in COMMANDS:
+    for line in [*FIRST, *COMPARISON]:
         words = shlex.split(line)[1:] + (shlex.split(SOONER) if " train " in line else [])
         assert main(words) == 0, line
     run = tmp_path / "runs" / "promptccd-my_photos"
@@ -44,4 +46,6 @@ def test_every_command_works_as_printed(tmp_path: Path, monkeypatch: pytest.Monk
     assert "benchmark" not in card
     assert json.loads((run / "manifest.json").read_text())["recipe"]["data"]["benchmark"] is None
     assert "local folder" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    comparison = (tmp_path / "comparison" / "index.html").read_text(encoding="utf-8")
+    assert all(f"{name}-my_photos" in comparison for name in ("promptccd", "promptccd-gcd", "simgcd"))
     assert "MISMATCH" not in capsys.readouterr().out

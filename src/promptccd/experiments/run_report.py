@@ -136,7 +136,7 @@ def write_run_comparison(
         "data": ", ".join(dict.fromkeys(_data(run) for run in every)),
         "categories per stage": "; ".join(dict.fromkeys(_blocks(run) for run in every)),
         "seeds": ", ".join(map(str, sorted({run.recipe.training.seed for run in every}))),
-        "different splits": str(len({run.fingerprint for run in every})),
+        "splits": str(len({run.fingerprint for run in every})),
     }
     return write_comparison(
         {name: [run.score for run in runs] for name, runs in groups.items()},
