@@ -125,6 +125,7 @@ def _quieten_libraries() -> None:
     for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
     after_import("transformers.utils.logging", _hide_bars)
+    after_import("promptccd.data.loading", _hide_bars_in_logs)
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # of Pillow: we have limits of our own
     warnings.filterwarnings(
         "ignore", "`broadcast_buffers` is deprecated"
@@ -135,6 +136,14 @@ def _hide_bars() -> None:
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
+
+
+def _hide_bars_in_logs() -> None:
+    """Bars of datasets, which it draws into files and pipes too: of one's own folder, that it is being downloaded."""
+    from datasets.utils import disable_progress_bars
+
+    if sys.stderr is None or not sys.stderr.isatty():
+        disable_progress_bars()
 
 
 if __name__ == "__main__":
