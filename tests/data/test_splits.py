@@ -183,7 +183,10 @@ def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> N
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"class_blocks": [3, 1, 1, 1]}, "sum to 6, but the data set has 5"),
+        (
+            {"class_blocks": [3, 1, 1, 1]},
+            r"sum to 6, but the data set has 5 categories \(.+, .+, .+, .+, .+\): let",
+        ),
         ({"class_blocks": [5]}, "at least two sizes"),
         ({"class_blocks": [0, 5]}, "the first positive"),
         ({"class_blocks": [4, 1], "cuts": [[0.5, 1.0]]}, "rows of .2, 1. ratios"),

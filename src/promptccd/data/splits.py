@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from promptccd.data.file_names import display_name
 from promptccd.data.randomness import numpy_generator
 from promptccd.errors import DataError
 from promptccd.storage import newer_format
 
 FORMAT = 1  # of split.json
+MOST_LISTED = 12  # names in a message
 # Share of *what remains* of a category that each stage takes, from the stage the category first appears in.
 # Row b is class block b. Known images go 87 / 7 / 3 / 3 % over the four stages, because 0.54 of the
 # remaining 13 % is 7 % and half of the remaining 6 % is 3 %; the last stage takes everything left.
@@ -161,7 +163,7 @@ def split_by_category(
     Raises:
         DataError: the blocks do not fit the categories, the cuts do not fit the blocks, or a stage is empty.
     """
-    blocks = checked_blocks(class_blocks, len(categories))
+    blocks = checked_blocks(class_blocks, categories)
     table = _checked_cuts(usual_cuts(len(blocks)) if cuts is None else cuts, len(blocks))
     first_stage = np.repeat(np.arange(len(blocks)), blocks)  # stage in which each category appears
 
@@ -241,13 +243,13 @@ def as_split(
     return CategorySplit(blocks, cuts, seed, tuple(categories), ordered, counts, data_fingerprint, rule)
 
 
-def checked_blocks(class_blocks: Sequence[int], num_categories: int) -> tuple[int, ...]:
+def checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> tuple[int, ...]:
     """The block sizes as integers.
 
     Raises:
         DataError: fewer than two categories or blocks, an impossible size, or a sum that is not C.
     """
-    blocks = tuple(int(block) for block in class_blocks)
+    blocks, num_categories = tuple(int(block) for block in class_blocks), len(categories)
     if num_categories < 2:
         raise DataError(
             f"The data set has {num_categories} category; discovery needs at least 2. "
@@ -260,10 +262,16 @@ def checked_blocks(class_blocks: Sequence[int], num_categories: int) -> tuple[in
         )
     if sum(blocks) != num_categories:
         raise DataError(
-            f"class_blocks {list(blocks)} sum to {sum(blocks)}, but the data set has {num_categories} "
-            f"categories: let the blocks sum to {num_categories}."
+            f"class_blocks {list(blocks)} sum to {sum(blocks)}, but the data set has {num_categories} categories "
+            f"({_listed(categories)}): let the blocks sum to {num_categories}."
         )
     return blocks
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Some of the names, for who wonders which one is missing, or too many."""
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(display_name(name) for name in names[:MOST_LISTED]) + more
 
 
 def usual_cuts(num_stages: int) -> tuple[tuple[float, ...], ...]:
@@ -332,7 +340,7 @@ def cut_in_sessions(
     Raises:
         DataError: the blocks do not fit the categories, there are cuts, or a stage is empty.
     """
-    blocks = checked_blocks(class_blocks, len(categories))
+    blocks = checked_blocks(class_blocks, categories)
     if cuts is not None:
         raise DataError(
             f"split_rule sessions has shares of its own, got cuts {[list(row) for row in cuts]}: "
