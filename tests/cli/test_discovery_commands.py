@@ -155,7 +155,7 @@ def test_a_day_of_corrections(found, capsys) -> None:
         (("rename", "0", "n" * 255), "at most 100 characters, got 255"),
         (("merge", "0"), "at least two categories"),
         (("split",), "Expected split ID"),
-        (("split", "0", "abc"), "0 of the"),
+        (("split", "0", "abc"), "are not in category 0, the first is 'abc'"),
         (("move", "0"), "Expected move ID IMAGE"),
         (("move", "0", "abc"), "never seen"),
         (("dissolve", "0"), "was labelled at stage 0"),
