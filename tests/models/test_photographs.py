@@ -48,7 +48,7 @@ def test_it_is_small_half_and_no_pickle() -> None:
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photographs").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OSError, match="no such folder"):
+    with pytest.raises(OSError, match="No model in the folder 'photographs'.* hides the backbone"):
         PromptCCDModel.from_pretrained("photographs")
 
 

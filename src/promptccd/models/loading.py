@@ -68,9 +68,10 @@ def find_model(name: str | os.PathLike[str], **look: Any) -> tuple[str, dict[str
             return place, read_json(_configuration_of(place, look), f"{CONFIGURATION} of {place}")
         except OSError as error:
             if os.path.isdir(place):
+                hidden = " It hides the backbone of that name: rename it." if wanted in BACKBONES else ""
                 raise OSError(
                     f"No model in the folder {wanted!r}: {one_line(error)}. Give a folder that holds one, a finished "
-                    "stage or a backbone."
+                    f"stage or a backbone.{hidden}"
                 ) from error
             tried.append(f"{place} ({_reason(error)})")
     near = get_close_matches(
