@@ -1,10 +1,12 @@
 """Parts of the trainer that a whole run would not show to be wrong."""
 
+import io
 import logging
 import math
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +73,28 @@ def test_what_is_left_is_of_the_stage_and_from_the_steps_that_were_done(
         "100.00 s per epoch, 100 s left of this stage",
         "144.44 s per epoch",
     ]
+
+
+class Terminal(io.StringIO):
+    """What bars take for one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_bars_show_steps_epochs_and_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(progress, "tqdm", partial(progress.tqdm, file=terminal, mininterval=0, miniters=1))
+    bars = progress.EpochProgress(stage=1, epochs=7, first_epoch=2, steps=5)
+    bars.begin_epoch(step=3)
+    bars.end_step()
+    bars.end_epoch(2, 0.25)
+    bars.begin_epoch(step=0)
+    bars.end_step()
+    bars.close()
+    shown = terminal.getvalue()
+    for text in ("stage 1:", " 2/7 ", "  epoch:", " 3/5 ", " 4/5 ", " 3/7 ", "loss=0.250", " 1/5 "):
+        assert text in shown, text
 
 
 def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(model: PromptCCDModel) -> None:
