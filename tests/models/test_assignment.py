@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from promptccd.models import assignment
-from promptccd.models.assignment import CategorySpread, assign, squared_distances
+from promptccd.models.assignment import CategorySpread, assign, nearest, squared_distances
 
 FEATURES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
 PROTOTYPES = torch.tensor([[1.0, 0.0], [0.0, 0.5]])
@@ -23,6 +23,16 @@ def test_the_nearest_prototype_by_hand() -> None:
     assert found.confidences.tolist() == pytest.approx(chances)
     assert found.margins.tolist() == pytest.approx([1.25, 1.75, 0.35])
     assert (found.rows_of(3), found.known_ids) == ([1, 2], (7, 3))
+
+
+def test_the_best_categories_by_hand_and_first_the_one_that_is_assigned() -> None:
+    found = assign(FEATURES, PROTOTYPES, [7, 3], temperature=0.5, keys="abc")
+    ids, confidences = nearest(FEATURES, PROTOTYPES, [7, 3], 5, temperature=0.5)
+    assert ids.tolist() == [[7, 3], [3, 7], [3, 7]]
+    torch.testing.assert_close(
+        confidences[:, 0], found.confidences
+    )  # to the type: no more digits than `assign` gives
+    torch.testing.assert_close(confidences.sum(1), torch.ones(3))
 
 
 def test_categories_that_are_given_are_kept_and_a_person_is_sure() -> None:

@@ -82,18 +82,19 @@ class Lines:
     def concerned(self, mutant: Mutant) -> list[str]:
         """Tests that run a mutant, cheapest first.
 
-        For what runs when the file is imported those beside one that uses the file, or all where it holds nothing
-        else.
+        For what runs when the file is imported all do, those beside one that uses the file first.
         """
         names = []
         for name, test in self.tests.items():
             run = test["lines"].get(mutant.file, [])
             if run and (not mutant.lines or not set(mutant.lines).isdisjoint(run)):
                 names.append(name)
-        if not mutant.lines:
-            beside = {name.partition("::")[0] for name in names}
-            names = [name for name in self.tests if not beside or name.partition("::")[0] in beside]
-        alone = {name: self.seconds([name]) for name in names if self._is_short(self.tests[name])}
+        beside = {name.partition("::")[0] for name in names}
+        alone = {
+            name: (name.partition("::")[0] not in beside, self.seconds([name]))
+            for name in (names if mutant.lines else self.tests)
+            if self._is_short(self.tests[name])
+        }
         return sorted(alone, key=lambda name: alone[name])
 
     def seconds(self, names: Sequence[str]) -> float:

@@ -34,6 +34,8 @@ def total(values: list[int] = [0]) -> int:
 '''
 LIMITS = "MOST = 3\nLEAST = 1\n"
 HALVES = """
+MOST = 9
+
 def halvings(value):
     count = 0
     while value > 1:
@@ -72,6 +74,12 @@ def test_halvings():
     time.sleep(float(busy.read_text()) if busy.exists() else 0)
     assert halvings(3) == 1
 """
+ELSEWHERE = """
+from toy import halves
+
+def test_most_halves():
+    assert halves.MOST == 9
+"""
 RUN = """
 import json, sys
 from pathlib import Path
@@ -79,7 +87,7 @@ from tests.mutants.__main__ import judged
 from tests.mutants.mutations import mutants_of
 from tests.mutants.running import Lines, Project
 
-areas = dict.fromkeys(["sums.py", "limits.py", "halves.py"], ["tests/test_sums.py"])
+areas = dict.fromkeys(["sums.py", "limits.py", "halves.py"], ["tests"])
 project = Project(Path(sys.argv[1]), "src/toy", areas, patience_s=0.3)
 mutants = [mutant for file in project.files() for mutant in mutants_of(project.root, file)]
 lines = Lines(project, list(project.areas))
@@ -99,6 +107,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "src/toy/__init__.py": "",
         "maker.py": MAKER,
         "tests/test_sums.py": TESTS,
+        "tests/test_elsewhere.py": ELSEWHERE,
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -132,6 +141,7 @@ def test_mistakes_that_a_test_sees_are_killed(verdicts: dict[tuple[str, int, str
     ]:
         assert verdicts["sums", *mistake] == "killed", mistake
     assert verdicts["limits", 1, "3 to 4"] == "killed"  # no test runs a line of that module
+    assert verdicts["halves", 2, "9 to 8"] == "killed"  # the tests beside those that do have nothing to say
 
 
 def test_mistakes_that_no_test_sees_survive(verdicts: dict[tuple[str, int, str], str]) -> None:
@@ -145,9 +155,9 @@ def test_a_busy_machine_changes_no_verdict_and_what_never_ends_is_late(
     verdicts: dict[tuple[str, int, str], str],
 ) -> None:
     """The test of that module takes longer than a test may at first, with a mutant and without."""
-    assert verdicts["halves", 4, "> to <="] == "killed"
-    assert verdicts["halves", 4, "1 to 2"] == "survived"
-    assert verdicts["halves", 6, "dropped"] == "late"
+    assert verdicts["halves", 6, "> to <="] == "killed"
+    assert verdicts["halves", 6, "1 to 2"] == "survived"
+    assert verdicts["halves", 8, "dropped"] == "late"
 
 
 def test_late_mutants_are_in_no_score(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
