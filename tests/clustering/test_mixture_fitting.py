@@ -255,6 +255,18 @@ def test_shifting_the_data_shifts_only_the_means():
     assert far.log_likelihood == pytest.approx(near.log_likelihood, abs=1e-2)
 
 
+def test_free_points_start_in_the_component_of_the_settled_ones_they_lie_beside():
+    """Also where the vacant component is not the last one."""
+    noise = torch.randn(18, 3, generator=torch.Generator().manual_seed(0))
+    points = torch.eye(3).repeat_interleave(6, 0) + 0.01 * noise
+    for known in ([0, 1], [0, 2], [2, 1]):
+        settled = torch.full((3, 6), -1)
+        settled[:2, :3] = torch.tensor(known)[:, None]
+        fitted = fit_gaussian_mixture(points, 3, settled=settled.flatten(), max_iter=0, seed=0)
+        places = torch.tensor([*known, 3 - sum(known)])
+        torch.testing.assert_close(fitted.means[places], points.view(3, 6, 3).mean(1), atol=1e-5, rtol=0)
+
+
 def test_errors_say_what_and_where():
     points = torch.ones(4, 3)
     with pytest.raises(ValueError, match=r"num_components <= number of samples \(4\), got 9: ask for fewer"):

@@ -29,9 +29,7 @@ def test_the_best_categories_by_hand_and_first_the_one_that_is_assigned() -> Non
     found = assign(FEATURES, PROTOTYPES, [7, 3], temperature=0.5, keys="abc")
     ids, confidences = nearest(FEATURES, PROTOTYPES, [7, 3], 5, temperature=0.5)
     assert ids.tolist() == [[7, 3], [3, 7], [3, 7]]
-    torch.testing.assert_close(
-        confidences[:, 0], found.confidences
-    )  # to the type: no more digits than `assign` gives
+    torch.testing.assert_close(confidences[:, 0], found.confidences)
     torch.testing.assert_close(confidences.sum(1), torch.ones(3))
 
 
@@ -67,6 +65,11 @@ def test_a_known_spread_by_hand() -> None:
     features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.0], [0.6, 0.8], [0.6, 0.2]])
     prototypes = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     found = assign(features, prototypes, [7, 3], temperature=9.0, spread=spread)
+    best, chances = nearest(features, prototypes, [7, 3], 1, temperature=9.0, spread=spread)
+    assert torch.equal(best[:, 0], found.category_ids)
+    torch.testing.assert_close(
+        chances[:, 0], found.confidences
+    )  # in float32 too, as all that is said of an image
     squared = [[0, 4], [5, 1], [1, 1], [4 * 0.16 + 0.64, 4 * 0.36 + 0.64], [4 * 0.16 + 0.04, 4 * 0.36 + 0.04]]
     own = [0, 1, 0, 0, 0]  # the last two are nearer to the wide category in its own spreads
     explained = [1 / (1 + math.exp(4 * (min(one / 0.5, other / 2) ** 0.5 - 1))) for one, other in squared]

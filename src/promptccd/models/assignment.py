@@ -264,7 +264,7 @@ def nearest(
     """
     squared, shares, explained = _distances(features, prototypes, temperature, spread)
     order = squared.sort(dim=1, stable=True).indices[:, :top_k]
-    confidences = (shares.gather(1, order) * explained[:, None]).float()
+    confidences = shares.gather(1, order) * explained[:, None]
     return torch.tensor(ids, device=squared.device)[order], confidences
 
 
