@@ -176,9 +176,7 @@ def split(
     if min(old.float().mean(), new.float().mean()) < HARDLY_ANY:
         old, new = clear(chance_of_low(-similarity), config)
     net = split_net(features.shape[1], generator)
-    optimizer = torch.optim.AdamW(
-        net.parameters(), lr=config.split_learning_rate, weight_decay=SPLIT_DECAY, foreach=False
-    )
+    optimizer = torch.optim.AdamW(net.parameters(), lr=config.split_learning_rate, weight_decay=SPLIT_DECAY)
     for _ in range(config.split_rounds):
         seen = (old | new).nonzero().squeeze(1)
         if not (old.any() and new.any()):
