@@ -1,6 +1,7 @@
 """Grow & Merge against the obvious loops: what grows, what learns, and what looks known."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -216,6 +217,11 @@ def test_without_labelled_exemplars_no_term_is_of_labels(grown) -> None:
     parts = objective.losses(rows_of(model, torch.full((8,), -1), 3))
     assert "supervised" not in parts
     assert float(parts["known_images"]) == pytest.approx(2 / 5)
+    rows = rows_of(model)
+    for image in range(len(POSITIONS)):  # the only one that is not of an earlier stage
+        alone = replace(rows, positions=torch.where(torch.arange(len(POSITIONS)) == image, POSITIONS, -1))
+        known = objective.known[POSITIONS[image]]
+        assert float(objective.losses(alone)["known_images"]) == float(known)
 
 
 def test_two_processes_have_the_losses_and_gradients_of_one(grown, tmp_path: Path) -> None:
