@@ -112,6 +112,7 @@ def test_one_category_has_no_second_and_none_has_no_images() -> None:
     assert alone.second_ids.tolist() == [-1] * 3
     assert alone.second_distances.isinf().all()
     assert alone.confidences.tolist() == [1] * 3
+    assert alone.second_ids.tolist() == [-1] * 3
     nothing = assign(FEATURES[:0], PROTOTYPES[:0], [], temperature=1, rows=torch.empty(0, dtype=torch.int64))
     assert (nothing.ids, nothing.category_ids.tolist(), nothing.rows_of(0)) == ((), [], [])
 
