@@ -1,5 +1,6 @@
 """However a command ends: one line, an exit code, nothing half done and nobody left behind."""
 
+import io
 import json
 import os
 import signal
@@ -36,6 +37,30 @@ def test_no_bars_are_drawn_where_nobody_watches(tmp_path: Path) -> None:
         record["image"].save(folder / f"{row}.png")
     ended = run_forked(["split", tmp_path / "own", "--class_blocks", "2", "1"])
     assert (ended.code, ended.err) == (0, "")
+
+
+class Terminal(io.TextIOWrapper):
+    """Stderr as bars take it for one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def watch() -> None:
+    sys.stderr = Terminal(sys.stderr.detach(), "utf-8", line_buffering=True)
+
+
+def test_on_a_terminal_a_training_shows_its_epochs_and_steps(
+    tmp_path: Path, image_folder: Path, backbone_folder: Path
+) -> None:
+    """Although those of transformers are hidden, and with them the Hub's."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
+    ended = run_forked(["train", "--config", recipe], before=watch)
+    assert ended.code == 0
+    for text in ("stage 0: ", "stage 3: ", "  epoch: ", "epoch/s"):
+        assert text in ended.err, text
+    assert "Loading weights" not in ended.err
 
 
 def hear_signals() -> None:

@@ -127,15 +127,18 @@ def _quieten_libraries() -> None:
     after_import("transformers.utils.logging", _hide_bars)
     after_import("promptccd.data.loading", _hide_bars_in_logs)
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # of Pillow: we have limits of our own
-    warnings.filterwarnings(
-        "ignore", "`broadcast_buffers` is deprecated"
-    )  # of torch: accelerate has no other word
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # of torch, to accelerate
 
 
 def _hide_bars() -> None:
+    """Those of transformers, for every model that is loaded; with them it hides the Hub's, which say what is fetched."""
+    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
     from transformers.utils import logging as transformers_logging
 
+    had_bars = not are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()
+    if had_bars:
+        enable_progress_bars()
 
 
 def _hide_bars_in_logs() -> None:

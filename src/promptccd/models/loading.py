@@ -17,6 +17,7 @@ from huggingface_hub.errors import (
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
 )
+from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import resolve_revision
@@ -233,13 +234,15 @@ def _is_no_key_report(record: logging.LogRecord) -> bool:
 @contextmanager
 def without_progress() -> Iterator[None]:
     """Silence the bar of a load that reads nothing."""
-    was_shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
+    was_shown, hub_shown = transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()  # which hides the Hub's with them
     try:
         yield
     finally:
         if was_shown:
             transformers_logging.enable_progress_bar()
+        if hub_shown:
+            enable_progress_bars()
 
 
 def require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:

@@ -11,18 +11,21 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from huggingface_hub.utils import tqdm
+from huggingface_hub.constants import HF_HUB_DISABLE_PROGRESS_BARS
+from tqdm import tqdm
 
 from promptccd.errors import InterruptedRunError
 
 logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
+# None leaves bars to terminals. The Hub's own bars go wherever transformers' are switched off: these must stay.
+NO_BARS = True if HF_HUB_DISABLE_PROGRESS_BARS else None
 
 
 def progress_bar(items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
     """Iterate under a bar; silent where stderr is no terminal or ``HF_HUB_DISABLE_PROGRESS_BARS`` is set."""
-    return iter(tqdm(items, total=total, desc=label, leave=False, disable=None))
+    return iter(tqdm(items, total=total, desc=label, leave=False, disable=NO_BARS))
 
 
 def readable_time(seconds: float) -> str:
@@ -51,9 +54,14 @@ class EpochProgress:
         self._stage, self._epochs, self._began = stage, epochs, first_epoch + first_step / max(1, steps)
         self._started = self._logged = time.monotonic()
         self._outer = tqdm(
-            total=epochs, initial=first_epoch, desc=f"stage {stage}", unit="epoch", position=0, disable=None
+            total=epochs,
+            initial=first_epoch,
+            desc=f"stage {stage}",
+            unit="epoch",
+            position=0,
+            disable=NO_BARS,
         )
-        self._inner = tqdm(total=steps, desc="  epoch", unit="step", position=1, leave=False, disable=None)
+        self._inner = tqdm(total=steps, desc="  epoch", unit="step", position=1, leave=False, disable=NO_BARS)
 
     def begin_epoch(self, step: int) -> None:
         """Set the inner bar to the step an epoch begins or goes on with."""
