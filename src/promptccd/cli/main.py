@@ -131,7 +131,7 @@ def _quieten_libraries() -> None:
 
 
 def _hide_bars() -> None:
-    """Those of transformers, for every model that is loaded; with them it hides the Hub's, which say what is fetched."""
+    """Those of transformers, for every model that is loaded, but not the Hub's, which say what is fetched."""
     from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
     from transformers.utils import logging as transformers_logging
 
