@@ -58,6 +58,9 @@ def test_predict_names_as_many_categories_as_the_pipeline(
             assert (mine["name"], mine["known"]) == (theirs["name"], theirs["known"])
             assert mine["confidence"] == pytest.approx(theirs["confidence"], abs=1e-5)
         assert row["best"][0] == {name: row[name] for name in row["best"][0]}
+    assert main(["predict", str(stage), str(files[1]), "--top_k", str(top_k), "--json"]) == 0
+    (alone,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert [alone[name] for name in ("file", "category", "note")] == ["1.png", found[1]["category"], ""]
     assert main(["predict", str(stage), str(tmp_path), "--top_k", str(top_k)]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [line[:2] for line in lines] == [

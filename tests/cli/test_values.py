@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from promptccd.cli.main import main
+from promptccd.data.ranges import alternatives
 from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
     Recipe,
-    alternatives,
     describe_type,
     field_types,
     recipe_folder,

@@ -27,7 +27,9 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument(
         "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run its last one"
     )
-    predict.add_argument("folder", metavar="FOLDER", help="folder of images, searched with its sub-folders")
+    predict.add_argument(
+        "folder", metavar="FOLDER", help="folder of images, searched with its sub-folders; or one image"
+    )
     predict.add_argument(
         "--top_k",
         metavar="N",

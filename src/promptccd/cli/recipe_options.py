@@ -7,11 +7,11 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from promptccd.data.ranges import alternatives
 from promptccd.errors import ConfigurationError
 from promptccd.training.methods import words_of_methods
 from promptccd.training.recipe import (
     Recipe,
-    alternatives,
     describe_type,
     field_types,
     parse_value,

@@ -2,6 +2,8 @@
 
 import math
 import reprlib
+import types
+import typing
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -59,3 +61,31 @@ def require_in_range(section: Any) -> None:
             continue
         if (expected := allowed.problem(value)) is not None:
             raise ConfigurationError(f"Expected {item.name} {expected}, got {reprlib.repr(value)}.")
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types a hint allows: the members of a union, or the hint itself."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
+def with_floats(value: Any, hint: Any) -> Any:
+    """A value whose whole numbers are floats where its field wants floats, inside lists too."""
+    options = alternatives(hint)
+    if isinstance(value, int) and not isinstance(value, bool) and float in options:
+        return float(value) if value.bit_length() <= 64 else value
+    for option in options:
+        if isinstance(value, list) and typing.get_origin(option) is list:
+            return [with_floats(item, typing.get_args(option)[0]) for item in value]
+    return value
+
+
+def takes_whole_numbers(section: Any) -> Any:
+    """A strict dataclass whose fields for floats take whole numbers too, as PyTorch's options do: ``momentum=0``."""
+    assign, hints = section.__setattr__, {each.name: each.type for each in fields(section)}
+
+    def assign_floats(self: Any, name: str, value: Any) -> None:
+        assign(self, name, with_floats(value, hints.get(name)))
+
+    section.__setattr__ = assign_floats
+    return section

@@ -142,12 +142,12 @@ def predict_folder(
     batch_size: int = 64,
     top_k: int | None = None,
 ) -> FolderPredictions:
-    """Assign every image below a folder.
+    """Assign every image below a folder, or one image.
 
     Args:
         model: a finished stage, on its device.
         path: where it was loaded from; its image processor lies there.
-        folder: searched with all its sub-folders, in the order of names.
+        folder: searched with all its sub-folders, in the order of names; or an image file.
         batch_size: images per forward.
         top_k: how many categories to name of every image, of fewer all; none names the likeliest alone.
 
@@ -155,10 +155,10 @@ def predict_folder(
         DataError: there is no such folder, or no file in it.
         DivergedError: the model makes no numbers of an image; it is named.
     """
-    root = Path(folder)
-    files = sorted(_files_below(root)) if root.is_dir() else []
+    place = Path(folder)
+    root, files = (place.parent, [place.name]) if place.is_file() else (place, sorted(_files_below(place)))
     if not files:
-        raise DataError(f"No files to predict in {str(folder)!r}: give a folder of images.")
+        raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     view = load_view(path)
     readable: list[tuple[str, str]] = []
     skipped: dict[str, str] = {}

@@ -14,12 +14,13 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
-from promptccd.data.ranges import number, require_in_range
+from promptccd.data.ranges import number, require_in_range, takes_whole_numbers
 from promptccd.data.view_options import MAX_SIDE
 from promptccd.errors import ConfigurationError
 from promptccd.models.untrusted import REAL, WHOLE
 
 
+@takes_whole_numbers
 @strict
 @dataclass(kw_only=True)
 class DataArguments:
@@ -141,6 +142,7 @@ class DataArguments:
         return spectrum_split(num_categories, self.category_ratio, self.sample_ratio, stages)
 
 
+@takes_whole_numbers
 @strict
 @dataclass(kw_only=True)
 class ModelArguments:
@@ -220,6 +222,7 @@ def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
     return factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
+@takes_whole_numbers
 @strict
 @dataclass(kw_only=True)
 class TrainingArguments:

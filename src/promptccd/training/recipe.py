@@ -3,7 +3,6 @@
 import dataclasses
 import re
 import reprlib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import yaml
 from huggingface_hub.dataclasses import type_validator
 
+from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.arguments import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
@@ -115,12 +115,6 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def alternatives(hint: Any) -> tuple[Any, ...]:
-    """The types a hint allows: the members of a union, or the hint itself."""
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if is_union else (hint,)
-
-
 def describe_type(hint: Any) -> str:
     """A type in words a person would use: ``int``, ``no | bf16``, ``list[float] or none``."""
     if typing.get_origin(hint) is Literal:
@@ -180,7 +174,7 @@ def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
     hints = field_types(section)
     require_known(f"field of section {name!r}", values, hints)
     prepared = {
-        key: None if says_none(value, hints[key]) else _with_floats(value, hints[key])
+        key: None if says_none(value, hints[key]) else with_floats(value, hints[key])
         for key, value in values.items()
     }
     for key, value in prepared.items():
@@ -211,17 +205,6 @@ def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any])
         if key not in known:
             hint = did_you_mean(str(key), known)
             raise ConfigurationError(f"Unknown {what} {key!r}.{hint} It takes: {', '.join(known)}.")
-
-
-def _with_floats(value: Any, hint: Any) -> Any:
-    """Whole numbers become floats where floats are wanted, inside lists too."""
-    options = alternatives(hint)
-    if isinstance(value, int) and not isinstance(value, bool) and float in options:
-        return float(value) if value.bit_length() <= 64 else value
-    for option in options:
-        if isinstance(value, list) and typing.get_origin(option) is list:
-            return [_with_floats(item, typing.get_args(option)[0]) for item in value]
-    return value
 
 
 @dataclass(kw_only=True)
