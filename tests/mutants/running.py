@@ -1,6 +1,5 @@
 """Run the tests that a mutant concerns, in a process forked from one that has imported everything but the package."""
 
-import contextlib
 import gc
 import hashlib
 import importlib
@@ -9,25 +8,23 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 import sys
-import tempfile
 import time
 from bisect import bisect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from tests.mutants.mutations import Mutant
 from tests.mutants.recording import Recorder
+from tests.workers import LATE, Worker, preload
 
 LONGEST_RUN_S = 90.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
 LONGEST_TEST_S = 10.0  # longer ones are left out
 LONGEST_FIXTURES_S = 30.0  # of a test; those of several tests are made once
-LATE = -signal.SIGKILL
 FLAGS = (
     "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "-o", "addopts=",
     "-o", "timeout_func_only=true",
@@ -76,7 +73,7 @@ class Lines:
         for area in areas:
             recorded = self._recorded(area)
             self.tests.update(recorded["tests"])
-            _preload(recorded["modules"], project.package)
+            preload(recorded["modules"], Path(project.package).name)
         gc.freeze()  # pytest collects garbage over and over as it ends: not through all that was imported
 
     def concerned(self, mutant: Mutant) -> list[str]:
@@ -130,56 +127,6 @@ class Lines:
             for path in sorted((root / top).rglob("*.py")) or [root / top]:
                 digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
-
-
-class Worker:
-    """A function at work in a forked process of a group of its own.
-
-    Args:
-        work: gets a folder that is removed afterwards; what it returns is the exit code.
-        longest_s: after which everything it started is killed.
-    """
-
-    def __init__(self, work: Callable[[Path], int], longest_s: float):
-        self.folder = Path(tempfile.mkdtemp(prefix="mutant-"))
-        self.due = time.monotonic() + longest_s
-        self.code: int | None = None
-        self.said = ""
-        sys.stdout.flush()
-        self.process = os.fork()
-        if self.process == 0:
-            _work(work, self.folder)
-
-    def ended(self) -> int | None:
-        """The exit code, `None` while it runs; `LATE` where it, or a test, took too long."""
-        if self.code is not None:
-            return self.code
-        done, status = os.waitpid(self.process, os.WNOHANG)
-        late = not done and time.monotonic() > self.due
-        if late:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process, signal.SIGKILL)
-            _, status = os.waitpid(self.process, 0)
-        if done or late:
-            self.code = os.waitstatus_to_exitcode(status)
-            with contextlib.suppress(FileNotFoundError):
-                self.said = (self.folder / "said").read_text(errors="replace")[-3000:]
-            if "Failed: Timeout" in self.said:
-                self.code = LATE
-            shutil.rmtree(self.folder, ignore_errors=True)
-        return self.code
-
-
-def _work(work: Callable[[Path], int], folder: Path) -> NoReturn:
-    code = 70
-    try:
-        os.setpgid(0, 0)
-        said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT)
-        for number in (1, 2):
-            os.dup2(said, number)
-        code = work(folder)
-    finally:
-        os._exit(code)
 
 
 def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object) -> int:
@@ -271,15 +218,3 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> Any:
         return compile(self.text, self.path, "exec", dont_inherit=True)
-
-
-def _preload(modules: Sequence[str], package: str) -> None:
-    """Import what tests import, so that no process has to again; never what is mutated, tests it or uses it."""
-    top = Path(package).name
-    own = (top, "tests", "test_", "conftest", "__m")
-    sys.modules[top] = None  # type: ignore[assignment]  # nobody can import it: what needs it stays out with it
-    for name in modules:
-        if name not in sys.modules and not name.startswith(own):
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
-    del sys.modules[top]
