@@ -1,5 +1,6 @@
 """Every method, and a person's own in the file that CONTRIBUTING shows, through all that is done with one."""
 
+import html
 import json
 import os
 import re
@@ -119,7 +120,7 @@ def test_parameters_are_counted_under_the_titles_of_the_method(run: Trained, cap
 
 def test_losses_on_the_report_have_their_titles(run: Trained, tmp_path: Path) -> None:
     assert main(["report", str(run.path), "--out", str(tmp_path / "report")]) == 0
-    page = (tmp_path / "report" / "index.html").read_text()
+    page = html.unescape((tmp_path / "report" / "index.html").read_text())
     titles = {**LOSSES, **run.method.losses}
     for line in (run.path / "history.jsonl").read_text().splitlines():
         for name in json.loads(line)["losses"]:
