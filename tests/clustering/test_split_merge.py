@@ -307,6 +307,11 @@ def test_one_cluster_has_no_pair() -> None:
         assert pairs.shape == (0, 2)
 
 
+def test_two_clusters_are_a_pair() -> None:
+    points, labels = torch.tensor([[0.0], [1.0], [1.1]]), torch.tensor([0, 1, 1])
+    assert module.nearest_pairs(points, labels, torch.arange(2), torch.zeros(2).bool()).tolist() == [[0, 1]]
+
+
 def test_of_three_points_the_one_far_off_is_a_half_by_itself() -> None:
     """A start from two near ones ends with the middle one on the wrong side; one of six restarts does better."""
     points = torch.tensor([0.0, 0.8, 1.9]).repeat(3000)[:, None]

@@ -199,6 +199,12 @@ def test_a_persons_words_on_the_card_stay(run: RunDirectory, hub: Hub) -> None:
     assert "Seen in May." in hub.repo("user/run-stage1").at("main").files["README.md"].data.decode()
 
 
+def test_a_stage_that_is_not_finished_is_named_before_anything_is_sent(run: RunDirectory, hub: Hub) -> None:
+    with pytest.raises(HubError, match=r"finished stages \[0, 1, 2, 3\], not \[1, 9\]. Give --stage one of"):
+        push_run(run, stages=[1, 9])
+    assert not hub.requests("POST", "")
+
+
 def test_a_damaged_stage_is_not_pushed(run: RunDirectory, hub: Hub) -> None:
     weights = run.stage(0) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])

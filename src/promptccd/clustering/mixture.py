@@ -123,7 +123,7 @@ class AxisAligned(MixtureSteps):
         )
 
     def _moments(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sums over points, weighted by responsibility, of 1 ``(K,)``, x ``(K, D)`` and x^2: float64."""
+        """Sums over points, weighted by responsibility, of 1 ``(K,)``, float64, x ``(K, D)`` and x^2."""
         by_component = responsibilities.T
         component, point = (by_component > SMALLEST_RESPONSIBILITY).nonzero().unbind(1)
         if len(point) > MAX_SPARSE_SHARE * responsibilities.numel():
@@ -134,7 +134,7 @@ class AxisAligned(MixtureSteps):
             sizes = torch.bincount(component, minlength=responsibilities.shape[1])
             sums = [sum_rows(table, point, weights, sizes) for table in (self.points, self.squares)]
             mass = sum_rows(torch.ones_like(self.squares[:, :1]), point, weights, sizes)[:, 0].double()
-        return mass, sums[0].double(), sums[1].double()
+        return mass, sums[0], sums[1]
 
 
 class FullCovariance(MixtureSteps):

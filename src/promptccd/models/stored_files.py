@@ -224,8 +224,6 @@ def stored_processor(place: str, patch_size: int, **look: Any) -> Any:
     values = read_json(path, name)
     try:
         return _built(values, patch_size)
-    except CheckpointError:
-        raise
     except ValueError as error:
         raise CheckpointError(f"{name} is refused. {error}") from error
 
