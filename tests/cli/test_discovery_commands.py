@@ -76,7 +76,7 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
         (["--adapt", "--batch_size", "1"], "Expected batch_size >= 2, got 1"),
         (["--limit", "31"], "holds 32 files; the limit is 31. Give fewer at a time"),
         (["--device", "cuda:99"], "Cannot compute on 'cuda:99': "),
-        (["--device", "abacus"], "Give another --device, such as cpu or cuda:0"),
+        (["--device", "abacus"], "Give another device, such as cpu or cuda:0"),
     ],
 )
 def test_numbers_that_cannot_be_are_one_line(trained_run, album, tmp_path, capsys, options, said) -> None:

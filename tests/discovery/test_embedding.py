@@ -14,7 +14,6 @@ from promptccd.data.views import EvaluationView, ViewOptions, build_image_proces
 from promptccd.discovery import embedding, project
 from promptccd.discovery.embedding import (
     can_use_bf16,
-    device_named,
     embed_images,
     feature_space,
     load_embedder,
@@ -26,7 +25,7 @@ from promptccd.discovery.embedding import (
 from promptccd.discovery.intake.archives import FolderSource
 from promptccd.discovery.intake.intake import read_intake
 from promptccd.discovery.project import FeatureCache
-from promptccd.errors import ConfigurationError, DataError, DivergedError, RunError
+from promptccd.errors import DataError, DivergedError, RunError
 
 CPU = torch.device("cpu")
 
@@ -276,13 +275,6 @@ def test_a_device_is_given_more_before_features_are_fetched(
     space = feature_space(model, view, resolve_precision("auto", CPU))
     hashes = [file.content_hash for file in intake.used]
     assert set(FeatureCache(tmp_path).load(space, hashes)) == set(hashes[:8])
-
-
-def test_a_device_that_is_not_there_is_said(backbone_folder):
-    assert device_named("cpu") == CPU
-    for name in ("cuda:99", "nonsense", "cpu:x"):
-        with pytest.raises(ConfigurationError, match=f"Cannot compute on '{name}': .* Give another --device"):
-            device_named(name)
 
 
 def test_time_is_tried_on_a_few_blank_images(model, counted, view):

@@ -1,6 +1,7 @@
 """Devices that have too little memory or are lost, raised where the device would raise it, and disks without room."""
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,12 +11,13 @@ import torch
 from torch import nn
 
 from promptccd.cli.main import main
+from promptccd.data.images import DecodedImage, decode_image
 from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
 from promptccd.experiments import plan_cells, run_sweep
 from promptccd.models import VARIANTS
-from promptccd.runs import RunDirectory, predict_folder, train_run
+from promptccd.runs import RunDirectory, load_model, predict_folder, prediction, train_run
 from promptccd.runs.models import TrainingSpace
-from promptccd.training.devices import device_problem, in_smaller_batches
+from promptccd.training.devices import device_named, device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import coloured_images, quick_recipe
@@ -181,13 +183,44 @@ def test_errors_of_ours_are_not_the_devices(error: Exception) -> None:
     assert device_problem(error) is None
 
 
+@pytest.mark.parametrize("name", ["cuda:99", "nonsense", "cpu:x"])
+def test_a_device_that_is_not_there_is_said(name: str, trained_run: Path, tmp_path: Path, capsys) -> None:
+    assert device_named("cpu") == torch.device("cpu")
+    assert device_named(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert main(["predict", str(trained_run), str(tmp_path), "--device", name]) == 2
+    error = capsys.readouterr().err
+    assert f"Cannot compute on '{name}': " in error and "Give another device, such as cpu or cuda:0." in error
+
+
+def test_images_are_read_on_every_core_and_not_far_ahead(
+    trained_run: Path, tmp_path: Path, monkeypatch
+) -> None:
+    together, reads, reads_at_forwards = threading.Barrier(2), [], []
+
+    def read(content: bytes) -> DecodedImage:
+        reads.append(content)
+        together.wait(timeout=30)  # breaks, and every read with it, where one is made at a time
+        return decode_image(content)
+
+    for number, image in enumerate(coloured_images(1, 20)):
+        image["image"].save(tmp_path / f"{number:02}.png")
+    model = load_model(trained_run / "stage3")
+    model.register_forward_pre_hook(lambda *_: reads_at_forwards.append(len(reads)))
+    expected = predict_folder(model, trained_run / "stage3", tmp_path)
+    monkeypatch.setattr(prediction, "available_cores", lambda: 2)
+    monkeypatch.setattr(prediction, "decode_image", read)
+    reads_at_forwards.clear()
+    found = predict_folder(model, trained_run / "stage3", tmp_path, batch_size=2)
+    assert [each.file for each in found.predictions] == [f"{number:02}.png" for number in range(20)]
+    assert [each.category for each in found.predictions] == [each.category for each in expected.predictions]
+    assert reads_at_forwards[0] < 10 and reads_at_forwards[-1] == 20
+
+
 @pytest.mark.fault(30, 38)
 @pytest.mark.parametrize("poisoned", ["weights", "prototypes"])
 def test_predictions_that_are_no_numbers_stop_with_the_code_of_diverged_weights(
     trained_run: Path, tmp_path: Path, poisoned: str
 ) -> None:
-    from promptccd.runs import load_model
-
     stage = trained_run / "stage3"
     model = load_model(stage)
     with torch.no_grad():

@@ -36,6 +36,7 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
         type=whole_number(1),
         help="the likeliest N categories of every image, a line each, best first; the likeliest one unless given",
     )
+    predict.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
     add_model_limit(predict)
     predict.set_defaults(run=predict_command, needs=("promptccd.runs.prediction",))
 
@@ -52,8 +53,10 @@ def explain_command(options: argparse.Namespace) -> None:
 
 def predict_command(options: argparse.Namespace) -> None:
     """``promptccd predict``."""
-    place = runs.stage_of(options.model)
-    model = runs.load_model(place, options.max_model_bytes)
+    from promptccd.training.devices import device_named
+
+    device, place = device_named(options.device), runs.stage_of(options.model)
+    model = runs.load_model(place, options.max_model_bytes).to(device)
     found = runs.predict_folder(model, place, options.folder, top_k=options.top_k)
 
     def lines() -> str:

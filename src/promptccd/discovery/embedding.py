@@ -22,7 +22,7 @@ from promptccd.data.views import EvaluationView, ViewOptions, build_image_proces
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.discovery.project import FeatureCache
-from promptccd.errors import ConfigurationError, DivergedError, RunError
+from promptccd.errors import DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, GCDModel
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import BACKBONE_TYPES, stored_processor
@@ -114,22 +114,6 @@ def load_embedder(
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot load a {what} from {str(path)!r}: {one_line(error)}") from error
     return load_model(path, max_model_bytes), load_view(path)
-
-
-def device_named(name: str) -> torch.device:
-    """A device of this machine.
-
-    Raises:
-        ConfigurationError: there is none of that name.
-    """
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # as the build of torch has it
-        raise ConfigurationError(
-            f"Cannot compute on {name!r}: {one_line(error)[:200]} Give another --device, such as cpu or cuda:0."
-        ) from error
-    return device
 
 
 def can_use_bf16(device: torch.device) -> bool:

@@ -15,13 +15,7 @@ from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress, available_cores
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
-from promptccd.discovery.embedding import (
-    device_named,
-    embed_images,
-    feature_space,
-    load_embedder,
-    resolve_precision,
-)
+from promptccd.discovery.embedding import embed_images, feature_space, load_embedder, resolve_precision
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
 from promptccd.discovery.options import BATCH_SIZE, Precision
@@ -31,6 +25,7 @@ from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
 from promptccd.registry.changes import now
 from promptccd.registry.tables import default_name
+from promptccd.training.devices import device_named
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +125,7 @@ class DiscoverySession:
             ConfigurationError: there is no such device.
             RegistryError: the registry is damaged, or belongs to features of another width.
         """
-        chosen = device_named(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
         model.to(chosen).eval()
         if registry is None:

@@ -27,6 +27,7 @@ from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.stage_checkpoint import load_configuration, load_stage, load_view
 from promptccd.runs.train_run import stage_stream
 from promptccd.runs.unseen_images import CutTest, UnseenImages, cut_given, cut_named
+from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.objectives import method_named
 from promptccd.training.progress import progress_bar
@@ -41,7 +42,7 @@ class RunEvaluation:
         path: folder of the run.
         dataset: where the data lies now, if not where the run recorded it.
         num_workers: loader processes.
-        device: where to compute.
+        device: where to compute; by default a GPU if there is one.
         keep_features: keep all features that were computed, for several protocols in a row.
         stages: the data itself, for a caller who has it.
         test_images: unseen images beside such `stages`, for protocols that need some.
@@ -75,7 +76,7 @@ class RunEvaluation:
             else partial(cut_given, stages, test_images)
         )
         self.run.require_split(self.stages)
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = device_named(device)
         self.num_workers = num_workers
         self.images = [  # conflicts as the training left them out
             StageImages.read(stage, num_workers, progress_bar, conflicting="drop")

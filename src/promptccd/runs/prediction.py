@@ -2,16 +2,20 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from promptccd.data.images import DecodedImage, Status, Verdict, decode_image
+from promptccd.data.images import Status, Verdict, decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import inside, read_regular_file
+from promptccd.data.stage_images import available_cores
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, stored_model
@@ -22,6 +26,7 @@ from promptccd.training.devices import in_smaller_batches
 from promptccd.training.progress import progress_bar
 
 _LIMITS = IntakeLimits()
+_Viewed = tuple[torch.Tensor | None, Verdict]
 logger = logging.getLogger(__name__)
 
 
@@ -170,13 +175,13 @@ def predict_folder(
         predictions += _assigned(model, torch.stack(waiting), view, readable[len(predictions) :], top_k)
         waiting = []
 
-    for name in progress_bar(files, len(files), "predicting"):
-        decoded = _decoded(root, name)
-        if decoded.image is None:
-            skipped[name] = decoded.verdict.note
+    reading = _read_ahead(files, partial(_viewed, root, view), 2 * batch_size)
+    for name, (pixels, verdict) in progress_bar(reading, len(files), "predicting"):
+        if pixels is None:
+            skipped[name] = verdict.note
             continue
-        readable.append((name, decoded.verdict.note if decoded.verdict.status is Status.NOTED else ""))
-        waiting.append(view(decoded.image))
+        readable.append((name, verdict.note if verdict.status is Status.NOTED else ""))
+        waiting.append(pixels)
         if len(waiting) == batch_size:
             assign()
     if waiting:
@@ -184,13 +189,32 @@ def predict_folder(
     return FolderPredictions(predictions, skipped)
 
 
-def _decoded(root: Path, name: str) -> DecodedImage:
-    """An image of a folder; a link is followed inside it and not out of it."""
+def _read_ahead(
+    names: Sequence[str], read: Callable[[str], _Viewed], most: int
+) -> Iterator[tuple[str, _Viewed]]:
+    """Names and what was read, in order; so many files are read, on every core, while the caller works on one."""
+    ahead: deque[tuple[str, Future[_Viewed]]] = deque()
+    with ThreadPoolExecutor(available_cores()) as pool:
+        try:
+            for name in names:
+                ahead.append((name, pool.submit(read, name)))
+                if len(ahead) > most:
+                    first, done = ahead.popleft()
+                    yield first, done.result()
+            for name, done in ahead:
+                yield name, done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _viewed(root: Path, view: EvaluationView, name: str) -> _Viewed:
+    """The view of an image of a folder, if there is one; a link is followed inside the folder and not out of it."""
     try:
         place = inside(str(root / name), (os.path.realpath(root),))
-        return decode_image(read_regular_file(place, _LIMITS, ByteBudget(_LIMITS, str(root))))
+        decoded = decode_image(read_regular_file(place, _LIMITS, ByteBudget(_LIMITS, str(root))))
     except SkippedFileError as skipped:
-        return DecodedImage(None, Verdict(Status.SKIPPED, str(skipped)))
+        return None, Verdict(Status.SKIPPED, str(skipped))
+    return None if decoded.image is None else view(decoded.image), decoded.verdict
 
 
 def require_finite(rows: torch.Tensor, names: Sequence[str]) -> None:

@@ -10,6 +10,9 @@ import torch.distributed as dist
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 
+from promptccd.errors import ConfigurationError
+from promptccd.models.untrusted import one_line
+
 
 def shard_bounds(num_rows: int, num_processes: int) -> list[tuple[int, int]]:
     """Consecutive shares of a global batch, as equal as they can be: ``[(start, stop), ...]`` per process."""
@@ -22,6 +25,22 @@ def place_among_processes() -> tuple[int, int]:
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(), dist.get_world_size()
+
+
+def device_named(name: str | None) -> torch.device:
+    """A device of this machine; without a name a GPU if there is one.
+
+    Raises:
+        ConfigurationError: there is none of that name.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # as the build of torch has it
+        raise ConfigurationError(
+            f"Cannot compute on {name!r}: {one_line(error)[:200]} Give another device, such as cpu or cuda:0."
+        ) from error
+    return device
 
 
 class _GatherWithGradient(torch.autograd.Function):
