@@ -184,6 +184,15 @@ def test_background_comes_first_though_every_part_is_larger():
     assert ((found == 0) == (maps.flatten(1) == 0)).all()
 
 
+def test_one_patch_is_background_enough():
+    """A single image whose object leaves one corner free."""
+    features = torch.full((1, 9, 4), 0.0)
+    features[0, 1:, 0] = 8.0
+    features[0, 4, 0], features[0, 4:, 1] = 10.0, 1.0
+    found = labeller_of(fit_part_labels(features, (3, 3), 3, seed=0))(features)
+    assert (found == 0).nonzero().tolist() == [[0, 0]]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_same_seed_same_labels_in_any_order_of_the_images(dtype):
     features = features_of(layouts(12, 4), noise=0.5).to(dtype)
