@@ -38,7 +38,9 @@ def test_supervised_contrastive_equals_the_loop() -> None:
         log_z = torch.logsumexp(s[i, others] / tau, 0)
         positives = [n for n in others if both[n] == both[i]]
         expected += float(-sum(s[i, p] / tau - log_z for p in positives) / len(positives)) / 10
-    assert math.isclose(float(supervised_contrastive_loss(s, labels, tau)), expected, rel_tol=1e-5)
+    assert math.isclose(
+        float(supervised_contrastive_loss(s, labels)), expected, rel_tol=1e-5
+    )  # tau by default
 
 
 def test_gradients_are_finite_and_pull_views_together() -> None:

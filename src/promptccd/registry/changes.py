@@ -136,7 +136,7 @@ def compare(before: Tables, after: Tables, stage: int) -> StageChange:
         unsure=tuple(
             key
             for key, confidence in sorted(before.confidences.items())
-            if confidence >= SURE > confidences.get(key, 1.0)
+            if confidence >= SURE > confidences.get(key, SURE)
         ),
         unassigned=len(after.images) - len(after.members),
     )
