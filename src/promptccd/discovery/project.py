@@ -388,9 +388,10 @@ class SeenFiles:
 
 
 def files_in(project: Path) -> dict[str, str]:
-    """Where each content that was read lies, by its hash: the first of several files; for who has only the project.
+    """Where each content that was read lies, by its hash; for who has only the project.
 
-    That of an archive or a data set lies nowhere: its place is empty.
+    Of several files it is the first that is still there: one that was renamed stands under both of its names. That of
+    an archive or a data set lies nowhere: its place is empty.
 
     Raises:
         RunError: a link stands in the way.
@@ -412,7 +413,15 @@ def files_in(project: Path) -> dict[str, str]:
             continue  # it is made again by the next discovery
         if isinstance(path, str) and isinstance(digest, str):
             found[path] = digest
-    return seen | {digest: path for path, digest in sorted(found.items(), reverse=True)}
+    places = dict[str, list[str]]()
+    for path, digest in sorted(found.items()):
+        places.setdefault(digest, []).append(path)
+    return seen | {digest: _still_there(paths) for digest, paths in places.items()}
+
+
+def _still_there(paths: Sequence[str]) -> str:
+    """The first that is, or else the first; of a single one nobody asks the disk."""
+    return paths[0] if len(paths) == 1 else next(filter(os.path.isfile, paths), paths[0])
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
