@@ -33,6 +33,10 @@ def categories_command(options: argparse.Namespace) -> None:
     """``promptccd categories``."""
     folder = Path(options.model)
     act = _ACTIONS[options.action]
+    if options.action in _ALONE and options.arguments:
+        raise RegistryError(
+            f"Expected {options.action} alone, got {options.arguments}: undo and redo go one correction at a time."
+        )
     if act is None:
         _show(options, registry_in(folder))
         return
@@ -131,6 +135,7 @@ _ACTIONS: dict[str, Callable[[Path, CategoryRegistry, list[str]], object] | None
     "undo": lambda folder, registry, arguments: registry.undo(),
     "redo": lambda folder, registry, arguments: registry.redo(),
 }
+_ALONE = ("list", "undo", "redo")
 
 
 COMMANDS = {"categories": _declare_categories}
