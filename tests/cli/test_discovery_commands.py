@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from promptccd.cli.main import main
+from promptccd.cli.page_commands import _place_beside
 from promptccd.discovery import registry_in
 from promptccd.discovery.project import PROJECT
+from promptccd.errors import ConfigurationError
 from tests.conftest import coloured_images
 
 
@@ -94,6 +96,30 @@ def test_images_that_are_not_there_are_one_line(trained_run, tmp_path, capsys, p
     code, _, err = run(capsys, "discover", trained_run / "stage0", place, "--out", tmp_path / "out")
     assert code == 2
     assert "Traceback" not in err
+
+
+def test_a_tilde_is_home_for_images_and_results_and_else_a_part_of_the_name(
+    trained_run, album, tmp_path, capsys, monkeypatch
+) -> None:
+    """A shell leaves that of ``--out=~/groups`` to the program; ``~holiday`` is nobody's home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~holiday").symlink_to(album)
+    code, *_ = run(capsys, "discover", trained_run / "stage0", "~holiday", "--out=~/groups")
+    assert code == 0
+    assert (tmp_path / "groups/assignments.csv").is_file()
+    assert run(capsys, "categories", "~/groups", "list")[0] == 0
+
+
+def test_groups_lie_beside_the_folder_however_it_is_named(tmp_path, monkeypatch) -> None:
+    (tmp_path / "album/2023").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "album/2023")
+    for named in ("..", ".", "../2023", "../../album"):
+        place = _place_beside(Path(named), None)
+        assert place.resolve() == Path(f"{Path(named).resolve()}-groups")
+    with pytest.raises(ConfigurationError, match="'/' has no folder beside it: give an --out"):
+        _place_beside(Path("/"), None)
+    assert _place_beside(Path("/"), "groups") == Path("groups")
 
 
 def test_a_model_that_is_not_there_is_one_line(album, tmp_path, capsys) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -31,7 +32,7 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
 
 def categories_command(options: argparse.Namespace) -> None:
     """``promptccd categories``."""
-    folder = Path(options.model)
+    folder = Path(os.path.expanduser(options.model))
     act = _ACTIONS[options.action]
     if options.action in _ALONE and options.arguments:
         raise RegistryError(

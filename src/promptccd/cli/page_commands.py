@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import os
 import signal
 import webbrowser
 from pathlib import Path
@@ -48,7 +49,7 @@ def open_command(options: argparse.Namespace) -> None:
     from promptccd.discovery.project import PROJECT
     from promptccd.registry import has_registry
 
-    folder = Path(options.folder).expanduser()
+    folder = Path(os.path.expanduser(options.folder))
     is_project = has_registry(folder / PROJECT)
     out = folder if is_project else _place_beside(folder, options.out)
     if (url := workbench.address_of(out)) is not None:
@@ -76,7 +77,7 @@ def _place_beside(folder: Path, out: str | None) -> Path:
     """Where the groups of a folder of photographs are kept.
 
     Raises:
-        ConfigurationError: it is no folder of photographs.
+        ConfigurationError: it is no folder of photographs, or has none beside it.
     """
     if not folder.is_dir():
         raise ConfigurationError(
@@ -87,8 +88,12 @@ def _place_beside(folder: Path, out: str | None) -> Path:
             f"{str(folder)!r} is a model, not photographs: promptccd open PHOTOGRAPHS --model {folder} groups "
             "photographs with it (of a run, give its last stage)."
         )
-    place = folder.absolute()
-    return Path(out) if out else place.with_name(f"{place.name}{_BESIDE}")
+    if out:
+        return Path(os.path.expanduser(out))
+    place = folder.resolve() if folder.name == ".." else folder.absolute()
+    if not place.name:
+        raise ConfigurationError(f"{str(folder)!r} has no folder beside it: give an --out for the groups.")
+    return place.with_name(f"{place.name}{_BESIDE}")
 
 
 def _find_groups(folder: Path, out: Path, model: str) -> None:

@@ -1,6 +1,7 @@
 """From a name to a data set: a Hub id, a local folder of any kind, or a built-in one."""
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -84,7 +85,7 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
     """
     if dataset in BUILT_IN:
         return BUILT_IN[dataset].load()
-    path = Path(dataset).expanduser()
+    path = Path(os.path.expanduser(dataset))
     is_path = dataset.startswith((".", "/", "~")) or dataset.endswith("/") or dataset.count("/") > 1
     if is_path and not path.exists():
         raise DataError(

@@ -51,7 +51,7 @@ def load_table(place: str, config: str | None = None, revision: str | None = Non
         DataError: it names a file that is not its own; nothing of that was read.
         Exception: what `datasets` raises, of a dozen kinds.
     """
-    folder = Path(place).expanduser()
+    folder = Path(os.path.expanduser(place))
     if folder.is_file() and folder.suffix.lower() == LIST:
         return listed_table(folder)
     if folder.is_file() and folder.suffix.lower() == PARQUET:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         came_with: hash of the registry that the model came with.
         source: where the newest images are.
     """
-    project, place = open_project(out), Path(source).expanduser()
+    project, place = open_project(out), Path(os.path.expanduser(source))
     named = str(place.absolute() if place.exists() else source)
     earlier = read_record(out)["sources"] if (project / RECORD).is_file() else []
     spread = session.model.spread

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -321,7 +322,7 @@ def _target(source: str | Path, out: str | Path) -> Path:
         ConfigurationError: it is a checkpoint, or lies among the images.
         DiskError: it cannot be made.
     """
-    folder, images = Path(out), Path(source).expanduser()
+    folder, images = Path(os.path.expanduser(out)), Path(os.path.expanduser(source))
     if (folder / "config.json").exists() or (folder / CHECKSUMS).exists():
         raise ConfigurationError(f"{str(out)!r} is a model: give another --out for the results.")
     if images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
@@ -329,7 +330,7 @@ def _target(source: str | Path, out: str | Path) -> Path:
             f"{str(out)!r} lies in the folder of images, where the next run would take results for images: give an "
             "--out outside of it."
         )
-    return make_folder(out)
+    return make_folder(folder)
 
 
 def _require_absent(folder: Path) -> None:

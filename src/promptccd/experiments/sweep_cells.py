@@ -233,7 +233,7 @@ def _key(*values: Any) -> str:
 def _same_place(recorded: str | None, given: str) -> bool:
     if recorded == given:
         return True
-    places = [Path(place).expanduser() for place in (recorded or "", given)]
+    places = [Path(os.path.expanduser(place)) for place in (recorded or "", given)]
     return all(place.exists() for place in places) and places[0].samefile(places[1])
 
 

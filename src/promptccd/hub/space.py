@@ -1,6 +1,7 @@
 """The page that demos discovery as a Space of the Hub: one commit, over a checkpoint that is named with its own."""
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -175,9 +176,9 @@ def _require_name(name: str) -> None:
 
 def _refuse_folder(model: str) -> None:
     """Say of a model on this machine how it gets to where a Space can read it."""
-    if not Path(model).expanduser().is_dir():
+    if not Path(os.path.expanduser(model)).is_dir():
         return
-    folder = Path(stage_of(Path(model).expanduser()))
+    folder = Path(stage_of(Path(os.path.expanduser(model))))
     run, stage = RunDirectory(folder.parent), folder.name.removeprefix("stage")
     first = f"`hf upload NAMESPACE/{folder.absolute().name} {folder}`, then --model NAMESPACE/{folder.absolute().name}"
     if run.begun and stage.isdecimal():

@@ -1,5 +1,6 @@
 """The model card of a stage, written from what the run recorded, and merged with what a person wrote into it."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -177,7 +178,7 @@ PUBLISHED_BACKBONE = "facebook/dinov2-base"
 
 def hub_id_of(place: str | None) -> str | None:
     """The place if it is a repository on the Hub; a name without a namespace could as well be a folder's."""
-    if place is None or place.count("/") != 1 or Path(place).expanduser().exists():
+    if place is None or place.count("/") != 1 or Path(os.path.expanduser(place)).exists():
         return None
     try:
         validate_repo_id(place)

@@ -1,5 +1,6 @@
 """A recipe for images of one's own: any method over ``hub_configs/own.yaml``, and what a backbone needs."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ _FILES = (".yaml", ".yml")
 
 def names_recipe(word: str) -> bool:
     """Whether a word means a recipe, and not images: a file but for a data set, or the name of one."""
-    path = Path(word).expanduser()
+    path = Path(os.path.expanduser(word))
     if word in BUILT_IN or path.is_dir():
         return False
     if path.exists():
@@ -71,7 +72,8 @@ def recipe_for_images(
     if (small := recipe_folder() / "backbones" / f"{given.get('model', {}).get('backbone')}.yaml").is_file():
         layers.append(sections_of(small))
     folder = (
-        re.sub(r"[^A-Za-z0-9._-]+", "-", Path(dataset).expanduser().absolute().stem).strip("-.") or "images"
+        re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.expanduser(dataset)).absolute().stem).strip("-.")
+        or "images"
     )
     data, training = {"dataset": dataset, "benchmark": None}, {"output_dir": f"runs/{name}-{folder}"}
     values = laid_over([*layers, {"data": data, "training": training}, overrides or {}])
@@ -96,7 +98,7 @@ def _given(values: Mapping[str, Any]) -> set[str]:
 def _unsaid(dataset: str) -> str:
     """What to say to somebody who names data alone, which may be a recipe with a slip."""
     hint = did_you_mean(dataset, (each.stem for each in recipes_in(recipe_folder())))
-    if hint and not Path(dataset).expanduser().exists():
+    if hint and not Path(os.path.expanduser(dataset)).exists():
         return f"No images and no recipe are called {dataset!r}.{hint} `promptccd recipes` lists those there are."
     return (
         f"Nothing says how the categories of {dataset!r} arrive: give --class_blocks, first how many are labelled, "

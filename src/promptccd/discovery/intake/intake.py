@@ -327,7 +327,7 @@ def find_source(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
             f"Addresses such as {display_name(name)[:80]!r} are not read: download the images, or name a data set of "
             "the Hub as namespace/name."
         )
-    place = Path(name).expanduser()
+    place = Path(os.path.expanduser(name))
     if place.is_dir():
         return DatasetSource.load(str(place)) if _is_dataset(place) else FolderSource(place)
     if place.exists():
