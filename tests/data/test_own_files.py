@@ -83,6 +83,19 @@ def test_numbers_of_a_list_are_in_their_order(tmp_path: Path) -> None:
     assert load_images(str(listed)).features["label"].names == ["9", "10"]
 
 
+def test_labels_of_a_list_are_numbered_alike_by_every_process(tmp_path: Path) -> None:
+    """Those that are one number are several categories, and a process must not order them as it stores sets."""
+    listed, names = tmp_path / "photos.csv", [f"{'0' * zeros}1" for zeros in range(6)]
+    listed.write_text("path,label\n" + "".join(f"{name}.png,{name}\n" for name in names))
+    assert load_images(str(listed)).features["label"].names == sorted(names)
+
+
+def test_blanks_around_a_label_are_no_part_of_it(tmp_path: Path) -> None:
+    listed = tmp_path / "photos.csv"
+    listed.write_text("path, label\na.png, night heron\nb.png,night heron\nc.png,night heron \n,\n")
+    assert [name for _, name in labels(listed)] == ["night heron"] * 3
+
+
 def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
     picture(tmp_path / "secret.png")
     inside = tmp_path / "set"
@@ -113,7 +126,9 @@ def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
         (b"a.png,cat\n", r"names the columns \['a.png', 'cat'\].*such as path,label"),
         (b"", "names the columns"),
         (b"path,label\n", "lists no image"),
-        (b"path,label\na.png,\n", "Row 2 of 'photos.csv' has no label"),
+        (b"path,label\na.png,\n", "Line 2 of 'photos.csv' has no label"),
+        (b"path,label\n,,\n\na.png,cat\nb.png, \n", "Line 5 of 'photos.csv' has no label"),
+        (b"file,label\na.png,cat\n,dog\n", "Line 3 of 'photos.csv' has no file: name the image"),
         (b"path,label\n\xff\xfe,x\n", "no CSV file in UTF-8"),
     ],
 )

@@ -73,20 +73,25 @@ def listed_table(file: Path) -> DatasetDict:
                     f"The first line of {file.name!r} names the columns {columns}: expected one of {', '.join(PATHS)} "
                     f"and one of {', '.join(LABELS)}, such as path,label."
                 )
-            rows = [(file.parent / line[path], line[label] or "") for line in lines if line[path]]
+            rows = []
+            for line in lines:
+                place, name = line[path] or "", (line[label] or "").strip()
+                if not place and not name:  # spreadsheets leave lines of commas
+                    continue
+                if not place or not name:
+                    raise DataError(
+                        f"Line {lines.line_num} of {file.name!r} has no {label if place else path}: name "
+                        f"{'its category' if place else 'the image'}, or remove the line."
+                    )
+                rows.append((file.parent / place, name))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(
             f"{file.name!r} is no CSV file in UTF-8: {error}. Save it as one, with the columns path,label."
         ) from error
-    for number, (_, name) in enumerate(rows, start=2):
-        if not name.strip():
-            raise DataError(
-                f"Row {number} of {file.name!r} has no {label}: name its category, or remove the row."
-            )
     if not rows:
         raise DataError(f"{file.name!r} lists no image: give a line of path,label for each.")
-    names = {name for _, name in rows}
-    in_order = sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
+    names = sorted({name for _, name in rows})
+    in_order = sorted(names, key=int) if all(name.isdecimal() for name in names) else names
     return DatasetDict({"train": _table(rows, in_order)})
 
 
