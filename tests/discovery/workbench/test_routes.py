@@ -16,12 +16,15 @@ from PIL import Image
 
 from promptccd.discovery import DiscoverySession, discover, registry_in
 from promptccd.discovery.workbench import OpenPage, Workbench
+from promptccd.discovery.workbench.columns import Columns
 from promptccd.discovery.workbench.photos import LARGE_SIDE
+from promptccd.registry import CategoryRegistry, StageGroups
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
 
 N = KINDS * EACH
+UNSURE_BELOW = 128  # of 255, as frontend/src/desk.ts has it
 
 
 def columns_of(window: Window) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -89,6 +92,16 @@ def test_small_pictures_come_together_each_as_it_comes_alone(reader: Window) -> 
         assert reader.ask(f"/api/pictures/{path}")[0] == 404
     many = ",".join(map(str, range(65)))
     assert reader.ask(f"/api/pictures/{generation}/128?rows={many}")[0] == 404
+
+
+def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
+    """`discovery.html` lists those below 0.5, and a tie of two groups is no less."""
+    keys, confidences = ["a", "b", "c", "d"], np.array([0.4999, 0.5, 0.5019, 1.0])
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(keys, np.zeros(4, int), np.ones((1, 2)), confidences=confidences))
+    columns = Columns(registry, keys)
+    assert (columns.sure < UNSURE_BELOW).tolist() == [True, False, False, False]
+    assert columns.shown(0).unsure == 1
 
 
 def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class Columns:
         members, confidences, pinned = registry.members, registry.confidences, registry.pinned
         images, stage = registry.images, registry.stage
         self.group[rows] = [members.get(key, NOWHERE) for key in keys]
-        self.sure[rows] = [int(255 * confidences.get(key, 1.0)) for key in keys]
+        self.sure[rows] = [round(255 * confidences.get(key, 1.0)) for key in keys]
         self.flags[rows] = [PINNED * (key in pinned) + NEWEST * (images[key] == stage) for key in keys]
 
     def take(self, registry: CategoryRegistry, keys: Iterable[str], row_of: Mapping[str, int]) -> Change:
