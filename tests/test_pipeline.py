@@ -68,6 +68,18 @@ def test_predict_names_as_many_categories_as_the_pipeline(
     ]
 
 
+def test_predict_gives_every_file_a_line_whatever_it_is_called(
+    trained_run: Path, image_folder: Path, tmp_path: Path, capsys
+) -> None:
+    """Names that strangers chose break no line, make no column, and move no cursor."""
+    load_from_disk(str(image_folder))[0]["image"].save(tmp_path / "a\nb\tc\x1b[2J.png")
+    (tmp_path / "d\re.png").write_bytes(b"")
+    assert main(["predict", str(trained_run / "stage3"), str(tmp_path)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split("\t")[0] == r"a\nb\tc\x1b[2J.png"
+    assert second.split("\t") == [r"d\re.png", "skipped: empty file"]
+
+
 def test_what_is_no_image_is_named(stage: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no picture")
     with pytest.raises(ValueError, match="Cannot read an image"):

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from promptccd import hub, runs
 from promptccd.cli.parsing import add_model_limit, show, whole_number
 from promptccd.cli.tables import explanation_table
+from promptccd.data.file_names import display_name
 from promptccd.errors import MismatchError
 
 logger = logging.getLogger(__name__)
@@ -61,11 +62,11 @@ def predict_command(options: argparse.Namespace) -> None:
 
     def lines() -> str:
         rows = [
-            f"{item.file}\t{each.name}\t{_standing(item, each)}\t{each.confidence:.3f}"
+            f"{display_name(item.file)}\t{each.name}\t{_standing(item, each)}\t{each.confidence:.3f}"
             for item in found.predictions
             for each in _named(item)
         ]
-        rows += [f"{file}\tskipped: {reason}" for file, reason in found.skipped.items()]
+        rows += [f"{display_name(file)}\tskipped: {reason}" for file, reason in found.skipped.items()]
         return "\n".join(rows)
 
     show(options, found.to_dict(), lines)
