@@ -1,4 +1,4 @@
-"""Two processes see the global batch: same losses as one, to the last odd image."""
+"""Several processes see the global batch: same losses as one, to the last odd image."""
 
 import json
 import multiprocessing
@@ -38,6 +38,26 @@ def test_shards_of_two_processes_are_the_batch_of_one(batch_size: int) -> None:
     shares = [list(PositionSampler(41, batch_size, rank=rank, num_processes=2, **options)) for rank in (0, 1)]
     assert whole == [one + other for one, other in zip(*shares, strict=True)]
     assert all(one and other for one, other in zip(*shares, strict=True))
+
+
+def test_of_more_processes_than_images_some_take_one_that_does_not_count(tmp_path: Path) -> None:
+    """Backbones take no batch of none, and every process has to take part in every step."""
+    options = {"seed": 1, "stage": 1, "epochs": 1}
+    *_, last = PositionSampler(18, 16, **options)
+    shares = [list(PositionSampler(18, 16, rank=rank, num_processes=3, **options))[-1] for rank in range(3)]
+    assert shares == [last[:1], last[:1], last[1:]]
+
+    def work(rank: int) -> tuple[list, list]:
+        """As the first two of the three would do with the first image alone."""
+        own = torch.full((2, 1, 3), 5.0 + rank, requires_grad=True)
+        rows = gather_rows(own, 1)
+        rows.sum().backward()
+        return rows.tolist(), own.grad.tolist()
+
+    assert on_two_processes(work, tmp_path) == [
+        ([[[6.0] * 3]] * 2, [[[0.0] * 3]] * 2),
+        ([[[6.0] * 3]] * 2, [[[2.0] * 3]] * 2),
+    ]
 
 
 def test_every_image_is_seen_once_an_epoch_and_a_lone_rest_is_left_out() -> None:
@@ -142,10 +162,10 @@ def test_every_process_has_the_mixture_that_the_first_one_fitted(
     assert first != fitted(1, 1)
 
 
-def run(command: list[str], recipe: dict, folder: Path, name: str) -> list[dict]:
+def run(command: list[str], recipe: dict, folder: Path, name: str, batch_size: int = 15) -> list[dict]:
     values = {
         **recipe,
-        "training": {**recipe["training"], "output_dir": str(folder / name), "batch_size": 15},
+        "training": {**recipe["training"], "output_dir": str(folder / name), "batch_size": batch_size},
     }
     (folder / f"{name}.json").write_text(json.dumps(values))
     full = [*command, str(SCRIPT), str(folder / f"{name}.json"), str(folder / name)]
@@ -231,3 +251,16 @@ def test_two_processes_give_the_losses_of_one(
     difference = np.abs(np.subtract(first["losses"], alone["losses"])).max()
     print(f"largest difference of {len(alone['losses'])} losses: {difference:.1e}")
     assert first["score"] == alone["score"]
+
+
+@pytest.mark.slow
+def test_three_processes_of_which_two_images_leave_one_idle_give_the_losses_of_one(
+    recipe_values: dict, tmp_path: Path
+) -> None:
+    """Stage 1 has 66 images, of which the last batch has two."""
+    recipe_values["data"] = {**recipe_values["data"], "class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}
+    (alone,) = run([sys.executable], recipe_values, tmp_path, "alone", batch_size=16)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "3"]
+    for each in run(torchrun, recipe_values, tmp_path, "three", batch_size=16):
+        np.testing.assert_allclose(each["losses"], alone["losses"], rtol=0, atol=1e-5)
+        assert each["score"] == alone["score"]

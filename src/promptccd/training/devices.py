@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate.utils.memory import should_reduce_batch_size
@@ -18,6 +19,16 @@ def shard_bounds(num_rows: int, num_processes: int) -> list[tuple[int, int]]:
     """Consecutive shares of a global batch, as equal as they can be: ``[(start, stop), ...]`` per process."""
     edges = [num_rows * rank // num_processes for rank in range(num_processes + 1)]
     return list(itertools.pairwise(edges))
+
+
+def share_of(batch: np.ndarray, num_processes: int, rank: int) -> np.ndarray:
+    """A process's share of a global batch, never empty: backbones take no batch of none, and all meet in every step.
+
+    Where a batch has fewer images than there are processes, one without any takes the first, which `gather_rows` leaves
+    out.
+    """
+    start, stop = shard_bounds(len(batch), num_processes)[rank]
+    return batch[start:stop] if start < stop else batch[:1]
 
 
 def place_among_processes() -> tuple[int, int]:
@@ -68,7 +79,8 @@ def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
     """Rows of all processes in global order; a single process gets its own back.
 
     Args:
-        rows: this process's share ``(V, b, ...)``, b as `shard_bounds` cuts it.
+        rows: this process's share ``(V, b, ...)``, b as `shard_bounds` cuts it; from a process whose share is empty
+            none, or one row that does not count.
         num_rows: B, rows of the global batch.
 
     Returns:

@@ -13,7 +13,7 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.data.stage_images import StageImages, workers_for
 from promptccd.data.views import TrainingViews
 from promptccd.models import CategoryDiscoveryOutput
-from promptccd.training.devices import gather_rows, shard_bounds
+from promptccd.training.devices import gather_rows, share_of
 from promptccd.training.exemplars import Memory
 from promptccd.training.objectives import Objective, Rows
 
@@ -114,8 +114,8 @@ class PositionSampler(Sampler[list[tuple[int, int]]]):
             position = self.num_images, self.batch_size, self.seed, self.stage, epoch
             skipped = first_step if epoch == first_epoch else 0
             for batch in epoch_batches(*position, self.num_exemplars)[skipped : self.steps]:
-                low, high = shard_bounds(len(batch), self.num_processes)[self.rank]
-                yield [(epoch, int(index)) for index in batch[low:high]]
+                share = share_of(batch, self.num_processes, self.rank)
+                yield [(epoch, int(index)) for index in share]
 
 
 class _Views(Dataset):

@@ -16,7 +16,7 @@ from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError, OutOfMemoryError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.devices import is_out_of_memory, shard_bounds
+from promptccd.training.devices import is_out_of_memory, share_of
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
 from promptccd.training.objectives import Objective, Rows, StageContext
@@ -251,10 +251,9 @@ class StageTrainer:
 
     def _forward_rows(self, what: str, batches: Sequence[tuple[int, np.ndarray]]) -> Iterator[Rows]:
         processes = self.accelerator.num_processes, self.accelerator.process_index
-        shares = []
-        for epoch, indices in batches:
-            low, high = shard_bounds(len(indices), processes[0])[processes[1]]
-            shares.append([(epoch, int(index)) for index in indices[low:high]])
+        shares = [
+            [(epoch, int(index)) for index in share_of(indices, *processes)] for epoch, indices in batches
+        ]
         loader = self._views_of(shares)
         pixels = self.stop.progress(loader, len(loader), f"stage {self.stage}: {what}")
         for (epoch, indices), each in zip(batches, pixels, strict=True):
