@@ -11,6 +11,8 @@ import torch
 from promptccd.cli.main import main
 from promptccd.discovery import edit_registry, registry_in
 from promptccd.evaluation import Discovery
+from promptccd.experiments import ReportOptions, write_report
+from promptccd.experiments.measures import measure_run
 from promptccd.hub import verify
 from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
@@ -191,6 +193,42 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     assert problems_of(run / "stage3") == []
     assert new.id not in load_model(run / "stage3").config.category_ids
     assert not [check for check in verify(str(run)) if check.problem]
+
+
+def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    """`promptccd report` refuses records that disagree, and had refused its own."""
+    run = trained_to(trained_run, tmp_path / "run", 1)
+    (new,) = (each for each in registry_in(run / "stage1").active if not each.known)
+    edit_registry(run / "stage1", lambda registry: registry.edit(NotACategory(new.id)))
+    go_on(run)
+    assert any(NO_CATEGORY in assignments(run, stage)[1] for stage in (2, 3))
+    measured = measure_run(RunEvaluation(str(run)))
+    assert measured.score.to_dict()["stages"] == RunDirectory(run).results.to_dict()["stages"]
+    page = write_report([run], tmp_path / "report", ReportOptions(map_method="pca"))
+    assert "no category" in page.read_text()
+    cards = json.loads((tmp_path / "report" / "report.json").read_text())["sections"]["discovered"]
+    assert "no category" not in [card["category"] for card in cards]
+
+
+def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    last = registry_in(run / "stage3")
+    kept, gone = [each for each in last.active if not each.known][:2]
+    for words in (("rename", str(kept.id), "heron"), ("merge", str(kept.id), str(gone.id))):
+        assert main(["categories", str(run / "stage3"), *words]) == 0
+    measured = measure_run(RunEvaluation(str(run)))
+    rows = RunDirectory(trained_run).results.to_dict()["stages"]
+    assert measured.score.to_dict()["stages"] == rows
+    assert measured.stages[-1].names[kept.id] == "heron"
+    assert measured.stages[-1].names[gone.id] == gone.name
+    write_report([run], tmp_path / "report", ReportOptions(map_method="pca"))
+    (run / "results.json").unlink()  # as where a stage comes from the Hub
+    go_on(run)
+    assert RunDirectory(run).results.to_dict()["stages"] == rows
 
 
 def test_a_damaged_registry_stops_the_next_stage(trained_run: Path, tmp_path: Path, caplog) -> None:

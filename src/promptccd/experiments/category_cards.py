@@ -138,7 +138,7 @@ class CardMaker:
             int(item): _mean(known_features[self.labels == item]) for item in np.unique(self.labels)
         }
         for category in np.unique(found_ids).tolist():
-            if category in known_means or category in self._seen:
+            if category < 0 or category in known_means or category in self._seen:  # -1 is none
                 continue
             self._seen.add(category)
             if len(self.cards) >= MAX_CARDS:

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from promptccd.errors import MismatchError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.accuracy import PARTS, matched_categories
 from promptccd.runs import RunEvaluation
-from promptccd.runs.stage_checkpoint import load_configuration, row_of
+from promptccd.runs.stage_checkpoint import categories_at, load_configuration, row_of
 from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.recipe import Recipe
 
@@ -241,7 +241,7 @@ class StageMeasures:
         true_ids: true category of every image, ``(N,)``.
         found_ids: id of the group every image was put into, ``(N,)``.
         num_true: categories that exist so far.
-        names: of all groups known after the stage, by id.
+        names: of all groups by id, of those that people retired since too, and of no category.
         known_and_novel: see the function of that name.
         blocks: images and accuracy of the categories that each stage introduced, up to this one.
     """
@@ -312,11 +312,8 @@ def measure_run(evaluation: RunEvaluation, *, routing: bool = True) -> RunMeasur
     manifest = run.manifest
     measured = [measure_stage(evaluation, index) for index in range(1, evaluation.num_stages)]
     recorded = {row.stage: row for row in run.results.stages} if run.results else {}
-    for place, stage in enumerate(measured):
-        known = recorded.get(stage.stage)
-        _require_agreement(stage.score, known, str(run.path))
-        if known is not None and known.native is not None:
-            measured[place] = replace(stage, score=replace(stage.score, native=known.native))
+    for stage in measured:
+        _require_agreement(stage.score, recorded.get(stage.stage), str(run.path))
     return RunMeasures(
         name=run.path.resolve().name,
         recipe=evaluation.recipe,
@@ -336,32 +333,32 @@ def measure_run(evaluation: RunEvaluation, *, routing: bool = True) -> RunMeasur
 
 
 def measure_stage(evaluation: RunEvaluation, index: int) -> StageMeasures:
-    """Measure one unlabelled stage; see `measure_run`."""
-    images, num_known = evaluation.images[index], evaluation.stages.num_known
-    found = found_ids(evaluation, index)
-    true_ids = evaluation.true_ids(images)
-    config = load_configuration(evaluation.run.stage(index))
-    score = row_of(index, config, true_ids, found, num_known)
-    blocks = block_accuracies(true_ids, found, evaluation.stages.split.class_blocks[: index + 1])
-    return StageMeasures(
-        index, score, true_ids, found, images.stage.num_categories, config.names_by_id,
-        known_and_novel(true_ids, found, num_known), blocks,
-    )  # fmt: skip
+    """Measure one unlabelled stage as it was grouped; see `measure_run`.
 
-
-def found_ids(evaluation: RunEvaluation, index: int) -> np.ndarray:
-    """Category id that a stage assigned to each of its readable images, ``(N,)``.
+    People may have corrected its categories since: names are those of now, merged and dissolved ones included.
 
     Raises:
         RunError: the readable images are not those that were assigned.
     """
-    given = evaluation.run.assignments(index)
-    if list(given["sample_ids"]) != evaluation.images[index].sample_ids.tolist():
+    images, num_known = evaluation.images[index], evaluation.stages.num_known
+    path, given = evaluation.run.stage(index), evaluation.run.assignments(index)
+    if list(given["sample_ids"]) != images.sample_ids.tolist():
         raise RunError(
-            f"{evaluation.run.stage(index)} assigned {len(given['sample_ids'])} images, of which "
-            f"{len(evaluation.images[index])} can be read now or are others: put the images back, or give --dataset."
+            f"{path} assigned {len(given['sample_ids'])} images, of which {len(images)} can be read now or are "
+            "others: put the images back, or give --dataset."
         )
-    return np.asarray(given["category_ids"], dtype=np.int64)
+    found, true_ids = np.asarray(given["category_ids"], dtype=np.int64), evaluation.true_ids(images)
+    config = load_configuration(path)
+    num_categories, names = categories_at(path, config)
+    score = row_of(
+        index, config, true_ids, found, num_known,
+        num_categories=num_categories, class_ids=given.get("class_ids"),
+    )  # fmt: skip
+    blocks = block_accuracies(true_ids, found, evaluation.stages.split.class_blocks[: index + 1])
+    return StageMeasures(
+        index, score, true_ids, found, images.stage.num_categories, names,
+        known_and_novel(true_ids, found, num_known), blocks,
+    )  # fmt: skip
 
 
 def _require_agreement(own: StageScore, recorded: StageScore | None, run: str) -> None:

@@ -17,7 +17,14 @@ from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, st
 from promptccd.models.loading import find_model
 from promptccd.models.stored_files import PREPROCESSOR, patch_size_of, stored_processor
 from promptccd.models.untrusted import one_line
-from promptccd.registry import REGISTRY, CategoryRegistry, StageGroups, load_registry, save_registry
+from promptccd.registry import (
+    REGISTRY,
+    CategoryRegistry,
+    StageGroups,
+    has_registry,
+    load_registry,
+    save_registry,
+)
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
 from promptccd.training.exemplars import Exemplars
@@ -135,13 +142,48 @@ def load_configuration(path: Path) -> CategoryDiscoveryConfig:
 
 
 def row_of(
-    stage: int, config: CategoryDiscoveryConfig, true_ids: np.ndarray, found_ids: ArrayLike, num_known: int
+    stage: int,
+    config: CategoryDiscoveryConfig,
+    true_ids: np.ndarray,
+    found_ids: ArrayLike,
+    num_known: int,
+    *,
+    num_categories: int,
+    class_ids: ArrayLike | None = None,
 ) -> StageScore:
-    """A finished stage's row of the table, from the true categories of its images and those it assigned ``(N,)``."""
+    """A finished stage's row of the table.
+
+    Args:
+        stage: its index.
+        config: of its model.
+        true_ids: true categories of its images, ``(N,)``.
+        found_ids: those it assigned, ``(N,)``; what people had corrected before is in them.
+        num_known: number of initially labelled categories; ids below it are Old.
+        num_categories: categories known after it.
+        class_ids: what its classifier takes the images for, ``(N,)``, where it has one.
+    """
     accuracy = clustering_accuracy(true_ids, found_ids, range(num_known))
+    native = None if class_ids is None else clustering_accuracy(true_ids, class_ids, range(num_known))
     estimate = config.count_estimate
     limits = None if estimate is None else (estimate["low"], estimate["high"])
-    return StageScore(stage, *accuracy, len(config.category_ids), len(true_ids), limits)
+    return StageScore(stage, *accuracy, num_categories, len(true_ids), limits, native)
+
+
+def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dict[int, str]]:
+    """How many categories a finished stage had when it was grouped, and the names by now of all there ever were.
+
+    What its images were assigned stays as it was written, and so does its row, whatever people corrected since.
+
+    Raises:
+        RegistryError: its registry is damaged.
+    """
+    if not has_registry(path):
+        return len(config.category_ids), {**config.names_by_id, NO_CATEGORY: "no category"}
+    registry = load_registry(path)
+    names = {each.id: each.name for each in registry.categories.values()}
+    while registry.log and registry.log[-1].patch is not None:  # of a correction since
+        registry.undo()
+    return len(registry.active), {**names, NO_CATEGORY: "no category"}
 
 
 def load_exemplars(path: Path) -> Exemplars:

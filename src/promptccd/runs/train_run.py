@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +26,6 @@ from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
     Discovery,
-    StageScore,
-    clustering_accuracy,
     labelled_categories,
 )
 from promptccd.evaluation.category_counts import COUNTS
@@ -44,6 +41,7 @@ from promptccd.runs.models import (
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.stage_checkpoint import (
     SettledImages,
+    categories_at,
     load_configuration,
     load_exemplars,
     load_stage,
@@ -332,16 +330,13 @@ class _Run:
         settled = self._settled(stage.index)
         features = settled.of_placed([self._features(model, images) for images in self.images])
         protocol = self._protocol(settled)
-        score: StageScore | None = None
         own: Tensor | None = None  # what a classifier answers; at stage 0 there is the truth
         if isinstance(stage, LabelledStage):
             found = labelled_categories(features[0], protocol.assigned[0])
         else:
             count = count or same_on_all(self._counts.after_training(stage, features, protocol.assigned))
             found = protocol.discover(features, count.count)
-            score = protocol.score(found, self._true_ids(stage), count)
-            if (own := model.assign_natively(features[stage.index])) is not None:
-                score = _beside(score, self._true_ids(stage), own.cpu().numpy(), self.stages.num_known)
+            own = model.assign_natively(features[stage.index])
             if count.is_estimate:
                 model.config.count_estimate = count.to_dict()
         registry, found = observe_stage(
@@ -358,7 +353,17 @@ class _Run:
         )
         if not self.accelerator.is_main_process:
             return
-        if score is not None:
+        class_ids = None if own is None else own.cpu().numpy()
+        if stage.index:
+            score = row_of(
+                stage.index,
+                model.config,
+                self._true_ids(stage),
+                found.category_ids,
+                self.stages.num_known,
+                num_categories=len(found.prototype_ids),
+                class_ids=class_ids,
+            )
             self.run.record(score)
             parts = {"All": score.all, "Old": score.old, "New": score.new}
             said = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if not math.isnan(value))
@@ -379,7 +384,7 @@ class _Run:
             card=self._card(model, found, self._instruments(model, stage, found)),
             registry=registry,
             exemplars=self._exemplars(settled, found, own, features[stage.index]),
-            class_ids=None if own is None else own.cpu().numpy(),
+            class_ids=class_ids,
         )
 
     def _measure_spread(
@@ -543,14 +548,6 @@ class _Run:
         return whole.nonzero().flatten().tolist()
 
 
-def _beside(
-    score: StageScore, true_ids: np.ndarray, class_ids: Sequence[int] | np.ndarray, num_known: int
-) -> StageScore:
-    """A row with what a classifier answers by itself beside it."""
-    native = clustering_accuracy(true_ids, class_ids, range(num_known))
-    return replace(score, native=(native.all, native.old, native.new))
-
-
 def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:
     """Score finished stages that have no row yet: their images were assigned where they were trained.
 
@@ -574,7 +571,13 @@ def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -
             continue
         true_ids = stages.evaluation_labels(stages[index])[np.searchsorted(own, given["sample_ids"])]
         config = load_configuration(run.stage(index))
-        score = row_of(index, config, true_ids, given["category_ids"], stages.num_known)
-        if (classes := given.get("class_ids")) is not None:
-            score = _beside(score, true_ids, classes, stages.num_known)
+        score = row_of(
+            index,
+            config,
+            true_ids,
+            given["category_ids"],
+            stages.num_known,
+            num_categories=categories_at(run.stage(index), config)[0],
+            class_ids=given.get("class_ids"),
+        )
         run.record(score)
