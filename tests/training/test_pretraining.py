@@ -298,7 +298,10 @@ def test_weights_are_those_of_the_plain_loop() -> None:
                 each.grad /= length
         optimizer.step()
     for name, value in backbone.state_dict().items():
-        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=2e-5)
+        if not name.endswith(
+            "k_proj.bias"
+        ):  # moves no answer: its gradient is rounding, which AdamW makes a step of
+            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=2e-5)
 
 
 def test_options_out_of_range_are_named(digits: tuple[Tensor, Tensor]) -> None:
