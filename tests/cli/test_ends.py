@@ -195,6 +195,32 @@ def test_a_signal_within_a_finalizer_is_not_lost(number: int) -> None:
 
 
 @pytest.mark.fault(51)
+def test_a_signal_that_comes_again_too_soon_is_not_lost() -> None:
+    """A machine may be so busy that the hook which sends it again has not returned yet."""
+    code = (
+        "import os, signal, threading, time\n"
+        "from promptccd.cli.ends import ended_by_signals\n"
+        "ready, late = threading.Event.set, []\n"
+        "def late_once(event):\n"
+        "    ready(event)\n"
+        "    if threading.get_ident() == threading.main_thread().ident and not late:\n"
+        "        late.append(event)\n"
+        "        time.sleep(0.3)\n"
+        "threading.Event.set = late_once\n"
+        "end = lambda self: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1))\n"
+        "Last = type('Last', (), {'__del__': end})\n"
+        "try:\n"
+        "    with ended_by_signals():\n"
+        "        Last()\n"
+        "        time.sleep(20)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('ended', len(late))"
+    )
+    done = interpreted(code)
+    assert (done.stdout, done.stderr) == ("ended 1\n", "")
+
+
+@pytest.mark.fault(51)
 def test_a_second_ctrl_c_of_a_training_is_not_lost_within_a_finalizer() -> None:
     code = (
         "import os, signal, time;"

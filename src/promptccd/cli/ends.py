@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TextIO
 
 from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError
@@ -119,8 +119,10 @@ def ended_by_signals() -> Iterator[None]:
         return
     asked, process = False, os.getpid()
 
-    def leave(number: int, _frame: FrameType | None) -> None:
+    def leave(number: int, frame: FrameType | None) -> None:
         nonlocal asked
+        if _within(frame, again_if_lost.__code__):  # where what is raised is lost as well
+            return _send_soon(number)
         if os.getpid() != process and number == signal.SIGTERM:  # a loader that its parent ends
             os._exit(128 + number)
         if asked and os.getpid() == process:
@@ -134,16 +136,8 @@ def ended_by_signals() -> Iterator[None]:
         nonlocal asked
         if os.getpid() != process or not isinstance(lost.exc_value, KeyboardInterrupt | InterruptedRunError):
             return hook(lost)
-        asked, prepared = False, threading.Event()
-        number = signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT
-
-        def send() -> None:
-            prepared.wait()  # what is raised within this hook is lost as well
-            time.sleep(0.05)
-            os.kill(process, number)
-
-        threading.Thread(target=send, daemon=True).start()
-        prepared.set()
+        asked = False
+        _send_soon(signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT)
 
     # A command that was started with nohup or by a script in the background ignores Ctrl-C: it goes on doing so.
     taken = [
@@ -157,6 +151,26 @@ def ended_by_signals() -> Iterator[None]:
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _send_soon(number: int) -> None:
+    """Send this process a signal, a moment after this was called."""
+    process, prepared = os.getpid(), threading.Event()
+
+    def send() -> None:
+        prepared.wait()  # a busy machine takes long to start a thread
+        time.sleep(0.05)
+        os.kill(process, number)
+
+    threading.Thread(target=send, daemon=True).start()
+    prepared.set()
+
+
+def _within(frame: FrameType | None, code: CodeType) -> bool:
+    """Whether a function is at work."""
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _reader_is_gone(stream: TextIO | None) -> bool:
