@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,11 @@ class Mutant:
     def key(self) -> tuple[str, str, str, str]:
         """What it is called in the list of equivalents; line numbers would change too often."""
         return self.file, self.function, self.source, self.operator
+
+    @property
+    def names(self) -> str:
+        """The word its line begins with: of ``limit: int = 4`` the field."""
+        return re.match(r"\w*", self.source)[0]  # type: ignore[index]
 
     def applied(self, whole: str) -> str:
         """The file's text with it."""

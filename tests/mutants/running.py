@@ -79,7 +79,8 @@ class Lines:
     def concerned(self, mutant: Mutant) -> list[str]:
         """Tests that run a mutant, cheapest first.
 
-        For what runs when the file is imported all do, those beside one that uses the file first.
+        For what runs when the file is imported all do: first those of a file that names what the mutant's line begins
+        with, such as a default, then those beside one that uses the file.
         """
         names = []
         for name, test in self.tests.items():
@@ -87,12 +88,17 @@ class Lines:
             if run and (not mutant.lines or not set(mutant.lines).isdisjoint(run)):
                 names.append(name)
         beside = {name.partition("::")[0] for name in names}
+        files = {name.partition("::")[0] for name in self.tests}
+        naming = files if mutant.lines else {file for file in files if mutant.names in self._text_of(file)}
         alone = {
-            name: (name.partition("::")[0] not in beside, self.seconds([name]))
+            name: (file not in naming, file not in beside, self.seconds([name]))
             for name in (names if mutant.lines else self.tests)
-            if self._is_short(self.tests[name])
+            if (file := name.partition("::")[0]) and self._is_short(self.tests[name])
         }
         return sorted(alone, key=lambda name: alone[name])
+
+    def _text_of(self, file: str) -> str:
+        return (self.project.root / file).read_text(encoding="utf-8")
 
     def seconds(self, names: Sequence[str]) -> float:
         """How long tests take together: a fixture that several share is made once."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.mutants.__main__ import PROJECT, changed_lines, equivalents, report
 from tests.mutants.mutations import mutants_of
-from tests.mutants.running import Project
+from tests.mutants.running import Lines, Project
 
 TOY = '''"""Sums."""
 
@@ -158,6 +158,18 @@ def test_a_busy_machine_changes_no_verdict_and_what_never_ends_is_late(
     assert verdicts["halves", 6, "> to <="] == "killed"
     assert verdicts["halves", 6, "1 to 2"] == "survived"
     assert verdicts["halves", 8, "dropped"] == "late"
+
+
+def test_a_default_is_tried_first_by_the_tests_that_name_it(toy: Path) -> None:
+    """There is not time for all, and a test that names a default is likelier to hold it than one that is quick."""
+    (mutant,) = (each for each in mutants_of(toy, "src/toy/limits.py") if each.operator == "3 to 4")
+    (toy / "tests/test_quick.py").write_text("def test_quick(): pass\n")
+    lines = Lines(Project(toy, "src/toy", {}), [])
+    slow, quick = "tests/test_sums.py::test_most", "tests/test_quick.py::test_quick"
+    lines.tests = {name: {"seconds": len(name), "shared": {}, "lines": {}} for name in (quick, slow)}
+    lines.tests[quick]["seconds"] = 0
+    lines.tests[slow]["seconds"] = 5
+    assert lines.concerned(mutant) == [slow, quick]
 
 
 def test_late_mutants_are_in_no_score(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
