@@ -107,6 +107,11 @@ def test_as_likely_of_none_as_of_one_is_not_strange() -> None:
     assert found.strange.tolist() == [False, True]
 
 
+@pytest.mark.parametrize(("separation", "tells"), [(0.8999, False), (0.9, True)])
+def test_new_ones_stand_out_from_a_chance_of_nine_in_ten(separation: float, tells: bool) -> None:
+    assert CategorySpread(torch.eye(2), torch.ones(1), 1, 1.5, 2, 4, 1, separation).tells_new is tells
+
+
 def test_one_category_has_no_second_and_none_has_no_images() -> None:
     alone = assign(FEATURES, PROTOTYPES[:1], [4], temperature=1)
     assert alone.second_ids.tolist() == [-1] * 3

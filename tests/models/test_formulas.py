@@ -200,9 +200,7 @@ def test_part_prompts_start_in_their_ranges(
     assert (parts.config.prompt_reach, parts.config.key_reach) == (1.0, 1.0)
     parts.config.prompt_reach, parts.config.key_reach = reaches
     parts = PromptCCDPlusPlusModel(parts.config)
-    if drawn_by == "the constructor":
-        parts = PromptCCDPlusPlusModel(parts.config)
-    else:
+    if drawn_by == "reset_prompts":
         parts.reset_prompts(torch_generator("prompts"))
     for parameter, reach in zip((parts.pools.values, parts.pools.keys), reaches, strict=True):
         values = parameter.detach()

@@ -177,16 +177,21 @@ def test_the_pull_of_keys_is_a_cosine_distance_summed_over_prompts(pool_model: P
     assert pool_model.auxiliary_losses(output)["cos"].tolist() == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("reaches", [(1.0, 1.0), (0.02, 3.0)], ids=["usual", "given"])
 @pytest.mark.parametrize("drawn_by", ["the constructor", "reset_prompts"])
-def test_keys_and_prompts_start_uniform_between_minus_one_and_one(
-    drawn_by: str, pool_model: PromptCCDBModel
+def test_keys_and_prompts_start_uniform_in_their_ranges(
+    drawn_by: str, reaches: tuple[float, float], pool_model: PromptCCDBModel
 ) -> None:
-    if drawn_by == "the constructor":
-        pool_model = PromptCCDBModel(pool_model.config)
+    assert (pool_model.config.prompt_reach, pool_model.config.key_reach) == (1.0, 1.0)
+    pool_model.config.prompt_reach, pool_model.config.key_reach = reaches
+    pool_model = PromptCCDBModel(pool_model.config)
+    if drawn_by == "reset_prompts":
+        pool_model.reset_prompts(torch_generator("test prompts"))
     for name, value in pool_model.pool.state_dict().items():
-        assert -1 <= float(value.min()) < -0.9, name
-        assert 0.9 < float(value.max()) <= 1, name
-        assert abs(float(value.mean())) < 0.2, name
+        reach = reaches[name == "keys"]
+        assert -reach <= float(value.min()) < -0.9 * reach, name
+        assert 0.9 * reach < float(value.max()) <= reach, name
+        assert abs(float(value.mean())) < 0.2 * reach, name
 
 
 def test_without_prompts_it_is_the_plain_backbone(pool_model: PromptCCDBModel) -> None:

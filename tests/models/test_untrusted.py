@@ -465,6 +465,17 @@ def test_words_of_an_estimated_count_are_text(key: str, value: object, said: str
             own_values({"count_estimate": bad}, PromptCCDConfig)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_weights_are_described_without_being_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(2, 3, dtype=dtype), "b": torch.ones(4)}, tmp_path / "model.safetensors")
+    with stored_weights(str(tmp_path)) as stored:
+        described = stored.described()
+    assert {name: (*each.shape, each.dtype, each.device.type) for name, each in described.items()} == {
+        "a": (2, 3, dtype, "meta"),
+        "b": (4, torch.float32, "meta"),
+    }
+
+
 def test_an_index_and_its_shards_hold_the_same_tensors(finished: Path) -> None:
     sharded()(finished)
     index = json.loads((finished / "model.safetensors.index.json").read_text())

@@ -16,7 +16,7 @@ from promptccd.models.classifiers import LinearClassifier
 from promptccd.models.modeling_frost import FrostModel
 from promptccd.models.modeling_rankstats import RankStatsModel
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.objectives import Rows, StageContext
+from promptccd.training.objectives import LOSSES, Rows, StageContext, method_named
 from promptccd.training.objectives.frost import FrostObjective, flat_distance
 from promptccd.training.objectives.rank_statistics import (
     RankStatisticsObjective,
@@ -158,6 +158,9 @@ def test_losses_of_both_stages_are_sums_of_the_formulas(
             parameter.add_(0.05)
     rows = rows_of(model, None)
     parts = later.losses(rows)
+    assert (
+        parts.keys() <= {**LOSSES, **method_named(model.config.model_type).losses}.keys()
+    )  # titles of their curves
     joint, novel = model.classifier(rows.features), model.novel(rows.features)
     pairs = pair_loss(novel, same_top_ranks(rows.features[0], 2))
     pseudo = F.cross_entropy(joint.flatten(0, 1), 3 + novel.argmax(-1).flatten())

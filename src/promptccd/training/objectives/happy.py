@@ -100,7 +100,7 @@ class HappyObjective(SelfDistillationObjective):
             row = self.model.classifier.weight[number]
             means.append(F.normalize(members.mean(0) if len(members) else row, dim=-1))
             if len(members):
-                variances.append(members.var(0, correction=0).mean())
+                variances.append(members.var(0, correction=0))
         if means:
             self.model.remember(same_on_all(torch.stack(means).cpu()))
         if first:

@@ -32,9 +32,7 @@ class ComparingObjective(Objective):
         """What that block makes of the very views, as it comes: ``(V * b, D)`` of this process's share."""
         assert self.previous is not None and rows.output.entering is not None
         with self.accelerator.autocast():
-            return class_row(
-                self.model.backbone, rows.output.entering, self.previous, rows.output.rotation
-            ).float()
+            return class_row(self.model.backbone, rows.output.entering, self.previous, rows.output.rotation)
 
     def moved(self, rows: Rows) -> Tensor:
         """Squared distance of unit features to those before, of the whole batch: ``(V, B)``."""
