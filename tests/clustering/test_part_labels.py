@@ -307,6 +307,13 @@ def test_refuses_more_parts_than_distinct_patches():
         fit_part_labels(features, (GRID, GRID), "auto", candidates=range(5, 8), seed=0)
 
 
+def test_auto_tries_three_parts_to_twelve():
+    maps = stripes(3, 3)
+    assert [*fit_part_labels(features_of(maps), tuple(maps.shape[1:]), "auto", seed=0).criterion] == [
+        3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+    ]  # fmt: skip
+
+
 def test_narrow_features_and_single_images_will_do():
     maps = layouts(1, 3)
     assert fit_part_labels(features_of(maps), (GRID, GRID), 4, seed=0).num_parts == 4

@@ -27,6 +27,7 @@ from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbones import blocks_of, class_token, embed, rotation_of
+from promptccd.models.classifiers import CosineClassifier, LinearClassifier
 from promptccd.models.projection_head import ProjectionHead
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
@@ -463,6 +464,14 @@ def test_what_is_not_loaded_starts_as_transformers_starts_it(config: PromptCCDCo
     assert (mixture.log_weights == 0).all()
     assert mixture.floor == 0
     assert (model.prototypes == 0).all()
+
+
+@pytest.mark.parametrize("kind", [CosineClassifier, LinearClassifier])
+def test_rows_of_a_classifier_start_as_transformers_starts_weights(kind: type[CosineClassifier]) -> None:
+    classifier = kind(50, 40)
+    classifier.initialise(0.1)
+    assert 0.09 < float(classifier.weight.detach().std()) < 0.11
+    assert (getattr(classifier, "bias", torch.zeros(1)) == 0).all()
 
 
 def test_scalars_of_a_spread_are_all_there_and_numbers_in_their_range() -> None:

@@ -216,6 +216,8 @@ def test_checkpoint_survives_bit_for_bit(pool_model: PromptCCDBModel, tmp_path: 
 def test_too_many_prompts_are_refused_in_one_line(backbone_folder: Path) -> None:
     with pytest.raises(Exception, match=r"prompts_per_image <= pool_size \(4\), got 5"):
         PromptCCDBModel.from_pretrained(backbone_folder, pool_size=4, **TINY_HEAD)
+    every = PromptCCDBModel.from_pretrained(backbone_folder, pool_size=4, prompts_per_image=4, **TINY_HEAD)
+    assert every(torch.randn(PIXELS)).components.sort().values.tolist() == [[0, 1, 2, 3]] * PIXELS[0]
 
 
 def test_bare_backbone_fills_the_pretrained_copy(tmp_path: Path) -> None:

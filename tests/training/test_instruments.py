@@ -16,6 +16,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.errors import DivergedError
 from promptccd.experiments.run_report import ReportOptions, write_report
 from promptccd.models import (
     CategoryDiscoveryModel,
@@ -26,11 +27,13 @@ from promptccd.models import (
 )
 from promptccd.runs import train_run
 from promptccd.runs.run_directory import RunDirectory
+from promptccd.training.features import extract_features
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe
 
+CPU = torch.device("cpu")
 VIEW = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
 SEED = 5
 
@@ -281,3 +284,26 @@ def test_report_and_tracker_show_what_the_prompts_do(
     events = EventAccumulator(str(next((tmp_path / "run" / "logs").rglob("events*")).parent))
     events.Reload()
     assert events.Scalars("stage1/prompt_effect")[0].value == pytest.approx(recorded)
+
+
+def test_the_image_whose_feature_is_no_number_is_named(
+    images: StageImages, model: PromptCCDModel, monkeypatch
+) -> None:
+    """And features leave a model that trains as they found it."""
+    rest = {"device": CPU, "batch_size": 4, "num_workers": 0, "progress": progress_bar, "label": ""}
+    model.train()
+    whole = extract_features(model, images, VIEW, **rest)
+    assert model.training and len(whole) == len(images)
+    features_of, seen = model.features_of, []
+
+    def poisoned(pixels: torch.Tensor, prompted: bool | None = None) -> torch.Tensor:
+        found = features_of(pixels, prompted)
+        seen.append(len(found))
+        if len(seen) == 2:
+            found[1:3, 0] = torch.nan
+        return found
+
+    monkeypatch.setattr(model, "features_of", poisoned)
+    said = rf"2 features of stage 1 are not numbers, that of image {images.sample_ids[5]} for one"
+    with pytest.raises(DivergedError, match=said):
+        extract_features(model, images, VIEW, **rest)
