@@ -466,6 +466,18 @@ def test_what_is_not_loaded_starts_as_transformers_starts_it(config: PromptCCDCo
     assert (model.prototypes == 0).all()
 
 
+def test_a_configuration_is_read_from_its_folder_and_from_its_file(
+    config: PromptCCDConfig, tmp_path: Path
+) -> None:
+    config.category_ids, config.category_names = [0, 4], ["crow", "heron"]
+    config.save_pretrained(tmp_path)
+    for place in (tmp_path, str(tmp_path), tmp_path / "config.json"):
+        read, left = PromptCCDConfig.from_pretrained(
+            place, prompts_per_image=3, more=1, return_unused_kwargs=True
+        )
+        assert (read.category_names, read.prompts_per_image, left) == (["crow", "heron"], 3, {"more": 1})
+
+
 @pytest.mark.parametrize("kind", [CosineClassifier, LinearClassifier])
 def test_rows_of_a_classifier_start_as_transformers_starts_weights(kind: type[CosineClassifier]) -> None:
     classifier = kind(50, 40)

@@ -427,7 +427,12 @@ def test_every_view_of_a_processor_has_the_same_sides_and_holds_a_patch(tmp_path
         ("category_ids", [[], [0, 2**53 - 1], list(range(100_000))], [list(range(100_001)), (0, 1)], "at most 100000"),
         ("category_ids", [], [[1.0], ["1"], [-1], [2**53]], "whole numbers >= 0"),
         ("category_names", [["a" * 1000, "é", "a b"]], [["a" * 1001], [1], ["a\u2028b"], ["a\0"]], "at most 1000"),
-        ("auto_map", [None, CODE["promptccd"]], [{}, CODE["promptccd-gcd"], "evil"], "auto_map"),
+        (
+            "auto_map",
+            [None, CODE["promptccd"], {"AutoConfig": CODE["promptccd"]["AutoConfig"]}],
+            [{}, CODE["promptccd-gcd"], {"AutoConfig": CODE["happy"]["AutoConfig"]}, "evil"],
+            "auto_map",
+        ),
         ("vision_config", [None, {}, {"model_type": "vit"}], [{"model_type": "a"}, {"model_type": 3}], "of type"),
         ("prompts_per_image", [1, 65_536], [0, 65_537, 1.0, True, "1"], "cannot be true"),
         ("layer", [], [3], "has the key 'layer'"),

@@ -10,6 +10,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.runs import load_model, train_run
 from promptccd.runs.models import model_options
 from promptccd.runs.run_directory import _portable, _require_same
+from promptccd.training.arguments import TrainingArguments
 from promptccd.training.recipe import Recipe, located, read_yaml_file, recipe_folder, recipes_in
 from tests.conftest import TINY_HEAD, coloured_images
 from tests.shipped_recipes import HUB_CONFIGS, every_recipe
@@ -134,6 +135,12 @@ def test_a_pair_is_laid_over_the_data_set_and_that_over_the_method(tmp_path: Pat
     assert [path.name for path in recipes_in(tmp_path)] == ["promptccd-b-l2p-mine.yaml"]
     (tmp_path / "promptccd-b-l2p-mine.yaml").write_text("training: {epochs: 9}")  # a file of that name wins
     assert Recipe.from_yaml(tmp_path / "promptccd-b-l2p-mine.yaml").training.epochs == 9
+
+
+def test_a_single_category_may_be_given() -> None:
+    assert TrainingArguments(category_count=[1, 1, 2]).given_counts == [1, 1, 2]
+    with pytest.raises(ConfigurationError, match=r"numbers from 1 on, .* got \[0, 1\]"):
+        TrainingArguments(category_count=[0, 1])
 
 
 def test_a_bare_name_means_what_comes_along_and_a_path_itself(tmp_path: Path, monkeypatch) -> None:

@@ -76,7 +76,9 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
     Raises:
         CheckpointError: a key that it does not have, or a value out of its range.
     """
-    if values.get("auto_map") not in (None, CODE.get(config_class.model_type)):
+    ours = CODE.get(config_class.model_type, {})
+    alone = {"AutoConfig": ours.get("AutoConfig")}  # of a configuration that was saved without its model
+    if values.get("auto_map") not in (None, ours, alone):
         raise CheckpointError(
             f"The key 'auto_map' of its configuration names {shown(values['auto_map'])}, code that is not ours. "
             "Nothing of it was run: do not use this checkpoint, or delete the key."

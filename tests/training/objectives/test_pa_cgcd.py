@@ -269,6 +269,18 @@ def test_a_stage_without_new_categories_is_all_old(trained: PACGCDModel) -> None
     assert (objective.old_labels >= 0).all() and (objective.new_labels == -1).all()
 
 
+def test_a_new_class_has_the_two_strangest_images_where_all_are_clearly_old(
+    trained: PACGCDModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = stream()
+    every = torch.ones(140, dtype=torch.bool)
+    monkeypatch.setattr(pa_cgcd, "split", lambda *_: (every, ~every))
+    objective = objective_for(trained, features, count=NUM_OLD + 1)
+    objective.begin_stage()
+    strangest = (features @ proxies().T).amax(1).argsort(stable=True)[:2]
+    assert (objective.new_labels >= 0).nonzero().flatten().tolist() == sorted(strangest.tolist())
+
+
 def test_fewer_new_images_than_new_classes_leave_drawn_proxies(trained: PACGCDModel) -> None:
     objective = objective_for(trained, stream()[:4], count=NUM_OLD + 7)
     objective.begin_stage()
