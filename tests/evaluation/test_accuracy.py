@@ -187,6 +187,19 @@ def test_what_was_predicted_is_the_reference_and_not_the_truth() -> None:
     assert set(truth.category_ids.tolist()) == {2}
 
 
+def test_every_seed_draws_starts_of_its_own() -> None:
+    points = torch.nn.functional.normalize(torch.randn(80, 8, generator=torch.Generator().manual_seed(0)))
+    groups = {
+        tuple(
+            discover_categories(
+                points[4:], points[:4], np.arange(4), 12, restarts=1, seed=seed
+            ).category_ids.tolist()
+        )
+        for seed in (1, 2, 3, 2**32 + 1)  # which is the first again
+    }
+    assert len(groups) == 3
+
+
 @pytest.mark.slow
 @pytest.mark.fault(32)
 def test_ten_stages_and_a_thousand_categories_are_linear_and_keep_their_ids() -> None:

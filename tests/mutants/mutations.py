@@ -181,10 +181,17 @@ def _of_call(node: ast.Call) -> Iterator[tuple[ast.AST, str, str]]:
     plain = node.args[:2] if not any(isinstance(each, ast.Starred) for each in node.args[:2]) else []
     if len(plain) == 2 and words[0] != words[1] and function.rpartition(".")[2] not in SYMMETRIC:
         yield node, "arguments swapped", f"{function}({', '.join([words[1], words[0], *words[2:]])})"
-    if isinstance(node.func, ast.Attribute) and isinstance(
-        node.func.value, ast.Call | ast.BinOp | ast.Subscript
+    if (
+        isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Call | ast.BinOp | ast.Subscript)
+        and not _only_moves(node.func.attr, words)
     ):
         yield node, f"without .{node.func.attr}()", f"({ast.unparse(node.func.value)})"
+
+
+def _only_moves(method: str, words: list[str]) -> bool:
+    """Whether a call takes a tensor to a device, where the tests' is the only one."""
+    return method == "cpu" or (method == "to" and len(words) == 1 and words[0].endswith("device"))
 
 
 def _tests(node: ast.AST) -> list[ast.expr]:

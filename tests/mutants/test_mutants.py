@@ -188,6 +188,12 @@ def test_nothing_is_changed_in_texts_and_annotations(toy: Path) -> None:
     assert {each.function for each in mutants if each.line != 13} == {"", "larger", "total"}
 
 
+def test_what_only_moves_a_tensor_to_a_device_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("a = f(b).cpu() + f(b).to(c.device) + f(b).to(c)\n")
+    operators = [each.operator for each in mutants_of(tmp_path, "one.py")]
+    assert operators == ["+ to -", "+ to -", "without .to()"]
+
+
 @pytest.mark.parametrize(
     "file", ["src/promptccd/evaluation/accuracy.py", "src/promptccd/registry/matching.py"]
 )

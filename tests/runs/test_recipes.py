@@ -143,6 +143,12 @@ def test_a_single_category_may_be_given() -> None:
         TrainingArguments(category_count=[0, 1])
 
 
+def test_some_share_of_the_images_is_kept() -> None:
+    assert TrainingArguments(exemplar_share=1).exemplar_share == 1
+    with pytest.raises(ConfigurationError, match="Expected exemplar_share > 0"):
+        TrainingArguments(exemplar_share=0)
+
+
 def test_a_bare_name_means_what_comes_along_and_a_path_itself(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     own = Path("mine")
