@@ -188,6 +188,7 @@ def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> N
             r"sum to 6, but the data set has 5 categories \(.+, .+, .+, .+, .+\): let",
         ),
         ({"class_blocks": [5]}, "at least two sizes"),
+        ({"class_blocks": [4.9, 1.1]}, r"whole numbers of categories, got \[4\.9, 1\.1\]"),
         ({"class_blocks": [0, 5]}, "the first positive"),
         ({"class_blocks": [4, 1], "cuts": [[0.5, 1.0]]}, "rows of .2, 1. ratios"),
         ({"class_blocks": [4, 1], "cuts": [[0.5, 0.5], [1.0]]}, "1.0 at the end"),

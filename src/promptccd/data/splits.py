@@ -247,9 +247,13 @@ def checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> tu
     """The block sizes as integers.
 
     Raises:
-        DataError: fewer than two categories or blocks, an impossible size, or a sum that is not C.
+        DataError: fewer than two categories or blocks, an impossible size or a fraction, or a sum that is not C.
     """
     blocks, num_categories = tuple(int(block) for block in class_blocks), len(categories)
+    if blocks != tuple(class_blocks):
+        raise DataError(
+            f"Expected class_blocks of whole numbers of categories, got {list(class_blocks)}: for example [7, 1, 1, 1]."
+        )
     if num_categories < 2:
         raise DataError(
             f"The data set has {num_categories} category; discovery needs at least 2. "
