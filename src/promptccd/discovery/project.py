@@ -390,8 +390,8 @@ class SeenFiles:
 def files_in(project: Path) -> dict[str, str]:
     """Where each content that was read lies, by its hash; for who has only the project.
 
-    Of several files it is the first that is still there: one that was renamed stands under both of its names. That of
-    an archive or a data set lies nowhere: its place is empty.
+    Of several files it is the first that is still there: one that was renamed stands under both of its names. A place
+    that ends in the name of a member of an archive is no file, and that of a row of a data set is empty.
 
     Raises:
         RunError: a link stands in the way.

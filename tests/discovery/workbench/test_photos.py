@@ -14,7 +14,7 @@ from promptccd.discovery.project import FILES, PROJECT, RECORD, THUMBS
 from promptccd.discovery.registry_edits import correct
 from promptccd.discovery.workbench import Workbench
 from promptccd.discovery.workbench.photos import CELL_SIDE, LARGE_SIDE, SIDES
-from promptccd.errors import RunError
+from promptccd.errors import DataError, RunError
 from promptccd.registry import Merge
 from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import packed
@@ -111,7 +111,9 @@ def test_photographs_of_an_archive_are_there_as_they_were_kept(tiny_backbone: Pa
     (tmp_path / "album.zip").write_bytes(packed(*content.items()))
     discover(DiscoverySession.open(tiny_backbone), tmp_path / "album.zip", tmp_path / "found")
     photos = Workbench(tmp_path / "found").photos
-    assert len(photos.keys) == 3
+    assert photos.names == list(content)
+    with pytest.raises(DataError, match=r"'0.jpg' .* lies in an archive .*: put it back or unpack it"):
+        photos.original(photos.keys[0])
     for row in range(3):
         assert max(Image.open(io.BytesIO(photos.picture(row, LARGE_SIDE))).size) == 128  # the file is nowhere
 

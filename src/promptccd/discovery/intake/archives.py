@@ -122,10 +122,10 @@ class ArchiveSource(ImageSource):
         return b"".join(pieces)
 
     def stamp(self, entry: Entry) -> Stamp:
-        """Of a member: by its archive's size and time, its place in it, and the sum that it is said to have."""
+        """Of a member: by its archive's size and time, and its place, its name and its sum in there."""
         member: zipfile.ZipInfo = entry.key
         place = f"{self._size}-{member.header_offset}-{member.CRC:08x}"
-        return Stamp(f"{self._stamp.path}/{place}", member.file_size, self._stamp.mtime_ns)
+        return Stamp(f"{self._stamp.path}/{place}/{entry.name}", member.file_size, self._stamp.mtime_ns)
 
     def close(self) -> None:
         """Close the file."""

@@ -120,7 +120,8 @@ class Photos:
             content = read_regular_file(target, limits, ByteBudget(limits, target))
         except (KeyError, ValueError, SkippedFileError) as error:
             raise DataError(
-                f"{name!r} is not where it was: put it back, or run promptccd discover."
+                f"{name!r} is not where it was, or lies in an archive or a data set: put it back or unpack it, and run "
+                "promptccd discover on its folder."
             ) from error
         if hashlib.sha256(content).hexdigest() != key:
             raise DataError(
