@@ -15,6 +15,7 @@ from promptccd.cli.main import main
 from promptccd.hub import push_run, verify
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.recipe import Recipe
+from tests.conftest import sum_again
 from tests.hub.server import Hub
 
 
@@ -102,6 +103,44 @@ def test_whatever_was_altered_is_named(run: RunDirectory, change, named: str, ca
     captured = capsys.readouterr()
     assert named in captured.err
     assert "MISMATCH" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "named"),
+    [
+        ("split.json", lambda text: text[:20], "split.json in"),
+        ("split.json", lambda text: "{}", "split.json has another fingerprint"),
+        ("manifest.json", lambda text: "{}", "does not say split_fingerprint, data_fingerprint"),
+        ("manifest.json", lambda text: text.replace('"versions"', '"v"'), "does not say versions"),
+        ("manifest.json", lambda text: text.replace('"stage1":', '"1":', 1), "does not say seconds"),
+        ("results.json", lambda text: text[:20], "results.json in"),
+        ("results.json", lambda text: "{}", "is no table of a run any more (no 'protocol')"),
+        ("results.json", lambda text: text.replace('"all": 1', '"all": "1', 1)[:-1], "is not JSON"),
+        ("results.json", lambda text: text.replace('"all"', '"al"', 1), "is no table of a run any more"),
+        ("results.json", lambda text: text.replace('"stage": 3', '"stage": 1', 1), "(rows of stages [1, 2, 1])"),
+        ("results.json", lambda text: text.replace('"stage": 3', '"stage": 4', 1), "not for stage 3"),
+        ("stage2/README.md", lambda text: text.replace("value: ", "value: x"), "README.md is no card any more"),
+        ("stage2/README.md", lambda text: "---\na: [\n---\n", "README.md is no card any more"),
+        ("stage2/assignments.json", lambda text: "[1]", "does not say any more what was assigned"),
+        ("stage2/assignments.json", lambda text: text.replace("category_ids", "ids"), "(no 'category_ids')"),
+        ("stage2/assignments.json", lambda text: text.replace("[", "[1, ", 1), "some images are without a category"),
+    ],
+)  # fmt: skip
+def test_a_damaged_record_is_named(trained_run: Path, tmp_path: Path, name: str, change, named: str) -> None:
+    run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
+    path = run.path / name
+    path.write_text(change(path.read_text()))
+    if path.parent != run.path:
+        sum_again(path.parent)
+    checks = verify(str(run.path))
+    assert any(named in check.problem for check in checks), checks
+
+
+def test_a_row_is_written_before_its_stage(trained_run: Path, tmp_path: Path) -> None:
+    """A run that was killed in between is whole all the same."""
+    run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
+    shutil.rmtree(run.stage(3))
+    assert not [check for check in verify(str(run.path)) if check.problem]
 
 
 IN_A_NEW_PROCESS = """

@@ -12,6 +12,7 @@ from promptccd.errors import HubError, PromptCCDError
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, logged_in, retried
 from promptccd.runs import RunDirectory
 from promptccd.runs.model_card import merge_card
+from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
 from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
 from promptccd.storage import problems_of, require_no_links
 
@@ -134,9 +135,8 @@ def _holdings(folder: Path) -> str:
     """What a stage tells whoever can see it."""
     names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("category_names", [])
     told = f"weights, the names of {len(names)} categories"
-    if (folder / "assignments.json").exists():
-        given = json.loads((folder / "assignments.json").read_text(encoding="utf-8"))
-        told += f", the category ids of {len(given['category_ids'])} images"
+    if (folder / ASSIGNMENTS).exists():
+        told += f", the category ids of {len(assignments_in(folder)['category_ids'])} images"
     if (folder / EXEMPLARS).exists():
         told += f", the row numbers of {len(load_exemplars(folder).sample_ids)} images so far"
     return f"{told}, and what people corrected; no image"

@@ -1,24 +1,24 @@
 """Stages that come from the Hub: fetch them, and recompute what they claim, as far as it can be recomputed."""
 
-import json
 import logging
 import re
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, snapshot_download
 
-from promptccd.errors import ConfigurationError, HubError, PromptCCDError
+from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError
 from promptccd.evaluation.accuracy import PARTS
 from promptccd.models.loading import find_model
 from promptccd.models.untrusted import one_line
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
+from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
 from promptccd.runs.stage_checkpoint import NO_CATEGORY
 from promptccd.storage import CHECKSUMS, links_in, problems_of, remove, trusted, write_directory
 
@@ -173,14 +173,15 @@ def _category_checks(folder: Path, name: str, category_ids: list[int]) -> Iterat
         problem = "" if active == ids else f"the model has {sorted(ids)}, the registry {sorted(active)}"
         yield Check(f"{name}: its categories are those of its registry{said}", problem)
         ids |= {*registry.categories, NO_CATEGORY}  # retired since, or none
-    if not (folder / "assignments.json").exists():  # of a person's images, which have no rows
+    if not (folder / ASSIGNMENTS).exists():  # of a person's images, which have no rows
         return
-    given = json.loads((folder / "assignments.json").read_text(encoding="utf-8"))
-    strangers = sorted(set(given["category_ids"]) - ids)
-    yield Check(
-        f"{name}: images were assigned to its own categories",
-        f"{strangers[:5]} are no category ids" if strangers else "",
-    )
+    what = f"{name}: images were assigned to its own categories"
+    try:
+        strangers = sorted(set(assignments_in(folder)["category_ids"]) - ids)
+    except RunError as error:
+        yield Check(what, str(error))
+        return
+    yield Check(what, f"{strangers[:5]} are no category ids" if strangers else "")
 
 
 def _counted(kinds: list[str]) -> str:
@@ -200,17 +201,25 @@ def _run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iter
     stages = run.num_finished
     for stage in range(stages):
         yield from _stage_checks(run.stage(stage), f"stage{stage}")
-    recorded = json.loads((run.path / "split.json").read_text(encoding="utf-8"))["fingerprint"]
-    same = recorded == run.manifest["split_fingerprint"]
-    yield Check("the split is that of the manifest", "" if same else "split.json has another fingerprint")
-    table = run.results
+    try:
+        recorded = (run.read("split.json") or {}).get("fingerprint")
+        same = recorded == run.manifest["split_fingerprint"]
+        yield Check("the split is that of the manifest", "" if same else "split.json has another fingerprint")
+        table = run.results
+    except RunError as error:
+        yield Check("the records of the run can be read", str(error))
+        return
     if table is None:
         return
-    written = table.to_dict()
+    rows = [row for row in table.stages if row.stage < stages]  # that of a stage is written before its folder
+    if absent := sorted(set(range(1, stages)) - {row.stage for row in rows}):
+        yield Check("results.json has a row for every stage", f"not for stage {', '.join(map(str, absent))}")
+        return
+    written = replace(table, stages=rows).to_dict()
     for stage in range(1, stages):
-        rows = [row for row in written["stages"] if row["stage"] <= stage]
+        so_far = [row for row in written["stages"] if row["stage"] <= stage]
         yield Check(
-            f"stage{stage}: numbers on the card are those of results.json", _card_problem(run, stage, rows)
+            f"stage{stage}: numbers on the card are those of results.json", _card_problem(run, stage, so_far)
         )
     if recompute:
         yield from _recomputed(run, written, dataset)
@@ -218,9 +227,14 @@ def _run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iter
 
 def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> str:
     """What of a card's metadata differs from the rows up to its stage."""
-    results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
-    of_stages = [result for result in results if ", stage " in (result.metric_name or "")]  # not the averages
-    on_card = sorted(round(float(result.metric_value), 4) for result in of_stages)
+    try:
+        results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
+        of_stages = [
+            result for result in results if ", stage " in (result.metric_name or "")
+        ]  # not the averages
+        on_card = sorted(round(float(result.metric_value), 4) for result in of_stages)
+    except Exception as error:  # YAML that people wrote fails in a dozen ways
+        return f"README.md is no card any more: {one_line(error)}"
     expected = sorted(row[part] for row in rows for part in PARTS if row[part] is not None)
     return "" if on_card == expected else f"the card says {on_card}, results.json {expected}"
 

@@ -63,6 +63,10 @@ FREE_FIELDS = {
 }
 _FACTS = ("dataset", "split", "num_classes", "images_per_class")
 _FOLDERS = (("data", "dataset"), ("model", "backbone"))
+ASSIGNMENTS = "assignments.json"
+# What a manifest says from the start, and what by stage.
+_RECORDED = {"split_fingerprint": str, "data_fingerprint": str, "recipe": dict, "versions": dict}
+_BY_STAGE = ("seconds", "peak_memory", "instruments")
 _PACKAGES = ("promptccd", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
 
 
@@ -100,21 +104,45 @@ class RunDirectory:
 
     @property
     def results(self) -> ContinualScore | None:
-        """Content of ``results.json``, `None` before the first scored stage."""
+        """Content of ``results.json``, `None` before the first scored stage.
+
+        Raises:
+            RunError: it is damaged.
+        """
         values = self.read("results.json")
-        return None if values is None else ContinualScore.from_dict(values)
+        if values is None:
+            return None
+        try:
+            score = ContinualScore.from_dict(values)
+            score.to_dict()  # what is no number is found here
+            stages = [row.stage for row in score.stages]
+            if stages != sorted(set(stages)):
+                raise ValueError(f"rows of stages {stages}")
+            return score
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RunError(
+                f"results.json in {self.path} is no table of a run any more ({_said(error)}). Restore it from a copy, "
+                "or delete it and run the training command again, which scores finished stages anew."
+            ) from error
 
     @property
     def manifest(self) -> dict[str, Any]:
         """Content of ``manifest.json``.
 
         Raises:
-            RunError: this is no run directory, or a newer version wrote it.
+            RunError: this is no run directory, it is damaged, or a newer version wrote it.
         """
         manifest = self._manifest()
         if manifest is None:
             raise RunError(
                 f"{self.path} is not a run: it has no manifest.json. Give the --output_dir of a training."
+            )
+        absent = [name for name, kind in _RECORDED.items() if not isinstance(manifest.get(name), kind)]
+        odd = [name for name in _BY_STAGE if not _is_by_stage(manifest.get(name, {}))]
+        if absent or odd:
+            raise RunError(
+                f"manifest.json in {self.path} does not say {', '.join([*absent, *odd])} as it was written. Restore it "
+                "from a copy."
             )
         return manifest
 
@@ -123,7 +151,7 @@ class RunDirectory:
         """The recipe of the run, its folders found again from where the run lies now."""
         values = self.manifest["recipe"]
         for section, key in _FOLDERS:
-            value = values[section][key]
+            value = values.get(section, {}).get(key)
             if value is not None and (self.path / value).exists():
                 values[section][key] = str(self.path / value)
         return Recipe.from_dict(values)
@@ -294,8 +322,12 @@ class RunDirectory:
         (self.path / OUT_OF_MEMORY).unlink(missing_ok=True)
 
     def assignments(self, stage: int) -> dict[str, list[int]]:
-        """Sample ids and the category ids assigned to them at a stage."""
-        return json.loads((self.stage(stage) / "assignments.json").read_text(encoding="utf-8"))
+        """Sample ids and the category ids assigned to them at a stage.
+
+        Raises:
+            RunError: they are absent or damaged.
+        """
+        return assignments_in(self.stage(stage))
 
     def record(self, score: StageScore) -> None:
         """Put a stage's row into ``results.json``, in place of one that was there."""
@@ -344,6 +376,35 @@ class RunDirectory:
         if newer is not None:
             raise RunError(f"manifest.json in {self.path} {newer}")
         return manifest
+
+
+def assignments_in(folder: Path) -> dict[str, list[int]]:
+    """What the images of a finished stage were assigned to: ``sample_ids``, ``category_ids``, perhaps ``class_ids``.
+
+    Raises:
+        RunError: it is absent or damaged.
+    """
+    try:
+        given = json.loads((folder / ASSIGNMENTS).read_text(encoding="utf-8"))
+        columns = [given["sample_ids"], given["category_ids"], *given.values()]
+        if not all(isinstance(each, int) for column in columns for each in column):
+            raise ValueError("not all of it are numbers")
+        if len({len(column) for column in columns}) != 1:
+            raise ValueError("some images are without a category, or the other way round")
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{folder / ASSIGNMENTS} does not say any more what was assigned to whom ({_said(error)}). Copy the stage "
+            "again, or delete its folder and run the training command again."
+        ) from error
+    return given
+
+
+def _said(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error).strip(".")
+
+
+def _is_by_stage(values: Any) -> bool:
+    return isinstance(values, dict) and all(re.fullmatch(r"stage\d+", name) for name in values)
 
 
 def _read_state(folder: Path) -> tuple[TrainingState, float]:

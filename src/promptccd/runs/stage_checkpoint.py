@@ -25,12 +25,12 @@ from promptccd.registry import (
     load_registry,
     save_registry,
 )
-from promptccd.runs.run_directory import RunDirectory
+from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
 from promptccd.training.exemplars import Exemplars
 from promptccd.training.objectives import method_named
 
-ASSIGNMENTS, EXEMPLARS = "assignments.json", "exemplars.json"
+EXEMPLARS = "exemplars.json"
 
 
 def save_stage(
