@@ -12,6 +12,7 @@ import torch
 from promptccd.errors import RunError
 from promptccd.experiments import plan_cells, run_sweep
 from promptccd.experiments.sweep_cells import ProtocolScoring
+from promptccd.hub import verify
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
@@ -128,3 +129,19 @@ def test_a_link_is_refused_before_a_sweep_begins(
         run_sweep(cells, tmp_path / "sweep", scorings=[ProtocolScoring("gcd")])
     assert not (tmp_path / "absent").exists()
     assert {path.name for path in (tmp_path / "sweep").rglob("*")} <= {".lock", *Path(name).parts}
+
+
+def test_a_run_in_the_current_folder_is_called_as_that(
+    image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, Path()))
+    assert recipe.training.output_dir == "."
+    train_run(recipe)
+    train_run(recipe)  # it goes on, too
+    run = RunDirectory(".")
+    assert run.recipe.training.output_dir == run.name == tmp_path.name
+    assert (tmp_path / "stage3").is_dir()
+    monkeypatch.chdir(tmp_path / "stage3")
+    assert RunDirectory("..").name == tmp_path.name
+    assert all(check.what.startswith("stage3: ") for check in verify("."))

@@ -52,6 +52,16 @@ def test_a_recipe_besides_gives_all_but_the_data(photos: Path) -> None:
     assert data_in_words(recipe) == "images from a local folder"
 
 
+def test_two_data_sets_that_differ_behind_a_dot_have_a_folder_each(photos: Path) -> None:
+    for name in ("birds.v1", "birds.v2"):
+        photos.with_name(name).mkdir()
+        recipe = typed(f"train {name} --class_blocks 20 5 5")
+        assert recipe.training.output_dir == f"runs/promptccd-{name}"
+    photos.with_name("birds.v1.csv").touch()
+    assert typed("train birds.v1.csv --class_blocks 3 1").training.output_dir == "runs/promptccd-birds.v1"
+    assert typed("train team/birds.v3 --class_blocks 3 1").training.output_dir == "runs/promptccd-birds.v3"
+
+
 def test_other_data_than_the_benchmarks_are_not_called_by_its_name(photos: Path) -> None:
     words = "train --config promptccd-cifar100 --dataset './my photos' --class_blocks"
     assert data_in_words(typed(f"{words} 20 5 5")) == "images from a local folder"

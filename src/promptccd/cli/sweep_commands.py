@@ -99,7 +99,7 @@ def write_page(result: "SweepResult", record: Mapping[str, Any], out: Path) -> N
     experiments.write_comparison(
         result.groups,
         make_inside(out, "report"),
-        title=f"Sweep {out.name}",
+        title=f"Sweep {out.absolute().name}",
         facts=facts,
         grid=figure,
         costs=costs,

@@ -133,7 +133,7 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
     if is_run:
         return list(_run_checks(RunDirectory(folder), recompute, dataset))
     if folder.is_dir():
-        return list(_stage_checks(folder, folder.name))
+        return list(_stage_checks(folder, folder.absolute().name))
     with tempfile.TemporaryDirectory() as temporary:
         stage = Path(temporary) / "stage"
         return list(_stage_checks(stage, download_stage(place, stage)))

@@ -94,7 +94,7 @@ class RunDirectory:
 
         A sweep names its cells by fields and values, as in ``category_ratio=0.2``.
         """
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", self.path.absolute().name)
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", _name_of(self.path))
         return re.sub(r"--+|\.\.+", "-", plain).strip("-.") or "run"
 
     @property
@@ -427,6 +427,11 @@ def _read_state(folder: Path) -> tuple[TrainingState, float]:
     return state, position["seconds"]
 
 
+def _name_of(folder: Path) -> str:
+    """What a folder is called, ``.`` and ``..`` too."""
+    return Path(os.path.abspath(folder)).name
+
+
 def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
     """The recipe with the benchmark's facts written out, for a record must not change when the table does.
 
@@ -445,7 +450,7 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
         if value is not None and value not in BUILT_IN and os.path.exists(os.path.expanduser(value)):
             relative = Path(os.path.relpath(os.path.expanduser(value), run))
             values[section][key] = relative.name if somebody & set(relative.parts) else str(relative)
-    values["training"]["output_dir"] = run.name
+    values["training"]["output_dir"] = _name_of(run) or "run"
     return values
 
 

@@ -71,10 +71,9 @@ def recipe_for_images(
     given = laid_over([*layers, overrides or {}])
     if (small := recipe_folder() / "backbones" / f"{given.get('model', {}).get('backbone')}.yaml").is_file():
         layers.append(sections_of(small))
-    folder = (
-        re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.expanduser(dataset)).absolute().stem).strip("-.")
-        or "images"
-    )
+    place = Path(os.path.expanduser(dataset)).absolute()
+    called = place.stem if place.suffix.lower() in ONE_FILE else place.name  # birds.v1 is not birds.v2
+    folder = re.sub(r"[^A-Za-z0-9._-]+", "-", called).strip("-.") or "images"
     data, training = {"dataset": dataset, "benchmark": None}, {"output_dir": f"runs/{name}-{folder}"}
     values = laid_over([*layers, {"data": data, "training": training}, overrides or {}])
     if not {"class_blocks", "category_ratio", "benchmark"} & _given(values["data"]):
