@@ -56,9 +56,11 @@ def train_recipe(
         PromptCCDError: with a message that says what, why and what to do; what was saved stays.
     """
     training = recipe.training
+    run, push = RunDirectory(training.output_dir), None
+    if training.push_to_hub:
+        push = pusher(run, training.hub_namespace, training.hub_private)
     if training.resume_from is not None and is_first_process():  # the others wait for it
-        fetch_stages(training.resume_from, RunDirectory(training.output_dir))
-    push = pusher(training.hub_namespace, training.hub_private) if training.push_to_hub else None
+        fetch_stages(training.resume_from, run)
     return train_run(recipe, accelerator, push, stages=stages, callbacks=callbacks)
 
 

@@ -10,9 +10,10 @@ from huggingface_hub import HfApi, snapshot_download
 
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.errors import HubError, RunError
+from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub import push_run, push_stage
 from promptccd.runs import RunDirectory, load_model, train_run
+from promptccd.trainer import train_recipe
 from promptccd.training.recipe import Recipe
 from tests.hub.server import Fault, Hub
 
@@ -53,6 +54,37 @@ def test_four_stages_are_four_repositories_of_one_commit_each(run: RunDirectory,
     assert [stage.sent for stage in again] == [()] * 4
     assert hub.received("POST") + hub.received("PUT") - before < 64_000
     assert all(len(hub.repo(stage.repo_id).history()) == 2 for stage in again)
+
+
+@pytest.mark.parametrize(
+    ("folder", "namespace", "said"),
+    [
+        ("run", "my team", "Repo id must use alphanumeric"),
+        ("run", "my--team", "Cannot have -- or .."),
+        ("run", "a/b", "in the form"),
+        ("run", "Jürgen", "Repo id must use alphanumeric"),
+        (96 * "r", "team", "the maximum length is 96"),
+        (96 * "r", None, "the maximum length is 96"),
+    ],
+)
+def test_a_name_that_the_hub_refuses_is_told_before_it_is_asked(
+    trained_run: Path, hub: Hub, tmp_path: Path, folder: str, namespace: str | None, said: str, capsys
+) -> None:
+    run = Path(shutil.copytree(trained_run, tmp_path / folder))
+    words = ["--namespace", namespace] if namespace else []
+    assert main(["push", str(run), *words]) == 2
+    err = capsys.readouterr().err
+    assert "The Hub takes no model of that name: " in err
+    assert said in err
+    assert "Allowed are 1 to 96 of A to Z" in err
+    assert not hub.log
+
+
+def test_a_training_that_cannot_be_pushed_does_not_begin(recipe_values: dict, hub: Hub) -> None:
+    recipe_values["training"] |= {"push_to_hub": True, "hub_namespace": "my team"}
+    with pytest.raises(ConfigurationError, match="The Hub takes no model of that name"):
+        train_recipe(Recipe.from_dict(recipe_values))
+    assert not Path(recipe_values["training"]["output_dir"]).exists()
 
 
 @pytest.mark.parametrize("name", ["README.md", "stage1"])

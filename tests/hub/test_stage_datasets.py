@@ -86,6 +86,15 @@ def test_ids_alone_ask_for_the_very_data_set(recipe: Path, image_folder: Path, h
         StageStream.from_hub("user/ids", dataset=other)
 
 
+@pytest.mark.parametrize("name", ["photos", "user/my photos", "user/a..b", "datasets/user/a"])
+def test_a_name_that_the_hub_refuses_is_told_before_it_is_asked(
+    recipe: Path, hub: Hub, capsys, name: str
+) -> None:
+    assert main(["split", "--config", str(recipe), "--push", name]) == 2
+    assert "The Hub takes no data set of that name" in capsys.readouterr().err
+    assert not hub.log
+
+
 def test_what_is_not_there_is_named(hub: Hub) -> None:
     with pytest.raises(DataError, match="user/nothing"):
         StageStream.from_hub("user/nothing")

@@ -16,11 +16,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
-from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalTokenNotFoundError,
+    OfflineModeIsEnabled,
+)
 from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
-from promptccd.errors import HubError
+from promptccd.errors import ConfigurationError, HubError
+from promptccd.models.untrusted import one_line
 from promptccd.storage import sha256_of
 
 logger = logging.getLogger(__name__)
@@ -33,6 +40,32 @@ FIRST_WAIT = 1.0  # seconds; doubled after every failure
 PATIENCE = 120.0  # seconds without a byte; the client by itself waits for ever
 _AGAIN = {408, 409, 412, 429}  # too slow, a conflict, somebody else's commit, too often: and every 5xx
 _KINDS = {"model": "model", "dataset": "data set", "space": "Space"}
+
+
+def require_name(name: str, kind: str, remedy: str, *, namespace: bool = True) -> None:
+    """Refuse a name that the Hub would refuse, before anything is computed or sent.
+
+    Args:
+        name: of a repository, with or without its namespace.
+        kind: ``model``, ``dataset`` or ``space``.
+        remedy: what to do, as a sentence.
+        namespace: whether one has to be in it.
+
+    Raises:
+        ConfigurationError: it cannot be the name of a repository.
+    """
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        problem = one_line(error)
+    else:
+        if "/" in name or not namespace:
+            return
+        problem = f"{name!r} does not say whose it is, as NAMESPACE/NAME does."
+    raise ConfigurationError(
+        f"The Hub takes no {_KINDS[kind]} of that name: {problem} Allowed are 1 to 96 of A to Z, a to z, 0 to 9, "
+        f"-, _ and ., with no -- or .. among them, no - or . at either end, and no .git at the end. {remedy}"
+    )
 
 
 class PublicRepositoryError(HubError):

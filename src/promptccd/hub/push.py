@@ -9,7 +9,16 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError
-from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, logged_in, retried
+from promptccd.hub.commits import (
+    CARD,
+    Contents,
+    PushedRepository,
+    Repository,
+    bring,
+    logged_in,
+    require_name,
+    retried,
+)
 from promptccd.runs import RunDirectory
 from promptccd.runs.model_card import merge_card
 from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
@@ -41,6 +50,7 @@ def push_run(
         wait: sleeps between attempts.
 
     Raises:
+        ConfigurationError: the Hub takes no repositories of such names.
         RunError: a stage is damaged or missing.
         HubError: the Hub could not be reached or refused; the message names the command to run later.
     """
@@ -52,10 +62,12 @@ def push_run(
         raise HubError(
             f"{run.path} has finished stages {[*finished]}, not {wanted}. Give --stage one of them."
         )
+    for stage in wanted:
+        _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
     namespace = namespace or retried(lambda: logged_in(api), later, wait)
     pushed = []
     for stage in wanted:
-        repo_id = f"{namespace}/{run.name}-stage{stage}"
+        repo_id = _repository_of(run, stage, namespace)
         options = {"private": private, "dry_run": dry_run}
         pushed.append(push_stage(run.stage(stage), repo_id, api=api, later=later, wait=wait, **options))
     if not dry_run:
@@ -63,15 +75,35 @@ def push_run(
     return pushed
 
 
-def pusher(namespace: str | None, private: bool) -> Callable[[RunDirectory, Sequence[int]], None]:
+def _repository_of(run: RunDirectory, stage: int, namespace: str) -> str:
+    """What a stage is called on the Hub.
+
+    Raises:
+        ConfigurationError: the Hub takes no such name.
+    """
+    name = f"{namespace}/{run.name}-stage{stage}"
+    require_name(
+        name, "model", "It is made of a namespace and the name of the run's folder: give another of either."
+    )
+    return name
+
+
+def pusher(
+    run: RunDirectory, namespace: str | None, private: bool
+) -> Callable[[RunDirectory, Sequence[int]], None]:
     """What pushes finished stages during training: a Hub that fails costs a warning and a command for later.
 
     Stages it did not get through with are pushed with the next ones, and by the same training when it is begun again.
 
     Args:
+        run: what is to be trained.
         namespace: user or organisation; by default the one who is logged in.
         private: whether repositories that are made are private.
+
+    Raises:
+        ConfigurationError: the Hub takes no repositories of such names.
     """
+    _repository_of(run, 0, namespace or "somebody")
     there: set[int] = set()
 
     def push(run: RunDirectory, finished: Sequence[int]) -> None:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard import RepoCard
-from huggingface_hub.utils import validate_repo_id
 
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub.commits import (
@@ -21,6 +19,7 @@ from promptccd.hub.commits import (
     bring,
     logged_in,
     made,
+    require_name,
     retried,
 )
 from promptccd.models import VARIANTS
@@ -85,7 +84,7 @@ def push_space(
         HubError: the Hub cannot be reached or refuses.
     """
     api = api or HfApi()
-    _require_name(name)
+    require_name(name, "space", "Give NAME or NAMESPACE/NAME.", namespace=False)
     _refuse_folder(model)
     if "/" not in name:
         name = f"{retried(lambda: logged_in(api), _LATER, wait)}/{name}"
@@ -163,15 +162,6 @@ class _Checkpoint:
     def place(self) -> str:
         """As `fetched` takes it."""
         return f"{self.name}@{self.commit}" if self.commit else self.name
-
-
-def _require_name(name: str) -> None:
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        raise ConfigurationError(
-            f"The Hub takes no Space of that name: {one_line(error)} Give NAME or NAMESPACE/NAME."
-        ) from error
 
 
 def _refuse_folder(model: str) -> None:

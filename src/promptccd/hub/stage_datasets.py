@@ -15,7 +15,7 @@ from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.limits import SkippedFileError
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.table_files import LABELS_CONFIG, SPLIT_FILE, stage_config
-from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, retried
+from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
 from promptccd.runs.model_card import BEGIN, END, merge_card
 from promptccd.training.progress import progress_bar
 
@@ -65,9 +65,11 @@ def publish_stages(
         wait: sleeps between attempts.
 
     Raises:
+        ConfigurationError: the Hub takes no such name.
         HubError: the Hub cannot be reached or refuses, or the repository is public and `public` was not given.
         DiskError: there is no room for the data set in the temporary folder.
     """
+    require_name(name, "dataset", "Give NAMESPACE/NAME.")
     api = api or HfApi()
     with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
         files = _written(stages, Path(folder), ids_only)
@@ -186,8 +188,10 @@ def publish_groups(folder: Path, name: str, *, private: bool, token: str) -> Pus
         token: of the account that pushes.
 
     Raises:
+        ConfigurationError: the Hub takes no such name.
         HubError: the Hub cannot be reached or refuses, or the data set is public and should be private.
     """
+    require_name(name, "dataset", "Give another name.")
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.glob("data/*.parquet"))}
     data = DatasetCardData(task_categories=["image-classification"], tags=["category-discovery"])
     text = str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{_TEXT_OF_GROUPS}\n\n{END}\n"))
