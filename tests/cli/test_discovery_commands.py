@@ -155,6 +155,11 @@ def test_a_day_of_corrections(found, capsys) -> None:
         "not_a_category",
     ]
     assert final.members[key] == 0
+    for action in ("undo", "redo", "list"):
+        code, _, err = run(capsys, "categories", found, action, 3)
+        assert code == 2
+        assert f"Expected {action} alone, got ['3']" in err
+    assert registry_in(found).state_hash() == final.state_hash()
     for _ in range(5):
         assert run(capsys, "categories", found, "undo")[0] == 0
     assert registry_in(found).state_hash() == registry.state_hash()

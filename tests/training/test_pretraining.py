@@ -3,6 +3,7 @@
 import inspect
 import math
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from transformers import Dinov2Config, Dinov2Model
 from promptccd.data import StageStream
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.runs import train_run
 from promptccd.training.pretraining import (
     PretrainingOptions,
     _gradient_histograms,
@@ -23,7 +25,8 @@ from promptccd.training.pretraining import (
     _warp,
     pretrain_backbone,
 )
-from tests.conftest import TINY_BACKBONE
+from promptccd.training.recipe import Recipe
+from tests.conftest import TINY_BACKBONE, coloured_images
 
 CONFIG = Dinov2Config(**TINY_BACKBONE)
 
@@ -328,3 +331,16 @@ def test_what_is_no_two_colour_images_of_bytes_is_refused(shape: tuple[int, ...]
 def test_two_images_are_enough(digits: tuple[Tensor, Tensor]) -> None:
     backbone = pretrain_backbone(digits[0][:2], CONFIG, PretrainingOptions(epochs=1), seed=1)
     assert all(value.isfinite().all() for value in backbone.state_dict().values())
+
+
+def test_one_image_to_pretrain_on_is_told(tmp_path: Path) -> None:
+    coloured_images(2, 4).save_to_disk(str(tmp_path / "images"))
+    cuts = [[0.25, 1.0], [1.0]]
+    values = {
+        "data": {"dataset": str(tmp_path / "images"), "class_blocks": [1, 1], "cuts": cuts},
+        "views": {"image_size": 16, "resize_size": 16},
+        "model": {"backbone_config": TINY_BACKBONE},
+        "training": {"output_dir": str(tmp_path / "run")},
+    }
+    with pytest.raises(DataError, match="Stage 0 has 1 image to pretrain a backbone on"):
+        train_run(Recipe.from_dict(values))

@@ -34,9 +34,9 @@ def categories_command(options: argparse.Namespace) -> None:
     """``promptccd categories``."""
     folder = Path(os.path.expanduser(options.model))
     act = _ACTIONS[options.action]
-    if options.action in _ALONE and options.arguments:
+    if options.arguments and options.action in _ALONE:
         raise RegistryError(
-            f"Expected {options.action} alone, got {options.arguments}: undo and redo go one correction at a time."
+            f"Expected {options.action} alone, got {options.arguments}: it {_ALONE[options.action]}."
         )
     if act is None:
         _show(options, registry_in(folder))
@@ -136,7 +136,13 @@ _ACTIONS: dict[str, Callable[[Path, CategoryRegistry, list[str]], object] | None
     "undo": lambda folder, registry, arguments: registry.undo(),
     "redo": lambda folder, registry, arguments: registry.redo(),
 }
-_ALONE = ("list", "undo", "redo")
+
+# What takes no argument, and what to know then.
+_ALONE = {
+    "list": "shows all categories",
+    "undo": "takes back the newest correction; give it again for the one before",
+    "redo": "does again what was undone last; give it again for the one after",
+}
 
 
 COMMANDS = {"categories": _declare_categories}

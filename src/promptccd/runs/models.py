@@ -17,7 +17,7 @@ from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import Progress, StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.errors import ConfigurationError, PromptCCDError
+from promptccd.errors import ConfigurationError, DataError, PromptCCDError
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.untrusted import one_line
 from promptccd.runs.run_directory import KEPT_STATES, RunDirectory
@@ -168,10 +168,16 @@ def ensure_backbone(
 
     Raises:
         ConfigurationError: the recipe names no backbone and describes none.
+        DataError: stage 0 has one image alone.
     """
     if recipe.model.backbone is not None or trusted(run.backbone):
         return
     config = described_backbone(recipe)
+    if len(images) < 2:
+        raise DataError(
+            f"Stage 0 has {len(images)} image to pretrain a backbone on, and that takes two at least: label more "
+            "images, or give a pretrained one with --backbone."
+        )
     logger.info("Pretraining a small backbone without labels on the %d images of stage 0.", len(images))
     view = evaluation_view(recipe)
     pixels = torch.stack([view(images[index]) for index in range(len(images))])
