@@ -339,7 +339,7 @@ def test_one_image_to_pretrain_on_is_told(tmp_path: Path) -> None:
     values = {
         "data": {"dataset": str(tmp_path / "images"), "class_blocks": [1, 1], "cuts": cuts},
         "views": {"image_size": 16, "resize_size": 16},
-        "model": {"backbone_config": TINY_BACKBONE},
+        "model": {"backbone": None, "backbone_config": TINY_BACKBONE},
         "training": {"output_dir": str(tmp_path / "run")},
     }
     with pytest.raises(DataError, match="Stage 0 has 1 image to pretrain a backbone on"):
