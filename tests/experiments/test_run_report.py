@@ -14,9 +14,12 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.errors import ConfigurationError, MismatchError, PromptCCDError, RunError
 from promptccd.experiments import ReportOptions, write_report, write_run_comparison
 from promptccd.experiments.comparison import published_table
-from promptccd.experiments.measures import measure_run
+from promptccd.experiments.measures import measure_run, signed
+from promptccd.experiments.run_figures import score_rows
+from promptccd.experiments.run_records import run_records
 from promptccd.runs import RunDirectory, RunEvaluation
 from promptccd.training.arguments import DataArguments, ModelArguments
+from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 from tests.browsing import Visit
 from tests.experiments.conftest import NAMES
@@ -309,6 +312,35 @@ def test_published_rows_beside_a_run() -> None:
     assert published_table(Recipe(data=DataArguments(benchmark="digits")), num_scored=3) is None
     assert published_table(Recipe(), num_scored=3) is None
     assert "digits" in BENCHMARKS
+
+
+@pytest.mark.parametrize("variant", ["simgcd", "grow-merge"])
+def test_page_and_records_hold_the_same_answers_against_the_paper(runs: list[Path], variant: str) -> None:
+    """A classifier's where the paper's figures are taken to be of one, k-means' where not."""
+    recipe = Recipe(
+        data=DataArguments(benchmark="cifar100"),
+        model=ModelArguments(variant=variant, backbone="facebook/dino-vitb16"),
+    )
+    measured = measure_run(RunEvaluation(str(runs[0])))
+    stages = [
+        replace(stage, score=replace(stage.score, native=(10.0 * stage.stage, 20.0, 30.0)))
+        for stage in measured.stages
+    ]
+    run = replace(measured, recipe=recipe, stages=stages)
+    published = published_table(recipe, num_scored=3)
+    assert published is not None
+    header, rows = score_rows([run], published)
+    records = run_records([run], published, [], None)
+    own = method_named(variant).answers_natively
+    for shown, record in zip(rows, records["summary"], strict=True):
+        row = dict(zip(header[6:7] + header[9:10], shown[6:7] + shown[9:10], strict=True))
+        assert row["own classifier: All"] == f"{record['native_all']:.1f}"
+        value = record["native_all"] if own else record["all"]
+        assert record["all_difference"] == pytest.approx(value - record["all_published"])
+        assert row["paper: All"] == f"{record['all_published']:.1f} ({signed(record['all_difference'])})"
+        assert record["published_of"] == ("own classifier" if own else "k-means")
+        assert record["published_differs"] == "; ".join(published.differences)
+    assert [each["native_all"] for each in records["scores"]] == [10.0, 20.0, 30.0, 20.0]
 
 
 @pytest.mark.parametrize(

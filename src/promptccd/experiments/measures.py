@@ -14,6 +14,7 @@ from promptccd.evaluation.accuracy import PARTS, matched_categories
 from promptccd.runs import RunEvaluation
 from promptccd.runs.stage_checkpoint import categories_at, load_configuration, row_of
 from promptccd.training.history import EpochRecord, read_history
+from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 # What a group that an image was put into is to its category.
@@ -295,6 +296,30 @@ class RunMeasures:
     def num_known(self) -> int:
         """Number of initially labelled categories."""
         return self.class_blocks[0]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Scores of runs that differ in their seed, by who answered.
+
+    Attributes:
+        grouped: of semi-supervised k-means.
+        own: of the method's own classifier; empty unless every run has one.
+        as_published: those of the two that the paper's figures are taken to be of.
+    """
+
+    grouped: Sequence[ContinualScore]
+    own: Sequence[ContinualScore]
+    as_published: Sequence[ContinualScore]
+
+    @classmethod
+    def of(cls, runs: Sequence[RunMeasures]) -> "Answers":
+        """Of runs of one method."""
+        grouped = [run.score for run in runs]
+        own = [native for score in grouped if (native := score.native) is not None]
+        own = own if len(own) == len(runs) else []
+        compares = own and method_named(runs[0].recipe.model.variant).answers_natively
+        return cls(grouped, own, own if compares else grouped)
 
 
 def measure_run(evaluation: RunEvaluation, *, routing: bool = True) -> RunMeasures:

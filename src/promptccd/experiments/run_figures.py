@@ -10,6 +10,7 @@ from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.measures import (
     ABSENT,
     KINDS,
+    Answers,
     RunMeasures,
     Spread,
     StageMeasures,
@@ -34,11 +35,8 @@ def score_rows(runs: Sequence[RunMeasures], published: PublishedTable | None) ->
     is these that they are compared with.
     """
     header = ["", "images", "categories", "All", "Old", "New"]
-    scores, natives = [run.score for run in runs], [run.score.native for run in runs]
-    answers = [each for each in natives if each is not None]
-    answered = len(answers) == len(runs)
-    compares = answered and method_named(runs[0].recipe.model.variant).answers_natively
-    if answered:
+    answers = Answers.of(runs)
+    if answers.own:
         header += ["own classifier: All", "Old", "New"]
     if published:
         header += ["paper: All", "Old", "New", "paper fits the split"]
@@ -46,10 +44,11 @@ def score_rows(runs: Sequence[RunMeasures], published: PublishedTable | None) ->
     for place in [*range(len(runs[0].stages)), None]:
         stage, cells = None, ["average", "", ""]
         if place is not None:
-            stage, same = runs[0].stages[place].stage, [score.stages[place] for score in scores]
+            stage, same = runs[0].stages[place].stage, [score.stages[place] for score in answers.grouped]
             cells = [f"stage {stage}", _whole(score.num_images for score in same), count_text(same)]
-        spreads, own = spreads_of(scores, place), spreads_of(answers, place) if answered else []
-        compared = _published_cells(published, stage, own if compares else spreads)
+        spreads = spreads_of(answers.grouped, place)
+        own = spreads_of(answers.own, place) if answers.own else []
+        compared = _published_cells(published, stage, spreads_of(answers.as_published, place))
         rows.append([*cells, *map(str, [*spreads, *own]), *compared])
     return header, rows
 

@@ -9,7 +9,14 @@ from promptccd.evaluation.accuracy import PARTS
 from promptccd.experiments.category_cards import CategoryCard
 from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.map_figure import MapFigure
-from promptccd.experiments.measures import RunMeasures, category_sizes, confusion, forgetting, spreads_of
+from promptccd.experiments.measures import (
+    Answers,
+    RunMeasures,
+    category_sizes,
+    confusion,
+    forgetting,
+    spreads_of,
+)
 from promptccd.experiments.pages import Record, Sections
 
 
@@ -50,24 +57,44 @@ def _scores(run: RunMeasures) -> Iterator[Record]:
     seed, values = run.recipe.training.seed, run.score.to_dict()
     for row, stage in zip(values["stages"], run.stages, strict=True):
         low, high = row.pop("count_range") or (None, None)
-        yield {"seed": seed, **row, "true_categories": stage.num_true, "count_low": low, "count_high": high}
-    yield {"seed": seed, "stage": "average", **values["average"]}
+        own = _natives(row.pop("native", None))
+        yield {
+            "seed": seed,
+            **row,
+            **own,
+            "true_categories": stage.num_true,
+            "count_low": low,
+            "count_high": high,
+        }
+    native = run.score.native
+    own = _natives(native.average.values() if native else None)
+    yield {"seed": seed, "stage": "average", **values["average"], **own}
+
+
+def _natives(values: Iterable[Any] | None) -> Record:
+    """All, Old and New of a classifier, where there is one."""
+    return (
+        {} if values is None else {f"native_{part}": each for part, each in zip(PARTS, values, strict=True)}
+    )
 
 
 def _summary(runs: Sequence[RunMeasures], published: PublishedTable | None) -> list[Record]:
-    records = []
+    """Means over runs; published figures are held against the answers that they are taken to be of."""
+    records, answers = [], Answers.of(runs)
     for place in [*range(len(runs[0].stages)), None]:
         stage = None if place is None else runs[0].stages[place].stage
         record: Record = {"stage": "average" if stage is None else stage, "runs": len(runs)}
         audited = published.rows.get(stage) if published else None
-        spreads = spreads_of([run.score for run in runs], place)
-        for part, spread in zip(PARTS, spreads, strict=True):
-            record |= {part: spread.mean, f"{part}_std": spread.std}
-            if audited is not None:
+        for begins, scores in {"": answers.grouped, "native_": answers.own}.items():
+            for part, spread in zip(PARTS, spreads_of(scores, place), strict=True) if scores else ():
+                record |= {f"{begins}{part}": spread.mean, f"{begins}{part}_std": spread.std}
+        if published is not None and audited is not None:
+            for part, spread in zip(PARTS, spreads_of(answers.as_published, place), strict=True):
                 printed = getattr(audited.row, part)
                 record |= {f"{part}_published": printed, f"{part}_difference": spread.mean - printed}
-        if audited is not None:
             record |= {
+                "published_of": "own classifier" if answers.as_published is answers.own else "k-means",
+                "published_differs": "; ".join(published.differences),
                 "published_outcome": audited.verdict.outcome,
                 "published_reason": audited.verdict.reason,
             }
