@@ -92,12 +92,24 @@ def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").rglob("README.md"))
 
 
+def test_a_stage_of_another_seed_is_refused_even_of_the_same_split(
+    trained_run: Path, recipe_values: dict, tmp_path: Path, capsys
+) -> None:
+    """The records of the run that goes on would name a seed that its first stages were not trained with."""
+    shutil.copytree(trained_run / "stage0", tmp_path / "sent-stage0")
+    more = {"resume_from": str(tmp_path / "sent-stage0"), "seed": 9}
+    assert main(["train", "--config", str(in_folder(recipe_values, tmp_path / "run", **more))]) == 2
+    assert "was trained with seed 1, and this training has seed 9: give --seed 1" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "manifest.json").exists()
+
+
 @pytest.mark.slow
 def test_a_stage_of_another_split_is_refused(recipe_values: dict, hub: Hub, tmp_path: Path, capsys) -> None:
     assert (
         main(["train", "--config", str(in_folder(recipe_values, tmp_path / "whole", push_to_hub=True))]) == 0
     )
-    other = in_folder(recipe_values, tmp_path / "other", resume_from="whole-stage1", seed=9)
+    recipe_values["data"]["class_blocks"] = [3, 1, 1]
+    other = in_folder(recipe_values, tmp_path / "other", resume_from="whole-stage1")
     assert main(["train", "--config", str(other)]) == 2
     assert "split" in capsys.readouterr().err
 

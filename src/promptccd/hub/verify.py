@@ -14,10 +14,12 @@ from huggingface_hub import ModelCard, snapshot_download
 
 from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError
 from promptccd.evaluation.accuracy import PARTS
+from promptccd.hub.commits import CARD
 from promptccd.models.loading import find_model
 from promptccd.models.untrusted import one_line
 from promptccd.registry import GROUPING, Rename, has_registry, load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, load_model
+from promptccd.runs.model_card import seed_on_card
 from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
 from promptccd.runs.stage_checkpoint import NO_CATEGORY
 from promptccd.storage import CHECKSUMS, links_in, problems_of, remove, trusted, write_directory
@@ -51,7 +53,7 @@ def download_stage(name: str, target: Path) -> str:
     return place
 
 
-def fetch_stages(name: str, run: RunDirectory) -> list[int]:
+def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
     """Fetch a stage and all before it into a run, each checked against its own sums.
 
     Earlier stages are needed: the images they assigned are the reference of later ones, and PromptCCD++ is taught
@@ -60,11 +62,13 @@ def fetch_stages(name: str, run: RunDirectory) -> list[int]:
     Args:
         name: repository of the last stage to fetch, ``namespace/<recipe>-stage<t>`` or without the namespace.
         run: where to put them.
+        seed: that the run goes on with, and that its records are going to name.
 
     Returns:
         The stages that were fetched.
 
     Raises:
+        ConfigurationError: they were trained with another seed.
         HubError: the name is not that of a stage, or one cannot be fetched or is damaged.
     """
     match = re.fullmatch(r"(?P<recipe>.+)-stage(?P<stage>\d+)", name)
@@ -75,17 +79,24 @@ def fetch_stages(name: str, run: RunDirectory) -> list[int]:
         if trusted(run.stage(stage)):
             continue
         logger.info("Fetching stage %d of %s.", stage, match["recipe"])
-        _fetch(f"{match['recipe']}-stage{stage}", run.stage(stage))
+        _fetch(f"{match['recipe']}-stage{stage}", run.stage(stage), seed)
         fetched.append(stage)
     return fetched
 
 
-def _fetch(name: str, target: Path) -> None:
+def _fetch(name: str, target: Path, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "stage"
         download_stage(name, source)
         if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
+        card = source / CARD
+        trained = seed_on_card(card.read_text(encoding="utf-8", errors="replace")) if card.exists() else None
+        if trained not in (None, seed):  # the split may be the same
+            raise ConfigurationError(
+                f"{name!r} was trained with seed {trained}, and this training has seed {seed}: give --seed {trained} "
+                "to go on from it."
+            )
         (source / CHECKSUMS).unlink()  # written anew, and the same
 
         def fill(staging: Path) -> None:

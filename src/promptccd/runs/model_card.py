@@ -99,6 +99,12 @@ def stage_card(
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{block}\n"))
 
 
+def seed_on_card(card: str) -> int | None:
+    """Seed of the run whose stage a card of `stage_card` is of; `None` where nothing says so any more."""
+    said = re.search(r"^- Split: seed (\d{1,20}), fingerprint ", card, re.MULTILINE)
+    return int(said[1]) if said else None
+
+
 def merge_card(existing: str | None, generated: str, kept: Sequence[str] = ("license",)) -> str:
     """Renew what is generated in a card that a person may have edited.
 
