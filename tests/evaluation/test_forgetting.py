@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from promptccd.cli.tables import score_table
 from promptccd.errors import DataError
 from promptccd.evaluation import (
     ContinualScore,
@@ -95,3 +96,8 @@ def test_the_own_answer_of_a_method_is_a_score_of_its_own() -> None:
         (2, 12, 22, None),
     ]
     assert ContinualScore("cacc", [rows[0], StageScore(2, 9.0, 8.0, 7.0, 4, 10)]).native is None
+
+
+def test_figures_of_a_last_step_without_known_images_are_printed_as_absent() -> None:
+    score = ForgettingScore("pa-cgcd", [StageScore(1, 9.0, math.nan, 9.0, 4, 10)], [math.nan])
+    assert score_table(score).endswith("M_all 9.0, M_o –, M_f –, M_d 9.0, M_d_mean 9.0")  # noqa: RUF001

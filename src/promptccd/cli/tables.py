@@ -46,7 +46,7 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
     means = [experiments.Spread.of(values).mean for values in columns.values()]
     rows.append(["average", "", "", average["all"], average["old"], average["new"], *means])
     names = [name.replace("_", " ") for name in columns]
-    below = ", ".join(f"{name} {value:.1f}" for name, value in score.summary.items())
+    below = ", ".join(f"{name} {_cell(value, 1)}" for name, value in score.summary.items())
     return "\n".join([table(["", "images", counted, "All", "Old", "New", *names], rows), below]).rstrip()
 
 
