@@ -37,18 +37,22 @@ TRAINED = {
 }
 
 
-def card_of(recipe: Recipe, stage: int = 3, num_scored: int | None = None, **changes: object) -> str:
+def card_of(
+    recipe: Recipe, stage: int = 3, num_scored: int | None = None, corrections: int = 0, **changes: object
+) -> str:
     """The card of a run that was never made."""
     blocks = recipe.data.resolved.class_blocks
     total = sum(blocks[: stage + 1])
     config = VARIANTS[recipe.model.variant].config_class(
         stage=stage,
         num_known=blocks[0],
-        category_ids=list(range(total)),
-        category_names=[
-            f"bird {item}" if item < blocks[0] else f"discovered {item}" for item in range(total)
-        ],
-        **changes,
+        **{
+            "category_ids": list(range(total)),
+            "category_names": [
+                f"bird {item}" if item < blocks[0] else f"discovered {item}" for item in range(total)
+            ],
+            **changes,
+        },
     )
     rows = [StageScore(index, 70.1234, 80.5, 60.25, total, 90) for index in range(1, stage + 1)]
     return stage_card(
@@ -56,11 +60,45 @@ def card_of(recipe: Recipe, stage: int = 3, num_scored: int | None = None, **cha
         recipe,
         name="my-run",
         fingerprint="f" * 64,
-        images=[{"stage": index, "images": 100, "used": 99} for index in range(4)],
+        images=[
+            {
+                "stage": index,
+                "images": 100,
+                "used": 97,
+                "skipped": {"5": "cut short"},
+                "conflicting": {"6": 7, "7": 6},
+            }
+            for index in range(4)
+        ],
         category_sizes={total - 1: 17},
         scores=ContinualScore("cacc", rows[:num_scored]),
         versions={"promptccd": "0.1.0", "torch": "2.13.0"},
+        corrections=corrections,
     )
+
+
+def test_a_card_says_why_images_were_left_out() -> None:
+    left_out = "; 4 that could not be read were left out; 8 whose very picture has another label elsewhere were left out"
+    assert left_out in card_of(recipe_of("promptccd-cub"))
+
+
+def test_a_known_category_without_images_is_told_apart_by_nobody() -> None:
+    card = card_of(recipe_of("promptccd-cub"), category_ids=[0, 2, 160], category_names=["a", "b", "c"])
+    assert "It tells 3 categories apart: 2 known, which stage 0 labelled, and 1 discovered" in card
+
+
+def test_a_card_says_what_people_did() -> None:
+    recipe = recipe_of("promptccd-cub")
+    assert "nobody looked\n  whether it is one kind of thing" in card_of(recipe)
+    corrected = card_of(recipe, corrections=3)
+    assert "people\n  made 3 corrections before this stage, and nobody looked at the others." in corrected
+    assert "whether it is one kind of thing" not in corrected
+
+
+def test_a_card_without_accuracies_speaks_of_none() -> None:
+    recipe = recipe_of("promptccd-cub")
+    assert "- The accuracy is of" in card_of(recipe)
+    assert "accuracy is of" not in card_of(recipe, stage=0)
 
 
 def recipe_of(name: str, **changes: dict) -> Recipe:

@@ -53,6 +53,7 @@ def stage_card(
     scores: ContinualScore | None,
     versions: Mapping[str, str],
     instruments: Instruments | None = None,
+    corrections: int = 0,
 ) -> str:
     """The whole card of a finished stage; rows of later stages are left out.
 
@@ -66,6 +67,7 @@ def stage_card(
         scores: content of ``results.json``; none before the first scored stage.
         versions: of the packages, as the manifest has them.
         instruments: what the prompts did at this stage.
+        corrections: how many people made to the categories before this stage.
     """
     stage = config.stage or 0
     title = f"{name}-stage{stage}"
@@ -93,7 +95,7 @@ def stage_card(
         _prompts(recipe, instruments),
         _memory(recipe),
         _training(recipe, fingerprint, read, versions),
-        _limits(recipe),
+        _limits(recipe, bool(rows), corrections),
     ]
     block = "\n\n".join([BEGIN, *filter(None, sections), END])
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{block}\n"))
@@ -212,7 +214,10 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     if recipe.model.backbone in BACKBONES:
         backbone = f"`{recipe.model.backbone}`, the small backbone that comes with promptccd"
     last = len(recipe.data.resolved.class_blocks) - 1
-    found = len(config.category_ids) - config.num_known
+    known = sum(
+        each < config.num_known for each in config.category_ids
+    )  # one without images has no prototype
+    found = len(config.category_ids) - known
     discovered = f"{found} discovered in stages without labels" if config.stage else "none discovered yet"
     number = ""
     if config.count_estimate is not None:
@@ -224,7 +229,7 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     return (
         f"{method.title}{replay} ({method.summary}) over {backbone}, after stage {config.stage} of {last} of continual "
         f"category discovery on {data_in_words(recipe)}. It tells {len(config.category_ids)} categories apart: "
-        f"{config.num_known} known, which stage 0 labelled, and {discovered}{number}."
+        f"{known} known, which stage 0 labelled, and {discovered}{number}."
     )
 
 
@@ -359,12 +364,15 @@ def _training(
     recipe: Recipe, fingerprint: str, images: Sequence[Mapping[str, Any]], versions: Mapping[str, str]
 ) -> str:
     used = ", ".join(f"{row['used']} (stage {row['stage']})" for row in images)
-    left_out = sum(row["images"] - row["used"] for row in images)
-    unreadable = f"; {left_out} that could not be read were left out" if left_out else ""
+    reasons = {
+        "that could not be read": sum(len(row["skipped"]) for row in images),
+        "whose very picture has another label elsewhere": sum(len(row["conflicting"]) for row in images),
+    }
+    left_out = "".join(f"; {count} {why} were left out" for why, count in reasons.items() if count)
     said = yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True)
     return f"""## Training
 
-- Images: {used}{unreadable}; labels of stage 0 only
+- Images: {used}{left_out}; labels of stage 0 only
 - Split: seed {recipe.training.seed}, fingerprint `{fingerprint}`
 - Versions: {", ".join(f"{name} {version}" for name, version in versions.items())}
 
@@ -392,7 +400,15 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return {section: fields for section, fields in changed.items() if fields}
 
 
-def _limits(recipe: Recipe) -> str:
+def _limits(recipe: Recipe, scored: bool, corrections: int) -> str:
+    looked = "nobody looked\n  whether it is one kind of thing, part of one, or several."
+    if corrections:
+        looked = (
+            f"people\n  made {corrections} corrections before this stage, and nobody looked at the others."
+        )
+    accuracy = """
+- The accuracy is of the very images that a stage trained on, with clusters matched to categories in the best way.
+  It is one run with one seed and says nothing about other images, about speed, or about other hardware."""
     count = "The number of categories of every stage was given, not found."
     if (given := recipe.training.given_counts) is not None:
         told = ", ".join(map(str, given))
@@ -401,15 +417,12 @@ def _limits(recipe: Recipe) -> str:
         count = "The number of categories is an estimate; its range is no confidence interval."
     return f"""## Limits and biases
 
-- Categories are clusters, not names. A discovered one is a group of images that lie close together; nobody looked
-  whether it is one kind of thing, part of one, or several.
-- Every image gets the category of the nearest prototype, for there is no "none of these". The confidence is a soft-max
-  over distances and was not calibrated.
+- Categories are clusters, not names. A discovered one is a group of images that lie close together; {looked}
+- `model.assign` gives every image the category of the nearest prototype, one of something else entirely too. Its
+  confidence, and whether it calls an image strange, are estimates from distances among the images of this run.
 - Known categories are favoured: they alone had labels, and most images. Compare Old with New. What an early stage
   grouped wrongly stays so, for later stages build on it.
-- {count}
-- The accuracy is of the very images that a stage trained on, with clusters matched to categories in the best way.
-  It is one run with one seed and says nothing about other images, about speed, or about other hardware.
+- {count}{accuracy if scored else ""}
 - What the data set and the backbone's pretraining show too much or too little of, the model inherits; it was not
   tested for harm to people. Do not decide about persons with it.
 

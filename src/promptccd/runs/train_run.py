@@ -30,6 +30,7 @@ from promptccd.evaluation import (
 )
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.models import CategoryDiscoveryModel, Replay
+from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import (
     TrainingSpace,
@@ -381,7 +382,7 @@ class _Run:
             self.view,
             sample_ids=self.images[stage.index].sample_ids,
             category_ids=found.category_ids,
-            card=self._card(model, found, self._instruments(model, stage, found)),
+            card=self._card(model, found, self._instruments(model, stage, found), registry),
             registry=registry,
             exemplars=self._exemplars(settled, found, own, features[stage.index]),
             class_ids=class_ids,
@@ -417,7 +418,13 @@ class _Run:
         self.run.update_manifest({"instruments": {name: values}})
         return instruments
 
-    def _card(self, model: CategoryDiscoveryModel, found: Discovery, instruments: Instruments) -> str:
+    def _card(
+        self,
+        model: CategoryDiscoveryModel,
+        found: Discovery,
+        instruments: Instruments,
+        registry: CategoryRegistry,
+    ) -> str:
         ids, sizes = np.unique(found.category_ids, return_counts=True)
         manifest = self.run.manifest
         return stage_card(
@@ -430,6 +437,7 @@ class _Run:
             scores=self.run.results,
             versions=manifest["versions"],
             instruments=instruments,
+            corrections=sum(entry.kind != GROUPING for entry in registry.log),
         )
 
     def _model_before(self, stage: int) -> CategoryDiscoveryModel:
