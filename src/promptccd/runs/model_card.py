@@ -403,9 +403,8 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
 def _limits(recipe: Recipe, scored: bool, corrections: int) -> str:
     looked = "nobody looked\n  whether it is one kind of thing, part of one, or several."
     if corrections:
-        looked = (
-            f"people\n  made {corrections} corrections before this stage, and nobody looked at the others."
-        )
+        made = f"{corrections} correction{'s' * (corrections > 1)}"
+        looked = f"people\n  made {made} before this stage, and nobody looked at the others."
     accuracy = """
 - The accuracy is of the very images that a stage trained on, with clusters matched to categories in the best way.
   It is one run with one seed and says nothing about other images, about speed, or about other hardware."""
