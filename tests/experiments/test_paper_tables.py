@@ -11,6 +11,7 @@ import pytest
 
 from promptccd.cli.main import main, parse
 from promptccd.cli.sweep_commands import _table_plan
+from promptccd.cli.tables import comparison_table
 from promptccd.evaluation import (
     PROTOCOLS,
     ClusteringAccuracy,
@@ -23,6 +24,7 @@ from promptccd.evaluation.audit import mark_of
 from promptccd.evaluation.protocols import SessionScore
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import LEFT, RIGHT, WIDTH, line_chart
+from promptccd.experiments.comparison import with_own_answers
 from promptccd.experiments.paper_tables import (
     Entry,
     TablePart,
@@ -460,3 +462,14 @@ def test_another_protocol_is_scored_once_beside_the_run(twenty: Path, tmp_path: 
     assert main([*words, "--json"]) == 0
     row = json.loads(capsys.readouterr().out)["rows"][0]
     assert (row["all"], row["all_std"]) == (12.5, 0.0)
+
+
+def test_a_classifier_of_sessions_stands_beside_figures_of_the_same_matching() -> None:
+    """Its answers are scored by separate assignments alone: beside the others nothing could be compared."""
+    rows = [StageScore(1, 50.0, 60.0, 40.0, 4, 10, native=(45.0, 46.0, 47.0))]
+    sessions = {"ours": [SessionScore("metagcd", rows, [ClusteringAccuracy(55.0, 65.0, 45.0)])]}
+    shown = {name: each[0].average["all"] for name, each in with_own_answers(sessions).items()}
+    assert shown == {"ours": 50.0, "ours, v1": 55.0, "ours, own classifier, v1": 45.0}
+    assert "ours, own classifier, v1" in comparison_table(sessions)
+    plain = with_own_answers({"ours": [ContinualScore("cacc", rows)]})
+    assert list(plain) == ["ours", "ours, own classifier"]
