@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,15 @@ def fresh_accelerator() -> Iterator[None]:
     AcceleratorState._reset_state(reset_partial_state=True)
     yield
     AcceleratorState._reset_state(reset_partial_state=True)  # fixtures of the next file come before this one
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """A command that a signal ended ignores those that follow; the next test is another process's command."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
