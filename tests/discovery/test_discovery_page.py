@@ -2,11 +2,13 @@
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from PIL import Image
 
 from promptccd.discovery import assignment_rows
+from promptccd.discovery import page as page_module
 from promptccd.discovery.page import write_page
 from promptccd.registry import Merge, Rename
 from tests.browsing import Visit
@@ -109,3 +111,19 @@ def test_too_few_images_for_a_map(session, tmp_path, count) -> None:
     text = write_page(session, assignment_rows(session), tmp_path / "few.html").read_text()
     assert 'id="map"' not in text
     assert f"Groups in {count} image" in text
+    counted = "1 file: 1 image, 0 copies, " if count == 1 else "2 files: 2 images, 0 copies, "
+    assert f"{counted}0 skipped. Stage " in text
+
+
+def test_unsure_images_are_counted_all_and_copies_are_none(session, tmp_path, monkeypatch) -> None:
+    """Of a long list the first are shown, and the number is of all."""
+    grouped(session, write_pictures(tmp_path / "album", [0, 1], per_category=3))
+    rows = [replace(row, confidence=0.4) for row in assignment_rows(session)]
+    rows += [replace(rows[0], file="copy.png", status="duplicate")]
+    sure = [replace(row, confidence=0.5) for row in rows[1:]]
+    monkeypatch.setattr(page_module, "MAX_LISTED", 2)
+    for told, said in (
+        (rows, "6 images that the model is unsure of; here the first 2, and assignments.csv has all<"),
+        ([rows[0], *sure], "1 image that the model is unsure of<"),
+    ):
+        assert f"<summary>{said}" in write_page(session, told, tmp_path / "page.html").read_text()

@@ -138,7 +138,8 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
             sizes[key] = sizes.get(key, 0) + 1
     unseen = ", those without an image here included" if result.estimate.count > len(sizes) else ""
     lines = [
-        f"{report.found} files: {report.used} images, {report.duplicates} "
+        f"{report.found} file{'s' * (report.found != 1)}: {report.used} image{'s' * (report.used != 1)}, "
+        f"{report.duplicates} "
         f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
         f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}"

@@ -71,7 +71,7 @@ def predict_command(options: argparse.Namespace) -> None:
 
     show(options, found.to_dict(), lines)
     counted = len(found.predictions), len(found.skipped)
-    logger.info("%d files: %d assigned, %d skipped.", sum(counted), *counted)
+    logger.info("Files: %d, %d assigned, %d skipped.", sum(counted), *counted)
 
 
 def _named(item: "runs.Prediction") -> "Sequence[runs.Prediction | runs.Candidate]":
@@ -141,7 +141,7 @@ def _sent(pushed: "hub.PushedRepository", options: argparse.Namespace) -> str:
     if not pushed.sent:
         return "all of it is there"
     verb = "would send" if options.dry_run else "sent"
-    return f"{verb} {len(pushed.sent)} files, {pushed.num_bytes / 1e6:.1f} MB"
+    return f"{verb} {len(pushed.sent)} file{'s' * (len(pushed.sent) != 1)}, {pushed.num_bytes / 1e6:.1f} MB"
 
 
 def space_command(options: argparse.Namespace) -> None:

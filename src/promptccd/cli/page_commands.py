@@ -104,9 +104,9 @@ def _find_groups(folder: Path, out: Path, model: str) -> None:
     logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, model, out)
     with StopRequest() as stop:
         found = discover(DiscoverySession.open(model), folder, out, stop=stop)
-    logger.info("%d photographs, about %s groups.", found.report.used, found.estimate)
+    logger.info("Photographs: %d; groups: about %s.", found.report.used, found.estimate)
     if found.report.skipped:
-        logger.info("%d files were skipped; %s says why.", found.report.skipped, out / "discovery.html")
+        logger.info("Files that were skipped: %d; %s says why.", found.report.skipped, out / "discovery.html")
 
 
 DEFAULT_MODEL = "facebook/dinov2-small"

@@ -13,6 +13,7 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.experiments import render_page, stage_maps
 from promptccd.experiments.category_cards import picture_uri
 from promptccd.experiments.charts import FEWEST_ON_MAP, style_of
+from promptccd.registry.changes import SURE
 from promptccd.storage import write_file
 
 MAX_BYTES = 12_000_000  # of all pictures of a page
@@ -70,10 +71,13 @@ def write_page(
     stage, report = session.current, session.current.intake.report()
     heading = "Groups" if shown else "No groups"
     dots = _dots(session, groups, file_names)
+    unsure = [
+        row for row in rows if row.status == "used" and row.confidence is not None and row.confidence < SURE
+    ]
     files, names = stage.intake.files, [shown_name(file, file_names) for file in stage.intake.files]
     page = render_page(
         "discovery.html.jinja",
-        title=f"{heading} in {report.used:,} image{'s' * (report.used != 1)}",
+        title=f"{heading} in {_images(report.used)}",
         report=report,
         stage=stage.stage,
         estimate=session.estimate,
@@ -83,7 +87,8 @@ def write_page(
         legend=[(group, *style_of(group.id)) for group in groups if group.size],
         map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot.y for dot in dots), default=0.0) + MAP_MARGIN),
         change=_change_in_words(session),
-        unsure=[row for row in rows if row.confidence is not None and row.confidence < 0.5][:MAX_LISTED],
+        num_unsure=len(unsure),
+        unsure=unsure[:MAX_LISTED],
         skipped=[
             (name, file.verdict.note)
             for name, file in zip(names, files, strict=True)
@@ -145,11 +150,15 @@ def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[st
         ("Renamed", [(title(each), f"(was {was})") for each, (was, _) in change.renamed.items()]),
         ("Retired", [(title(each), _where_to(session, each)) for each in change.retired]),
         ("Left without images", [(title(each), "") for each in change.emptied]),
-        ("Moved", [("", f"{len(change.moved)} images seen before are elsewhere now")] * bool(change.moved)),
-        ("No longer sure", [("", f"{len(change.unsure)} images")] * bool(change.unsure)),
-        ("In no category", [("", f"{change.unassigned} images")] * bool(change.unassigned)),
+        ("Moved", [("", f"{_images(len(change.moved))} seen before")] * bool(change.moved)),
+        ("No longer sure", [("", _images(len(change.unsure)))] * bool(change.unsure)),
+        ("In no category", [("", _images(change.unassigned))] * bool(change.unassigned)),
     ]
     return [(heading, items) for heading, items in lines if items]
+
+
+def _images(count: int) -> str:
+    return f"{count:,} image{'s' * (count != 1)}"
 
 
 def _where_to(session: DiscoverySession, retired: int) -> str:

@@ -390,7 +390,7 @@ def read_intake(
     intake = Intake(opened, limits, entries, files, reader.kept, view)
     report = intake.report()
     logger.info(
-        "%s: %d files, %d images used, %d duplicates, %d skipped.",
+        "%s: files found %d, images used %d, duplicates %d, skipped %d.",
         intake.name, report.found, report.used, report.duplicates, report.skipped,
     )  # fmt: skip
     return intake
