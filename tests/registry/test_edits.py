@@ -55,6 +55,9 @@ def test_rename(registry: CategoryRegistry) -> None:
     assert registry.category(3).name == "grey heron"
     with pytest.raises(RegistryError, match="Category 3 is called 'grey heron' already: .* merge"):
         registry.edit(Rename(4, "grey heron"))
+    registry.edit(Rename(3, "h\u00e9ron"))
+    with pytest.raises(RegistryError, match="Category 3 is called"):  # the accent is a character of its own
+        registry.edit(Rename(4, "he\u0301ron"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -63,7 +64,8 @@ class Rename(Edit):
 
     Attributes:
         category: its id.
-        name: the new name; see `check_name`. Two categories cannot share one.
+        name: the new name; see `check_name`. Two categories cannot share one, nor have names that look alike because
+            an accent is written as a character of its own in one of them.
     """
 
     kind: ClassVar[str] = "rename"
@@ -75,7 +77,7 @@ class Rename(Edit):
         name = check_name(self.name)
         renamed = draft.tables.category(self.category)
         for other in draft.tables.not_retired():
-            if other.name == name and other.id != renamed.id:
+            if other.id != renamed.id and normalize("NFC", other.name) == normalize("NFC", name):
                 raise RegistryError(
                     f"Category {other.id} is called {name!r} already: choose another name, or merge the two."
                 )

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import unicodedata
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -62,9 +63,10 @@ class Photos:
         return display_name(path.removeprefix(f"{root}{os.sep}")) or key[:12]
 
     def found(self, words: str) -> list[int]:
-        """Rows of photographs whose file name holds all of these words."""
-        wanted = words.casefold().split()
-        return [row for row, name in enumerate(self.names) if all(word in name.casefold() for word in wanted)]
+        """Rows of photographs whose file name holds all of these words, however either is composed of characters."""
+        wanted = _plain(words).split()
+        plain = map(_plain, self.names)
+        return [row for row, name in enumerate(plain) if all(word in name for word in wanted)]
 
     def picture(self, row: int, side: int) -> bytes | None:
         """A picture without metadata of at most so many pixels a side; the small one where the file is gone."""
@@ -136,6 +138,11 @@ class Photos:
             return None
         image = decode_image(content, max_pixels=IntakeLimits().max_pixels, enough=2 * side).image
         return None if image is None else _encoded(image, side)
+
+
+def _plain(text: str) -> str:
+    """Without case, and composed: a Mac writes an accent as a character of its own, and a keyboard does not."""
+    return unicodedata.normalize("NFC", text).casefold()
 
 
 def _encoded(image: Image.Image, side: int) -> bytes:
