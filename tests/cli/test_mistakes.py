@@ -20,7 +20,7 @@ def places(
     root = tmp_path_factory.mktemp("places")
     found = {
         name: root / name
-        for name in ("pictures", "empty", "texts", "half", "recipe", "text", "out", "nowhere")
+        for name in ("pictures", "empty", "texts", "half", "recipe", "text", "lines", "out", "nowhere")
     }
     for name in ("pictures", "empty", "texts"):
         found[name].mkdir()
@@ -28,6 +28,7 @@ def places(
         record["image"].save(found["pictures"] / f"{row}.png")
     (found["texts"] / "notes.txt").write_text("no picture")
     found["text"].write_text("no folder")
+    found["lines"].write_text('{"file_name": "0.png"}\n{"file_name": "1.png"}\n')
     found["recipe"].write_text(json.dumps(quick_recipe(image_folder, backbone_folder, root / "new")))
     shutil.copytree(trained_run, found["half"])
     shutil.rmtree(found["half"] / "stage3")
@@ -97,6 +98,8 @@ MISTAKES = {
     "no image to explain": ("explain {stage} {texts}/notes.txt --out {out}", "Cannot read"),
     "results among the images": ("discover {stage} {pictures} --out {pictures}/found", "lies in the folder of images"),
     "results in a model": ("discover {stage} {pictures} --out {stage}", "is a model: give another --out"),
+    "a list of images in another format": ("split {lines}", "give their folder, or a CSV file of path,label"),
+    "a text for images": ("discover {stage} {text} --out {out}", "File 'text' holds no image"),
     "results where a file is": ("report {run} --out {text}", "Cannot write to"),
     "a run where a file is": ("train --config {recipe} --output_dir {text}/run", "Cannot write to"),
     "a stage that is damaged": ("evaluate {half}", "model.safetensors was altered or cut short"),

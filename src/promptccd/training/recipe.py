@@ -57,8 +57,13 @@ def read_yaml_file(path: str | Path) -> Any:
             f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists those that come along."
         ) from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
+        listed = (
+            ""
+            if Path(path).suffix in (".yaml", ".yml")
+            else ". If it lists images: give their folder, or a CSV file of path,label whose name ends in .csv"
+        )
         raise ConfigurationError(
-            f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:MOST_SHOWN]}"
+            f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:MOST_SHOWN]}{listed}"
         ) from error
 
 

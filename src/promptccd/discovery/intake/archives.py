@@ -323,7 +323,8 @@ class UploadSource(ImageSource):
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]):
         self._paths = [os.fspath(path) for path in paths]
-        self.name = f"The list of {len(self._paths)} files"
+        last = display_name(os.path.basename(self._paths[0])) if len(self._paths) == 1 else ""
+        self.name = f"File {last!r}" if last else f"The list of {len(self._paths)} files"
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """The files in the order they were given."""
