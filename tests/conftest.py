@@ -3,8 +3,8 @@
 import gc
 import os
 import random
-import signal
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
