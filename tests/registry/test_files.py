@@ -32,7 +32,8 @@ from promptccd.registry import (
     load_registry,
     save_registry,
 )
-from promptccd.registry.files import PREVIOUS
+from promptccd.registry.changes import Step
+from promptccd.registry.files import PREVIOUS, _read_step, _write_step
 from tests.disk import disk_calls, in_order
 from tests.registry.streams import WIDTH, Images, can_undo, known_registry, sizes_add_up
 
@@ -355,6 +356,20 @@ def test_a_forged_log_is_refused_when_it_is_used(folder: Path) -> None:
     with pytest.raises(RegistryError, match="Category 3 says that it has 0 images"):
         found.redo()
     assert found.state_hash() == before
+
+
+def test_prototypes_are_float32_whatever_they_come_in() -> None:
+    registry = CategoryRegistry(prototypes=np.ones((2, 3)))
+    assert registry._prototypes.dtype == np.float32
+
+
+def test_prototypes_of_a_journal_hold_no_other_characters(registry: CategoryRegistry) -> None:
+    step = _write_step(Step("do", 1, registry.log[-1], np.ones((1, 2), np.float32), 3))
+    read = _read_step(json.loads(json.dumps(step)))
+    assert read.prototypes.tolist() == [[1, 1]]
+    for damaged in ("!" + step["prototypes"], step["prototypes"] + "\n"):
+        with pytest.raises(RegistryError, match=r"The prototypes of entry \d+ are damaged"):
+            _read_step({**step, "prototypes": damaged})
 
 
 @pytest.mark.slow

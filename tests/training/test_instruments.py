@@ -114,6 +114,9 @@ def test_movement_is_from_the_first_values(backbone_folder: Path, images: StageI
     assert moved.prompt_movement == pytest.approx(2)
     assert moved.key_movement == pytest.approx(0.5)
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    model.config.prompt_reach = model.pools.reach = 0.0  # they begin at nothing, and this one stays there
+    model.pools.values.zero_()
+    assert measured(model, images).prompt_movement == 0
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import LOSSES, Rows, StageContext, method_named
 from promptccd.training.objectives.frost import FrostObjective, flat_distance
 from promptccd.training.objectives.rank_statistics import (
+    PairWatch,
     RankStatisticsObjective,
     disagreement,
     pair_loss,
@@ -56,6 +57,25 @@ def test_the_loss_of_pairs_equals_the_loop() -> None:
             together = float(answers[0, i] @ answers[1, j])
             expected -= math.log(together if positive[i, j] else 1 - together)
     assert float(pair_loss(logits, positive)) == pytest.approx(expected / 25, rel=1e-5)
+
+
+def test_pairs_that_are_surely_wrong_cost_what_float32_can_tell_from_one() -> None:
+    logits = torch.tensor([[[200.0, 0.0]], [[200.0, 0.0]]])
+    assert float(pair_loss(logits, torch.tensor([[False]]))) == pytest.approx(-math.log(1e-7), rel=0.02)
+    assert float(
+        pair_loss(-logits * torch.tensor([[[1.0]], [[-1.0]]]), torch.tensor([[True]]))
+    ) == pytest.approx(-math.log(1e-7), rel=1e-4)
+
+
+def test_a_batch_of_two_images_counts_among_the_pairs(caplog: pytest.LogCaptureFixture) -> None:
+    watch = PairWatch(16, speaks=True)
+    with caplog.at_level(logging.WARNING):
+        assert float(watch.share(torch.ones(1, 1))) == 0  # of one image there is no pair
+        watch.judge()
+        assert not caplog.records
+        assert float(watch.share(torch.eye(2))) == 0
+        watch.judge()
+    assert len(caplog.records) == 1
 
 
 def test_a_novel_head_of_one_class_gives_numbers() -> None:
