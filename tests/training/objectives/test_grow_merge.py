@@ -121,6 +121,7 @@ def test_a_stage_opens_a_branch_where_the_last_one_ended_and_a_head_of_its_own(
     begun(model, 2, count=6, features=drawn(6, 32))
     assert torch.equal(model(pixels).features, first)
     assert (model.config.num_branches, model.config.num_clusters) == (2, 1)
+    assert all(parameter.requires_grad for parameter in model.clusters.parameters())
     turn(model, 0.03)
     begun(model, 3, count=5, features=drawn(6, 32))
     assert (model.config.num_branches, model.config.num_clusters) == (3, 0)
