@@ -3,6 +3,7 @@
 import ast
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ class Mutant:
         line: where it begins.
         lines: those of its statement, one of which a test must run; none for what runs when the file is imported.
         source: the text of the line, without indentation.
-        operator: what was done, such as ``"< to <="``.
+        operator: what was done, such as ``"< to <="``; ``"< to <= #2"`` where it can be done twice in the line.
         span: bytes of the file that it replaces.
         new: what it puts there.
     """
@@ -82,14 +83,20 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
     starts = [0]
     for line in whole.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found = {}
+    found, so_far = {}, Counter[tuple[str, str, str]]()
     for node, function, lines in _nodes(ast.parse(whole), "", range(0), at_import=True):
         for place, operator, new in _changes(node):
             begin = starts[place.lineno - 1] + place.col_offset
             end = starts[place.end_lineno - 1] + place.end_col_offset
             source = whole.splitlines()[place.lineno - 1].strip()
-            mutant = Mutant(file, function, place.lineno, lines, source, operator, (begin, end), new)
-            found.setdefault((mutant.span, new), mutant)
+            if ((begin, end), new) in found:
+                continue
+            so_far[function, source, operator] += 1
+            if (number := so_far[function, source, operator]) > 1:
+                operator = f"{operator} #{number}"
+            found[(begin, end), new] = Mutant(
+                file, function, place.lineno, lines, source, operator, (begin, end), new
+            )
     return list(found.values())
 
 
