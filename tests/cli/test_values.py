@@ -137,6 +137,7 @@ DEFAULTS = {
         "feature_batch_size": 256, "save_steps": 200,
     },
 }  # fmt: skip
+SWITCHES = {"decay_vectors": True, "exemplar_labels": True, "push_to_hub": False, "hub_private": False}
 
 
 def test_numbers_that_nobody_gives_are_the_papers() -> None:
@@ -145,6 +146,8 @@ def test_numbers_that_nobody_gives_are_the_papers() -> None:
         given = vars(getattr(recipe, section))
         named = {name: given[name] for other, name in NUMBERS if other == section and given[name] is not None}
         assert named == DEFAULTS.get(section, {})
+        switches = {name: value for name, value in given.items() if type(value) is bool}
+        assert switches == (SWITCHES if section == "training" else {})
 
 
 def test_types_are_said_as_a_person_would() -> None:
