@@ -247,6 +247,15 @@ def test_same_seed_same_result_other_seed_another():
     assert (first != other).any()
 
 
+def test_arrays_are_taken_backwards_and_where_nothing_may_be_written():
+    points = np.random.default_rng(0).normal(size=(40, 3))
+    fixed = points.copy()
+    fixed.flags.writeable = False
+    expected = SemiSupervisedKMeans(4, random_state=0).fit_predict(points)
+    assert (SemiSupervisedKMeans(4, random_state=0).fit_predict(fixed) == expected).all()
+    assert (SemiSupervisedKMeans(4, random_state=0).fit_predict(points[::-1].copy()[::-1]) == expected).all()
+
+
 def test_tensors_and_arrays_agree_and_keep_their_kind():
     arrays = mixed()
     tensors = [torch.from_numpy(array) for array in arrays]

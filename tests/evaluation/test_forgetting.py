@@ -16,8 +16,15 @@ from promptccd.evaluation import (
     labelled_categories,
     max_forgetting,
     mean_discovery,
+    score_part_routing,
     session_accuracy,
 )
+
+
+def test_agreement_of_parts_is_in_percent_of_patches() -> None:
+    score = score_part_routing(1, np.array([0.5, 1.0, 0.75]), np.array([0, 9, 1]), 5, 8)
+    assert (score.all, score.old, score.new) == (75.0, 62.5, 100.0)
+    assert (score.num_categories, score.num_images) == (8, 3)
 
 
 def test_figures_by_hand() -> None:

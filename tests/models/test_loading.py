@@ -9,9 +9,11 @@ from types import ModuleType
 
 import pytest
 import torch
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+from transformers.utils import logging as transformers_logging
 
 from promptccd.models import VARIANTS, CategoryDiscoveryModel, PromptCCDModel
-from promptccd.models.loading import NAMESPACE_VARIABLE, find_model
+from promptccd.models.loading import NAMESPACE_VARIABLE, find_model, without_progress
 from promptccd.models.variants import _name_after_its_file, register_variant
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
@@ -139,3 +141,27 @@ def test_classes_of_a_script_are_called_as_who_imports_it_calls_them(
     assert part.__module__ == named
     assert (sys.modules.get("my_prompt") is script) == (named == "my_prompt")
     assert "" not in sys.modules
+
+
+@pytest.mark.parametrize("hub", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_load_that_reads_nothing_shows_no_bar_and_leaves_bars_as_they_were(
+    own: bool, hub: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hiding those of transformers hides the Hub's, which are switched by themselves here."""
+
+    def set_bars(own: bool, hub: bool) -> None:
+        (transformers_logging.enable_progress_bar if own else transformers_logging.disable_progress_bar)()
+        (enable_progress_bars if hub else disable_progress_bars)()
+
+    def shown() -> tuple[bool, bool]:
+        return transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+
+    before = shown()
+    try:
+        set_bars(own, hub)
+        with without_progress():
+            assert shown() == (False, False)
+        assert shown() == (own, hub)
+    finally:
+        set_bars(*before)

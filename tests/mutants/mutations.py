@@ -17,7 +17,8 @@ SWAPS: dict[type, tuple[type, ...]] = {
     ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
 }  # fmt: skip
 SAID = ("logger", "logging", "warnings", "print", "tqdm")  # what is only said to a person
-UNTOLD = ("device", "strict")  # keywords that make no difference on a CPU, or watch over ourselves
+# Keywords that make no difference on a CPU or where UTF-8 is what files are in, or watch over ourselves.
+UNTOLD = ("device", "strict", "encoding")
 SYMMETRIC = ("min", "max", "minimum", "maximum", "transpose", "equal")
 UNTOUCHED = (
     "annotation",

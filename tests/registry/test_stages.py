@@ -260,6 +260,14 @@ def test_a_category_of_several_clusters_has_the_mean_of_all_their_images() -> No
     np.testing.assert_allclose(registry.prototypes[survivor.prototype_row], expected, atol=1e-6)
 
 
+def test_a_category_of_whole_clusters_has_their_means_as_they_were_given() -> None:
+    """And not what its images' features give, which a caller may have rounded otherwise."""
+    given, features = np.eye(2), np.array([[0.8, 0.6], [0.8, 0.6], [0.6, 0.8]])
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(["a", "b", "c"], np.array([0, 0, 1]), given, features=features))
+    assert registry.prototypes.tolist() == given.tolist()
+
+
 def test_images_that_must_be_apart_go_back_to_where_they_were() -> None:
     registry = known_registry()
     registry.observe(1, S1.groups(KNOWN))

@@ -17,7 +17,7 @@ from huggingface_hub.errors import (
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
 )
-from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import resolve_revision
@@ -241,8 +241,9 @@ def without_progress() -> Iterator[None]:
     finally:
         if was_shown:
             transformers_logging.enable_progress_bar()
-        if hub_shown:
-            enable_progress_bars()
+        (
+            enable_progress_bars if hub_shown else disable_progress_bars
+        )()  # those of transformers take them along
 
 
 def require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:

@@ -273,7 +273,6 @@ class NotACategory(Edit):
             draft.place(key, next((each for each in (*given, *nearest) if each not in banned), None))
             draft.forbid(key, category.id)
         draft.change(category.id, state=CategoryState.RETIRED, dormant=False)
-        draft.settle_links(members)
 
 
 def _nearest_first(tables: Tables, prototypes: np.ndarray, category: Category) -> list[int]:

@@ -334,7 +334,7 @@ def _keep_previous(folder: Path) -> None:
 
 
 def _digest(rows: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(rows, dtype="<f4").tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(rows, dtype="<f4").data).hexdigest()
 
 
 def _refuse_constant(name: str) -> None:
