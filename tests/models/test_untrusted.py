@@ -618,6 +618,8 @@ def test_what_may_be_none_and_what_there_is_to_choose() -> None:
     with pytest.raises(ValueError, match="num_attention_heads divides, got 12 and 5"):
         require_bounds({"hidden_size": 12, "num_attention_heads": 5})
     require_bounds({"hidden_size": 24, "num_attention_heads": 3, "rope_theta": 100.0})
+    with pytest.raises(ValueError, match="whose width 4 divides"):
+        require_bounds({"hidden_size": 96, "num_attention_heads": 16, "rope_theta": 100.0})
     with pytest.raises(ValueError, match="heads whose width 4 divides .* got hidden_size 18 and"):
         require_bounds({"hidden_size": 18, "num_attention_heads": 3, "rope_theta": 100.0})
 

@@ -239,6 +239,7 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "forbidden but there": (change("state.forbidden", [["s1:6", [6, 99]]]), "does not exist|is forbidden"),
     "a log that is no list": (change("log", "none"), "log to be a list"),
     "an entry without a number": (lambda values: values["log"][0].pop("number"), "'number' is missing in a log"),
+    "what happened as text": (lambda values: values["log"][0].update(what="x"), "to be an object, got 'x'"),
     "a number from the future": (change("next_number", 1), "not below next_number"),
     "a redo without changes": (lambda values: values["redo"][0].update(patch=None), "does not say what it changes"),
     "a patch of nothing known": (lambda values: values["redo"][0].update(patch={"a": []}), "Expected the changes of"),
@@ -356,6 +357,11 @@ def test_a_forged_log_is_refused_when_it_is_used(folder: Path) -> None:
     with pytest.raises(RegistryError, match="Category 3 says that it has 0 images"):
         found.redo()
     assert found.state_hash() == before
+
+
+def test_a_name_that_is_too_long_is_cut_without_a_blank_at_its_end() -> None:
+    found = CategoryRegistry.from_categories([0], ["x" * 99 + " y"], 1, np.eye(1))
+    assert found.category(0).name == "x" * 99
 
 
 def test_prototypes_are_float32_whatever_they_come_in() -> None:

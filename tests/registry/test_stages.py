@@ -260,6 +260,14 @@ def test_a_category_of_several_clusters_has_the_mean_of_all_their_images() -> No
     np.testing.assert_allclose(registry.prototypes[survivor.prototype_row], expected, atol=1e-6)
 
 
+def test_the_last_clusters_may_be_without_images() -> None:
+    registry = known_registry()
+    for keys in (["a", "b"], ["c", "d"]):
+        groups = StageGroups(keys, np.array([0, 1]), np.concatenate([CENTRES[:2], CENTRES[5:7]]))
+        registry.observe(0, groups)
+        assert registry.members.keys() >= {*keys}
+
+
 def test_a_category_of_whole_clusters_has_their_means_as_they_were_given() -> None:
     """And not what its images' features give, which a caller may have rounded otherwise."""
     given, features = np.eye(2), np.array([[0.8, 0.6], [0.8, 0.6], [0.6, 0.8]])
