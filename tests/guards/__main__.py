@@ -53,10 +53,9 @@ def running(project: Path, tests: Sequence[str], modules: Path | None = None) ->
         os.chdir(project)
         os.environ |= {"PYTHONPATH": str(project / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         sys.dont_write_bytecode = True
-        here = [str(project / "src"), str(project)]
-        sys.path[:] = here + [
-            each for each in sys.path if each and ROOT not in (Path(each), *Path(each).parents)
-        ]
+        # The environment of `make` lies below the root, and stays.
+        others = [each for each in sys.path if each and Path(each) not in (ROOT, ROOT / "src")]
+        sys.path[:] = [str(project / "src"), str(project), *others]
         for name in [name for name in sys.modules if name.partition(".")[0] in OWN]:
             del sys.modules[name]
         code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--basetemp", str(folder / "tmp"), *tests])
