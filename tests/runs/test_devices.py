@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,6 +193,22 @@ def test_a_device_that_is_not_there_is_said(name: str, trained_run: Path, tmp_pa
     assert f"Cannot compute on '{name}': " in error and "Give another device, such as cpu or cuda:0." in error
 
 
+def test_predictions_are_made_on_the_device_that_is_named(
+    trained_run: Path, tmp_path: Path, monkeypatch
+) -> None:
+    devices = []
+
+    def note(model: nn.Module, *_: object, **__: object) -> prediction.FolderPredictions:
+        devices.append(next(model.parameters()).device.type)
+        return prediction.FolderPredictions([], {})
+
+    monkeypatch.setattr(prediction, "predict_folder", note)
+    monkeypatch.setattr("promptccd.runs.predict_folder", note)
+    for name in ("meta", "cpu"):  # the other device that every machine has
+        assert main(["predict", str(trained_run), str(tmp_path), "--device", name]) == 0
+    assert devices == ["meta", "cpu"]
+
+
 def test_images_are_read_on_every_core_and_not_far_ahead(
     trained_run: Path, tmp_path: Path, monkeypatch
 ) -> None:
@@ -205,7 +222,12 @@ def test_images_are_read_on_every_core_and_not_far_ahead(
     for number, image in enumerate(coloured_images(1, 20)):
         image["image"].save(tmp_path / f"{number:02}.png")
     model = load_model(trained_run / "stage3")
-    model.register_forward_pre_hook(lambda *_: reads_at_forwards.append(len(reads)))
+
+    def count(*_: object) -> None:
+        time.sleep(0.1)  # whatever is asked for has been read by now
+        reads_at_forwards.append(len(reads))
+
+    model.register_forward_pre_hook(count)
     expected = predict_folder(model, trained_run / "stage3", tmp_path)
     monkeypatch.setattr(prediction, "available_cores", lambda: 2)
     monkeypatch.setattr(prediction, "decode_image", read)

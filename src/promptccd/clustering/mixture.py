@@ -123,7 +123,7 @@ class AxisAligned(MixtureSteps):
         )
 
     def _moments(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sums over points, weighted by responsibility, of 1 ``(K,)``, float64, x ``(K, D)`` and x^2."""
+        """Sums over points, weighted by responsibility, of 1 ``(K,)`` in float64, and of x ``(K, D)`` and x^2."""
         by_component = responsibilities.T
         component, point = (by_component > SMALLEST_RESPONSIBILITY).nonzero().unbind(1)
         if len(point) > MAX_SPARSE_SHARE * responsibilities.numel():

@@ -240,9 +240,8 @@ def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> 
     """What of a card's metadata differs from the rows up to its stage."""
     try:
         results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
-        of_stages = [
-            result for result in results if ", stage " in (result.metric_name or "")
-        ]  # not the averages
+        # Not the averages.
+        of_stages = [result for result in results if ", stage " in (result.metric_name or "")]
         on_card = sorted(round(float(result.metric_value), 4) for result in of_stages)
     except Exception as error:  # YAML that people wrote fails in a dozen ways
         return f"README.md is no card any more: {one_line(error)}"

@@ -241,9 +241,8 @@ def without_progress() -> Iterator[None]:
     finally:
         if was_shown:
             transformers_logging.enable_progress_bar()
-        (
-            enable_progress_bars if hub_shown else disable_progress_bars
-        )()  # those of transformers take them along
+        # Those of transformers have taken them along.
+        (enable_progress_bars if hub_shown else disable_progress_bars)()
 
 
 def require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:

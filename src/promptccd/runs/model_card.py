@@ -214,9 +214,8 @@ def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     if recipe.model.backbone in BACKBONES:
         backbone = f"`{recipe.model.backbone}`, the small backbone that comes with promptccd"
     last = len(recipe.data.resolved.class_blocks) - 1
-    known = sum(
-        each < config.num_known for each in config.category_ids
-    )  # one without images has no prototype
+    # One without images has no prototype.
+    known = sum(each < config.num_known for each in config.category_ids)
     found = len(config.category_ids) - known
     discovered = f"{found} discovered in stages without labels" if config.stage else "none discovered yet"
     number = ""
