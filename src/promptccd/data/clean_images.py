@@ -1,11 +1,11 @@
-"""Pictures as they may leave: the pixels and nothing else.
+"""Pictures that may be passed on: the pixels and nothing else.
 
-A file from a camera says where, when, by whom and with what it was taken, may hold a second picture as a thumbnail,
-and what programs append to it. Everything that leaves goes through `clean_image`, whose pixels are exactly those that
-`promptccd.data.images.decode_image` gives: training on them is training on the originals.
+A file from a camera says where, when, by whom and with what it was taken, and may hold a thumbnail or data that
+programs append. Every picture that is exported or pushed goes through `clean_image`, whose pixels are exactly those of
+`promptccd.data.images.decode_image`: training on them is training on the originals.
 
-A JPEG that stands upright keeps its coded picture, by a list of the segments that a decoder needs; a plain PNG its
-chunks. Everything else is coded anew without loss, as WebP: of photographs it takes a quarter less space than PNG and a
+An upright JPEG keeps its coded picture, by a list of the segments that a decoder needs; a plain PNG keeps its chunks.
+Everything else is coded anew without loss, as WebP: for photographs it takes a quarter less space than PNG and a
 fifth of the time (at 0.05 s per million pixels; four times the bytes of the JPEG).
 """
 
@@ -30,18 +30,21 @@ _TABLES = {0xDB, 0xC4, 0xDD}  # quantisation, Huffman, restart interval
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 _SCAN, _END, _JFIF, _ADOBE = 0xDA, 0xD9, 0xE0, 0xEE
 _PLAIN_JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
-_SAMPLES = {0: 1, 2: 3}  # of grey and of RGB, per pixel: neither a palette nor what transparency hides
+_SAMPLES = {
+    0: 1,
+    2: 3,
+}  # samples per pixel of grey and RGB; no palette, and no transparency, which may hide pixels
 
 
 def clean_image(content: bytes) -> tuple[str, bytes] | None:
-    """A picture without anything but its pixels, upright.
+    """An upright picture without anything but its pixels.
 
     Args:
-        content: all bytes of an image file. Of a photograph that is decoded at half its width and height, these pixels
-            are compared, and all of it leaves.
+        content: all bytes of an image file. A photograph that `decode_image` reduces is compared at the reduced size,
+            and leaves at full size.
 
     Returns:
-        A suffix such as ``".jpg"``, and the bytes of the clean file; `None` for what cannot be decoded.
+        A suffix such as ``".jpg"``, and the bytes of the clean file; `None` for a file that cannot be decoded.
     """
     image = decode_image(content).image
     if image is None:
@@ -54,13 +57,13 @@ def clean_image(content: bytes) -> tuple[str, bytes] | None:
 
 
 def _shows(content: bytes, image: Image.Image) -> bool:
-    """Whether a file decodes to these very pixels."""
+    """Whether a file decodes to exactly these pixels."""
     other = decode_image(content).image
     return other is not None and other.size == image.size and other.tobytes() == image.tobytes()
 
 
 def _coded_anew(image: Image.Image) -> tuple[str, bytes]:
-    """A file without loss."""
+    """The image in a file format without loss."""
     stream = io.BytesIO()
     if max(image.size) > _WEBP_SIDE:
         image.save(stream, "PNG")
@@ -70,7 +73,7 @@ def _coded_anew(image: Image.Image) -> tuple[str, bytes]:
 
 
 def _stripped_jpeg(content: bytes) -> bytes | None:
-    """What a decoder needs of a JPEG, up to the end of its first picture; `None` if it is none of the usual kinds."""
+    """What a decoder needs of a JPEG, up to the end of its first picture; `None` for an unusual coding."""
     if not content.startswith(_JPEG):
         return None
     kept = [_JPEG]
@@ -84,7 +87,7 @@ def _stripped_jpeg(content: bytes) -> bytes | None:
             kept.append(segment)
         elif marker == _END:
             return b"".join([*kept, segment])
-        elif marker < _JFIF:  # a coding that is rare enough to be coded anew
+        elif marker < _JFIF:  # an unusual coding, to be coded anew
             return None
     return None
 
@@ -117,7 +120,7 @@ def _end_of_scan(content: bytes, place: int) -> int:
 
 
 def _stripped_png(content: bytes) -> bytes | None:
-    """Header, pixels and end of an 8-bit PNG that is grey or RGB; `None` if it is another, or hides data in them."""
+    """Header, pixels and end of a grey or RGB PNG of 8 bits; `None` for any other, or one that hides data."""
     if not content.startswith(_PNG):
         return None
     chunks = list(_png_chunks(content))
@@ -159,27 +162,21 @@ def _png_chunk(name: bytes, body: bytes) -> bytes:
 _STRIPPED: dict[str, Callable[[bytes], bytes | None]] = {".jpg": _stripped_jpeg, ".png": _stripped_png}
 
 
-SHARD_BYTES = 256 * 2**20  # a file that has grown to this is followed by the next
-_GROUP_BYTES = 32 * 2**20  # in memory at a time
+SHARD_BYTES = 256 * 2**20  # at this size the next file begins
+_GROUP_BYTES = 32 * 2**20  # images in memory at a time
 _GROUP_ROWS = 100
 
 Record = dict[str, Any]
 
 
 def write_shards(folder: Path, name: str, records: Iterable[Record], features: Features) -> dict[str, Path]:
-    """Write rows as ``<name>/train-00000-of-<count>.parquet`` and so on.
-
-    Args:
-        folder: where to.
-        name: of a folder in it, made here.
-        records: the rows, images as ``{"bytes", "path"}``.
-        features: types of the columns.
+    """Write rows to ``<name>/train-00000-of-<count>.parquet`` and so on in a folder; images are ``{"bytes", "path"}``.
 
     Returns:
         Path of every file, by its path in `folder`.
 
     Raises:
-        DiskError: the disk is full or refuses to be written.
+        DiskError: the disk is full or cannot be written to.
     """
     groups = _groups(records)
     parts: list[Path] = []
@@ -201,7 +198,7 @@ def write_shards(folder: Path, name: str, records: Iterable[Record], features: F
 def _write_shard(
     path: Path, group: list[Record], groups: Iterator[list[Record]], features: Features
 ) -> list[Record] | None:
-    """One file; returns the rows that the next begins with, `None` after the last."""
+    """Write one file; returns the rows that the next one begins with, `None` after the last."""
     schema = features.arrow_schema
     with path.open("wb") as file, ParquetWriter(file, schema) as writer:
         while True:
@@ -213,7 +210,7 @@ def _write_shard(
 
 
 def _groups(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Rows, a few at a time."""
+    """The rows, some at a time."""
     group: list[Record] = []
     size = 0
     for record in records:
