@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream, stage_images
-from promptccd.data.duplicates import SeenPictures, conflicts, digest_of
+from promptccd.data.duplicates import conflicts, digest_of
 from promptccd.data.stage_images import Original, StageImages
 from promptccd.errors import DataError
 from promptccd.runs import RunEvaluation
@@ -82,7 +82,7 @@ def test_or_left_out_with_all_copies(cache_bytes: int, monkeypatch: pytest.Monke
 def test_copies_are_listed_within_a_stage_and_across_stages(caplog: pytest.LogCaptureFixture) -> None:
     one, same = samples(0, 0, 2)
     (later,) = samples(1, 0, 1)
-    table, seen = with_copies({same: one, later: one}), SeenPictures()
+    table, seen = with_copies({same: one, later: one}), {}
     first = read(table, 0, seen=seen, conflicting="refuse")  # one label is no contradiction
     second = read(table, 1, seen=seen)
     original = min(one, same)

@@ -172,18 +172,6 @@ class Original:
     stage: int
 
 
-class SeenPictures:
-    """Remembers the pictures of all stages that were read."""
-
-    def __init__(self) -> None:
-        self._first: dict[bytes, Original] = {}
-
-    def original_of(self, digest: bytes, sample: int, stage: int) -> Original | None:
-        """The earlier image with the same picture; `None` for the first one, also when that recurs in a later stage."""
-        first = self._first.setdefault(digest, Original(sample, stage))
-        return None if first.sample == sample else first
-
-
 def digest_of(pixels: np.ndarray) -> bytes:
     """A digest that equal pictures share and others do not; pixels are ``(H, W, 3)`` uint8."""
     return hashlib.blake2b(pixels.tobytes(), salt=b"%dx%d" % pixels.shape[:2], digest_size=16).digest()

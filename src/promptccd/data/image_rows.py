@@ -20,7 +20,6 @@ from promptccd.data.table_files import image_roots, is_below
 from promptccd.errors import DataError
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-OWN_IMAGES = IntakeLimits()
 
 
 class ForeignFileError(SkippedFileError):
@@ -65,26 +64,21 @@ class ImageRows:
         """The images of these rows, in this order."""
         return ImageRows(self._table.select(rows), self._column, self._roots)
 
-    def read(self, row: int, limits: IntakeLimits = OWN_IMAGES, budget: ByteBudget | None = None) -> bytes:
-        """The bytes of a row's image.
-
-        Args:
-            row: its number.
-            limits: limits on one image.
-            budget: counts the bytes of all images; `None` counts none.
+    def read(self, row: int, budget: ByteBudget | None = None) -> bytes:
+        """The bytes of a row's image; without a budget they are not counted, and the usual limit on one image holds.
 
         Raises:
             ForeignFileError: the row names a file that is not one of the data set.
             SkippedFileError: there is no image, it cannot be read, or it exceeds a limit.
             DataError: the images together exceed a limit.
         """
-        budget = budget or ByteBudget(limits, "The data set")
+        budget = budget or ByteBudget(IntakeLimits(), "The data set")
         image = self._table[int(row)][self._column] or {}
         if image.get("bytes") is not None:
-            return within_limit(image["bytes"], limits, budget)
+            return within_limit(image["bytes"], budget)
         if image.get("path") is None:
             raise SkippedFileError("no image given")
-        return read_regular_file(self._own_file(image["path"]), limits, budget)
+        return read_regular_file(self._own_file(image["path"]), budget)
 
     def decode(self, row: int) -> DecodedImage:
         """A row's image, or why it cannot be used."""
@@ -209,9 +203,9 @@ class DatasetSource(ImageSource):
         limits.require_files(len(self._rows), self.name)
         return [Entry(f"row {row}", row) for row in range(len(self._rows))]
 
-    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
         """The bytes of a row's image."""
-        return self._rows.read(entry.key, limits, budget)
+        return self._rows.read(entry.key, budget)
 
 
 def _download_folders() -> list[str]:

@@ -16,14 +16,14 @@ import numpy as np
 from PIL import ExifTags, Image
 
 MAX_PIXELS = 50_000_000
-MAX_REDUCED = 4  # times as many pixels may a photograph have that is decoded reduced
-MIN_SIDE = 8  # the digits data set has 8 x 8 pixels; nobody recognises anything in less
+MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is decoded at a reduced size
+MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 
 # Common formats of photographs and drawings; each of Pillow's other thirty is one more parser to attack.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
-_UPRIGHT = {  # EXIF orientation -> what turns it upright, and which edges become the left, upper, right and lower one
+_UPRIGHT = {  # EXIF orientation -> the turn that undoes it, and the edges that become left, upper, right and lower
     2: (Image.Transpose.FLIP_LEFT_RIGHT, (2, 1, 0, 3)),
     3: (Image.Transpose.ROTATE_180, (2, 3, 0, 1)),
     4: (Image.Transpose.FLIP_TOP_BOTTOM, (0, 3, 2, 1)),

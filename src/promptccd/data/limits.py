@@ -81,7 +81,8 @@ class ByteBudget:
     """Counts the bytes that are read from a source, up to `max_total_bytes`; `where` is the source's name."""
 
     def __init__(self, limits: IntakeLimits, where: str):
-        self._left, self._limits, self._where = limits.max_total_bytes, limits, where
+        self.limits = limits
+        self._left, self._where = limits.max_total_bytes, where
 
     def spend(self, count: int) -> None:
         """Count bytes that were read.
@@ -92,6 +93,6 @@ class ByteBudget:
         self._left -= count
         if self._left < 0:
             raise DataError(
-                f"{self._where} holds more than the limit of {self._limits.max_total_bytes} bytes in all. Give "
+                f"{self._where} holds more than the limit of {self.limits.max_total_bytes} bytes in all. Give "
                 "fewer images at a time."
             )

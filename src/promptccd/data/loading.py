@@ -1,6 +1,5 @@
 """From a name to a data set: a Hub id, a local folder or file, or a built-in data set."""
 
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, IterableDataset
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
 from sklearn.datasets import load_digits
 
 from promptccd.data.creatures import creatures_dataset
@@ -31,9 +30,6 @@ def digits_dataset() -> Dataset:
         {"image": list(pixels), "label": bunch.target.astype(int).tolist()},
         features=Features({"image": Image(), "label": ClassLabel(names=names)}),
     )
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,7 @@ def _one_split(loaded: Any, dataset: str, split: str) -> Dataset:
                 f"Dataset {dataset!r} has no split {split!r}; it has {sorted(loaded)}. Set --split."
             )
         loaded = loaded[split]
-    if isinstance(loaded, IterableDataset) or not isinstance(loaded, Dataset):
+    if not isinstance(loaded, Dataset):
         raise DataError(
             f"Dataset {dataset!r} is a stream without a length; stages need a data set that has one."
         )

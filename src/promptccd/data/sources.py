@@ -71,7 +71,7 @@ class ImageSource(ABC):
         """
 
     @abstractmethod
-    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
         """The bytes of an entry without a reason.
 
         Raises:
@@ -102,10 +102,10 @@ class CombinedSource(ImageSource):
             limits.require_files(sum(not entry.reason for entry in found), self.name)
         return found
 
-    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
         """The bytes of an entry, from its source."""
         source, inner = entry.key
-        return source.read(inner, limits, budget)
+        return source.read(inner, budget)
 
     def stamp(self, entry: Entry) -> Stamp | None:
         """The stamp of an entry, from its source."""
@@ -118,15 +118,15 @@ class CombinedSource(ImageSource):
             source.close()
 
 
-def within_limit(content: bytes, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+def within_limit(content: bytes, budget: ByteBudget) -> bytes:
     """The same bytes, counted.
 
     Raises:
         SkippedFileError: there are more than a file may have.
     """
     budget.spend(len(content))
-    if len(content) > limits.max_file_bytes:
-        raise SkippedFileError(too_large(len(content), limits))
+    if len(content) > budget.limits.max_file_bytes:
+        raise SkippedFileError(too_large(len(content), budget.limits))
     return content
 
 
@@ -135,12 +135,13 @@ def too_large(size: int, limits: IntakeLimits) -> str:
     return f"file of {size} bytes exceeds the limit of {limits.max_file_bytes}"
 
 
-def read_regular_file(path: str, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+def read_regular_file(path: str, budget: ByteBudget) -> bytes:
     """The bytes of a file that is neither link nor pipe nor device.
 
     Raises:
         SkippedFileError: it is one of these, too large, or cannot be read.
     """
+    limits = budget.limits
     try:
         # Not through a link, and without waiting for the writer of a pipe; the checks are of what was opened.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -155,7 +156,7 @@ def read_regular_file(path: str, limits: IntakeLimits, budget: ByteBudget) -> by
             content = stream.read(limits.max_file_bytes + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise SkippedFileError(_why_unreadable(error)) from None
-    return within_limit(content, limits, budget)
+    return within_limit(content, budget)
 
 
 _UNREADABLE = {

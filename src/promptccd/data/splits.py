@@ -308,13 +308,8 @@ def cut_in_sessions(
     several sessions or in none. Novel categories come in a seeded order, which their ids follow; an image that no
     session drew has the label -1.
 
-    Args:
-        labels: category id of every image, shape ``(N,)``, ints in ``0..C-1``; -1 for an image no stage gets.
-        categories: the C category names.
-        class_blocks: known categories, then novel ones per session; they must sum to C.
-        cuts: must be `None`, because the shares are fixed.
-        seed: seed of the order and of the draws.
-        fingerprint: sha256 of the data set's content, from labels and category names.
+    Arguments are those of `split_by_category`, but for two: `cuts` must be `None`, because the shares are fixed, and
+    `fingerprint` gives the sha256 of the data set's content from labels and category names.
 
     Returns:
         Labels in the new ids ``(N,)``, and the split.

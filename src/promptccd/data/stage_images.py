@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from promptccd.data.duplicates import Original, SeenPictures, conflicts, digest_of
+from promptccd.data.duplicates import Original, conflicts, digest_of
 from promptccd.data.images import Status, Verdict
 from promptccd.data.stages import LabelledStage, Stage
 from promptccd.errors import DataError
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 CACHE_BYTES = (
     2**30
-)  # most bytes of decoded pixels kept per stage; 30,450 images of CIFAR-100 take a tenth of it
-TOO_MANY_BAD = 0.5
+)  # decoded pixels that a stage keeps at most: 30,450 images of CIFAR-100 take a tenth of it
+TOO_MANY_BAD = 0.5  # a stage is refused if a larger share of its images cannot be read
 
 Conflicting = Literal["refuse", "drop"]
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
@@ -105,7 +105,7 @@ class StageImages:
         num_workers: int,
         progress: Progress,
         *,
-        seen: SeenPictures | None = None,
+        seen: dict[bytes, Original] | None = None,
         conflicting: Conflicting | None = None,
     ) -> "StageImages":
         """Read every image of a stage once.
@@ -114,7 +114,7 @@ class StageImages:
             stage: the stage.
             num_workers: loader processes.
             progress: wraps an iterable, its length and a label in a progress bar.
-            seen: the pictures of earlier stages; those of this stage are added.
+            seen: the first image with each picture of earlier stages, by digest; this stage adds its own.
             conflicting: ``"refuse"`` the stage if a picture has two labels, or ``"drop"`` all copies of that picture;
                 `None` keeps them, as for test images.
 
@@ -123,7 +123,7 @@ class StageImages:
         """
         workers = workers_for(num_workers)
         loader = DataLoader(_Decoded(stage), batch_size=64, num_workers=workers, collate_fn=list)
-        read = _Reading(stage, seen or SeenPictures())
+        read = _Reading(stage, {} if seen is None else seen)
         for records in progress(loader, len(loader), f"stage {stage.index}: reading images"):
             for record in records:
                 read.add(*record)
@@ -155,7 +155,7 @@ class StageImages:
 class _Reading:
     """The report, positions, digests and cache of a stage while its images are read in order."""
 
-    def __init__(self, stage: Stage, seen: SeenPictures):
+    def __init__(self, stage: Stage, seen: dict[bytes, Original]):
         self._samples, self._room, self._seen = iter(enumerate(stage.sample_ids.tolist())), CACHE_BYTES, seen
         self.report = ImageReport(stage.index, len(stage), {}, {})
         self.used: list[int] = []
@@ -170,7 +170,8 @@ class _Reading:
             return
         self.used.append(position)
         self.digests.append(digest)
-        if original := self._seen.original_of(digest, sample, self.report.stage):
+        original = self._seen.setdefault(digest, Original(sample, self.report.stage))
+        if original.sample != sample:  # the same image may be in several stages
             self.report.copies[sample] = original
         if verdict.status is Status.NOTED:
             self.report.noted[sample] = verdict.note
