@@ -95,7 +95,8 @@ class CategoryDiscoveryTrainer:
         views: how a picture becomes a tensor.
         eval_dataset: unseen images, for protocols that need some; cut with the options of `stages`.
         method: a method of your own over an existing model class, by its name in `METHODS`.
-        conflicting_labels: ``"refuse"`` a picture that stage 0 holds under two labels, or ``"drop"`` all its copies.
+        conflicting_labels: ``"refuse"`` a picture that stage 0 holds under two labels (the default), or ``"drop"`` all
+            its copies.
 
     Attributes:
         model: the model that was given; after `train`, that of the last finished stage.

@@ -30,10 +30,7 @@ _TABLES = {0xDB, 0xC4, 0xDD}  # quantisation, Huffman, restart interval
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 _SCAN, _END, _JFIF, _ADOBE = 0xDA, 0xD9, 0xE0, 0xEE
 _PLAIN_JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
-_SAMPLES = {
-    0: 1,
-    2: 3,
-}  # samples per pixel of grey and RGB; no palette, and no transparency, which may hide pixels
+_SAMPLES = {0: 1, 2: 3}  # per pixel of grey and of RGB; a palette or transparency might hide pixels
 
 
 def clean_image(content: bytes) -> tuple[str, bytes] | None:

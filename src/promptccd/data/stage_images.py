@@ -22,9 +22,7 @@ from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-CACHE_BYTES = (
-    2**30
-)  # decoded pixels that a stage keeps at most: 30,450 images of CIFAR-100 take a tenth of it
+CACHE_BYTES = 2**30  # decoded pixels kept per stage; 30,450 images of CIFAR-100 take a tenth of it
 TOO_MANY_BAD = 0.5  # a stage is refused if a larger share of its images cannot be read
 
 Conflicting = Literal["refuse", "drop"]

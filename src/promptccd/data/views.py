@@ -19,9 +19,7 @@ from promptccd.data.view_options import ViewOptions as ViewOptions
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 BICUBIC = Image.Resampling.BICUBIC
-ENOUGH = (
-    2  # times the resized side: features of a reduced JPEG have a cosine of 0.999 with those of the whole
-)
+ENOUGH = 2  # times the resized side: features of a reduced JPEG have a cosine of 0.999 with exact ones
 
 
 class TrainingViews:
