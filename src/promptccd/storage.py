@@ -82,7 +82,7 @@ def write_directory(
             raise
         least = max(needed, sum(file.stat().st_size for file in _files(staging)))
         shutil.rmtree(staging, ignore_errors=True)
-        if _speaks_of(error, (errno.ENOSPC,)):
+        if _has_error_code(error, (errno.ENOSPC,)):
             least = max(least, _free(path))  # the free space was not enough
         raise _not_written(
             path, f"more than {readable_size(least)}", "What was saved before", error
@@ -542,7 +542,7 @@ def _cannot_write(path: str | Path, error: OSError) -> DiskError:
 def _not_written(path: Path, needed: str, kept: str, error: Exception) -> DiskError:
     """The error for a failed write: the reason, the space needed and free, and what is untouched."""
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    mended = "free some space" if _speaks_of(error, _NO_SPACE) else "make it writable"
+    mended = "free some space" if _has_error_code(error, _NO_SPACE) else "make it writable"
     return DiskError(
         f"Could not write {path}: {needed} needed, {readable_size(_free(path))} free ({reason}). {kept} is untouched: "
         f"{mended} and run the same command again."
@@ -550,10 +550,10 @@ def _not_written(path: Path, needed: str, kept: str, error: Exception) -> DiskEr
 
 
 def _is_disk_error(error: Exception) -> bool:
-    return _speaks_of(error, (*_NO_SPACE, *_NOT_WRITABLE)) or "SafetensorError" in type(error).__name__
+    return _has_error_code(error, (*_NO_SPACE, *_NOT_WRITABLE)) or "SafetensorError" in type(error).__name__
 
 
-def _speaks_of(error: Exception, codes: Sequence[int]) -> bool:
+def _has_error_code(error: Exception, codes: Sequence[int]) -> bool:
     if isinstance(error, OSError):
         return error.errno in codes
     # safetensors raises its own error around the operating system's

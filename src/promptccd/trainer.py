@@ -263,7 +263,7 @@ def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> Data
     return build_section("data", DataArguments, {**values, "class_blocks": [*map(int, split.class_blocks)]})
 
 
-_NOT_CHOSEN = {"vision_config", "precision"}  # these follow from the backbone and the training
+_DERIVED_FIELDS = {"vision_config", "precision"}  # these follow from the backbone and the training
 
 
 def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: str | None) -> ModelArguments:
@@ -299,7 +299,7 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
 
 def _non_default_fields(model: CategoryDiscoveryModel) -> dict[str, Any]:
     """Fields of the model's configuration that differ from their defaults."""
-    known = {*PreTrainedConfig.__dataclass_fields__, *_NOT_CHOSEN}
+    known = {*PreTrainedConfig.__dataclass_fields__, *_DERIVED_FIELDS}
     fields = [each for each in dataclasses.fields(type(model.config)) if each.name not in known]
     defaults = {
         each.name: each.default if each.default_factory is dataclasses.MISSING else each.default_factory()

@@ -50,7 +50,7 @@ def clean_image(content: bytes) -> tuple[str, bytes] | None:
         kept = strip(content)
         if kept is not None and _shows(kept, image):
             return suffix, kept
-    return _coded_anew(image)
+    return _encoded_losslessly(image)
 
 
 def _shows(content: bytes, image: Image.Image) -> bool:
@@ -59,7 +59,7 @@ def _shows(content: bytes, image: Image.Image) -> bool:
     return other is not None and other.size == image.size and other.tobytes() == image.tobytes()
 
 
-def _coded_anew(image: Image.Image) -> tuple[str, bytes]:
+def _encoded_losslessly(image: Image.Image) -> tuple[str, bytes]:
     """The image in a file format without loss."""
     stream = io.BytesIO()
     if max(image.size) > _WEBP_SIDE:
@@ -91,28 +91,28 @@ def _stripped_jpeg(content: bytes) -> bytes | None:
 
 def _jpeg_segments(content: bytes) -> Iterator[tuple[int, bytes]]:
     """Marker and bytes of every segment up to the end of the picture; a scan with the data that follows it."""
-    place = len(_JPEG)
-    while place + 4 <= len(content) and content[place] == 0xFF:
-        marker = content[place + 1]
+    offset = len(_JPEG)
+    while offset + 4 <= len(content) and content[offset] == 0xFF:
+        marker = content[offset + 1]
         if marker == 0xFF:  # a fill byte
-            place += 1
+            offset += 1
             continue
-        size = 2 if marker == _END else 2 + int.from_bytes(content[place + 2 : place + 4], "big")
-        end = place + size if marker != _SCAN else _end_of_scan(content, place + size)
-        yield marker, content[place:end]
+        size = 2 if marker == _END else 2 + int.from_bytes(content[offset + 2 : offset + 4], "big")
+        end = offset + size if marker != _SCAN else _end_of_scan(content, offset + size)
+        yield marker, content[offset:end]
         if marker == _END:
             return
-        place = end
-    if content[place : place + 2] == bytes([0xFF, _END]):
-        yield _END, content[place : place + 2]
+        offset = end
+    if content[offset : offset + 2] == bytes([0xFF, _END]):
+        yield _END, content[offset : offset + 2]
 
 
-def _end_of_scan(content: bytes, place: int) -> int:
+def _end_of_scan(content: bytes, offset: int) -> int:
     """Where the next marker stands that is neither a stuffed byte nor a restart."""
-    while (place := content.find(b"\xff", place)) >= 0 and place + 1 < len(content):
-        if content[place + 1] != 0 and not 0xD0 <= content[place + 1] <= 0xD7:
-            return place
-        place += 2
+    while (offset := content.find(b"\xff", offset)) >= 0 and offset + 1 < len(content):
+        if content[offset + 1] != 0 and not 0xD0 <= content[offset + 1] <= 0xD7:
+            return offset
+        offset += 2
     return len(content)
 
 
@@ -142,13 +142,13 @@ def _stripped_png(content: bytes) -> bytes | None:
 
 def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Name and body of every chunk up to the end of the picture."""
-    place = len(_PNG)
-    while place + 12 <= len(content):
-        size, name = struct.unpack(">I4s", content[place : place + 8])
-        yield name, content[place + 8 : place + 8 + size]
+    offset = len(_PNG)
+    while offset + 12 <= len(content):
+        size, name = struct.unpack(">I4s", content[offset : offset + 8])
+        yield name, content[offset + 8 : offset + 8 + size]
         if name == b"IEND":
             return
-        place += 12 + size
+        offset += 12 + size
 
 
 def _png_chunk(name: bytes, body: bytes) -> bytes:
@@ -175,7 +175,7 @@ def write_shards(folder: Path, name: str, records: Iterable[Record], features: F
     Raises:
         DiskError: the disk is full or cannot be written to.
     """
-    groups = _groups(records)
+    groups = _row_groups(records)
     parts: list[Path] = []
     try:
         (folder / name).mkdir(parents=True)
@@ -206,7 +206,7 @@ def _write_shard(
             group = following
 
 
-def _groups(records: Iterable[Record]) -> Iterator[list[Record]]:
+def _row_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
     """The rows, some at a time."""
     group: list[Record] = []
     size = 0

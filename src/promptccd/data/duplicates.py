@@ -80,8 +80,8 @@ def _candidates(hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             early, late = early[together], late[together]
             differing = hashes[early] ^ hashes[late]
             close = np.bitwise_count(differing) <= MAX_BITS
-            for met in range(band):  # an earlier band has yielded these pairs
-                close &= _band(differing, met) != 0
+            for earlier in range(band):  # which has yielded the pairs that agree in it
+                close &= _band(differing, earlier) != 0
             early, late = early[close], late[close]
             for start in range(0, len(early), _PAIRS):
                 yield early[start : start + _PAIRS], late[start : start + _PAIRS]

@@ -146,12 +146,7 @@ class DatasetSource(ImageSource):
         DataError: which column holds the images is unclear.
     """
 
-    def __init__(
-        self,
-        dataset: datasets.Dataset,
-        name: str,
-        roots: Sequence[str | os.PathLike[str]] = (),
-    ):
+    def __init__(self, dataset: datasets.Dataset, name: str, roots: Sequence[str | os.PathLike[str]] = ()):
         self._rows = ImageRows(dataset, roots=roots)
         self.name = name
 
@@ -170,12 +165,8 @@ class DatasetSource(ImageSource):
 
         The Hub is asked for its size before anything is downloaded.
 
-        Args:
-            name: ``namespace/name``.
-            limits: `max_total_bytes` bounds the download.
-
         Raises:
-            DataError: the name is malformed, there is no such data set, or it is too large.
+            DataError: the name is not ``namespace/name``, there is no such data set, or it exceeds `max_total_bytes`.
         """
         if not _HUB_NAME.fullmatch(name) or ".." in name or os.path.exists(name):
             raise DataError(

@@ -127,7 +127,7 @@ class StageImages:
                 read.add(*record)
         if conflicting is not None and isinstance(stage, LabelledStage):
             read.leave_out_conflicts(stage, conflicting)
-        _announce(read.report)
+        _log_and_judge(read.report)
         return cls(stage, np.asarray(read.used, dtype=np.int64), read.cache, read.report)
 
     def __len__(self) -> int:
@@ -222,7 +222,8 @@ class _Decoded(Dataset):
         return pixels, decoded.verdict, digest_of(pixels)
 
 
-def _announce(report: ImageReport) -> None:
+def _log_and_judge(report: ImageReport) -> None:
+    """Log everything unusual, and refuse a stage of which more than half cannot be read."""
     if report.noted:
         logger.info("Stage %d: %d images used with a note.", report.stage, len(report.noted))
     if report.skipped:

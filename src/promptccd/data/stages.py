@@ -168,12 +168,9 @@ class Origin:
 
 def _instead_of(dataset: object) -> str:
     """The rest of the message for an object of `datasets` that is no `Dataset`."""
-    if isinstance(dataset, DatasetDict):
-        names = list(dataset)
+    if isinstance(dataset, DatasetDict) and dataset:
         return (
-            f" of the splits {', '.join(names)}: give one of them, such as dataset[{names[0]!r}]"
-            if names
-            else ""
+            f" of the splits {', '.join(dataset)}: give one of them, such as dataset[{next(iter(dataset))!r}]"
         )
     if isinstance(dataset, IterableDataset):
         return (
@@ -201,11 +198,7 @@ class StageStream(Sequence[Stage]):
     """
 
     def __init__(
-        self,
-        stages: Sequence[Stage],
-        split: CategorySplit,
-        labels: np.ndarray,
-        origin: Origin | None = None,
+        self, stages: Sequence[Stage], split: CategorySplit, labels: np.ndarray, origin: Origin | None = None
     ):
         self._stages = tuple(stages)
         self._labels = labels
