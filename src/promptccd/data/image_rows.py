@@ -182,7 +182,7 @@ class DatasetSource(ImageSource):
             raise DataError(
                 f"The data set {name!r} has {size} bytes; the limit is {limits.max_total_bytes}. Give a smaller one."
             )
-        return cls(load_images(name), f"Data set {name!r}", image_roots(name))
+        return cls.load(name)
 
     @property
     def bytes_on_disk(self) -> int:

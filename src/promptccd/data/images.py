@@ -242,10 +242,9 @@ def _is_in_one_scan(stream: BinaryIO) -> bool:
 
 
 def _reduce(image: Image.Image, enough: int) -> int:
-    """Ask for fewer pixels of a JPEG file (an MPO is one), except for strips, which would lose their ends.
+    """Ask for fewer pixels of a JPEG file (an MPO is one); returns the factor by which its sides shrink.
 
-    Returns:
-        The factor by which width and height are divided.
+    Strips are left alone: they would lose their ends.
     """
     width, height = image.size
     if image.format not in ("JPEG", "MPO") or max(width, height) > MAX_ASPECT * min(width, height):
