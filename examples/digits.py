@@ -1,6 +1,6 @@
 """From images to a table: handwritten digits in four stages, of which the first alone has labels.
 
-It needs no network and no GPU, and takes two or three minutes. Interrupted, it goes on when it is run again.
+It needs no network and no GPU, and takes two or three minutes. If it is interrupted, run it again and it goes on.
 
     python examples/digits.py
 """
@@ -21,7 +21,7 @@ parser.add_argument("--pretraining_epochs", type=int, default=80, help="of the s
 parser.add_argument("--images_per_class", type=int, help="fewer images, for a quick look")
 args = parser.parse_args()
 
-# A recipe is a tree of typed fields. The file gives some, what is given here wins, the rest have defaults.
+# A recipe is a tree of typed fields: values given here win over those of the file, the rest have defaults.
 recipe = Recipe.from_yaml(
     RECIPE,
     {
@@ -31,7 +31,7 @@ recipe = Recipe.from_yaml(
     },
 )
 
-# The stages are cut from the seed alone: the same images for every method that is to be compared.
+# The seed alone decides the stages, so that methods are compared on the same images.
 for stage in stage_stream(recipe.data, recipe.training.seed):
     print(f"stage {stage.index}: {len(stage)} images")
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(typed: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The sentence that names the likeliest of the names there are, a space before it; empty if none is like it."""
+    """The sentence that suggests the most similar known name, after a space; empty if none is similar."""
     close = difflib.get_close_matches(typed, list(known), n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 
@@ -37,15 +37,15 @@ class PromptCCDError(Exception):
 
 
 class ConfigurationError(PromptCCDError, ValueError):
-    """A key nobody knows, or a value of the wrong type or range."""
+    """An unknown key, or a value of the wrong type or range."""
 
 
 class DataError(PromptCCDError, ValueError):
-    """The data set cannot be cut into the stages that were asked for."""
+    """The data set cannot be read or cut into the stages that were asked for."""
 
 
 class SplitMismatchError(PromptCCDError):
-    """A run meets data that is not the data it was made with."""
+    """A run meets data other than the data it was made with."""
 
 
 class RunError(PromptCCDError):
@@ -63,7 +63,7 @@ class DiskError(PromptCCDError):
 
 
 class MismatchError(PromptCCDError):
-    """Something does not hold what it says it holds."""
+    """Content contradicts its own record."""
 
     exit_code = 1
 
@@ -97,7 +97,7 @@ class OutOfMemoryError(DeviceError):
 
     Args:
         batch_size: images of the step, over all processes.
-        saved: what was saved.
+        saved: phrase that says what was saved.
     """
 
     def __init__(self, batch_size: int, saved: str):

@@ -1,11 +1,11 @@
-"""All that is written to disk: there whole or not at all, and never through a link.
+"""Everything that is written to disk: there whole or not at all, and never through a link.
 
-A directory is filled under a temporary name, every file is flushed to disk and summed, and one rename puts it
-in place. A reader trusts nothing whose sums do not match. Tensors are safetensors, the rest is JSON.
+A directory is filled under a temporary name, every file is flushed to disk and its checksum recorded, and one rename
+puts it in place. A reader trusts nothing whose checksums do not match. Tensors are safetensors, the rest is JSON.
 
-Folders are passed on, and somebody may have laid links or pipes under the names that we write. A folder that a person
-names may be a link, or lie behind one. Below it we write under names that nobody can foresee, rename them into place,
-and refuse by name every link that stands in the way.
+Folders are passed on, and somebody may have placed links or pipes under the names that we write. The folder that a
+person names may be a link, or lie behind one. Below it we write under names that nobody can foresee, rename them into
+place, and refuse every link that stands in the way.
 """
 
 import contextlib
@@ -32,17 +32,17 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of directories: stages, states inside a stage, exports
 CHECKSUMS = "checksums.json"
-PROJECT = ".promptccd"  # what a discovery keeps beside its results
-EXPORTED = ".promptccd-export"  # the checksums of an export, where `datasets` does not take them for data
+PROJECT = ".promptccd"  # folder of a discovery, beside its results
+EXPORTED = ".promptccd-export"  # checksums of an export, under a name that `datasets` does not take for data
 TEMPORARY = ".tmp-"
 REFUSED = ".refused-"
 REPLACED = ".replaced-"
 EDITABLE = ("README.md",)  # a person may rewrite the card without breaking the checkpoint
-_LARGEST_SUMS = 16 * 2**20  # bytes; of a folder that anybody may have made
+_LARGEST_SUMS = 16 * 2**20  # bytes; the folder may be a stranger's
 _LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}", re.DOTALL)
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
-# What the Hub, its client and git lay beside a checkpoint that was fetched with them.
+# Files that the Hub, its client and git leave beside a checkpoint that they fetched.
 FETCHED_WITH = (".gitattributes", ".cache/huggingface/", ".git/")
 
 
@@ -58,14 +58,14 @@ def write_directory(
 
     Args:
         path: the final name; must not exist, unless it is replaced.
-        fill: writes the files into the folder it is given, which nobody else knows of.
-        replace: put it in the place of the one that is there. A process that is killed between the two renames of
-            that leaves the old one aside, and `remove_leftovers` puts it back.
+        fill: writes the files into the folder it is given.
+        replace: replace an existing directory. A process that is killed between the two renames leaves the old one
+            aside, and `remove_leftovers` puts it back.
         sums_in: name of the file that gets the checksums.
-        needed: about how many bytes it takes, as far as that is known, for the message when there are too few.
+        needed: estimated bytes, for the message when the disk is full.
 
     Raises:
-        DiskError: the disk is full or refuses to be written; nothing is left behind.
+        DiskError: the disk is full or cannot be written to; nothing is left behind.
         RunError: a link stands under that name.
     """
     refuse_links(path.parent, [path.name, f"{REPLACED}{path.name}"])
@@ -82,8 +82,8 @@ def write_directory(
             raise
         least = max(needed, sum(file.stat().st_size for file in _files(staging)))
         shutil.rmtree(staging, ignore_errors=True)
-        if _speaks_of(error, (errno.ENOSPC,)):
-            least = max(least, _free(path))  # it was not enough
+        if _has_error_code(error, (errno.ENOSPC,)):
+            least = max(least, _free(path))  # the free space was not enough
         raise _not_written(
             path, f"more than {readable_size(least)}", "What was saved before", error
         ) from error
@@ -92,7 +92,7 @@ def write_directory(
 
 
 def make_folder(folder: str | Path) -> Path:
-    """A folder that a person named, made if it is not there.
+    """A folder that a person named, made if it does not exist.
 
     Raises:
         DiskError: it cannot be made.
@@ -109,7 +109,7 @@ def make_folder(folder: str | Path) -> Path:
 
 
 def make_inside(folder: Path, name: str) -> Path:
-    """A folder of ours in one that a person named, made if it is not there.
+    """A folder of ours in one that a person named, made if it does not exist.
 
     Raises:
         RunError: a link stands there.
@@ -145,17 +145,13 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def open_to_change(path: Path, flags: int = 0) -> int:
-    """Open a lock or a log, which is changed where it lies; made if it is not there.
-
-    Args:
-        path: the file.
-        flags: of `os.open`, besides reading and writing.
+    """Open a lock or a log, which is changed in place; made if it does not exist.
 
     Returns:
-        A descriptor for the caller to close.
+        A descriptor for the caller to close, opened for reading and writing and with `flags`.
 
     Raises:
-        RunError: what is there is a link or no file, or has a second name elsewhere.
+        RunError: the path is a link, no regular file, or has a second name elsewhere.
         DiskError: it cannot be written.
     """
     refuse_links(path.parent, [path.name])
@@ -174,15 +170,11 @@ def open_to_change(path: Path, flags: int = 0) -> int:
 
 
 def read_file(path: Path, most: int = sys.maxsize) -> bytes:
-    """What a file of ours holds, where it will be written again.
-
-    Args:
-        path: the file.
-        most: bytes that it may have.
+    """The content of a file of ours that will be written again; `most` is the largest size in bytes.
 
     Raises:
         FileNotFoundError: there is none.
-        RunError: what is there is a link, or no file, or larger.
+        RunError: it is a link, no regular file, or larger.
     """
     refuse_links(path.parent, [path.name])
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
@@ -196,14 +188,10 @@ def read_file(path: Path, most: int = sys.maxsize) -> bytes:
 def read_lines(path: Path, most: int) -> tuple[list[bytes], int]:
     """Whole lines of a file that grows at its end, without their line ends; and where the last of them ends.
 
-    What follows that, a process that was killed has left; `append_to` overwrites it.
-
-    Args:
-        path: the file; none has no lines.
-        most: bytes that it may have.
+    An incomplete last line is from a process that was killed; `append_to` overwrites it. A missing file has no lines.
 
     Raises:
-        RunError: what is there is a link, or no file, or larger.
+        RunError: it is a link, no regular file, or larger than `most` bytes.
     """
     try:
         content = read_file(path, most)
@@ -216,10 +204,10 @@ def read_lines(path: Path, most: int) -> tuple[list[bytes], int]:
 
 
 def append_to(path: Path, end: int, content: bytes) -> None:
-    """Let a file go on from a position with other bytes, on the disk when this returns; made if it is not there.
+    """Overwrite a file from a position on, flushed to disk; made if it does not exist.
 
     Raises:
-        DiskError: it cannot be written; up to the position all is as it was.
+        DiskError: it cannot be written; up to the position the file is unchanged.
         RunError: a link stands under that name.
     """
     is_new = not os.path.lexists(path)
@@ -240,10 +228,10 @@ def append_to(path: Path, end: int, content: bytes) -> None:
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
-    """Make sure that names in a folder that we write to lead nowhere else.
+    """Make sure that names in a folder that we write to are no links.
 
     Raises:
-        RunError: naming those that are links.
+        RunError: naming the links.
     """
     linked = [name for name in names if os.path.islink(folder / name)]
     if linked:
@@ -264,7 +252,7 @@ def links_in(folder: Path) -> list[str]:
 
 
 def require_no_links(folder: Path) -> None:
-    """Make sure that a folder holds what it seems to, before it is copied or sent.
+    """Make sure that a folder is no link and holds none, before it is copied or sent.
 
     Raises:
         RunError: it is a link, or holds some.
@@ -278,15 +266,10 @@ def require_no_links(folder: Path) -> None:
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
-    """Make sure that a disk has room, before long work.
-
-    Args:
-        folder: where it will be written; need not be there yet.
-        needed: bytes.
-        what: what will be written, for the message.
+    """Make sure before long work that the disk of a folder has room for `needed` bytes; the folder need not exist yet.
 
     Raises:
-        DiskError: naming the folder, the bytes that are needed and those that are free.
+        DiskError: naming the folder, `what` will be written, the bytes that are needed and those that are free.
     """
     free = _free(folder)
     if free < needed:
@@ -297,14 +280,12 @@ def require_space(folder: Path, needed: int, what: str) -> None:
 
 
 def lock_folder(folder: Path, wait_s: float = 0) -> int:
-    """Keep every other process from writing to a folder until this one ends, or closes the descriptor it gets.
+    """Keep every other process from writing to a folder until this one ends, or closes the descriptor that is returned.
 
-    Args:
-        folder: made if it is not there.
-        wait_s: how long to wait for somebody who writes there.
+    The folder is made if it does not exist; `wait_s` is how long to wait for another writer.
 
     Raises:
-        RunError: another process writes there; its id is named. Or the lock is a link.
+        RunError: another process writes there, its id is named; or the lock is a link.
         DiskError: nothing can be written there.
     """
     descriptor = open_to_change(make_folder(folder) / ".lock")
@@ -324,7 +305,7 @@ def lock_folder(folder: Path, wait_s: float = 0) -> int:
 
 
 def _has_locked(descriptor: int, *, last_try: bool) -> bool:
-    """Whether a lock was free and is ours now; the last try says why not."""
+    """Whether the lock was free and is ours now; the last try raises the reason instead."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -335,7 +316,7 @@ def _has_locked(descriptor: int, *, last_try: bool) -> bool:
 
 
 def newer_format(version: Any, known: int) -> str | None:
-    """What to say of a file of a format that only a newer version reads; `None` where this one does."""
+    """What to say of a file in a format that only a newer version reads; `None` where this one reads it."""
     if type(version) is not int or version <= known:
         return None
     return (
@@ -369,7 +350,7 @@ def problems_of(path: Path) -> list[str]:
 
 
 def trusted(path: Path) -> bool:
-    """Whether a directory is whole; one that is not is renamed out of the way and named loudly.
+    """Whether a directory is whole; a damaged one is renamed out of the way, with a warning.
 
     Raises:
         RunError: it is a link, or a newer version wrote it.
@@ -388,7 +369,7 @@ def trusted(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a folder with all that is in it, or a link itself, if there is one."""
+    """Delete a file, a folder with everything in it, or a link itself, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -396,13 +377,10 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, min_age_s: float = 0) -> None:
-    """Delete what a killed writer left under a temporary name, and put back what it was about to replace.
+    """Delete temporary files of a killed writer, and put back what it was about to replace.
 
-    Only what we may have made ourselves is touched: in the folder of somebody else other things may bear such names.
-
-    Args:
-        folder: one that we write to.
-        min_age_s: leave alone what is younger, where others may be writing at the same time.
+    Only names that we may have made ourselves are touched: in somebody else's folder other things may have such names.
+    Where others may be writing at the same time, files younger than `min_age_s` are left alone.
     """
     for item in folder.glob(f"{REPLACED}*"):
         original = item.with_name(item.name.removeprefix(REPLACED))
@@ -424,20 +402,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 class Overflow:
-    """Bytes by number: in memory up to a limit, then in a file without a name, which goes with the process.
+    """Bytes by number: in memory up to a limit, then in a nameless file that vanishes with the process.
 
     One thread adds; any may get.
 
     Args:
         most_in_memory: bytes.
-        folder: where the file is made, and takes at most half of what is free then; none keeps no more than memory
-            may take. What is not kept is not an error: whoever asks for it makes it again.
+        folder: where the file is made; it takes at most half of the space that is free then. With `None`, bytes beyond
+            the limit are dropped. Dropped bytes are no error: the caller computes them again.
     """
 
     def __init__(self, most_in_memory: int, folder: Path | None = None):
         self._most, self._folder = most_in_memory, folder
         self._near: dict[int, bytes] = {}
-        self._far: dict[int, tuple[int, int]] = {}  # where it begins, and how long it is
+        self._far: dict[int, tuple[int, int]] = {}  # start and length in the file
         self._file: Any = None
         self._end = self._room = 0
         self.bytes_in_memory = 0
@@ -452,7 +430,7 @@ class Overflow:
             return
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - as long as we are
+                self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - `clear` closes it
                 self._room = _free(self._folder) // 2
             if self._end + len(content) > self._room:
                 raise OSError(errno.ENOSPC, "half of the free space is taken")
@@ -466,7 +444,7 @@ class Overflow:
             self._folder = None
 
     def get(self, number: int) -> bytearray | None:
-        """A copy of what was kept under a number; `None` if nothing was."""
+        """A copy of the bytes kept under a number; `None` if none were."""
         if number in self._near:
             return bytearray(self._near[number])
         if number not in self._far:
@@ -476,7 +454,7 @@ class Overflow:
         return content if len(content) == length else None
 
     def clear(self) -> None:
-        """Keep nothing of it any longer."""
+        """Drop everything."""
         self._near, self._far, self.bytes_in_memory = {}, {}, 0
         if self._file is not None:
             self._file.close()
@@ -484,15 +462,15 @@ class Overflow:
 
 
 def _temporary(path: Path) -> Path:
-    """A name beside a path that nobody can have foreseen."""
+    """A name beside a path that nobody can foresee."""
     return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
 
 
 def _complete(staging: Path, sums_in: str) -> None:
-    """Sums, modes, and all of it on the disk."""
+    """Write the checksums, set modes, and flush everything to disk."""
     sums: dict[str, Any] = {str(file.relative_to(staging)): sha256_of(file) for file in _files(staging)}
     write_json(staging / sums_in, {**sums, "format": FORMAT})
-    mode = staging.stat().st_mode & 0o666  # as the umask has it
+    mode = staging.stat().st_mode & 0o666  # follows the umask
     for file in _files(staging):
         file.chmod(mode)  # safetensors writes 0600, which a colleague could not read
         _fsync(file)
@@ -516,7 +494,7 @@ def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
 
 
 def _sums(path: Path) -> dict[str, Any] | None:
-    """Sums by file and the format, `None` if they cannot be read."""
+    """Checksums by file and the format, `None` if they cannot be read."""
     if not (path / CHECKSUMS).is_file() or (path / CHECKSUMS).stat().st_size > _LARGEST_SUMS:
         return None
     try:
@@ -545,13 +523,13 @@ def _fsync(path: Path) -> None:
 
 
 def _free(path: Path) -> int:
-    """Bytes that are free where a path is or will be."""
+    """Free bytes on the disk that a path is or will be on."""
     there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     return shutil.disk_usage(there).free
 
 
 def readable_size(size: int) -> str:
-    """Bytes as a person says them."""
+    """Bytes for people."""
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
@@ -562,9 +540,9 @@ def _cannot_write(path: str | Path, error: OSError) -> DiskError:
 
 
 def _not_written(path: Path, needed: str, kept: str, error: Exception) -> DiskError:
-    """What happened, how much space it takes and how much there is, and what is still as it was."""
+    """The error for a failed write: the reason, the space needed and free, and what is untouched."""
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    mended = "free some space" if _speaks_of(error, _NO_SPACE) else "make it writable"
+    mended = "free some space" if _has_error_code(error, _NO_SPACE) else "make it writable"
     return DiskError(
         f"Could not write {path}: {needed} needed, {readable_size(_free(path))} free ({reason}). {kept} is untouched: "
         f"{mended} and run the same command again."
@@ -572,10 +550,10 @@ def _not_written(path: Path, needed: str, kept: str, error: Exception) -> DiskEr
 
 
 def _is_disk_error(error: Exception) -> bool:
-    return _speaks_of(error, (*_NO_SPACE, *_NOT_WRITABLE)) or "SafetensorError" in type(error).__name__
+    return _has_error_code(error, (*_NO_SPACE, *_NOT_WRITABLE)) or "SafetensorError" in type(error).__name__
 
 
-def _speaks_of(error: Exception, codes: Sequence[int]) -> bool:
+def _has_error_code(error: Exception, codes: Sequence[int]) -> bool:
     if isinstance(error, OSError):
         return error.errno in codes
     # safetensors raises its own error around the operating system's

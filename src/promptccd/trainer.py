@@ -1,4 +1,4 @@
-"""Training as transformers has it: a model, arguments, data and callbacks; and what ``promptccd train`` calls."""
+"""Training in the manner of transformers: a model, arguments, data and callbacks; ``promptccd train`` calls it too."""
 
 import dataclasses
 import inspect
@@ -41,19 +41,15 @@ def train_recipe(
     stages: StageStream | None = None,
     callbacks: Sequence[CategoryDiscoveryCallback] = (),
 ) -> ContinualScore:
-    """Train all stages of a recipe, fetched from the Hub and pushed there as it says.
+    """Train all stages of a recipe, after a fetch from the Hub and with a push to it if the recipe says so.
 
-    Args:
-        recipe: what to train on, what and how.
-        accelerator: as for `train_run`, and so are the others.
-        stages: see there.
-        callbacks: see there.
+    Accelerator, stages and callbacks are those of `train_run`.
 
     Returns:
         The table so far.
 
     Raises:
-        PromptCCDError: with a message that says what, why and what to do; what was saved stays.
+        PromptCCDError: with a message that says what, why and what to do; everything saved stays.
     """
     training = recipe.training
     run, push = RunDirectory(training.output_dir), None
@@ -65,11 +61,7 @@ def train_recipe(
 
 
 def _require_kinds(model: object, args: object, stages: object) -> None:
-    """Refuse what transformers' own Trainer would take in their place.
-
-    Raises:
-        ConfigurationError: naming what to give instead.
-    """
+    """Refuse arguments that transformers' own Trainer would take instead."""
     for name, value, kind, instead in (
         ("model", model, CategoryDiscoveryModel, "PromptCCDModel.from_pretrained(BACKBONE)"),
         ("args", args, TrainingArguments, "promptccd.TrainingArguments, which is not transformers'"),
@@ -85,7 +77,7 @@ def _require_kinds(model: object, args: object, stages: object) -> None:
 class CategoryDiscoveryTrainer:
     """Trains a model through the stages of a data set; the engine of ``promptccd train``, with the same bytes.
 
-    What was saved in ``args.output_dir`` is never trained again: the same calls go on where they were interrupted.
+    Finished stages in ``args.output_dir`` are never trained again, and an interrupted one goes on with the same calls.
     A tracker stays open until the process ends, or until ``trainer.accelerator.end_training()``.
 
     Example:
@@ -96,18 +88,19 @@ class CategoryDiscoveryTrainer:
 
     Args:
         model: a model over a bare backbone. Its type decides the method, its configuration the options. Its head and
-            prompts are drawn anew for the seed, so that nothing depends on how it was made.
+            prompts are drawn anew from the seed, so that nothing depends on how it was made.
         args: how to train.
         stages: what to train on, cut with the seed of `args`.
-        callbacks: what is told of the training, and may end it early.
+        callbacks: are called during the training, and may end it early.
         views: how a picture becomes a tensor.
-        eval_dataset: unseen images, for protocols that need some; cut by the keywords that `stages` were cut by.
-        method: a method of your own over a model that is there, by its name in `METHODS`.
-        conflicting_labels: what becomes of a picture that stage 0 holds under two labels.
+        eval_dataset: unseen images, for protocols that need some; cut with the options of `stages`.
+        method: a method of your own over an existing model class, by its name in `METHODS`.
+        conflicting_labels: ``"refuse"`` a picture that stage 0 holds under two labels (the default), or ``"drop"`` all
+            its copies.
 
     Attributes:
         model: the model that was given; after `train`, that of the last finished stage.
-        recipe: what the run records of all this; a command can go on with the same.
+        recipe: what the run records; a command can continue with it.
 
     Raises:
         ConfigurationError: these do not go together; the message says what does.
@@ -136,38 +129,38 @@ class CategoryDiscoveryTrainer:
         self.eval_dataset = eval_dataset
         self.run = RunDirectory(args.output_dir)
         self.recipe = Recipe(
-            data=data_arguments(stages, conflicting_labels),
+            data=_data_arguments(stages, conflicting_labels),
             views=views or ViewOptions(),
-            model=model_arguments(model, self.run, method),
+            model=_model_arguments(model, self.run, method),
             training=args,
         )
         self._given, self._accelerator = model, None
 
     @property
     def accelerator(self) -> Accelerator:
-        """Where and in which precision it computes."""
+        """The device and precision of the training."""
         self._accelerator = self._accelerator or accelerator_for(self.args)
         return self._accelerator
 
     def train(self) -> ContinualScore:
-        """Train all stages; those that are finished stay, and one that was interrupted goes on.
+        """Train all stages; finished ones stay, and an interrupted one goes on.
 
         Returns:
             All, Old and New per stage, also in ``results.json``: of all stages, unless a callback ended the training.
 
         Raises:
-            PromptCCDError: with a message that says what, why and what to do; what was saved stays.
+            PromptCCDError: with a message that says what, why and what to do; everything saved stays.
         """
         return self._train(self.stages)
 
     def train_stage(self, stage: int) -> StageScore | None:
-        """Train one stage, and those before it that are not finished.
+        """Train one stage, and the unfinished ones before it.
 
         Returns:
-            Its row of the table; none for stage 0, where there is nothing to discover, or if a callback ended it.
+            Its row of the table; `None` for stage 0, where there is nothing to discover, or if a callback ended it.
 
         Raises:
-            PromptCCDError: as `train`, or there is no such stage.
+            PromptCCDError: as for `train`, or there is no such stage.
         """
         if not 0 <= stage < len(self.stages):
             raise ConfigurationError(f"Expected a stage in 0..{len(self.stages) - 1}, got {stage}.")
@@ -175,14 +168,14 @@ class CategoryDiscoveryTrainer:
         return next((row for row in rows if row.stage == stage), None)
 
     def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
-        """Score every finished stage from its checkpoint alone; callbacks and trackers hear of it.
+        """Score every finished stage from its checkpoint alone; callbacks and trackers get the metrics.
 
         Args:
             protocol: a name in `promptccd.evaluation.PROTOCOLS`, such as ``inductive``.
-            options: of the protocol.
+            options: options of the protocol.
 
         Raises:
-            PromptCCDError: no unlabelled stage is finished, or the protocol needs images that are not there.
+            PromptCCDError: no unlabelled stage is finished, or the images that the protocol needs are missing.
         """
         evaluation = RunEvaluation(
             str(self.run.path),
@@ -194,23 +187,23 @@ class CategoryDiscoveryTrainer:
         tracking = Tracking(self.accelerator, self.run)
         last = evaluation.num_stages - 1
         state = RunState(self.run.path, len(self.stages), self.accelerator.is_main_process, last)
-        told = Callbacks(self.args, state, StopRequest(), [tracking, *self.callbacks])
+        listeners = Callbacks(self.args, state, StopRequest(), [tracking, *self.callbacks])
         tracking.start(self.args, state)
-        told.tell("on_evaluate", metrics=score.metrics())
+        listeners.tell("on_evaluate", metrics=score.metrics())
         return score
 
     def push_to_hub(
         self, namespace: str | None = None, private: bool | None = None
     ) -> list[PushedRepository]:
-        """Push every finished stage to a repository of its own; what is there already is not sent again.
+        """Push every finished stage to a repository of its own; stages that are there already are not sent again.
 
         Args:
-            namespace: user or organisation; none means ``args.hub_namespace``, or else who is logged in.
-            private: whether repositories that are made are private; none means ``args.hub_private``.
+            namespace: user or organisation; `None` means ``args.hub_namespace``, or else whoever is logged in.
+            private: whether new repositories are private; `None` means ``args.hub_private``.
 
         Raises:
-            RunError: there is no finished stage, or one is damaged.
-            HubError: the Hub could not be reached or refused.
+            RunError: no stage is finished, or one is damaged.
+            HubError: the Hub cannot be reached or refuses.
         """
         return push_run(
             self.run,
@@ -228,33 +221,40 @@ class CategoryDiscoveryTrainer:
         return score
 
     def _keep_backbone(self) -> None:
+        """Write the backbone of the given model into the run, or make sure that it is the one stored there."""
+        model, place = self._given, self.run.backbone
         if self.accelerator.is_main_process:
             self.run.lock()
             try:
-                keep_backbone(self._given, self.run)
+                if not trusted(place):
+                    write_directory(
+                        place,
+                        lambda folder: model.backbone.save_pretrained(folder),
+                        needed=model.backbone.get_memory_footprint(),
+                    )
+                elif not _is_stored_in(model, place):
+                    raise RunError(
+                        f"The run in {self.run.path} was begun with another backbone than this model has: load the "
+                        f"model from {place}, or give another output_dir."
+                    )
             finally:
                 self.run.unlock()
         self.accelerator.wait_for_everyone()
 
 
-def data_arguments(
-    stages: StageStream, conflicting_labels: Literal["refuse", "drop"] | None = None
-) -> DataArguments:
-    """What a recipe says of stages that a caller has.
-
-    A data set that was given by name keeps it; any other is called one given from Python.
-    """
+def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> DataArguments:
+    """The data section of a recipe for given stages: a data set that was given by name keeps it."""
     values: dict[str, Any] = {"dataset": IN_MEMORY, "conflicting_labels": conflicting_labels}
     split, origin = stages.split, stages.origin
     if origin is None:
         values |= {"cuts": [list(row) for row in split.cuts] or None, "split_rule": split.rule}
     else:
-        usual = inspect.signature(StageStream.from_dataset).parameters
+        parameters = inspect.signature(StageStream.from_dataset).parameters
         known = DataArguments.__dataclass_fields__
         values |= {
             name: value
             for name, value in origin.options.items()
-            if name in known and value != usual[name].default
+            if name in known and value != parameters[name].default
         }
         if isinstance(origin.dataset, str):
             values["dataset"] = origin.dataset
@@ -263,19 +263,14 @@ def data_arguments(
     return build_section("data", DataArguments, {**values, "class_blocks": [*map(int, split.class_blocks)]})
 
 
-_NOT_CHOSEN = {"vision_config", "precision"}  # they follow from the backbone and the training
+_DERIVED_FIELDS = {"vision_config", "precision"}  # these follow from the backbone and the training
 
 
-def model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: str | None) -> ModelArguments:
-    """What a recipe says of a model that is about to be trained.
+def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: str | None) -> ModelArguments:
+    """The model section of a recipe for a model over a pretrained backbone.
 
-    Args:
-        model: over a pretrained backbone; its head and prompts do not count, a run draws them for its seed.
-        run: which keeps the backbone, where that is not the one the model was loaded from.
-        method: its name in `METHODS`; none means the one that is called as the model's type.
-
-    Raises:
-        ConfigurationError: the model has finished a stage, or is not of the method.
+    Its head and prompts do not count: a run draws them from its seed. The run keeps a backbone that differs from the
+    one the model was loaded from.
     """
     kind, config = type(model), model.config
     variant = method or config.model_type
@@ -289,67 +284,48 @@ def model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: st
             f"This {kind.__name__} has finished stage {config.stage}, and a training begins with a bare backbone: give "
             f"{kind.__name__}.from_pretrained(<backbone>). A run that was begun goes on by itself in its output_dir."
         )
-    chosen = _chosen(model)
+    chosen = _non_default_fields(model)
     own = {each.name for each in dataclasses.fields(ModelArguments)}
     options = {name: value for name, value in chosen.items() if name not in own}
     memory = 2 * model.get_memory_footprint()
     return ModelArguments(
         variant=variant,
-        backbone=_source(model) or str(run.backbone),
+        backbone=_loaded_from(model) or str(run.backbone),
         options=options or None,
         max_model_bytes=memory if memory > MAX_MODEL_BYTES else None,
         **{name: value for name, value in chosen.items() if name in own},
     )
 
 
-def keep_backbone(model: CategoryDiscoveryModel, run: RunDirectory) -> None:
-    """Write the backbone of a model into its run, unless it lies there.
-
-    Raises:
-        RunError: another one lies there.
-    """
-    if not trusted(run.backbone):
-        write_directory(
-            run.backbone,
-            lambda folder: model.backbone.save_pretrained(folder),
-            needed=model.backbone.get_memory_footprint(),
-        )
-    elif not _lies_in(model, run.backbone):
-        raise RunError(
-            f"The run in {run.path} was begun with another backbone than this model has: load the model from "
-            f"{run.backbone}, or give another output_dir."
-        )
-
-
-def _chosen(model: CategoryDiscoveryModel) -> dict[str, Any]:
-    """Fields of the model's configuration that are not at their defaults."""
-    known = {*PreTrainedConfig.__dataclass_fields__, *_NOT_CHOSEN}
+def _non_default_fields(model: CategoryDiscoveryModel) -> dict[str, Any]:
+    """Fields of the model's configuration that differ from their defaults."""
+    known = {*PreTrainedConfig.__dataclass_fields__, *_DERIVED_FIELDS}
     fields = [each for each in dataclasses.fields(type(model.config)) if each.name not in known]
-    usual = {
+    defaults = {
         each.name: each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
         for each in fields
     }
-    found = {name: getattr(model.config, name) for name in usual}
-    return {name: value for name, value in found.items() if value != usual[name]}
+    values = {name: getattr(model.config, name) for name in defaults}
+    return {name: value for name, value in values.items() if value != defaults[name]}
 
 
-def _source(model: CategoryDiscoveryModel) -> str | None:
-    """Where the model's backbone was loaded from, if that is a bare backbone and nothing of it was changed since."""
+def _loaded_from(model: CategoryDiscoveryModel) -> str | None:
+    """Where the model's backbone was loaded from, if that is a bare backbone and has not changed since."""
     place: str = model.config.name_or_path
     try:
         is_bare = bool(place) and find_model(place)[1].get("model_type") in BACKBONE_TYPES
-        found = is_bare and _lies_in(model, place)
+        found = is_bare and _is_stored_in(model, place)
     except (OSError, ValueError):  # a folder that is gone, or a Hub that cannot be asked
         found = False
     names = {path: name for name, path in BACKBONES.items()}
     return names.get(place, place) if found else None
 
 
-def _lies_in(model: CategoryDiscoveryModel, place: str | Path) -> bool:
-    """Whether the bare backbone that lies there is the model's, value by value."""
+def _is_stored_in(model: CategoryDiscoveryModel, place: str | Path) -> bool:
+    """Whether the bare backbone in a folder or repository equals the model's, value by value."""
     memory = 2 * model.get_memory_footprint()
     stored = type(model).from_pretrained(
-        place, dtype=torch.float32, max_model_bytes=max(memory, MAX_MODEL_BYTES), **_chosen(model)
+        place, dtype=torch.float32, max_model_bytes=max(memory, MAX_MODEL_BYTES), **_non_default_fields(model)
     )
     own, there = model.backbone.state_dict(), stored.backbone.state_dict()
     return own.keys() == there.keys() and all(

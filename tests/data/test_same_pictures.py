@@ -8,8 +8,8 @@ import pytest
 from datasets import Dataset
 
 from promptccd.cli.main import main
-from promptccd.data import StageStream
-from promptccd.data.duplicates import SeenPictures, conflicts, digest_of
+from promptccd.data import StageStream, stage_images
+from promptccd.data.duplicates import conflicts, digest_of
 from promptccd.data.stage_images import Original, StageImages
 from promptccd.errors import DataError
 from promptccd.runs import RunEvaluation
@@ -63,10 +63,11 @@ def test_two_labels_for_one_picture_are_refused() -> None:
 
 @pytest.mark.fault(25)
 @pytest.mark.parametrize("cache_bytes", [2**30, 0])
-def test_or_left_out_with_all_copies(cache_bytes: int) -> None:
+def test_or_left_out_with_all_copies(cache_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_images, "CACHE_BYTES", cache_bytes)
     (one, same), (other,) = samples(0, 0, 2), samples(0, 1, 1)
     table = with_copies({other: one, same: one})
-    images = read(table, conflicting="drop", cache_bytes=cache_bytes)
+    images = read(table, conflicting="drop")
     assert not {one, same, other} & set(images.sample_ids.tolist())
     assert images.report.num_used == len(images) == images.report.num_images - 3
     assert images.report.to_dict()["conflicting"].keys() == {str(one), str(same), str(other)}
@@ -81,7 +82,7 @@ def test_or_left_out_with_all_copies(cache_bytes: int) -> None:
 def test_copies_are_listed_within_a_stage_and_across_stages(caplog: pytest.LogCaptureFixture) -> None:
     one, same = samples(0, 0, 2)
     (later,) = samples(1, 0, 1)
-    table, seen = with_copies({same: one, later: one}), SeenPictures()
+    table, seen = with_copies({same: one, later: one}), {}
     first = read(table, 0, seen=seen, conflicting="refuse")  # one label is no contradiction
     second = read(table, 1, seen=seen)
     original = min(one, same)

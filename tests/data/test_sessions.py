@@ -9,7 +9,6 @@ import pytest
 from promptccd.data import CategorySplit, StageStream
 from promptccd.data.splits import cut_in_sessions, split_by_category
 from promptccd.data.stages import _rows_of
-from promptccd.data.table_files import PublishedStages
 from promptccd.errors import DataError
 from promptccd.runs import stage_stream
 from promptccd.training.arguments import DataArguments
@@ -93,7 +92,7 @@ def test_a_stream_of_sessions_and_one_read_back_are_the_same() -> None:
     rows = np.concatenate([stage.sample_ids for stage in stages])
     labels = np.full(int(rows.max()) + 1, -1, dtype=np.int64)  # what the Hub's copy says, by sample id
     labels[rows] = np.concatenate([stages.evaluation_labels(stage) for stage in stages])
-    images = _rows_of(table, PublishedStages(stages.split, labels, None), "team/stages")
+    images = _rows_of(table, stages.split, labels, "team/stages")
     assert [len(each) for each in images] == [len(stage) for stage in stages]
     seeds = [
         StageStream.from_dataset(table, class_blocks=[2, 1, 1, 1], split_rule="sessions", seed=seed)

@@ -1,4 +1,4 @@
-"""What is true of every data set the paper reports on, under the name a recipe calls it by."""
+"""The facts of every data set the paper reports on, under the name that recipes use."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -16,17 +16,17 @@ class Benchmark:
     Attributes:
         dataset: Hub id, local folder, or a built-in one: ``digits``, ``creatures``.
         split: split of the data set that the stages are cut from.
-        image_column: name of the image column; none where it is found by itself.
-        label_column: name of the label column; none where it is found by itself.
+        image_column: name of the image column; `None` finds it.
+        label_column: name of the label column; `None` finds it.
         class_blocks: categories labelled at stage 0, then new ones per stage.
-        num_parts: object parts the paper gives it, background included; none where the paper has no number.
-        class_list: file beside this one with the category names in the order of their ids; none for the data
+        num_parts: object parts in the paper, background included; `None` where the paper gives no number.
+        class_list: file beside this one with the category names in the order of their ids; `None` for the data
             set's own order.
-        num_classes: how many categories are used, from the first; none for all.
-        images_per_class: how many images of every category are used, from the first; none for all.
+        num_classes: how many categories are used, from the first; `None` for all.
+        images_per_class: how many images of every category are used, from the first; `None` for all.
         held_out: share of every category that is left out, by a draw that is the same in every run.
         split_rule: how the stages are cut: ``mixed`` (the paper's) or ``sessions`` (MetaGCD's setting).
-        test_split: split of the data set with its official test images; none where it has none.
+        test_split: split of the data set with its official test images; `None` where it has none.
     """
 
     dataset: str
@@ -44,25 +44,25 @@ class Benchmark:
 
     @property
     def class_order(self) -> tuple[tuple[str, ...], ...] | None:
-        """The spellings of every category name, in the order of the ids; none for the data set's own order."""
+        """The spellings of every category name, in the order of the ids; `None` for the data set's own order."""
         if self.class_list is None:
             return None
         text = files("promptccd.data").joinpath(self.class_list).read_text(encoding="utf-8")
         return tuple(tuple(line.split()) for line in text.splitlines())
 
 
-# Hub ids and columns are quoted from the data sets' cards; none but CIFAR-100 was loaded to check them.
+# Hub ids and columns are quoted from the data sets' cards; only CIFAR-100 was loaded to check them.
 BENCHMARKS: dict[str, Benchmark] = {
     "digits": Benchmark(
         dataset="digits",
-        image_column=None,  # the benchmark of a recipe that names none: its data may have any columns
+        image_column=None,  # a recipe without a benchmark uses this one: its data may have any columns
         label_column=None,
         class_blocks=(7, 1, 1, 1),
     ),
     "creatures": Benchmark(
         dataset="creatures",
         class_blocks=(14, 2, 2, 2),
-        num_parts=5,  # these are drawn, so their number is known
+        num_parts=5,  # the parts are drawn, so their number is known
     ),
     "cifar100": Benchmark(
         dataset="uoft-cs/cifar100",
@@ -81,14 +81,14 @@ BENCHMARKS: dict[str, Benchmark] = {
         images_per_class=500,
         test_split="validation",  # its test split has no labels
     ),
-    # Ids follow wnids.txt of the original archive, not the alphabet. The Hub's copy spells 18 of the names by
-    # another WordNet; the file gives both.
+    # Ids follow wnids.txt of the original archive, not the alphabet. The Hub's copy spells 18 of the names after
+    # another WordNet; the class list gives both.
     "tinyimagenet": Benchmark(
         dataset="zh-plus/tiny-imagenet",
         class_blocks=(140, 20, 20, 20),
         num_parts=6,
         class_list="tinyimagenet_classes.txt",
-        test_split="valid",  # the same
+        test_split="valid",  # for the same reason
     ),
     "cub": Benchmark(
         dataset="bentrevett/caltech-ucsd-birds-200-2011",
@@ -108,8 +108,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         num_parts=9,
         test_split="test",
     ),
-    # Has no test part of its own: what is held out is one. The released order of classes is that of a folder on one
-    # disk: ours is the alphabet.
+    # It has no test split: the held-out images serve as one. The released class order is that of a folder on one
+    # disk; ours is alphabetical.
     "caltech101": Benchmark(
         dataset="flwrlabs/caltech101",
         class_blocks=(71, 10, 10, 10),

@@ -1,11 +1,11 @@
-"""Pictures as they may leave: the pixels and nothing else.
+"""Pictures that may be passed on: the pixels and nothing else.
 
-A file from a camera says where, when, by whom and with what it was taken, may hold a second picture as a thumbnail,
-and what programs append to it. Everything that leaves goes through `clean_image`, whose pixels are exactly those that
-`promptccd.data.images.decode_image` gives: training on them is training on the originals.
+A file from a camera says where, when, by whom and with what it was taken, and may hold a thumbnail or data that
+programs append. Every picture that is exported or pushed goes through `clean_image`, whose pixels are exactly those of
+`promptccd.data.images.decode_image`: training on them is training on the originals.
 
-A JPEG that stands upright keeps its coded picture, by a list of the segments that a decoder needs; a plain PNG its
-chunks. Everything else is coded anew without loss, as WebP: of photographs it takes a quarter less space than PNG and a
+An upright JPEG keeps its coded picture, by a list of the segments that a decoder needs; a plain PNG keeps its chunks.
+Everything else is coded anew without loss, as WebP: for photographs it takes a quarter less space than PNG and a
 fifth of the time (at 0.05 s per million pixels; four times the bytes of the JPEG).
 """
 
@@ -30,18 +30,18 @@ _TABLES = {0xDB, 0xC4, 0xDD}  # quantisation, Huffman, restart interval
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 _SCAN, _END, _JFIF, _ADOBE = 0xDA, 0xD9, 0xE0, 0xEE
 _PLAIN_JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
-_SAMPLES = {0: 1, 2: 3}  # of grey and of RGB, per pixel: neither a palette nor what transparency hides
+_SAMPLES = {0: 1, 2: 3}  # per pixel of grey and of RGB; a palette or transparency might hide pixels
 
 
 def clean_image(content: bytes) -> tuple[str, bytes] | None:
-    """A picture without anything but its pixels, upright.
+    """An upright picture without anything but its pixels.
 
     Args:
-        content: all bytes of an image file. Of a photograph that is decoded at half its width and height, these pixels
-            are compared, and all of it leaves.
+        content: all bytes of an image file. A photograph that `decode_image` reduces is compared at the reduced size,
+            and leaves at full size.
 
     Returns:
-        A suffix such as ``".jpg"``, and the bytes of the clean file; `None` for what cannot be decoded.
+        A suffix such as ``".jpg"``, and the bytes of the clean file; `None` for a file that cannot be decoded.
     """
     image = decode_image(content).image
     if image is None:
@@ -50,17 +50,17 @@ def clean_image(content: bytes) -> tuple[str, bytes] | None:
         kept = strip(content)
         if kept is not None and _shows(kept, image):
             return suffix, kept
-    return _coded_anew(image)
+    return _encoded_losslessly(image)
 
 
 def _shows(content: bytes, image: Image.Image) -> bool:
-    """Whether a file decodes to these very pixels."""
+    """Whether a file decodes to exactly these pixels."""
     other = decode_image(content).image
     return other is not None and other.size == image.size and other.tobytes() == image.tobytes()
 
 
-def _coded_anew(image: Image.Image) -> tuple[str, bytes]:
-    """A file without loss."""
+def _encoded_losslessly(image: Image.Image) -> tuple[str, bytes]:
+    """The image in a file format without loss."""
     stream = io.BytesIO()
     if max(image.size) > _WEBP_SIDE:
         image.save(stream, "PNG")
@@ -70,7 +70,7 @@ def _coded_anew(image: Image.Image) -> tuple[str, bytes]:
 
 
 def _stripped_jpeg(content: bytes) -> bytes | None:
-    """What a decoder needs of a JPEG, up to the end of its first picture; `None` if it is none of the usual kinds."""
+    """What a decoder needs of a JPEG, up to the end of its first picture; `None` for an unusual coding."""
     if not content.startswith(_JPEG):
         return None
     kept = [_JPEG]
@@ -84,40 +84,40 @@ def _stripped_jpeg(content: bytes) -> bytes | None:
             kept.append(segment)
         elif marker == _END:
             return b"".join([*kept, segment])
-        elif marker < _JFIF:  # a coding that is rare enough to be coded anew
+        elif marker < _JFIF:  # an unusual coding, to be coded anew
             return None
     return None
 
 
 def _jpeg_segments(content: bytes) -> Iterator[tuple[int, bytes]]:
     """Marker and bytes of every segment up to the end of the picture; a scan with the data that follows it."""
-    place = len(_JPEG)
-    while place + 4 <= len(content) and content[place] == 0xFF:
-        marker = content[place + 1]
+    offset = len(_JPEG)
+    while offset + 4 <= len(content) and content[offset] == 0xFF:
+        marker = content[offset + 1]
         if marker == 0xFF:  # a fill byte
-            place += 1
+            offset += 1
             continue
-        size = 2 if marker == _END else 2 + int.from_bytes(content[place + 2 : place + 4], "big")
-        end = place + size if marker != _SCAN else _end_of_scan(content, place + size)
-        yield marker, content[place:end]
+        size = 2 if marker == _END else 2 + int.from_bytes(content[offset + 2 : offset + 4], "big")
+        end = offset + size if marker != _SCAN else _end_of_scan(content, offset + size)
+        yield marker, content[offset:end]
         if marker == _END:
             return
-        place = end
-    if content[place : place + 2] == bytes([0xFF, _END]):
-        yield _END, content[place : place + 2]
+        offset = end
+    if content[offset : offset + 2] == bytes([0xFF, _END]):
+        yield _END, content[offset : offset + 2]
 
 
-def _end_of_scan(content: bytes, place: int) -> int:
+def _end_of_scan(content: bytes, offset: int) -> int:
     """Where the next marker stands that is neither a stuffed byte nor a restart."""
-    while (place := content.find(b"\xff", place)) >= 0 and place + 1 < len(content):
-        if content[place + 1] != 0 and not 0xD0 <= content[place + 1] <= 0xD7:
-            return place
-        place += 2
+    while (offset := content.find(b"\xff", offset)) >= 0 and offset + 1 < len(content):
+        if content[offset + 1] != 0 and not 0xD0 <= content[offset + 1] <= 0xD7:
+            return offset
+        offset += 2
     return len(content)
 
 
 def _stripped_png(content: bytes) -> bytes | None:
-    """Header, pixels and end of an 8-bit PNG that is grey or RGB; `None` if it is another, or hides data in them."""
+    """Header, pixels and end of a grey or RGB PNG of 8 bits; `None` for any other, or one that hides data."""
     if not content.startswith(_PNG):
         return None
     chunks = list(_png_chunks(content))
@@ -142,13 +142,13 @@ def _stripped_png(content: bytes) -> bytes | None:
 
 def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Name and body of every chunk up to the end of the picture."""
-    place = len(_PNG)
-    while place + 12 <= len(content):
-        size, name = struct.unpack(">I4s", content[place : place + 8])
-        yield name, content[place + 8 : place + 8 + size]
+    offset = len(_PNG)
+    while offset + 12 <= len(content):
+        size, name = struct.unpack(">I4s", content[offset : offset + 8])
+        yield name, content[offset + 8 : offset + 8 + size]
         if name == b"IEND":
             return
-        place += 12 + size
+        offset += 12 + size
 
 
 def _png_chunk(name: bytes, body: bytes) -> bytes:
@@ -159,29 +159,23 @@ def _png_chunk(name: bytes, body: bytes) -> bytes:
 _STRIPPED: dict[str, Callable[[bytes], bytes | None]] = {".jpg": _stripped_jpeg, ".png": _stripped_png}
 
 
-SHARD_BYTES = 256 * 2**20  # a file that has grown to this is followed by the next
-_GROUP_BYTES = 32 * 2**20  # in memory at a time
+SHARD_BYTES = 256 * 2**20  # at this size the next file begins
+_GROUP_BYTES = 32 * 2**20  # images in memory at a time
 _GROUP_ROWS = 100
 
 Record = dict[str, Any]
 
 
 def write_shards(folder: Path, name: str, records: Iterable[Record], features: Features) -> dict[str, Path]:
-    """Write rows as ``<name>/train-00000-of-<count>.parquet`` and so on.
-
-    Args:
-        folder: where to.
-        name: of a folder in it, made here.
-        records: the rows, images as ``{"bytes", "path"}``.
-        features: types of the columns.
+    """Write rows to ``<name>/train-00000-of-<count>.parquet`` and so on in a folder; images are ``{"bytes", "path"}``.
 
     Returns:
         Path of every file, by its path in `folder`.
 
     Raises:
-        DiskError: the disk is full or refuses to be written.
+        DiskError: the disk is full or cannot be written to.
     """
-    groups = _groups(records)
+    groups = _row_groups(records)
     parts: list[Path] = []
     try:
         (folder / name).mkdir(parents=True)
@@ -201,7 +195,7 @@ def write_shards(folder: Path, name: str, records: Iterable[Record], features: F
 def _write_shard(
     path: Path, group: list[Record], groups: Iterator[list[Record]], features: Features
 ) -> list[Record] | None:
-    """One file; returns the rows that the next begins with, `None` after the last."""
+    """Write one file; returns the rows that the next one begins with, `None` after the last."""
     schema = features.arrow_schema
     with path.open("wb") as file, ParquetWriter(file, schema) as writer:
         while True:
@@ -212,8 +206,8 @@ def _write_shard(
             group = following
 
 
-def _groups(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Rows, a few at a time."""
+def _row_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """The rows, some at a time."""
     group: list[Record] = []
     size = 0
     for record in records:

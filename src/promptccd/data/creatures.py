@@ -1,9 +1,9 @@
-"""Creatures drawn by rule: categories that differ by their parts alone, and whose parts are known.
+"""Creatures drawn by rule: categories differ by their parts alone, and the parts are known.
 
-A creature has a tail, legs, a body and a head, and a category is one choice of a type for each. Categories are
-stops on a walk: two that follow each other differ in one part and share the other three. Where a creature
-stands, how large it is, how it is turned and which way it looks, its colours and what is behind it are drawn per
-image, from the same distributions for all categories, and so tell nothing.
+A creature has a tail, legs, a body and a head, and a category is one choice of a type for each. The categories form a
+walk: two consecutive ones differ in one part and share the other three. Position, size, rotation, viewing direction,
+colours and background are drawn per image, from the same distributions for all categories, and so say nothing about
+the category.
 """
 
 import colorsys
@@ -20,13 +20,13 @@ from promptccd.errors import DataError
 NUM_CATEGORIES = 20
 IMAGES_PER_CATEGORY = 60
 IMAGE_SIZE = 32
-SMALLEST_SIZE = 16  # below it a stick is thinner than a pixel
-_FRAME = 32.0  # side of the square that shapes are written in, whatever the size of the image
+SMALLEST_SIZE = 16  # in a smaller image a stick is thinner than a pixel
+_FRAME = 32.0  # side of the square that the outlines are given in, for every image size
 _SAMPLES = 2  # points per pixel and axis, for smooth edges
 _MARK_VALUE = 0.35  # brightness of stripes, as a share of the body's
 
-# Arrays meet sums, products and comparisons of float64 only, which every processor rounds alike; sines of arrays
-# it does not, and the fingerprint of a split hashes pixels.
+# Arrays only meet sums, products and comparisons of float64, which every processor rounds alike, unlike sines of
+# arrays: the fingerprint of a split hashes pixels.
 Outline = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -52,12 +52,12 @@ def _union(*outlines: Outline) -> Outline:
 
 @dataclass(frozen=True)
 class PartType:
-    """What a part may look like.
+    """How a part may look.
 
     Attributes:
         name: a word for it.
         outline: which of the points ``(x, y)`` belong to it; y points down, and the creature looks to the right.
-        marks: which of its points are darker; none for a part of one shade.
+        marks: which of its points are darker; `None` for a part of one shade.
     """
 
     name: str
@@ -127,8 +127,7 @@ def part_types(category: int) -> tuple[PartType, ...]:
     """The types a category consists of, in the order of `PARTS`.
 
     From one category to the next one part goes on to its next type, the parts taking turns. They have different
-    numbers of types, and so fall out of step: early categories show most types, later ones mostly join types
-    that were there before.
+    numbers of types, and so fall out of step: early categories introduce most types, later ones mostly recombine them.
 
     Raises:
         DataError: there is no such category.
@@ -147,12 +146,12 @@ def draw_creature(category: int, index: int, *, size: int = IMAGE_SIZE, seed: in
 
     Args:
         category: ``0..NUM_CATEGORIES - 1``.
-        index: which image of the category; it depends on no other one.
+        index: which image of the category; every image is drawn independently.
         size: side S in pixels.
-        seed: seed of all that is not the category.
+        seed: seed of everything but the category.
 
     Raises:
-        DataError: no such category, or an image too small for the parts to be seen.
+        DataError: there is no such category, or the image is too small for the parts to be seen.
     """
     types = part_types(category)
     if size < SMALLEST_SIZE:
@@ -175,21 +174,14 @@ def draw_creature(category: int, index: int, *, size: int = IMAGE_SIZE, seed: in
     )
 
 
-def creatures_dataset(
-    images_per_category: int = IMAGES_PER_CATEGORY, *, size: int = IMAGE_SIZE, seed: int = 0
-) -> Dataset:
-    """RGB images of the 20 categories with columns ``image`` and ``label``, categories taking turns.
+def creatures_dataset(images_per_category: int = IMAGES_PER_CATEGORY, *, seed: int = 0) -> Dataset:
+    """RGB images of the 20 categories with columns ``image`` and ``label``; another seed gives other images.
 
-    Row r shows image ``r // 20`` of category ``r % 20``. A category is called by its types, from the head to
-    the tail.
-
-    Args:
-        images_per_category: how many of each.
-        size: side of an image in pixels.
-        seed: another one gives other images of the same categories.
+    Row r shows image ``r // 20`` of category ``r % 20``. The name of a category lists its types, from the head to the
+    tail.
     """
     rows = range(NUM_CATEGORIES * images_per_category)
-    drawn = [draw_creature(row % NUM_CATEGORIES, row // NUM_CATEGORIES, size=size, seed=seed) for row in rows]
+    drawn = [draw_creature(row % NUM_CATEGORIES, row // NUM_CATEGORIES, seed=seed) for row in rows]
     names = [
         " ".join(kind.name for kind in reversed(part_types(category))) for category in range(NUM_CATEGORIES)
     ]
@@ -200,7 +192,7 @@ def creatures_dataset(
 
 
 def _points(size: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Where the points of the image lie in the frame of the creature: placed, scaled, turned and mirrored."""
+    """The points of the image in the frame of the creature: shifted, scaled, turned and mirrored."""
     angle = math.radians(generator.uniform(-14, 14))
     scale = generator.uniform(0.8, 1.02)
     across, down = generator.uniform(-1.5, 1.5, size=2)
@@ -212,7 +204,7 @@ def _points(size: int, generator: np.random.Generator) -> tuple[np.ndarray, np.n
 
 
 def _part_colours(generator: np.random.Generator) -> np.ndarray:
-    """RGB in 0..1 by part id, ``(NUM_PARTS, 3)``: one hue per image, a little apart from part to part."""
+    """RGB in 0..1 by part id, ``(NUM_PARTS, 3)``: one hue per image, which varies a little from part to part."""
     hue, saturation = generator.random(), generator.uniform(0.15, 0.7)
     hues = (hue + generator.uniform(-0.08, 0.08, len(PARTS))) % 1
     values = np.clip(_VALUES + generator.uniform(-0.05, 0.05, len(PARTS)), 0, 1)

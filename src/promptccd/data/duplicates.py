@@ -1,4 +1,4 @@
-"""The same picture twice: exact copies within an intake, over stages, and under two labels."""
+"""Copies of a picture: near duplicates within an intake, exact copies over stages, and copies under two labels."""
 
 import hashlib
 import io
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 MAX_BITS = 3  # of 64 that may differ
 MAX_DIFFERENCE = 4.0  # mean absolute difference of miniatures, in grey levels of 255
 _BANDS = 4  # two hashes that differ in at most 3 bits agree in one of 4 bands whole
-LOOK_ALIKES = 64  # a thousand blank pages must not cost a million comparisons
+LOOK_ALIKES = 64  # bounds the comparisons: a thousand blank pages would need a million
 _PAIRS = 4096  # compared at a time, 3 MB of miniatures each
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What is kept of an image to find its near duplicates.
+    """What near duplicates of an image are found by.
 
     Attributes:
         gradients: 64 bits, whether a pixel of the 9 x 8 grey image is darker than its right neighbour.
@@ -48,12 +48,12 @@ def near_duplicates(fingerprints: Sequence[Fingerprint]) -> dict[int, int]:
     """For every image that nearly equals an earlier one, the first such image.
 
     Args:
-        fingerprints: one per image, N. Of more than `LOOK_ALIKES` with the same band of bits, such as blank pages,
-            each is compared with its nearest neighbours in order only.
+        fingerprints: one per image, N. Where more than `LOOK_ALIKES` share a band of bits, such as blank pages, each is
+            only compared with its nearest neighbours in order.
 
     Returns:
-        Position of the later image -> position of the first earlier one that it nearly equals, ascending. The latter
-        may itself be a near duplicate of a third that the former differs from.
+        Position of the later image -> position of the first earlier one that it nearly equals, ascending. The
+        earlier one may itself be a near duplicate of a third that the later one differs from.
     """
     count = len(fingerprints)
     if count < 2:
@@ -80,8 +80,8 @@ def _candidates(hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             early, late = early[together], late[together]
             differing = hashes[early] ^ hashes[late]
             close = np.bitwise_count(differing) <= MAX_BITS
-            for met in range(band):  # pairs that an earlier band brought together
-                close &= _band(differing, met) != 0
+            for earlier in range(band):  # which has yielded the pairs that agree in it
+                close &= _band(differing, earlier) != 0
             early, late = early[close], late[close]
             for start in range(0, len(early), _PAIRS):
                 yield early[start : start + _PAIRS], late[start : start + _PAIRS]
@@ -102,14 +102,14 @@ _LOSSLESS_SIDE = 32  # JPEG blurs drawings of this size, and saves nothing
 
 @dataclass(frozen=True)
 class SeenImage:
-    """What one decoding leaves behind.
+    """What is kept of an image after decoding.
 
     Attributes:
         size: width and height in pixels, upright.
         fingerprint: finds near duplicates.
         thumbnail: a JPEG of at most `THUMBNAIL_SIDE` pixels a side, or a PNG if the image is tiny; no metadata. Strips
-            lose their ends first, or their short side would vanish.
-        view: ``(3, S, S)`` uint8, or `None` if none was asked for.
+            lose their ends first, because their short side would vanish otherwise.
+        view: ``(3, S, S)`` uint8, or `None` if no view was asked for.
     """
 
     size: tuple[int, int]
@@ -119,7 +119,7 @@ class SeenImage:
 
 
 def view_of(content: bytes, max_pixels: int, view: "EvaluationView") -> Tensor | None:
-    """The view of an image file, whatever else is made of it; `None` if it is skipped."""
+    """The view of an image file alone; `None` if the image is skipped."""
     decoded = decode_image(content, max_pixels=max_pixels, enough=_enough(view))
     return None if decoded.image is None else view(decoded)
 
@@ -131,12 +131,7 @@ def _enough(view: "EvaluationView") -> int:
 def look_at(
     content: bytes, max_pixels: int, view: "EvaluationView | None"
 ) -> tuple[Verdict, SeenImage | None]:
-    """Decode the bytes of a file once; a JPEG no larger than the view needs.
-
-    Args:
-        content: all bytes of the file.
-        max_pixels: largest width times height.
-        view: makes the view to keep, if any; without one everything is decoded whole.
+    """Decode the bytes of a file once; a JPEG no larger than the view needs, without a view at full size.
 
     Returns:
         The verdict, and what is kept of the image, `None` exactly when it is skipped.
@@ -171,40 +166,21 @@ def _encoded(small: Image.Image) -> bytes:
 
 @dataclass(frozen=True)
 class Original:
-    """Where a picture was seen first.
-
-    Attributes:
-        sample: its sample id.
-        stage: index of its stage.
-    """
+    """The first image with a picture: its sample id, and the index of its stage."""
 
     sample: int
     stage: int
 
 
-class SeenPictures:
-    """Remembers the pictures of all stages that were read."""
-
-    def __init__(self) -> None:
-        self._first: dict[bytes, Original] = {}
-
-    def original_of(self, digest: bytes, sample: int, stage: int) -> Original | None:
-        """The image that this one is a copy of; `None` for the first of its kind, and for one that recurs itself."""
-        first = self._first.setdefault(digest, Original(sample, stage))
-        return None if first.sample == sample else first
-
-
 def digest_of(pixels: np.ndarray) -> bytes:
-    """What equal pictures share and others do not; pixels are ``(H, W, 3)`` uint8."""
+    """A digest that equal pictures share and others do not; pixels are ``(H, W, 3)`` uint8."""
     return hashlib.blake2b(pixels.tobytes(), salt=b"%dx%d" % pixels.shape[:2], digest_size=16).digest()
 
 
 def conflicts(digests: Sequence[bytes], labels: Sequence[int]) -> Mapping[int, int]:
-    """Positions of pictures that have several labels -> the first position of the same picture with another.
+    """Positions of pictures with several labels -> the first position of the same picture with another label.
 
-    Args:
-        digests: one per image, N.
-        labels: category id of each, N.
+    Digests and labels (category ids) are one per image, N.
     """
     positions = defaultdict(list)
     for position, digest in enumerate(digests):

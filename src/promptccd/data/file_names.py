@@ -6,7 +6,7 @@ import unicodedata
 _SYSTEM_FILES = frozenset({".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", ".localized", "icon\r"})
 _SYSTEM_FOLDERS = frozenset({"__macosx", "@eadir", "$recycle.bin", ".trashes", ".spotlight-v100"})
 _DRIVE = re.compile(r"[A-Za-z]:")
-# Cc: control characters; Cf: invisible ones, the right-to-left override among them; Cs: bytes that are no UTF-8;
+# Cc: control characters; Cf: invisible ones, such as the right-to-left override; Cs: bytes that are not UTF-8;
 # Zl, Zp: line and paragraph separators.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = frozenset("\u200c\u200d")  # belong to the spelling of several scripts and to emoji
@@ -15,17 +15,17 @@ _JOINERS = frozenset("\u200c\u200d")  # belong to the spelling of several script
 def display_name(name: str) -> str:
     r"""A name in which every character can be seen: ``"\u202egnp.exe"`` shows its override as an escape.
 
-    What comes out is valid UTF-8 on one line and moves no terminal's cursor. HTML and spreadsheets still need their
-    own escaping, as of any text.
+    The result is valid UTF-8 on one line and moves no terminal's cursor. HTML and spreadsheets still need their own
+    escaping, as for any text.
 
     Args:
-        name: a name as the operating system gives it; bytes that are no UTF-8 are lone surrogates.
+        name: a name as the operating system gives it; bytes that are not UTF-8 are lone surrogates.
     """
     return name if name.isprintable() else "".join(_visible(character) for character in name)
 
 
 def system_reason(name: str) -> str:
-    """Why a path is passed over that no person put there to be looked at; empty for all others.
+    """Why a path is skipped that no person put there; empty for all others.
 
     Args:
         name: a path inside the source, with ``/`` between its parts.
@@ -44,9 +44,9 @@ def is_system_folder(name: str) -> bool:
 
 
 def unsafe_reason(name: str) -> str:
-    """Why a path inside an archive must not be believed; empty for an ordinary one.
+    """Why a path inside an archive is refused; empty for an ordinary one.
 
-    Nothing is ever written under such a name. It is refused all the same, because who made the archive meant harm.
+    Nothing is ever written under such a name. It is refused all the same, because whoever made the archive meant harm.
     """
     if "\0" in name:
         return "name with a null byte"

@@ -16,27 +16,26 @@ from promptccd.data.images import DecodedImage, Status, Verdict, decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import image_column_of, load_images
 from promptccd.data.sources import Entry, ImageSource, read_regular_file, within_limit
-from promptccd.data.table_files import image_roots
+from promptccd.data.table_files import image_roots, is_below
 from promptccd.errors import DataError
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-OWN_IMAGES = IntakeLimits()
 
 
 class ForeignFileError(SkippedFileError):
-    """A row names a file that it has no right to."""
+    """A row names a file that the data set may not read."""
 
 
 class ImageRows:
     """The images of a table by row, as bytes.
 
-    A row may name a file instead of holding an image. Such a file is read only below `roots`, after resolving links: a
-    published table could name any file of the machine that reads it.
+    A row may name a file instead of holding an image. Such a file is read only if it lies below `roots` after links are
+    resolved: a published table could name any file of the machine that reads it.
 
     Args:
         table: the data set.
         image_column: the column; by default the only one that holds images.
-        roots: folders that files named by rows may lie in; by default those that downloads are kept in.
+        roots: folders that may hold the files that rows name; by default the download folders.
 
     Raises:
         DataError: which column holds the images is unclear.
@@ -65,26 +64,21 @@ class ImageRows:
         """The images of these rows, in this order."""
         return ImageRows(self._table.select(rows), self._column, self._roots)
 
-    def read(self, row: int, limits: IntakeLimits = OWN_IMAGES, budget: ByteBudget | None = None) -> bytes:
-        """The bytes of a row's image.
-
-        Args:
-            row: its number.
-            limits: on one image.
-            budget: counts the bytes of all; `None` counts none.
+    def read(self, row: int, budget: ByteBudget | None = None) -> bytes:
+        """The bytes of a row's image; without a budget they are not counted, and the usual limit on one image holds.
 
         Raises:
             ForeignFileError: the row names a file that is not one of the data set.
             SkippedFileError: there is no image, it cannot be read, or it exceeds a limit.
             DataError: the images together exceed a limit.
         """
-        budget = budget or ByteBudget(limits, "The data set")
+        budget = budget or ByteBudget(IntakeLimits(), "The data set")
         image = self._table[int(row)][self._column] or {}
         if image.get("bytes") is not None:
-            return within_limit(image["bytes"], limits, budget)
+            return within_limit(image["bytes"], budget)
         if image.get("path") is None:
             raise SkippedFileError("no image given")
-        return read_regular_file(self._own_file(image["path"]), limits, budget)
+        return read_regular_file(self._own_file(image["path"]), budget)
 
     def decode(self, row: int) -> DecodedImage:
         """A row's image, or why it cannot be used."""
@@ -94,13 +88,10 @@ class ImageRows:
             return DecodedImage(None, Verdict(Status.SKIPPED, str(skipped)))
 
     def require_own_files(self, name: str) -> None:
-        """Refuse a table of which a row names a file outside, an address or a device; nothing is opened.
-
-        Args:
-            name: what the message calls the table.
+        """Refuse a table with a row that names an address, a device or a file outside `roots`; nothing is opened.
 
         Raises:
-            DataError: naming the first such row and what it names.
+            DataError: naming the first such row and what it names; it calls the table `name`.
         """
         for row, path in self._named_files():
             try:
@@ -112,7 +103,7 @@ class ImageRows:
                 ) from None
 
     def _named_files(self) -> Iterator[tuple[int, str]]:
-        """Rows without bytes, and the path that each gives instead; no image is touched to find them."""
+        """Rows without bytes, and the path that each gives instead; found without touching an image."""
         paths = pyarrow.chunked_array(
             [
                 pyarrow.compute.if_else(chunk.field("bytes").is_null(), chunk.field("path"), None)
@@ -133,13 +124,13 @@ class ImageRows:
             target = os.path.realpath(path)
         except ValueError:
             raise ForeignFileError("not a file name") from None
-        if not any(target.startswith(root.rstrip(os.sep) + os.sep) for root in self._roots):
+        if not any(is_below(target, root) for root in self._roots):
             raise ForeignFileError("a file outside of the data set")
         return target
 
 
 def _require_plain_file(path: str) -> None:
-    """Refuse what is there and is no file; what is missing is a matter of that image alone."""
+    """Refuse a path that exists and is no regular file; a missing file only skips its image later."""
     try:
         mode = os.stat(path, follow_symlinks=False).st_mode
     except OSError:
@@ -149,29 +140,19 @@ def _require_plain_file(path: str) -> None:
 
 
 class DatasetSource(ImageSource):
-    """The rows of a data set's image column.
-
-    Args:
-        dataset: the data set.
-        name: what messages call it.
-        roots: folders that files named by rows may lie in.
+    """The rows of a data set's image column; `name` is for messages, `roots` is that of `ImageRows`.
 
     Raises:
         DataError: which column holds the images is unclear.
     """
 
-    def __init__(
-        self,
-        dataset: datasets.Dataset,
-        name: str,
-        roots: Sequence[str | os.PathLike[str]] = (),
-    ):
+    def __init__(self, dataset: datasets.Dataset, name: str, roots: Sequence[str | os.PathLike[str]] = ()):
         self._rows = ImageRows(dataset, roots=roots)
         self.name = name
 
     @classmethod
     def load(cls, dataset: str) -> "DatasetSource":
-        """The training split of a data set, by the names that `load_images` knows.
+        """The training split of a data set, by a name that `load_images` takes.
 
         Raises:
             DataError: it cannot be loaded.
@@ -182,14 +163,10 @@ class DatasetSource(ImageSource):
     def from_hub(cls, name: str, limits: IntakeLimits) -> "DatasetSource":
         """A data set of the Hub and nothing else: for names that visitors type.
 
-        Its size is asked for before anything is downloaded.
-
-        Args:
-            name: ``namespace/name``.
-            limits: of which `max_total_bytes` bounds the download.
+        The Hub is asked for its size before anything is downloaded.
 
         Raises:
-            DataError: it is no such name, there is no such data set, or it is too large.
+            DataError: the name is not ``namespace/name``, there is no such data set, or it exceeds `max_total_bytes`.
         """
         if not _HUB_NAME.fullmatch(name) or ".." in name or os.path.exists(name):
             raise DataError(
@@ -197,7 +174,7 @@ class DatasetSource(ImageSource):
             )
         try:
             found = HfApi().dataset_info(name, files_metadata=True, timeout=20)
-        except Exception as error:  # from a missing repository to a dead connection
+        except Exception as error:  # anything from a missing repository to a dead connection
             reason = display_name(str(error).strip().split("\n")[0])[:200]
             raise DataError(f"Cannot ask the Hub for the data set {name!r}: {reason}") from error
         size = sum(sibling.size or 0 for sibling in found.siblings or [])
@@ -205,7 +182,7 @@ class DatasetSource(ImageSource):
             raise DataError(
                 f"The data set {name!r} has {size} bytes; the limit is {limits.max_total_bytes}. Give a smaller one."
             )
-        return cls(load_images(name), f"Data set {name!r}", image_roots(name))
+        return cls.load(name)
 
     @property
     def bytes_on_disk(self) -> int:
@@ -217,13 +194,13 @@ class DatasetSource(ImageSource):
         limits.require_files(len(self._rows), self.name)
         return [Entry(f"row {row}", row) for row in range(len(self._rows))]
 
-    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
         """The bytes of a row's image."""
-        return self._rows.read(entry.key, limits, budget)
+        return self._rows.read(entry.key, budget)
 
 
 def _download_folders() -> list[str]:
-    """Where data sets of the Hub are downloaded to."""
+    """The folders that data sets of the Hub are downloaded to."""
     return [
         str(datasets.config.HF_DATASETS_CACHE),
         str(datasets.config.DOWNLOADED_DATASETS_PATH),

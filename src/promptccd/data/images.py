@@ -1,4 +1,4 @@
-"""One decoder for every path of the product: training, evaluation, discovery and demo.
+"""One decoder for everything: training, evaluation, discovery and the demo.
 
 An image is used, used with a note, or skipped with a reason. Bad data never raises, is never half decoded,
 and never gets past the pixel limit, because that is checked on the header.
@@ -16,14 +16,14 @@ import numpy as np
 from PIL import ExifTags, Image
 
 MAX_PIXELS = 50_000_000
-MAX_REDUCED = 4  # times as many pixels, of a photograph that is never decoded whole
-MIN_SIDE = 8  # the digits data set has 8 x 8 pixels; nobody recognises anything in less
+MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is decoded at a reduced size
+MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 
-# What people keep photographs and drawings in; each of Pillow's other thirty is one more parser to attack.
+# Common formats of photographs and drawings; each of Pillow's other thirty is one more parser to attack.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
-_UPRIGHT = {  # EXIF orientation -> what turns it upright, and which edges become the left, upper, right and lower one
+_UPRIGHT = {  # EXIF orientation -> the turn that undoes it, and the edges that become left, upper, right and lower
     2: (Image.Transpose.FLIP_LEFT_RIGHT, (2, 1, 0, 3)),
     3: (Image.Transpose.ROTATE_180, (2, 3, 0, 1)),
     4: (Image.Transpose.FLIP_TOP_BOTTOM, (0, 3, 2, 1)),
@@ -70,14 +70,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """What decoding gives.
+    """A decoded image, or why it was skipped.
 
     Attributes:
         image: upright 8-bit RGB without metadata; `None` exactly when it is skipped.
         verdict: what became of it.
         size: width and height in pixels of the upright picture; `image` is smaller where it was decoded reduced.
-        box: left, upper, right and lower edge of the picture in `image`, in its pixels: of one that was reduced, the
-            last row or column may show the picture in part only.
+        box: left, upper, right and lower edge of the picture in `image`, in its pixels: the last row or column of a
+            reduced image may be covered only in part.
     """
 
     image: Image.Image | None
@@ -87,20 +87,14 @@ class DecodedImage:
 
 
 def media_type(content: bytes) -> str:
-    """What a browser calls a picture that was made here: a PNG, a WebP or a JPEG."""
+    """The media type of a picture that was made here: a PNG, a WebP or a JPEG."""
     kind = "png" if content.startswith(b"\x89PNG") else "webp" if content.startswith(b"RIFF") else "jpeg"
     return f"image/{kind}"
 
 
 _BASELINE = (b"\xc0", b"\xc1")  # frames whose blocks come whole, one after the other
-_SEGMENTS = (
-    *_BASELINE,
-    b"\xc4",
-    b"\xdb",
-    b"\xdd",
-    b"\xfe",
-    *(bytes([0xE0 + n]) for n in range(16)),
-)  # and tables
+_TABLES = (b"\xc4", b"\xdb", b"\xdd", b"\xfe", *(bytes([0xE0 + n]) for n in range(16)))  # and metadata
+_SEGMENTS = (*_BASELINE, *_TABLES)
 
 
 class _RefusedError(Exception):
@@ -120,12 +114,12 @@ def decode_image(
     ``ImageFile.LOAD_TRUNCATED_IMAGES``, Pillow no longer reports truncated files, so none can be skipped.
 
     Args:
-        source: bytes of a file, a path, an image of Pillow, or what ``datasets.Image(decode=False)`` yields:
-            ``{"bytes": ..., "path": ...}``, where bytes win. `None` is a missing image.
+        source: bytes of a file, a path, an image of Pillow, or the ``{"bytes": ..., "path": ...}`` of
+            ``datasets.Image(decode=False)``, where bytes win. `None` is a missing image.
         max_pixels: largest width times height, checked before decoding. A JPEG file as phones write it may have
             `MAX_REDUCED` times as many, and is then decoded at half its width and height, or less.
-        enough: of a JPEG file, decode 1/2, 1/4 or 1/8 of its pixels a side where that leaves at least this many. Its
-            blocks are then never turned into pixels that nobody looks at: of 12 megapixels a quarter of the time.
+        enough: decode 1/2, 1/4 or 1/8 of the width and height of a JPEG file where that leaves at least this many
+            pixels a side: for 12 megapixels a quarter of the time.
 
     Raises:
         TypeError: the source is of another type. Bad data of these types never raises.
@@ -229,7 +223,7 @@ def _decode_opened(
 def _is_in_one_scan(stream: BinaryIO) -> bool:
     """Whether a JPEG file has all colours of a block side by side, as cameras write them.
 
-    Of one that has not, and of a progressive one, all of the picture lies in memory before any of it is reduced.
+    Any other, and any progressive one, has to be in memory as a whole before it is reduced.
     """
     stream.seek(0)
     is_one, colours = stream.read(2) == b"\xff\xd8", b""
@@ -248,12 +242,9 @@ def _is_in_one_scan(stream: BinaryIO) -> bool:
 
 
 def _reduce(image: Image.Image, enough: int) -> int:
-    """Ask for fewer pixels of a JPEG file, of which an MPO is one.
+    """Ask for fewer pixels of a JPEG file (an MPO is one); returns the factor by which its sides shrink.
 
-    Not of strips, which lose their ends in whole pixels.
-
-    Returns:
-        Of how many pixels a side one is made.
+    Strips are left alone: they would lose their ends.
     """
     width, height = image.size
     if image.format not in ("JPEG", "MPO") or max(width, height) > MAX_ASPECT * min(width, height):

@@ -1,4 +1,4 @@
-"""How much is taken in from people, and the two ways of saying no: to one file, or to all of them."""
+"""How much is taken in from people, and the two refusals: of one file, or of all of them."""
 
 import sys
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ class IntakeLimits:
     """Limits on one intake; the defaults are for a person's own files.
 
     Attributes:
-        max_files: files to read, system files and folders not counted. More refuse the source.
+        max_files: files to read; system files and folders do not count. A source with more is refused.
         max_file_bytes: a larger file is skipped.
-        max_total_bytes: bytes of all files after unpacking, counted while they are read. More refuse the source.
+        max_total_bytes: bytes of all files after unpacking, counted while they are read. A source with more is refused.
         max_pixels: width times height of an image, checked on its header. A larger image is skipped, or reduced, see
             `decode_image`.
-        max_ratio: how many times its packed size a member of an archive, or the whole, may unpack to. A member
-            over it is skipped, an archive over it refused. Content below `SMALL` is never held against it.
+        max_ratio: unpacked over packed size. A member of an archive beyond it is skipped, an archive beyond it refused.
+            Content smaller than `SMALL` passes in any case.
     """
 
     max_files: int = ANY
@@ -37,7 +37,7 @@ class IntakeLimits:
 
     @classmethod
     def for_visitors(cls) -> "IntakeLimits":
-        """Limits for people nobody knows, on a machine that they share."""
+        """Limits for strangers on a shared machine."""
         return cls(
             max_files=200,
             max_file_bytes=20 * MIB,
@@ -48,7 +48,7 @@ class IntakeLimits:
 
     @property
     def max_reduced_pixels(self) -> int:
-        """Of a photograph that is reduced."""
+        """Width times height of a photograph that is decoded reduced."""
         return MAX_REDUCED * self.max_pixels
 
     @property
@@ -57,7 +57,7 @@ class IntakeLimits:
         return 4 * min(self.max_files, _MOST_LISTED) + 1000
 
     def require_files(self, found: int, where: str) -> None:
-        """Refuse a source with too many files.
+        """Refuse a source with too many files; `where` is its name.
 
         Raises:
             DataError: there are more than `max_files`.
@@ -69,8 +69,8 @@ class IntakeLimits:
             )
 
 
-_MOST_LISTED = 1_000_000  # of an archive, whose list is read in one piece and takes a gigabyte of memory
-SMALL = MIB  # a blank drawing packs a thousandfold and harms nobody
+_MOST_LISTED = 1_000_000  # files of an archive: its list is read in one piece and takes a gigabyte of memory
+SMALL = MIB  # bytes; a blank drawing packs a thousandfold and does no harm
 
 
 class SkippedFileError(Exception):
@@ -78,15 +78,11 @@ class SkippedFileError(Exception):
 
 
 class ByteBudget:
-    """Counts the bytes that leave a source.
-
-    Args:
-        limits: of which `max_total_bytes` is the budget.
-        where: the source, for the message.
-    """
+    """Counts the bytes that are read from a source, up to `max_total_bytes`; `where` is the source's name."""
 
     def __init__(self, limits: IntakeLimits, where: str):
-        self._left, self._limits, self._where = limits.max_total_bytes, limits, where
+        self.limits = limits
+        self._left, self._where = limits.max_total_bytes, where
 
     def spend(self, count: int) -> None:
         """Count bytes that were read.
@@ -97,6 +93,6 @@ class ByteBudget:
         self._left -= count
         if self._left < 0:
             raise DataError(
-                f"{self._where} holds more than the limit of {self._limits.max_total_bytes} bytes in all. Give "
+                f"{self._where} holds more than the limit of {self.limits.max_total_bytes} bytes in all. Give "
                 "fewer images at a time."
             )

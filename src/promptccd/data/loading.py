@@ -1,6 +1,5 @@
-"""From a name to a data set: a Hub id, a local folder of any kind, or a built-in one."""
+"""From a name to a data set: a Hub id, a local folder or file, or a built-in data set."""
 
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, IterableDataset
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
 from sklearn.datasets import load_digits
 
 from promptccd.data.creatures import creatures_dataset
@@ -33,15 +32,12 @@ def digits_dataset() -> Dataset:
     )
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class BuiltIn:
-    """A data set that has a name of ours: one that comes along, or one that only the caller has.
+    """A data set with a reserved name.
 
     Attributes:
-        load: makes it, or says why it cannot be had.
+        load: makes it, or raises a `DataError` that says why it is not available.
         words: what it is, for model cards.
     """
 
@@ -49,7 +45,7 @@ class BuiltIn:
     words: str
 
 
-IN_MEMORY = "in-memory"  # what a run calls a data set that it was given from Python
+IN_MEMORY = "in-memory"  # name that a run records for a data set given from Python
 
 
 def _not_kept() -> Dataset:
@@ -81,7 +77,7 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
         split: name of the split, for example ``"train"``.
 
     Raises:
-        DataError: nothing loadable is there, it names files that are not its own, or it has no such split.
+        DataError: there is nothing to load, the data set names files that are not its own, or has no such split.
     """
     if dataset in BUILT_IN:
         return BUILT_IN[dataset].load()
@@ -95,7 +91,7 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
         loaded = load_table(dataset)
     except DataError:
         raise
-    except Exception as error:  # datasets raises a dozen kinds here; a person needs one line
+    except Exception as error:  # datasets raises many kinds here; a person needs one line
         first_line = display_name(str(_first_cause(error)).strip().split("\n")[0].rstrip("."))
         missing = "" if path.exists() else ", and there is no such folder"
         raise DataError(
@@ -106,7 +102,7 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """What went wrong, below the errors of `datasets` that only say that something did."""
+    """The error below those of `datasets` that only say that something failed."""
     while error.__cause__ is not None and str(error.__cause__):
         error = error.__cause__
     return error
@@ -119,7 +115,7 @@ def _one_split(loaded: Any, dataset: str, split: str) -> Dataset:
                 f"Dataset {dataset!r} has no split {split!r}; it has {sorted(loaded)}. Set --split."
             )
         loaded = loaded[split]
-    if isinstance(loaded, IterableDataset) or not isinstance(loaded, Dataset):
+    if not isinstance(loaded, Dataset):
         raise DataError(
             f"Dataset {dataset!r} is a stream without a length; stages need a data set that has one."
         )
@@ -165,7 +161,7 @@ def label_column_of(dataset: Dataset, label_column: str | None) -> str:
         return found[0]
     if "label" in dataset.column_names:
         return "label"
-    if not any(name for name in dataset.column_names if not isinstance(dataset.features[name], Image)):
+    if all(isinstance(feature, Image) for feature in dataset.features.values()):
         raise DataError(
             "Nothing says which category an image is of. To train, put the images into a sub-folder per category, or "
             "list them in a CSV file of path,label. To group images without labels: promptccd discover photographs "
@@ -180,7 +176,7 @@ def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tu
     """Category id of every row, and the category names in the order of their ids.
 
     Ids are positions among the labels that occur, in ascending order: native order for integers, alphabetical
-    for strings. Gaps in the labels and class names that no image has are therefore harmless.
+    for strings. Gaps in the labels and class names without images are therefore harmless.
 
     Returns:
         Ids ``(N,)`` int64 in ``0..C-1``, and C names.

@@ -1,8 +1,8 @@
 """All randomness is keyed by position.
 
-Nothing here draws from a global generator. Every random choice gets a generator of its own, made from the
-place of that choice in the run: ``("view", seed, stage, epoch, sample_id)``. The number of workers, the order
-of loading and an interruption therefore change nothing, and a checkpoint holds no generator state.
+Nothing here draws from a global generator. Every random choice gets a generator of its own, made from its place in
+the run: ``("view", seed, stage, epoch, sample_id)``. So the number of workers, the order of loading and an
+interruption change nothing, and a checkpoint holds no generator state.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ def seed_of(*position: int | str) -> int:
     """The seed that belongs to one position of a run.
 
     Args:
-        *position: what names the position. Begin with a word that says what is drawn, so that two uses of the
+        *position: names of the position. Begin with a word for the thing that is drawn, so that two uses of the
             same numbers never share a stream.
 
     Returns:
@@ -27,7 +27,7 @@ def seed_of(*position: int | str) -> int:
 
     Raises:
         TypeError: a part is neither an integer nor a string. Booleans and floats are refused because
-            ``True == 1 == 1.0`` would make one place look like another.
+            ``True == 1 == 1.0`` would make one position look like another.
     """
     digest = hashlib.sha256(b"".join(_encode(part) for part in position)).digest()
     return int.from_bytes(digest[:8], "big") >> 1

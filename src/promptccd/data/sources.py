@@ -1,7 +1,7 @@
-"""Where a person's images come from: what every source does, and how the bytes of one file are read.
+"""Sources of a person's images, and how the bytes of one file are read.
 
-A source lists everything it holds before anything is read, and then gives the bytes of one file at a time. It opens
-no link that leads out, waits for no pipe, and reads no more of a file than the limit.
+A source lists everything it holds before anything is read, and then gives the bytes of one file at a time. It follows
+no link that leads out, never waits for a pipe, and reads no more of a file than the limit.
 """
 
 import errno
@@ -21,10 +21,10 @@ class Entry:
     """One thing that a source holds.
 
     Attributes:
-        name: where it is in the source, as text that can be shown.
+        name: its place in the source, as text that can be shown.
         key: what the source finds it by.
         reason: why it is skipped unread; empty if it is to be read.
-        note: what to say of it besides what the decoder says.
+        note: remark on it besides that of the decoder.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells, without opening it, that a file is the one that was read before.
+    """What tells without opening a file that it is the one that was read before.
 
     Attributes:
-        path: where it is on this machine, in its archive if it is in one.
+        path: its path on this machine; for a member of an archive, below the path of the archive.
         size: bytes.
         mtime_ns: when it, or its archive, was last written.
     """
@@ -49,7 +49,7 @@ class Stamp:
 
     @classmethod
     def of(cls, path: str) -> "Stamp | None":
-        """That of a regular file; `None` for anything else."""
+        """The stamp of a regular file; `None` for anything else."""
         try:
             found = os.stat(path, follow_symlinks=False)
         except (OSError, ValueError):
@@ -58,45 +58,37 @@ class Stamp:
 
 
 class ImageSource(ABC):
-    """Lists files and gives their bytes.
-
-    Attributes:
-        name: what messages call it.
-    """
+    """Lists files and gives their bytes; messages call it by its `name`."""
 
     name: str
 
     @abstractmethod
     def entries(self, limits: IntakeLimits) -> list[Entry]:
-        """Everything there is, in an order that depends on the names alone.
+        """All entries, in an order that depends on the names alone.
 
         Raises:
             DataError: the source as a whole exceeds a limit, or cannot be read.
         """
 
     @abstractmethod
-    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
         """The bytes of an entry without a reason.
 
         Raises:
-            SkippedFileError: this file cannot be read or exceeds a limit of its own.
+            SkippedFileError: this file cannot be read or exceeds a limit on one file.
             DataError: the source as a whole exceeds a limit.
         """
 
     def stamp(self, entry: Entry) -> Stamp | None:
-        """What tells an entry from one that was read before; `None` where nothing does but reading it."""
+        """The stamp of an entry; `None` where only reading tells whether it is the same as before."""
         return None
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
-        """Let go of what is open."""
+        """Close what is open."""
 
 
 class CombinedSource(ImageSource):
-    """Several sources, one after the other, such as uploaded images and archives.
-
-    Args:
-        sources: at least one; closing this closes them.
-    """
+    """Several sources, one after the other, such as uploaded images and archives; closing it closes them."""
 
     def __init__(self, sources: Sequence[ImageSource]):
         self._sources = sources
@@ -110,13 +102,13 @@ class CombinedSource(ImageSource):
             limits.require_files(sum(not entry.reason for entry in found), self.name)
         return found
 
-    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
-        """The bytes of an entry, by its source."""
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
+        """The bytes of an entry, from its source."""
         source, inner = entry.key
-        return source.read(inner, limits, budget)
+        return source.read(inner, budget)
 
     def stamp(self, entry: Entry) -> Stamp | None:
-        """That of an entry, by its source."""
+        """The stamp of an entry, from its source."""
         source, inner = entry.key
         return source.stamp(inner)
 
@@ -126,31 +118,32 @@ class CombinedSource(ImageSource):
             source.close()
 
 
-def within_limit(content: bytes, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+def within_limit(content: bytes, budget: ByteBudget) -> bytes:
     """The same bytes, counted.
 
     Raises:
-        SkippedFileError: they are more than a file may have.
+        SkippedFileError: there are more than a file may have.
     """
     budget.spend(len(content))
-    if len(content) > limits.max_file_bytes:
-        raise SkippedFileError(too_large(len(content), limits))
+    if len(content) > budget.limits.max_file_bytes:
+        raise SkippedFileError(too_large(len(content), budget.limits))
     return content
 
 
 def too_large(size: int, limits: IntakeLimits) -> str:
-    """The reason of a file that is too large."""
+    """The reason for skipping a file that is too large."""
     return f"file of {size} bytes exceeds the limit of {limits.max_file_bytes}"
 
 
-def read_regular_file(path: str, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+def read_regular_file(path: str, budget: ByteBudget) -> bytes:
     """The bytes of a file that is neither link nor pipe nor device.
 
     Raises:
         SkippedFileError: it is one of these, too large, or cannot be read.
     """
+    limits = budget.limits
     try:
-        # Not through a link, and without waiting for the writer of a pipe; what was opened is what is looked at.
+        # Not through a link, and without waiting for the writer of a pipe; the checks are of what was opened.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
@@ -163,7 +156,7 @@ def read_regular_file(path: str, limits: IntakeLimits, budget: ByteBudget) -> by
             content = stream.read(limits.max_file_bytes + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise SkippedFileError(_why_unreadable(error)) from None
-    return within_limit(content, limits, budget)
+    return within_limit(content, budget)
 
 
 _UNREADABLE = {

@@ -1,7 +1,7 @@
-"""Which image belongs to which stage: the split rule, and its fingerprint.
+"""Which image belongs to which stage: the split rules, and the fingerprint of a split.
 
-A split is data. Sample ids are written with every run, and two splits are the same exactly when their
-fingerprints are: the ids, the categories, the labels they were cut by and a probe of the pixels all count.
+A split is data. Sample ids are written with every run, and two splits are the same exactly when their fingerprints
+are. A fingerprint covers the ids, the categories, the labels they were cut by and a sample of the pixels.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from promptccd.storage import newer_format
 
 FORMAT = 1  # of split.json
 MOST_LISTED = 12  # names in a message
-# Share of *what remains* of a category that each stage takes, from the stage the category first appears in.
-# Row b is class block b. Known images go 87 / 7 / 3 / 3 % over the four stages, because 0.54 of the
-# remaining 13 % is 7 % and half of the remaining 6 % is 3 %; the last stage takes everything left.
+# Share of the *remainder* of a category that each stage takes, from the stage the category first appears in. Row b is
+# class block b. Known images go 87 / 7 / 3 / 3 % over the four stages, because 0.54 of the remaining 13 % is 7 % and
+# half of the remaining 6 % is 3 %; the last stage takes everything left.
 PAPER_CUTS = ((0.87, 0.54, 0.5, 1.0), (0.7, 0.67, 1.0), (0.9, 1.0), (1.0,))
 
 
@@ -47,10 +47,10 @@ def cut_sizes(num_images: int, ratios: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class StageCount:
-    """What one stage holds, for a person to check against the paper's table.
+    """What one stage holds, to compare with the paper's table.
 
     Attributes:
-        stage: index of the stage, 0 being the labelled one.
+        stage: index of the stage; stage 0 is labelled.
         images: number of images.
         classes: number of categories among them.
         old_share: share of images of initially labelled categories, in 0..1.
@@ -72,8 +72,8 @@ class CategorySplit:
         seed: the seed the images of a category were shuffled with.
         categories: category names; position is category id.
         sample_ids: per stage the row numbers in the data set, ascending, int64.
-        counts: per stage what it holds.
-        data_fingerprint: sha256 of the labels and of a probe of the pixels.
+        counts: images, categories and Old share per stage.
+        data_fingerprint: sha256 of the labels and of a sample of the pixels.
         rule: ``mixed`` (the paper's, with cuts), ``sessions`` (MetaGCD's) or ``whole`` (one stage).
     """
 
@@ -88,7 +88,7 @@ class CategorySplit:
 
     @property
     def fingerprint(self) -> str:
-        """Sha256 in hex; equal if and only if the same images stand in the same stages."""
+        """Sha256 in hex; equal if and only if the same images are in the same stages."""
         content = {
             "class_blocks": list(self.class_blocks),
             "categories": list(self.categories),
@@ -114,10 +114,10 @@ class CategorySplit:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "CategorySplit":
-        """What `to_dict` wrote.
+        """The split that `to_dict` wrote.
 
         Raises:
-            DataError: the content is not that of the fingerprint that stands beside it, or a newer version wrote it.
+            DataError: the content does not match its fingerprint, or a newer version wrote it.
         """
         if (newer := newer_format(values.get("format", FORMAT), FORMAT)) is not None:
             raise DataError(f"This split {newer}")
@@ -149,8 +149,8 @@ def split_by_category(
     """Cut a labelled data set into one labelled and several unlabelled stages (paper, data protocol).
 
     Categories are taken in the order of their ids: the first ``class_blocks[0]`` are known, the next
-    ``class_blocks[1]`` arrive with stage 1, and so on. The images of every category are shuffled on their
-    own, keyed by (seed, category), so that adding a category moves no image of another.
+    ``class_blocks[1]`` arrive with stage 1, and so on. The images of every category are shuffled separately,
+    keyed by (seed, category), so that adding a category moves no image of another.
 
     Args:
         labels: category id of every image, shape ``(N,)``, ints in ``0..C-1``; -1 for an image no stage gets.
@@ -163,7 +163,7 @@ def split_by_category(
     Raises:
         DataError: the blocks do not fit the categories, the cuts do not fit the blocks, or a stage is empty.
     """
-    blocks = checked_blocks(class_blocks, categories)
+    blocks = _checked_blocks(class_blocks, categories)
     table = _checked_cuts(usual_cuts(len(blocks)) if cuts is None else cuts, len(blocks))
     first_stage = np.repeat(np.arange(len(blocks)), blocks)  # stage in which each category appears
 
@@ -176,30 +176,26 @@ def split_by_category(
             taken[stage + offset].append(part)
 
     sample_ids = [np.concatenate(parts) for parts in taken]
-    return as_split(labels, categories, blocks, table, seed, sample_ids, data_fingerprint)
+    return _as_split(labels, categories, blocks, table, seed, sample_ids, data_fingerprint)
 
 
 def keep_whole(
     labels: np.ndarray, categories: Sequence[str], seed: int, data_fingerprint: str
 ) -> CategorySplit:
-    """One labelled stage with every image that is used: a test set that no stage is cut from.
+    """One labelled stage with every used image: a test set that is not cut into stages.
 
-    Args:
-        labels: category id of every image, ``(N,)``; -1 for one that is not used.
-        categories: the category names.
-        seed: seed of the run it tests.
-        data_fingerprint: sha256 of the data set's content.
+    Arguments are those of `split_by_category`; the seed is that of the run it tests.
 
     Raises:
         DataError: no image is used.
     """
     rows = [np.flatnonzero(labels >= 0)]
-    return as_split(
+    return _as_split(
         labels, categories, (len(categories),), ((1.0,),), seed, rows, data_fingerprint, rule="whole"
     )
 
 
-def as_split(
+def _as_split(
     labels: np.ndarray,
     categories: Sequence[str],
     blocks: tuple[int, ...],
@@ -209,21 +205,7 @@ def as_split(
     data_fingerprint: str,
     rule: str = "mixed",
 ) -> CategorySplit:
-    """The split that gives every stage these images, counted.
-
-    Args:
-        labels: category id of every image, ``(N,)``.
-        categories: the category names.
-        blocks: categories that appear with each stage.
-        cuts: the table the stages were cut by; empty for a rule without.
-        seed: seed of the split.
-        sample_ids: rows of every stage, in any order.
-        data_fingerprint: sha256 of the data set's content.
-        rule: name of the rule.
-
-    Raises:
-        DataError: a stage is empty.
-    """
+    """The split that gives every stage these images, counted and in ascending order."""
     ordered = tuple(np.sort(ids).astype(np.int64) for ids in sample_ids)
     for stage, ids in enumerate(ordered):
         if len(ids) == 0:
@@ -243,12 +225,8 @@ def as_split(
     return CategorySplit(blocks, cuts, seed, tuple(categories), ordered, counts, data_fingerprint, rule)
 
 
-def checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> tuple[int, ...]:
-    """The block sizes as integers.
-
-    Raises:
-        DataError: fewer than two categories or blocks, an impossible size or a fraction, or a sum that is not C.
-    """
+def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> tuple[int, ...]:
+    """The block sizes as integers, if they fit the categories."""
     blocks, num_categories = tuple(int(block) for block in class_blocks), len(categories)
     if blocks != tuple(class_blocks):
         raise DataError(
@@ -273,16 +251,16 @@ def checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> tu
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Some of the names, for who wonders which one is missing, or too many."""
+    """The first names, for a message."""
     more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
     return ", ".join(display_name(name) for name in names[:MOST_LISTED]) + more
 
 
 def usual_cuts(num_stages: int) -> tuple[tuple[float, ...], ...]:
-    """`PAPER_CUTS`, which are for four stages; for other numbers the like of them, which is ours.
+    """`PAPER_CUTS`, which are for four stages; for other numbers of stages a similar table of our own.
 
-    Stage 0 takes as much of its categories as in the paper, a later one 0.7 of what is new in it, and the stages that
-    follow share the rest alike.
+    Stage 0 takes as much of its categories as in the paper, a later one 0.7 of its new categories, and the stages that
+    follow share the rest equally.
     """
     if num_stages == len(PAPER_CUTS):
         return PAPER_CUTS
@@ -326,17 +304,12 @@ def cut_in_sessions(
     """Cut a data set into a labelled stage and sessions (paper, MetaGCD's setting in the supplement).
 
     Of every known category 0.8 are labelled, and the sessions share the rest equally, each image once. A novel
-    category gives every session from its first on 0.6 of its images, drawn independently: an image may stand in
+    category gives every session from its first on 0.6 of its images, drawn independently: an image may be in
     several sessions or in none. Novel categories come in a seeded order, which their ids follow; an image that no
     session drew has the label -1.
 
-    Args:
-        labels: category id of every image, shape ``(N,)``, ints in ``0..C-1``; -1 for an image no stage gets.
-        categories: the C category names.
-        class_blocks: known categories, then novel ones per session; they must sum to C.
-        cuts: none, for the shares are those above.
-        seed: seed of the order and of the draws.
-        fingerprint: sha256 of the data set's content, from labels and category names.
+    Arguments are those of `split_by_category`, but for two: `cuts` must be `None`, because the shares are fixed, and
+    `fingerprint` gives the sha256 of the data set's content from labels and category names.
 
     Returns:
         Labels in the new ids ``(N,)``, and the split.
@@ -344,7 +317,7 @@ def cut_in_sessions(
     Raises:
         DataError: the blocks do not fit the categories, there are cuts, or a stage is empty.
     """
-    blocks = checked_blocks(class_blocks, categories)
+    blocks = _checked_blocks(class_blocks, categories)
     if cuts is not None:
         raise DataError(
             f"split_rule sessions has shares of its own, got cuts {[list(row) for row in cuts]}: "
@@ -369,14 +342,14 @@ def cut_in_sessions(
             renamed[part] = new
     names = tuple(categories[old] for old in order)
     sample_ids = [np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in taken]
-    split = as_split(
+    split = _as_split(
         renamed, names, blocks, (), seed, sample_ids, fingerprint(renamed, names), rule="sessions"
     )
     return renamed, split
 
 
 def _known_parts(rows: np.ndarray, num_stages: int, seed: int, category: int) -> dict[int, np.ndarray]:
-    """A known category: most images labelled, the others dealt out to the sessions."""
+    """Rows of a known category by stage: most are labelled, the sessions share the others."""
     shuffled = numpy_generator("split", seed, category).permutation(rows)
     labelled = int(len(rows) * LABELLED_SHARE)
     rest = np.array_split(shuffled[labelled:], num_stages - 1)
@@ -386,7 +359,7 @@ def _known_parts(rows: np.ndarray, num_stages: int, seed: int, category: int) ->
 def _draws(
     rows: np.ndarray, first: int, blocks: Sequence[int], seed: int, category: int
 ) -> dict[int, np.ndarray]:
-    """A novel category: a draw of its own for every session from its first on."""
+    """Rows of a novel category by session, drawn independently for every session from its first on."""
     size = int(len(rows) * DRAWN_SHARE)
     return {
         session: numpy_generator("session", seed, category, session).permutation(rows)[:size]
@@ -401,21 +374,21 @@ _FIRST_BLOCK_SHARE = 0.7  # as in the split of four stages
 def spectrum_split(
     num_categories: int, category_ratio: float, sample_ratio: float, discovery_stages: int = 2
 ) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
-    """Class blocks and cuts of the spectrum protocol, as `promptccd.data.splits.split_by_category` takes them.
+    """Class blocks and cuts of the spectrum protocol, for `split_by_category`.
 
-    Of 20 categories and the ratios 0.5 and 0.5, the first 10 are labelled, with half of their images.
+    For 20 categories and the ratios 0.5 and 0.5, the first 10 are labelled, with half of their images.
 
     Args:
         num_categories: C.
         category_ratio: share of the categories that stage 0 labels, rounded down; above 0 and below 1.
         sample_ratio: share of their images that stage 0 holds, rounded down; above 0 and below 1.
-        discovery_stages: unlabelled stages, 2 or 1; with 1 all that is not labelled comes at once.
+        discovery_stages: unlabelled stages, 2 or 1; with 1 everything unlabelled comes at once.
 
     Returns:
         Block sizes that sum to C, and per block the share of the remainder that each stage takes.
 
     Raises:
-        DataError: a value is out of its range, or stage 0 or a block of new categories would have none.
+        DataError: a value is out of its range, or stage 0 or a block of new categories would be empty.
     """
     for name, ratio in (("category_ratio", category_ratio), ("sample_ratio", sample_ratio)):
         if not 0 < ratio < 1:
@@ -444,7 +417,7 @@ def _as_written(ratio: float) -> Fraction:
 def _not_below_what_is_written(ratio: float) -> float:
     """The nearest float that is no less than the decimal number, because a cut is ``int(images * ratio)``.
 
-    Products of floats are rounded to the nearest, so that one with such a ratio never falls below a whole number
-    which the decimal reaches.
+    Products of floats are rounded to the nearest, so that one with this ratio never falls below a whole number
+    which the decimal number reaches.
     """
     return ratio if Fraction(ratio) >= _as_written(ratio) else math.nextafter(ratio, 1.0)

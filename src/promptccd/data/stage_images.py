@@ -1,8 +1,8 @@
 """The readable images of a stage, decoded once where memory allows.
 
-Every image is read before a stage begins. What cannot be read is left out of the stage and listed with its
-reason, so that no later step can meet it; what fits into the cache is never decoded again. The same picture more than
-once is listed, and under two labels never trained on.
+Every image is read before a stage begins. An image that cannot be read is left out of the stage and listed with its
+reason, so that no later step can meet it; images that fit into the cache are never decoded again. Copies of the same
+picture are listed, and never trained on under two labels.
 """
 
 import logging
@@ -15,27 +15,27 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from promptccd.data.duplicates import Original, SeenPictures, conflicts, digest_of
+from promptccd.data.duplicates import Original, conflicts, digest_of
 from promptccd.data.images import Status, Verdict
 from promptccd.data.stages import LabelledStage, Stage
 from promptccd.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-CACHE_BYTES = 2**30  # decoded pixels kept per stage: 30,450 images of CIFAR-100 take a tenth of it
-TOO_MANY_BAD = 0.5
+CACHE_BYTES = 2**30  # decoded pixels kept per stage; 30,450 images of CIFAR-100 take a tenth of it
+TOO_MANY_BAD = 0.5  # a stage is refused if a larger share of its images cannot be read
 
 Conflicting = Literal["refuse", "drop"]
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
 
 
 def available_cores() -> int:
-    """How many this process may use."""
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def workers_for(wanted: int) -> int:
-    """Loader processes: as many as wanted, but no more than cores. Any number gives the same bytes."""
+    """Loader processes: as many as wanted, but no more than cores. The results are the same bytes for any number."""
     return min(wanted, available_cores())
 
 
@@ -46,10 +46,11 @@ class ImageReport:
     Attributes:
         stage: index of the stage.
         num_images: images the split gives the stage.
-        noted: sample id and reason of images used with a note.
-        skipped: sample id and reason of images left out.
-        copies: sample id of images that show the very picture of another, and that other.
-        conflicting: sample id of images left out because the same picture has another label, and its sample id.
+        noted: note by sample id of the images that are used with one.
+        skipped: reason by sample id of the images that are left out.
+        copies: the first image with the same picture, by sample id of every later one.
+        conflicting: sample id of an image with the same picture and another label, by sample id of every image that
+            is left out for it.
     """
 
     stage: int
@@ -101,9 +102,8 @@ class StageImages:
         stage: Stage,
         num_workers: int,
         progress: Progress,
-        cache_bytes: int = CACHE_BYTES,
         *,
-        seen: SeenPictures | None = None,
+        seen: dict[bytes, Original] | None = None,
         conflicting: Conflicting | None = None,
     ) -> "StageImages":
         """Read every image of a stage once.
@@ -112,23 +112,22 @@ class StageImages:
             stage: the stage.
             num_workers: loader processes.
             progress: wraps an iterable, its length and a label in a progress bar.
-            cache_bytes: keep decoded pixels if all of them fit into this.
-            seen: the pictures of earlier stages, which those of this one are added to.
-            conflicting: what becomes of a picture that has two labels: the stage is refused, or all copies are left
-                out; `None` uses it, as for tests.
+            seen: the first image with each picture of earlier stages, by digest; this stage adds its own.
+            conflicting: ``"refuse"`` the stage if a picture has two labels, or ``"drop"`` all copies of that picture;
+                `None` keeps them, as for test images.
 
         Raises:
             DataError: more than half of the images cannot be read, or the labels contradict each other.
         """
         workers = workers_for(num_workers)
         loader = DataLoader(_Decoded(stage), batch_size=64, num_workers=workers, collate_fn=list)
-        read = _Reading(stage, cache_bytes, seen or SeenPictures())
+        read = _Reading(stage, {} if seen is None else seen)
         for records in progress(loader, len(loader), f"stage {stage.index}: reading images"):
             for record in records:
-                read.take(*record)
+                read.add(*record)
         if conflicting is not None and isinstance(stage, LabelledStage):
             read.leave_out_conflicts(stage, conflicting)
-        _announce(read.report)
+        _log_and_judge(read.report)
         return cls(stage, np.asarray(read.used, dtype=np.int64), read.cache, read.report)
 
     def __len__(self) -> int:
@@ -152,30 +151,25 @@ class StageImages:
 
 
 class _Reading:
-    """What is known of a stage while its images come in, in order.
+    """The report, positions, digests and cache of a stage while its images are read in order."""
 
-    Args:
-        stage: the stage.
-        cache_bytes: keep decoded pixels if all of them fit into this.
-        seen: the pictures of earlier stages.
-    """
-
-    def __init__(self, stage: Stage, cache_bytes: int, seen: SeenPictures):
-        self._samples, self._room, self._seen = iter(enumerate(stage.sample_ids.tolist())), cache_bytes, seen
+    def __init__(self, stage: Stage, seen: dict[bytes, Original]):
+        self._samples, self._room, self._seen = iter(enumerate(stage.sample_ids.tolist())), CACHE_BYTES, seen
         self.report = ImageReport(stage.index, len(stage), {}, {})
         self.used: list[int] = []
         self.digests: list[bytes] = []
         self.cache: list[np.ndarray] | None = []
 
-    def take(self, pixels: np.ndarray | None, verdict: Verdict, digest: bytes) -> None:
-        """The next image."""
+    def add(self, pixels: np.ndarray | None, verdict: Verdict, digest: bytes) -> None:
+        """Add the next image."""
         position, sample = next(self._samples)
         if pixels is None:
             self.report.skipped[sample] = verdict.note
             return
         self.used.append(position)
         self.digests.append(digest)
-        if original := self._seen.original_of(digest, sample, self.report.stage):
+        original = self._seen.setdefault(digest, Original(sample, self.report.stage))
+        if original.sample != sample:  # the same image may be in several stages
             self.report.copies[sample] = original
         if verdict.status is Status.NOTED:
             self.report.noted[sample] = verdict.note
@@ -212,7 +206,7 @@ def _contradiction(found: Mapping[int, int], samples: list[int], names: list[str
 
 
 class _Decoded(Dataset):
-    """Pixels (or nothing), verdict and digest of every image of a stage."""
+    """Pixels (or `None`), verdict and digest of every image of a stage."""
 
     def __init__(self, stage: Stage):
         self.stage = stage
@@ -228,7 +222,8 @@ class _Decoded(Dataset):
         return pixels, decoded.verdict, digest_of(pixels)
 
 
-def _announce(report: ImageReport) -> None:
+def _log_and_judge(report: ImageReport) -> None:
+    """Log everything unusual, and refuse a stage of which more than half cannot be read."""
     if report.noted:
         logger.info("Stage %d: %d images used with a note.", report.stage, len(report.noted))
     if report.skipped:

@@ -1,31 +1,34 @@
-"""Continual data is a sequence: ``for stage in stages``, ``stages[2]``, ``stages[:2]``, ``len(stages)``.
+"""The stages of a data set as a sequence: ``for stage in stages``, ``stages[2]``, ``stages[:2]``, ``len(stages)``.
 
 Stage 0 is labelled. Later stages hold images and nothing else: their class has no field for a label, so no
 training code can read one by accident. Evaluation asks the stream itself, through `evaluation_labels`.
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
+from huggingface_hub import hf_hub_download
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import DecodedImage
 from promptccd.data.loading import label_column_of, load_images, read_categories
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.splits import CategorySplit, StageCount, cut_in_sessions, keep_whole, split_by_category
-from promptccd.data.table_files import PublishedStages, read_published
 from promptccd.data.table_files import image_roots as roots_of
+from promptccd.data.table_files import load_table
 from promptccd.errors import DataError, SplitMismatchError
 
-UNUSED = -1  # label of a row that takes no part
+UNUSED = -1  # label of a row that no stage gets
 
-# One name, or all its spellings with the one to show first: copies of a data set differ in them.
+# One name, or all its spellings, the one to show first: copies of a data set spell some names differently.
 CategoryName = str | tuple[str, ...]
 
 
@@ -39,25 +42,17 @@ def select_rows(
     held_out: float = 0.0,
     held_out_only: bool = False,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Put the categories in order, take the first of them, and some images of each.
+    """Put the categories in order, and choose which of them and how many rows of each are used.
 
-    Rows stay where they are: one that is not used gets the label `UNUSED`. The held-out images of a category
-    are drawn from all its rows by its name alone, so that neither a seed nor another rule brings one back.
-
-    Args:
-        labels: category id of every row, shape ``(N,)``, ints in ``0..C-1``.
-        categories: the C category names.
-        class_order: all category names in the order of their new ids; `None` keeps the order.
-        num_classes: number of categories to use, from the first; `None` for all.
-        images_per_class: number of rows to use of every category, from the first; `None` for all.
-        held_out: share of every category's rows to leave out, in ``0 <= share < 1``, rounded down.
-        held_out_only: use the rows that are left out otherwise, and no others.
+    Rows stay where they are: one that is not used gets the label `UNUSED`. The held-out rows of a category are drawn
+    from all its rows and keyed by its name alone, so that the seed and the other options do not change them. Labels are
+    category ids ``(N,)`` in ``0..C-1``, categories the C names; the options are those of `StageStream.from_dataset`.
 
     Returns:
         New ids ``(N,)`` int64, and the names of the categories that are used.
 
     Raises:
-        DataError: the order does not name exactly the categories there are, or a number is out of range.
+        DataError: the order does not name exactly the categories of the data set, or a number is out of range.
     """
     order, names = _ordered(categories, class_order)
     used = len(order) if num_classes is None else num_classes
@@ -115,7 +110,7 @@ PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage as training sees it: images without labels.
+    """A stage as training sees it: images without labels.
 
     Attributes:
         index: position in the stream, from 0.
@@ -136,7 +131,7 @@ class Stage:
         """The bytes of the image at a position.
 
         Raises:
-            SkippedFileError: there is none, or it cannot be read.
+            SkippedFileError: there is no image, or it cannot be read.
         """
         return self.images.read(position)
 
@@ -160,30 +155,22 @@ class LabelledStage(Stage):
 
 @dataclass(frozen=True)
 class Origin:
-    """What a stream was cut from and how, so that other images can be cut likewise.
-
-    Attributes:
-        dataset: what `StageStream.from_dataset` was given.
-        options: its keywords.
-    """
+    """What `StageStream.from_dataset` was given, so that other images can be cut in the same way."""
 
     dataset: str | Dataset
     options: Mapping[str, Any]
 
     def again(self, dataset: str | Dataset | None = None, **changes: Any) -> "StageStream":
-        """Stages of this data set or another by the same keywords, but for changes."""
+        """The stages of this or another data set, cut with the same options except for `changes`."""
         chosen = self.dataset if dataset is None else dataset
         return StageStream.from_dataset(chosen, **{**self.options, **changes})
 
 
 def _instead_of(dataset: object) -> str:
-    """What to give instead of something of `datasets` that is no `Dataset`."""
-    if isinstance(dataset, DatasetDict):
-        names = list(dataset)
+    """The rest of the message for an object of `datasets` that is no `Dataset`."""
+    if isinstance(dataset, DatasetDict) and dataset:
         return (
-            f" of the splits {', '.join(names)}: give one of them, such as dataset[{names[0]!r}]"
-            if names
-            else ""
+            f" of the splits {', '.join(dataset)}: give one of them, such as dataset[{next(iter(dataset))!r}]"
         )
     if isinstance(dataset, IterableDataset):
         return (
@@ -194,7 +181,7 @@ def _instead_of(dataset: object) -> str:
 
 
 class StageStream(Sequence[Stage]):
-    """The stages of one data set, cut by the paper's rule.
+    """The stages of one data set.
 
     Examples:
         >>> stages = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])
@@ -205,17 +192,13 @@ class StageStream(Sequence[Stage]):
 
     Args:
         stages: the stages, in order.
-        split: where every sample id went.
-        labels: category id of every row of the source, -1 for one that is not used; kept behind `evaluation_labels`.
-        origin: what `from_dataset` cut them from; `None` for stages that were not cut here.
+        split: the split that they were cut by.
+        labels: category id of every row of the source data set, -1 for an unused row; see `evaluation_labels`.
+        origin: what `from_dataset` cut them from; `None` for stages that were read from the Hub.
     """
 
     def __init__(
-        self,
-        stages: Sequence[Stage],
-        split: CategorySplit,
-        labels: np.ndarray,
-        origin: Origin | None = None,
+        self, stages: Sequence[Stage], split: CategorySplit, labels: np.ndarray, origin: Origin | None = None
     ):
         self._stages = tuple(stages)
         self._labels = labels
@@ -242,27 +225,27 @@ class StageStream(Sequence[Stage]):
     ) -> "StageStream":
         """Cut any data set with an image and a label column into stages.
 
-        With ``split_rule="sessions"`` novel categories come in a seeded order, and `categories` with them.
+        With ``split_rule="sessions"`` the novel categories, and so `categories`, are in a seeded order.
 
         Args:
-            dataset: a loaded `datasets.Dataset`, or what `promptccd.data.loading.load_images` takes: a Hub id,
+            dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.loading.load_images` takes: a Hub id,
                 a local folder, or ``"digits"``.
             class_blocks: number of categories per stage, for example ``[70, 10, 10, 10]``.
             cuts: share of the remainder every stage takes, per class block; `None` is the paper's table.
             seed: seed of the split.
             split: split of the data set; an inductive stream is cut from ``"test"`` by the same rule.
-            image_column: name of the image column; found by itself where there is only one.
-            label_column: name of the label column; found by itself where there is only one class-label column.
-            class_order: all category names in the order of their ids, a name of several spellings as a tuple of
+            image_column: name of the image column; `None` finds the only one.
+            label_column: name of the label column; `None` finds the only class-label column.
+            class_order: all category names in the order of their ids, a name with several spellings as a tuple of
                 them; `None` is the data set's own order.
             num_classes: number of categories to use, from the first; `None` for all.
             images_per_class: number of images to use of every category, from the first; `None` for all.
-            held_out: share of every category's images that no stage gets; the same images whatever the seed.
-            held_out_only: use just those images: a test set where the data has none of its own.
+            held_out: share of every category's images that no stage gets; the same images for every seed.
+            held_out_only: use only those images: a test set for data that has none.
             split_rule: ``mixed`` (the paper's), ``sessions`` (MetaGCD's setting, see `promptccd.data.splits`) or
-                ``whole`` (one labelled stage with all images; `class_blocks` does not count).
-            image_roots: folders that files named by rows of the data set may lie in. `None` is the folder of a data
-                set that was given by name, and where downloads are kept for one that was loaded.
+                ``whole`` (one labelled stage with all images; `class_blocks` is ignored).
+            image_roots: folders that may hold the files that rows of the data set name. `None` is the folder of a data
+                set that was given by name, and the download folders for one that was loaded.
 
         Raises:
             DataError: the data set cannot be loaded or cut, or names images that are not its own; the message says
@@ -305,23 +288,23 @@ class StageStream(Sequence[Stage]):
 
         Args:
             name: data set repository, ``namespace/name``.
-            dataset: the source data set, where only ids were published.
+            dataset: the source data set, for a repository that holds only ids.
             revision: branch, tag or commit; by default the newest.
 
         Raises:
-            DataError: nothing to read there, or only ids and no source data set was given.
-            SplitMismatchError: the source data set is not the one the stages were cut from.
+            DataError: the repository holds no stages, or only ids and no source data set was given.
+            SplitMismatchError: the source data set is not the one that the stages were cut from.
         """
-        published = read_published(name, revision)
-        if published.images is not None:
-            images = [ImageRows(table, "image", roots_of(name)) for table in published.images]
+        split, labels, tables = _published(name, revision)
+        if all("image" in table.column_names for table in tables):
+            images = [ImageRows(table, "image", roots_of(name)) for table in tables]
             for stage, rows in enumerate(images):
                 rows.require_own_files(f"stage {stage} of {name!r}")
         elif dataset is None:
             raise DataError(f"{name!r} holds ids and no images: give dataset, the data set they are rows of.")
         else:
-            images = _rows_of(dataset, published, name)
-        return cls(_stages_of(images, published.labels, published.split), published.split, published.labels)
+            images = _rows_of(dataset, split, labels, name)
+        return cls(_stages_of(images, labels, split), split, labels)
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -348,7 +331,7 @@ class StageStream(Sequence[Stage]):
 
     @property
     def num_known(self) -> int:
-        """Number of initially labelled categories; category ids below it are Old at every stage."""
+        """Number of initially labelled categories; smaller category ids are Old at every stage."""
         return self.split.class_blocks[0]
 
     @property
@@ -366,11 +349,7 @@ class StageStream(Sequence[Stage]):
         return self._labels[stage.sample_ids]
 
     def require_fingerprint(self, expected: str, origin: str) -> None:
-        """Refuse to go on with another split than the one something was made with.
-
-        Args:
-            expected: fingerprint that `origin` recorded.
-            origin: what recorded it, for the message.
+        """Refuse data that gives another split than the expected one; `origin` is what recorded it, for the message.
 
         Raises:
             SplitMismatchError: naming both fingerprints.
@@ -403,7 +382,7 @@ SPLIT_RULES: dict[str, Rule] = {
 
 
 def _stages_of(images: Sequence[ImageRows], labels: np.ndarray, split: CategorySplit) -> list[Stage]:
-    """Stages from the images of each, labels by row of the source."""
+    """The stages, from the images of each and the labels by row of the source data set."""
     num_seen = np.cumsum(split.class_blocks).tolist()
     first = split.sample_ids[0]
     known = split.class_blocks[0]
@@ -413,22 +392,56 @@ def _stages_of(images: Sequence[ImageRows], labels: np.ndarray, split: CategoryS
     return stages
 
 
-def _rows_of(dataset: str | Dataset, published: PublishedStages, name: str) -> list[ImageRows]:
-    """The images of every stage out of the data set that only ids were published of."""
+SPLIT_FILE = "split.json"
+LABELS_CONFIG = "evaluation_labels"
+
+
+def stage_config(stage: int) -> str:
+    """Name of the config that holds a stage in a data set repository."""
+    return f"stage_{stage}"
+
+
+def _published(name: str, revision: str | None) -> tuple[CategorySplit, np.ndarray, list[Dataset]]:
+    """What a data set repository holds: the split, labels by row of the source data set, and a table per stage."""
+    try:
+        path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
+        split = CategorySplit.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        tables = [
+            load_table(name, stage_config(stage), revision)["train"] for stage in range(len(split.sample_ids))
+        ]
+        evaluation = load_table(name, LABELS_CONFIG, revision)["train"]
+    except DataError:
+        raise
+    except Exception as error:  # a dozen kinds, from a missing repository to a dead connection
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"Cannot read stages from the data set {name!r}: {reason}") from error
+    for stage, (table, ids) in enumerate(zip(tables, split.sample_ids, strict=True)):
+        if not np.array_equal(table["sample_id"][:], ids):
+            raise DataError(f"Stage {stage} of {name!r} holds other images than its {SPLIT_FILE} says.")
+    ids = np.asarray(evaluation["sample_id"][:])
+    labels = np.full(int(ids.max()) + 1, UNUSED, dtype=np.int64)
+    labels[ids] = evaluation["label"][:]
+    return split, labels, tables
+
+
+def _rows_of(
+    dataset: str | Dataset, split: CategorySplit, published: np.ndarray, name: str
+) -> list[ImageRows]:
+    """The images of every stage, from the source data set of a repository that holds only ids."""
     if isinstance(dataset, str):
         images = ImageRows(load_images(dataset), roots=roots_of(dataset))
     else:
         images = ImageRows(dataset)
     images.require_own_files("the source data set")
-    labels = np.full(len(images), -1, dtype=np.int64)
-    labels[: len(published.labels)] = published.labels[: len(images)]
-    found = _data_fingerprint(images, labels, published.split.categories)
-    if found != published.split.data_fingerprint:
+    labels = np.full(len(images), UNUSED, dtype=np.int64)
+    labels[: len(published)] = published[: len(images)]
+    found = _data_fingerprint(images, labels, split.categories)
+    if found != split.data_fingerprint:
         raise SplitMismatchError(
-            f"{name} was cut from data {published.split.data_fingerprint}, but this data is {found}. Give the data "
-            "set, and the split of it, that the stages were cut from."
+            f"{name} was cut from data {split.data_fingerprint}, but this data is {found}. Give the data set, and the "
+            "split of it, that the stages were cut from."
         )
-    return [images.select(ids) for ids in published.split.sample_ids]
+    return [images.select(ids) for ids in split.sample_ids]
 
 
 def _data_fingerprint(images: ImageRows, labels: np.ndarray, categories: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a person may choose of the views of an image; help tells it, and waits for no torch."""
+"""Options of the views of an image, apart from the views so that help need not import torch."""
 
 from dataclasses import dataclass
 

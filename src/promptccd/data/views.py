@@ -19,15 +19,11 @@ from promptccd.data.view_options import ViewOptions as ViewOptions
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 BICUBIC = Image.Resampling.BICUBIC
-ENOUGH = 2  # times the resized side: features of a reduced JPEG then have a cosine of 0.999 with those of the whole
+ENOUGH = 2  # times the resized side: features of a reduced JPEG have a cosine of 0.999 with exact ones
 
 
 class TrainingViews:
-    """Random views of one image.
-
-    Args:
-        options: sizes, probabilities and number of views.
-    """
+    """Random views of one image."""
 
     def __init__(self, options: ViewOptions):
         self.options = options
@@ -36,7 +32,7 @@ class TrainingViews:
         """Views of shape ``(V, 3, S, S)``, uint8.
 
         Args:
-            image: RGB of any size, as `promptccd.data.images.decode_image` gives it.
+            image: RGB of any size, from `promptccd.data.images.decode_image`.
             generator: the only source of randomness, from `promptccd.data.randomness.numpy_generator`.
 
         Raises:
@@ -68,8 +64,8 @@ class TrainingViews:
 class _ResizedImage:
     """An image with a given shorter side, of which only the parts that are cut need be computed.
 
-    Up to ``budget`` pixels, the area of all views, resizing the whole once is cheapest and exact. Beyond that
-    (panoramas) every cut is a resize of its own: equal but for rounding, and memory stays bounded.
+    Up to ``budget`` pixels, the area of all views, resizing the whole image once is cheapest and exact. Beyond that
+    (panoramas) every cut is a resize of its own: equal except for rounding, and memory stays bounded.
     """
 
     def __init__(self, image: Image.Image, shorter_side: int, budget: int):
@@ -129,7 +125,7 @@ def build_image_processor(
 
 
 class EvaluationView:
-    """The fixed view of an image, by the very processor that is saved beside the model.
+    """The fixed view of an image, made by the very processor that is saved beside the model.
 
     Args:
         processor: from `build_image_processor`, or loaded.
@@ -151,7 +147,7 @@ class EvaluationView:
         Strips beyond `MAX_ASPECT` lose their ends first: 3000 x 1 resized to 768000 x 256 takes gigabytes.
 
         Args:
-            image: RGB of any size, or one that was decoded reduced, whose crop lies where that of the whole lies.
+            image: RGB of any size, or one that was decoded reduced; the crop covers the same part of both.
 
         Raises:
             ValueError: the image was skipped.
@@ -164,7 +160,7 @@ class EvaluationView:
         if (width, height) != size:
             left, top = (size[0] - width) // 2, (size[1] - height) // 2
             pixels, size, box = pixels.crop((left, top, left + width, top + height)), (width, height), None
-        # As the processor does, whose arrays of a whole photograph take thrice as long.
+        # As the processor resizes, but its arrays of a whole photograph take three times as long.
         resized = pixels.resize(self._resized(size), self.processor.resample, box)
         batch = self.processor(
             resized, do_resize=False, do_rescale=False, do_normalize=False, return_tensors="pt"

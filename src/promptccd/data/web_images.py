@@ -1,8 +1,8 @@
-"""A picture behind an address of the web: fetched within bounds, and from machines of the public internet alone.
+"""A picture behind a web address: fetched within bounds, and only from machines of the public internet.
 
-Who may name an address makes this machine ask for it. So names are resolved first, what they resolve to is looked at,
-and that very address is connected to, at every redirection anew. Nothing that strangers reach may call this: the page
-and the Space take files.
+Whoever names an address makes this machine ask for it. So the name is resolved first, the resolved address is checked,
+and the connection goes to that very address, anew for every redirection. Nothing that strangers reach may call this:
+the page and the Space take files.
 """
 
 import ipaddress
@@ -19,25 +19,25 @@ from promptccd.data.limits import IntakeLimits, SkippedFileError
 SECONDS = 30.0
 MOST_REDIRECTIONS = 3
 _MOVED = (301, 302, 303, 307, 308)
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # other addresses in the clothes of a public one
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # public addresses that stand for others
 
 
 def is_web_address(source: object) -> bool:
-    """Whether something is the address of a page or picture rather than a file's name."""
+    """Whether something is a web address rather than a file's name."""
     return isinstance(source, str) and source.lower().startswith(("http://", "https://"))
 
 
 def fetch_image(url: str, *, timeout: float | None = None, private_addresses: bool = False) -> bytes:
-    """The bytes behind an address, which are not looked at.
+    """The bytes behind an address, unchecked.
 
     Args:
         url: ``https://...`` or ``http://...``, without user and password.
-        timeout: the most seconds it may take to answer, at each of at most `MOST_REDIRECTIONS` redirections;
-            `SECONDS` unless given.
+        timeout: seconds to wait for the whole answer, at each of at most `MOST_REDIRECTIONS` redirections; by default
+            `SECONDS`.
         private_addresses: also ask machines of one's own network, and this one.
 
     Raises:
-        SkippedFileError: it does not answer, or may not be asked, or sends more than a visitor's picture may have.
+        SkippedFileError: there is no answer, the machine may not be asked, or the file exceeds a visitor's limit.
     """
     seconds = SECONDS if timeout is None else timeout
     for _ in range(MOST_REDIRECTIONS + 1):
@@ -49,7 +49,7 @@ def fetch_image(url: str, *, timeout: float | None = None, private_addresses: bo
 
 
 def _ask(url: str, seconds: float, private_addresses: bool) -> tuple[bytes, str | None]:
-    """What is behind an address, or else where it has moved to."""
+    """The content behind an address, or where it has moved to."""
     parts = _parts(url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -82,7 +82,7 @@ def _parts(url: str) -> SplitResult:
 
 
 def _address_of(host: str, port: int, private_addresses: bool) -> str:
-    """The numbers of a host; all that a name stands for must be ones that may be asked."""
+    """The IP address of a host; every address that its name stands for must be allowed."""
     found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     if not private_addresses and not all(map(_is_public, found)):
         raise SkippedFileError(
@@ -112,7 +112,7 @@ def _connected(scheme: str, host: str, address: str, port: int, seconds: float) 
         with suppress(OSError):
             plain.shutdown(socket.SHUT_RDWR)
 
-    clock = threading.Timer(seconds, cut)  # the socket's own patience begins anew with every byte
+    clock = threading.Timer(seconds, cut)  # the socket's own timeout begins anew with every byte
     clock.daemon = True
     clock.start()
     try:
@@ -123,7 +123,7 @@ def _connected(scheme: str, host: str, address: str, port: int, seconds: float) 
             plain.do_handshake()
         connection.sock = plain
         yield connection
-        if over.is_set():  # what was cut looks like an end
+        if over.is_set():  # a cut looks like the end of the answer
             raise TimeoutError
     except (OSError, HTTPException) as error:
         if over.is_set():
@@ -147,5 +147,5 @@ def _content(response: HTTPResponse, url: str) -> tuple[bytes, str | None]:
 
 
 def _shown(url: str) -> str:
-    """An address in a message: without what stands behind the question mark, which may be a secret."""
+    """An address in a message: without the query, which may hold a secret."""
     return repr(url.partition("?")[0][:200])

@@ -13,8 +13,14 @@ from huggingface_hub import DatasetCard, DatasetCardData, HfApi
 
 from promptccd.data.clean_images import clean_image, write_shards
 from promptccd.data.limits import SkippedFileError
-from promptccd.data.stages import LabelledStage, Stage, StageStream
-from promptccd.data.table_files import LABELS_CONFIG, SPLIT_FILE, stage_config
+from promptccd.data.stages import (
+    LABELS_CONFIG,
+    SPLIT_FILE,
+    LabelledStage,
+    Stage,
+    StageStream,
+    stage_config,
+)
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
 from promptccd.runs.model_card import BEGIN, END, merge_card
 from promptccd.training.progress import progress_bar

@@ -25,7 +25,6 @@ from promptccd.runs.stage_checkpoint import load_view, require_whole
 from promptccd.training.devices import in_smaller_batches
 from promptccd.training.progress import progress_bar
 
-_LIMITS = IntakeLimits()
 _Viewed = tuple[torch.Tensor | None, Verdict]
 logger = logging.getLogger(__name__)
 
@@ -211,7 +210,7 @@ def _viewed(root: Path, view: EvaluationView, name: str) -> _Viewed:
     """The view of an image of a folder, if there is one; a link is followed inside the folder and not out of it."""
     try:
         place = inside(str(root / name), (os.path.realpath(root),))
-        decoded = decode_image(read_regular_file(place, _LIMITS, ByteBudget(_LIMITS, str(root))))
+        decoded = decode_image(read_regular_file(place, ByteBudget(IntakeLimits(), str(root))))
     except SkippedFileError as skipped:
         return None, Verdict(Status.SKIPPED, str(skipped))
     return None if decoded.image is None else view(decoded.image), decoded.verdict

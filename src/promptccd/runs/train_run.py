@@ -14,7 +14,7 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.clustering.category_spread import measure_spread
-from promptccd.data.duplicates import SeenPictures
+from promptccd.data.duplicates import Original
 from promptccd.data.loading import load_images
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
@@ -188,7 +188,7 @@ class _Run:
         self.accelerator, self.stop, self.after_stages = accelerator, stop, after_stages
         self.view = evaluation_view(recipe)
         self.images: list[StageImages] = []
-        self._seen = SeenPictures()
+        self._seen: dict[bytes, Original] = {}  # pictures of all stages, by digest
         self._counts = COUNTS[recipe.training.counting](recipe.training)
         self.state = RunState(run.path, len(stages), accelerator.is_main_process)
         told = [Tracking(accelerator, run), *callbacks]

@@ -89,7 +89,7 @@ class ArchiveSource(ImageSource):
         limits.require_files(sum(not entry.reason for entry in found), self.name)
         return found
 
-    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
         """A member's content, unpacked piece by piece and counted; its checksum is checked.
 
         Raises:
@@ -97,6 +97,7 @@ class ArchiveSource(ImageSource):
             DataError: the archive as a whole unpacks to too much.
         """
         member: zipfile.ZipInfo = entry.key
+        limits = budget.limits
         most = min(limits.max_file_bytes, max(SMALL, limits.max_ratio * member.compress_size))
         pieces, size = [], 0
         try:
@@ -266,12 +267,12 @@ class FolderSource(ImageSource):
         limits.require_files(sum(not entry.reason for entry in found), self.name)
         return found
 
-    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
         """The bytes of a file; a link is resolved anew, for it may have been turned since."""
         path = os.path.join(self._root, entry.key)
         if os.path.islink(path):
             path = inside(path, (self._root,))
-        return read_regular_file(path, limits, budget)
+        return read_regular_file(path, budget)
 
     def stamp(self, entry: Entry) -> Stamp | None:
         """That of a file; of a link that of what it leads to."""
@@ -331,9 +332,9 @@ class UploadSource(ImageSource):
         limits.require_files(len(self._paths), self.name)
         return [Entry(display_name(os.path.basename(path)), path) for path in self._paths]
 
-    def read(self, entry: Entry, limits: IntakeLimits, budget: ByteBudget) -> bytes:
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
         """The bytes of a file, which must be no link."""
-        return read_regular_file(entry.key, limits, budget)
+        return read_regular_file(entry.key, budget)
 
     def stamp(self, entry: Entry) -> Stamp | None:
         """That of a file."""

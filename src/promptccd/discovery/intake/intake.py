@@ -204,9 +204,7 @@ class Intake:
             raise DataError(f"{file.name!r} was skipped: {file.verdict.note}.")
         try:
             with self._reading:
-                content = self._source.read(
-                    self._entries[file.index], self._limits, ByteBudget(self._limits, self.name)
-                )
+                content = self._source.read(self._entries[file.index], ByteBudget(self._limits, self.name))
         except SkippedFileError as skipped:
             raise DataError(f"{file.name!r} could be read before and cannot be now: {skipped}.") from skipped
         if hashlib.sha256(content).hexdigest() != file.content_hash:
@@ -441,7 +439,7 @@ class _Reader:
                 size, hashed = stamp.size, Future[str]()
                 hashed.set_result(known)
             else:
-                content = self._source.read(entry, self._limits, self._budget)
+                content = self._source.read(entry, self._budget)
                 size, hashed = len(content), pool.submit(self._look, content)
         except SkippedFileError as skipped:
             self._files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))

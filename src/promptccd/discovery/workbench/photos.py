@@ -116,10 +116,10 @@ class Photos:
         Raises:
             DataError: it is not where it was, or holds something else.
         """
-        limits, name = IntakeLimits(), self.names[self.rows[key]]
+        name = self.names[self.rows[key]]
         try:
             target = inside(self._paths[key], self._roots)
-            content = read_regular_file(target, limits, ByteBudget(limits, target))
+            content = read_regular_file(target, ByteBudget(IntakeLimits(), target))
         except (KeyError, ValueError, SkippedFileError) as error:
             raise DataError(
                 f"{name!r} is not where it was, or lies in an archive or a data set: put it back or unpack it, and run "
