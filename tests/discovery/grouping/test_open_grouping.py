@@ -306,14 +306,14 @@ def test_where_groups_overlap_the_likeliest_number_within_the_range_counts(likel
     scores = {2: 0.3, 3: 0.45, 4: 0.499, 5: 0.5, 7: 0.46, 9: 0.2}  # 5 is not enough better than 4
     scores = {each: score / 2 if overlap else score for each, score in scores.items()}
     likelihoods = {each: -abs(each - likeliest) for each in scores}
-    found = estimate_by_silhouette(scores, likelihoods, 2)
+    found = estimate_by_silhouette(scores, likelihoods)
     assert (found.low, found.high) == (3, 7)
     assert found.count == (min(likeliest, 7) if overlap else 4)
 
 
 def test_without_structure_the_smallest_number_counts():
     scores = {1: 0.0, 2: 0.049, 3: 0.01, 4: -0.02}
-    found = estimate_by_silhouette(scores, dict.fromkeys(scores, 0.0), 1)
+    found = estimate_by_silhouette(scores, dict.fromkeys(scores, 0.0))
     assert (found.count, found.low, found.high) == (1, 1, 2)
 
 
