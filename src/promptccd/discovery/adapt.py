@@ -129,13 +129,11 @@ def _train(
     options: AdaptationOptions,
     stop: StopRequest,
 ) -> None:
-    stage = session.current
-    replay = None
+    stage, replay = session.current, None
     if options.replay_samples:
         replay = model.replay(options.replay_samples, torch_generator("replay", session.seed, stage.stage))
-    model.begin_discovery(
-        lambda: copy.deepcopy(session.model)
-    )  # in place of the model of stage 0, which is not here
+    # The model of stage 0 is not here, so the newest one stands in for it.
+    model.begin_discovery(lambda: copy.deepcopy(session.model))
     arguments = TrainingArguments(
         seed=session.seed,
         epochs=options.epochs,

@@ -80,9 +80,6 @@ def _json(values: Any) -> bytes:
 _BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, x86 vectors, Arm
 _KEEP_EVERY = 16  # batches; a run that is killed loses no more
 _TRIED = 8  # blank images, to measure the time of one
-_UNUSED_HEAD: dict[str, Any] = {
-    "projection_hidden_size": 1, "projection_bottleneck_size": 1, "projection_output_size": 1,
-}  # fmt: skip
 
 
 def load_embedder(
@@ -104,8 +101,10 @@ def load_embedder(
         place, raw = find_model(path)
         if raw.get("model_type") in BACKBONE_TYPES:
             what = "backbone"
-            options: dict[str, Any] = {"max_model_bytes": max_model_bytes, **_UNUSED_HEAD}
-            model = GCDModel.from_pretrained(place, dtype=torch.float32, **options).eval()
+            model = GCDModel.from_pretrained(
+                place, dtype=torch.float32, max_model_bytes=max_model_bytes,
+                projection_hidden_size=1, projection_bottleneck_size=1, projection_output_size=1,  # no head
+            ).eval()  # fmt: skip
             return model, _backbone_view(place, model)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot load a {what} from {str(path)!r}: {one_line(error)}") from error

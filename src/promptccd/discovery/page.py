@@ -59,11 +59,10 @@ def write_page(
         end: text at the end of the file.
     """
     groups = group_views(session)
-    pictures = _Pictures(
-        session, [key for group in groups for key in (*group.typical, *group.borderline)], file_names
-    )
+    keys = [key for group in groups for key in (*group.typical, *group.borderline)]
+    pictures = _pictures(session, keys, file_names)
     shown = [
-        (group, [pictures.of(key) for key in group.typical], [pictures.of(key) for key in group.borderline])
+        (group, [pictures[key] for key in group.typical], [pictures[key] for key in group.borderline])
         for group in groups
         if group.size
     ]
@@ -102,18 +101,15 @@ def write_page(
     return path
 
 
-class _Pictures:
-    """Thumbnails as ``data:`` URIs, as long as the page has room."""
-
-    def __init__(self, session: DiscoverySession, keys: Sequence[str], file_names: bool):
-        self._session, self._left, self._file_names = session, MAX_BYTES, file_names
-        self._contents = session.thumbnails(keys)
-
-    def of(self, key: str) -> Picture:
-        _, file = self._session.file_of(key)
-        content = self._contents[key] if self._left > 0 else b""
-        self._left -= len(content)
-        return Picture(shown_name(file, self._file_names), picture_uri(content))
+def _pictures(session: DiscoverySession, keys: Sequence[str], file_names: bool) -> dict[str, Picture]:
+    """Thumbnails as ``data:`` URIs by key, as long as the page has room."""
+    contents, left = session.thumbnails(keys), MAX_BYTES
+    pictures = {}
+    for key in keys:
+        content = contents[key] if left > 0 else b""
+        left -= len(content)
+        pictures[key] = Picture(shown_name(session.file_of(key)[1], file_names), picture_uri(content))
+    return pictures
 
 
 def _dots(session: DiscoverySession, groups: Sequence[GroupView], file_names: bool) -> list[MapDot]:

@@ -201,6 +201,21 @@ def test_a_pin_to_a_new_id_opens_that_category(ten):
         group_images(points, keys, known, num_categories=6, next_id=6, constraints=constraints)
 
 
+@pytest.mark.parametrize("count", [None, 2, 3])
+def test_images_that_are_all_pinned_to_known_categories_open_none(count):
+    known, pinned = KnownCategories((4, 9), torch.eye(4)[2:]), {"a": 4, "b": 9, "c": 4}
+    found, estimate = group_images(
+        torch.eye(4)[:3],
+        list("abc"),
+        known,
+        num_categories=count,
+        next_id=10,
+        constraints=GroupingConstraints(pinned=pinned),
+    )
+    assert found.category_ids.tolist() == [4, 9, 4]
+    assert (found.ids, estimate.count) == ((4, 9), 2)
+
+
 def test_known_categories_without_an_image_stay():
     points, groups = blobs([20, 20, 20], width=32, spread=0.3)
     known = prototypes_of(points, groups, [0, 1, 2])

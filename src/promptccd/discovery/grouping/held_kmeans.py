@@ -101,6 +101,8 @@ class GroupTree:
     Attributes:
         units: the sampled ones, in principal components.
         share: of the features' variance that the components hold.
+        fewest_groups: smallest number that the tree can be cut into.
+        most_groups: largest such number.
     """
 
     def __init__(self, units: Units, held: Tensor, num_opened: int, num_seeds: int, seed: int):
@@ -115,16 +117,11 @@ class GroupTree:
         opened, weights = pinned_means(units, len(held), num_opened)
         self.opened = (opened - origin) @ axes
         self.seeds, self.masses = self._seeds(num_seeds, weights)
-
-    @property
-    def most_groups(self) -> int:
-        """The largest number that the tree can be cut into."""
-        return self.num_held + len(self.seeds)
-
-    @property
-    def fewest_groups(self) -> int:
-        """The smallest number that it can be cut into."""
-        return max(1, self.num_held + self.num_opened)
+        self.most_groups = len(held) + len(self.seeds)
+        self.fewest_groups = max(1, len(held) + num_opened)
+        self._merges = _cheapest_merges(
+            self.seeds, self.masses, self.held.double().cpu().numpy(), num_opened, self.fewest_groups
+        )
 
     def cut(self, num_groups: int) -> UnitGroups:
         """So many groups of the sampled units, in principal components, after a few steps of k-means."""
@@ -186,13 +183,6 @@ class GroupTree:
             torch.cat([each.double().cpu() for each in masses]).numpy(),
         )
 
-    @cached_property
-    def _merges(self) -> list[tuple[int, int]]:
-        """See `_cheapest_merges`."""
-        return _cheapest_merges(
-            self.seeds, self.masses, self.held.double().cpu().numpy(), self.num_opened, self.fewest_groups
-        )
-
 
 def _sampled(units: Units, seed: int) -> Tensor:
     """Rows of the units that a tree is made of, ascending; those that people have settled are among them."""
@@ -234,6 +224,8 @@ def _cheapest_merges(
     Returns:
         Pairs of the group that stays, or `GIVEN_UP`, and the group that goes.
     """
+    if not len(seeds):  # people have put every image into a known category
+        return []
     centres, masses = seeds.copy(), masses.copy()
     costs = _squared(centres, centres)
     for mass, row in zip(masses, costs, strict=True):  # row by row: another table of these would be 240 MB

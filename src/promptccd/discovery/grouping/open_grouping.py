@@ -288,10 +288,11 @@ def _next_centre(units: Units, found: UnitGroups, most: int | None) -> Tensor | 
         return None
     if found.stuck:
         return units.points[found.stuck[0]]
+    if most is None:
+        return None
     gains = found.costs * units.weights
     gains[units.settled[0]] = 0
-    worth_it = gains.max() > LEAST_GAIN * units.weights.sum()
-    return units.points[gains.argmax()] if most is not None and worth_it else None
+    return units.points[gains.argmax()] if gains.max() > LEAST_GAIN * units.weights.sum() else None
 
 
 def _check(
@@ -325,15 +326,11 @@ FIRST_SEEDS = 400
 UNITS_PER_SEED = 3
 SEEDS_PER_GROUP, FEWEST_SEEDS = 3, 60  # of the tree for a number that is given
 DEEPEST = 0.75  # of the number of seeds: cuts nearer to the seeds are little better than these
-MOST_TREES = (
-    4  # scores are averaged over so many trees: where images are few, a single one is much left to chance
-)
+MOST_TREES = 4  # that scores are averaged over: if images are few, those of a single tree vary much
 TREES_ELEMENTS = 2**22  # units times seeds times trees, at most
 STEP = 1.15  # from one number of groups that is tried to the next
 MOST_REPAIRS = 20  # groups kept back for answers that need them
-LEAST_GAIN = (
-    1e-7  # per image: another group must take off so much of the squared distances to be worth opening
-)
+LEAST_GAIN = 1e-7  # per image: squared distance that another group must save to be worth opening
 
 
 def group_images(
@@ -399,7 +396,7 @@ def group_images(
 
 
 def _of_given_number(problem: GroupingProblem, num_categories: int, seed: int) -> UnitGroups:
-    """So many groups; if answers leave no other way, the groups they need take the place of others."""
+    """So many groups; the groups that answers need take the place of others only if there is no other way."""
     seeds = max(FEWEST_SEEDS, SEEDS_PER_GROUP * (num_categories - len(problem.held)))
     tree = problem.tree(seeds, seed)
     for repairs in range(min(MOST_REPAIRS, num_categories - problem.fewest) + 1):
@@ -412,11 +409,10 @@ def _of_given_number(problem: GroupingProblem, num_categories: int, seed: int) -
 def _beside_known(
     problem: GroupingProblem, spread: CategorySpread, seed: int
 ) -> tuple[Assignment, CountEstimate]:
-    """New groups beside known categories of measured spread, and the number of all.
+    """New groups of the images that no known category explains, and the number of all categories.
 
-    New groups hold the images that no known category explains. The range of the number says how it changes if
-    categories lie closer together or farther apart. Where single images of new categories do not stand out, many
-    together may: then silhouettes propose groups, and those open that lie as far off as a category does.
+    The range of the number is that for categories that lie closer together or farther apart. Where single images of new
+    categories do not stand out, many together may: then silhouettes propose groups, and those far enough off open.
     """
     images = OpenSet(problem.units, problem.held, spread, len(problem.opened), seed)
     if not spread.tells_new:
@@ -429,14 +425,12 @@ def _beside_known(
     count = len(found.centres)
     ends = [count, *(len(images.grouped(closer).centres) for closer in (WIDER, TIGHTER))]
     high = max(*ends, count + images.may_hide_another(found))
-    estimate = CountEstimate(
-        count, min(ends), high, "open set", "half or twice the distance between categories"
-    )
-    return problem.assignment(found), estimate
+    margin = "half or twice the distance between categories"
+    return problem.assignment(found), CountEstimate(count, min(ends), high, "open set", margin)
 
 
 def _estimate(problem: GroupingProblem, seed: int) -> tuple[CountEstimate, GroupTree]:
-    """The count that silhouettes speak for, and a tree in which it was found."""
+    """The estimated count, and the tree whose cuts it was chosen from."""
     images = min(len(problem.units.points), MOST_SAMPLED)
     num_seeds, room = FIRST_SEEDS, max(2, images // UNITS_PER_SEED)
     while True:
@@ -450,9 +444,9 @@ def _estimate(problem: GroupingProblem, seed: int) -> tuple[CountEstimate, Group
 
 
 def _estimate_in(trees: Sequence[GroupTree], held_spreads: Tensor) -> tuple[CountEstimate, bool]:
-    """The count that the mean scores of these trees speak for, and whether a better one may lie beyond those tried.
+    """The best count by the mean scores of these trees, and whether a better one may lie beyond those tried.
 
-    Counts are tried in growing steps, then in single ones around the best.
+    Counts are tried in growing steps, then one by one around the best.
     """
     silhouettes, likelihoods = dict[int, float](), dict[int, float]()
 
