@@ -40,11 +40,6 @@ class ExampleStage:
     groups: tuple[GroupView, ...]
     accuracy: Mapping[str, float] | None
 
-    @property
-    def so_far(self) -> range:
-        """Rows of all images up to this stage."""
-        return range(self.rows.stop)
-
 
 @dataclass(frozen=True, eq=False)
 class Example:

@@ -42,11 +42,6 @@ class PairQuestion:
     second_category: int
     doubt: float
 
-    @property
-    def pair(self) -> Pair:
-        """Both keys, the smaller first, as constraints hold them."""
-        return (self.first, self.second) if self.first <= self.second else (self.second, self.first)
-
 
 @torch.no_grad()
 def pair_questions(
