@@ -47,11 +47,7 @@ RESIZE_SHARE = 0.875  # of the crop in the resized image, as in the paper
 
 
 def require_head(session: DiscoverySession) -> None:
-    """Refuse a bare backbone, which has no head to train.
-
-    Raises:
-        ConfigurationError: it is one.
-    """
+    """Refuse a bare backbone, which has no head to train, with a `ConfigurationError`."""
     if not session.registry.num_known:
         raise ConfigurationError(
             "A bare backbone cannot be adapted: it has no projection head to learn with. Give a stage that training "
@@ -60,11 +56,7 @@ def require_head(session: DiscoverySession) -> None:
 
 
 def require_enough_images(session: DiscoverySession) -> None:
-    """Refuse fewer than four images.
-
-    Raises:
-        DataError: there are fewer.
-    """
+    """Refuse fewer than four images with a `DataError`."""
     if len(session.current.keys) < FEWEST_IMAGES:
         raise DataError(
             f"Expected at least {FEWEST_IMAGES} images to train on, got {len(session.current.keys)}."
@@ -239,11 +231,7 @@ class AdaptedStage:
 
     @classmethod
     def left_by(cls, command: AdaptationCommand, out: Path) -> "AdaptedStage | None":
-        """The newest stage of a folder if this very command has trained it.
-
-        Raises:
-            RunError: its record is damaged.
-        """
+        """The newest stage of a folder if this very command has trained it; a damaged record is a `RunError`."""
         newest = stages_in(out)[-1:]
         if not newest or not (newest[0] / RECORD).is_file():
             return None
@@ -285,11 +273,7 @@ class AdaptedStage:
         return EarlierDiscovery(own, before, self.estimate, self.images)
 
     def require_images(self, session: DiscoverySession) -> None:
-        """Refuse other images than the stage was trained on.
-
-        Raises:
-            RunError: the session has others.
-        """
+        """Refuse other images than the stage was trained on with a `RunError`."""
         if images_hash(session) != self.images:
             raise RunError(
                 f"{self.folder} was trained already, and on other images: go on with it as the model and without "

@@ -51,13 +51,8 @@ def save_checkpoint(
 def save_progress(session: DiscoverySession, out: Path, came_with: str, source: str | Path) -> None:
     """Write the registry, the one before this stage, and a record of what both were made with.
 
-    The registry is written last: if the writer is killed before, the folder holds the earlier one.
-
-    Args:
-        session: its newest images are grouped.
-        out: an existing folder.
-        came_with: hash of the registry that the model came with.
-        source: where the newest images are.
+    The registry is written last: if the writer is killed before, the folder holds the earlier one. `came_with` is the
+    hash of the registry that the model came with, `source` the place of the newest images.
     """
     project, place = open_project(out), Path(os.path.expanduser(source))
     named = str(place.absolute() if place.exists() else source)

@@ -56,7 +56,7 @@ def write_page(
         rows: of `assignment_rows`, with the same `file_names`.
         path: of the page.
         file_names: give the names of files; otherwise their numbers.
-        end: text at the end of the file.
+        end: last text of the file.
     """
     groups = group_views(session)
     keys = [key for group in groups for key in (*group.typical, *group.borderline)]

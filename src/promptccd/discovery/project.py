@@ -99,11 +99,7 @@ class Packs:
         self._open: dict[int, tuple[Any, dict[str, tuple[int, int]]]] = {}  # files that `row` reads from
 
     def load(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """The stored rows of these digests.
-
-        Raises:
-            RunError: a link stands in the way.
-        """
+        """The stored rows of these digests; a link in the way is a `RunError`."""
         return dict(self.each(digests))
 
     def each(self, digests: Iterable[str]) -> Iterator[tuple[str, bytes]]:
@@ -113,11 +109,7 @@ class Packs:
             yield from self._rows(number, wanted).items()
 
     def row(self, digest: str) -> bytes | None:
-        """One row, unchecked and without reading the rest of its file: for pictures, which nothing is computed from.
-
-        Raises:
-            RunError: a link stands in the way.
-        """
+        """One row, unchecked and without reading the rest of its file: for pictures, which nothing is computed from."""
         number = self._index().get(digest)
         if number is None:
             return None

@@ -48,7 +48,7 @@ class SessionStage:
     features: Tensor | None = None
     space: str = ""
 
-    @property
+    @cached_property
     def keys(self) -> tuple[str, ...]:
         """Content hashes of the used images, in the order of the source."""
         return tuple(self.files)

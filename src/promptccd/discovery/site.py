@@ -70,11 +70,9 @@ class Site:
 
     @classmethod
     def of_machine(cls, listen: str = "127.0.0.1", names: Iterable[str] = ()) -> "Site":
-        """A page on one's own machine.
+        """A page on one's own machine, which may have further names, or a proxy in front of it that has.
 
-        Args:
-            listen: the address; beyond loopback, browsers ask by any address of the machine.
-            names: further names of the machine or of a proxy in front of it.
+        If it listens beyond loopback, browsers may ask by any address of the machine.
         """
         address = _address(listen.strip("[]"))
         everywhere = listen != "localhost" and (address is None or not address.is_loopback)
@@ -85,17 +83,10 @@ class Site:
     def of_space(cls, hosts: str, more: str = "") -> "Site":
         """A public Space, behind the proxies of the Hub, whose health checks ask by address.
 
-        Args:
-            hosts: ``SPACE_HOST``; with a custom domain several names, separated by commas.
-            more: further names, separated by commas.
+        Both arguments are names, separated by commas; `hosts` is ``SPACE_HOST``.
         """
-        names = [name.strip().lower() for name in f"{hosts},{more}".split(",")]
-        return cls(
-            frozenset({"localhost", *filter(None, names)}),
-            any_address=True,
-            behind_proxy=True,
-            frames=SPACE_FRAMES,
-        )
+        names = frozenset(name.strip().lower() for name in f"localhost,{hosts},{more}".split(",")) - {""}
+        return cls(names, any_address=True, behind_proxy=True, frames=SPACE_FRAMES)
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "Site":

@@ -207,12 +207,9 @@ class GroupingProblem:
         return GroupTree(self.units, self.held, len(self.opened), num_seeds, seed)
 
     def grouped(self, tree: GroupTree, num_groups: int, most: int | None = None) -> UnitGroups:
-        """k-means over all images from a cut of the tree; more groups open where people's answers need them.
+        """k-means over all images from a cut of the tree into so many groups.
 
-        Args:
-            tree: of these images.
-            num_groups: where to cut it.
-            most: open up to so many groups if images differ enough; `None` opens only those that answers need.
+        More groups open where people's answers need them and, up to `most`, where images differ enough.
         """
         free, before = tree.centres_of(tree.best(min(num_groups, tree.most_groups))), -1
         while True:
@@ -225,11 +222,7 @@ class GroupingProblem:
             free, before = torch.cat([found.centres[len(self.held) :], more[None]]), len(found.centres)
 
     def check_count(self, num_categories: int) -> None:
-        """Refuse a number of categories that is out of bounds.
-
-        Raises:
-            DataError: it is; the message names the bounds.
-        """
+        """Refuse a number of categories that is out of bounds with a `DataError` that names the bounds."""
         least, most = self.fewest, len(self.held) + len(self.units.points)
         if not least <= num_categories <= most:
             opened = f" and {len(self.opened)} that images are pinned to" if self.opened else ""
@@ -245,11 +238,7 @@ class GroupingProblem:
         return (*settled, *itertools.islice(new, num_groups - len(settled)))
 
     def assignment(self, found: UnitGroups) -> Assignment:
-        """The groups, with the images in the order of the input.
-
-        Raises:
-            DataError: constraints cannot hold with so few groups; the message names the images.
-        """
+        """The groups, with the images in the order of the input; a `DataError` if constraints cannot hold."""
         if found.stuck:
             raise refusal(self.units, found.stuck, len(found.centres))
         prototypes, spread, num_new = found.centres, self.known.spread, len(found.centres) - len(self.held)

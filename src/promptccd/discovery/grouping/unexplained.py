@@ -148,12 +148,8 @@ class OpenSet:
     def _costs(self, rows: slice | Tensor, centres: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
         """Costs ``(m, K)`` of m units in each category: squared distance in spreads, plus the log of the spread.
 
-        All known categories count as equally wide, as they do when images are named.
-
-        Args:
-            rows: the units.
-            centres: ``(K, D)``.
-            own: ``(M,)`` group of each unit, and how many times farther it lies from the centre of the others there.
+        All known categories count as equally wide, as they do when images are named. `own` holds the group ``(M,)`` of
+        each unit and how many times farther it lies from the centre of the others there.
         """
         squared = squared_distances(self.units.points[rows], centres)
         spreads = squared.new_full((len(centres),), self.newcomers)

@@ -159,6 +159,7 @@ class ArchiveSource(ImageSource):
             free = end
 
     def _count(self, size: int, limits: IntakeLimits) -> None:
+        """Refuse the archive once its members unpack to too much."""
         self._unpacked += size
         most = max(16 * SMALL, limits.max_ratio * self._size)
         if self._unpacked > most:

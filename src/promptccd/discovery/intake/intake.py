@@ -92,9 +92,8 @@ class IntakeReport:
 class Kept:
     """What remains of the decoded images, by index of the file.
 
-    Args:
-        folder: for thumbnails and views that memory has no room for; without one they are made again on demand.
-        seen: keeps thumbnails for good.
+    Thumbnails and views that memory has no room for go into `folder`; without one they are made again on demand. `seen`
+    keeps thumbnails for good.
     """
 
     def __init__(self, folder: Path | None, seen: SeenFiles | None = None):
@@ -126,17 +125,9 @@ class Kept:
 
 
 class Intake:
-    """Files of a source with their verdicts. `close`, or a ``with`` block, closes the source.
+    """Files of a source with their verdicts, see `read_intake`. `close`, or a ``with`` block, closes the source.
 
     Several threads may read at once.
-
-    Args:
-        source: holds the files.
-        limits: for reading them again.
-        entries: the source's entry of each file.
-        files: the files with their verdicts.
-        kept: what remains of the decoded images.
-        view: the view that made the kept views.
 
     Attributes:
         name: of the source, for messages.
@@ -155,7 +146,7 @@ class Intake:
         view: EvaluationView | None = None,
     ):
         self._source, self._limits, self._entries = source, limits, entries
-        self._kept, self._view = kept, view
+        self._kept, self._view = kept, view  # the one that made the kept views
         self._reading = threading.Lock()  # a source gives one file at a time
         self.name = source.name
         self.files = tuple(files)
@@ -164,9 +155,6 @@ class Intake:
         self.near_duplicates = {
             self.used[late].index: self.used[early].index for late, early in sorted(near.items())
         }
-
-    def __len__(self) -> int:
-        return len(self.files)
 
     def __enter__(self) -> "Intake":
         return self
@@ -211,11 +199,7 @@ class Intake:
         return content
 
     def view_of(self, file: IntakeFile, view: EvaluationView) -> Tensor:
-        """The view of an image: the kept one if the intake was made with this very view, or else a new one.
-
-        Raises:
-            DataError: as `read_bytes`.
-        """
+        """The view of an image: the kept one if the intake was made with this very view, or else a new one."""
         made = self._kept.view(self.original(file).index) if view is self._view else None
         if made is None:
             made = view_of(self.read_bytes(file), self._limits.max_pixels, view)
@@ -224,11 +208,7 @@ class Intake:
         return made
 
     def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
-        """Small pictures by content hash, see `SeenImage`; those that were lost are made again.
-
-        Raises:
-            DataError: as `read_bytes`.
-        """
+        """Small pictures by content hash, see `SeenImage`; those that were lost are made again."""
         originals = [self.original(file) for file in files]
         kept, made = self._kept.thumbnails_of(originals), dict[str, bytes]()
         for file in originals:
@@ -257,11 +237,7 @@ class Intake:
         )
 
     def require_images(self) -> None:
-        """Refuse an intake without a usable image.
-
-        Raises:
-            DataError: there is none; the message names the most frequent reasons.
-        """
+        """Refuse an intake without a usable image with a `DataError` that names the most frequent reasons."""
         if not self.used:
             reasons = [f"{reason} ({count})" for reason, count in self.report().skipped_reasons.items()]
             raise DataError(
