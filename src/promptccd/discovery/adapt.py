@@ -94,12 +94,12 @@ def adapt(
     student = copy.deepcopy(session.model)
     try:
         _train(student, session, len(found.ids), options, stop or StopRequest())
-    except InterruptedRunError as error:  # says that a state was kept, which is true of runs alone
+    except InterruptedRunError as error:  # its message is that of a run, which keeps states
         raise InterruptedRunError(
             "Interrupted: nothing of the training was kept, and all is as before it. Run the same command again.",
             error.exit_code - 128,
         ) from error
-    except OutOfMemoryError as error:  # likewise
+    except OutOfMemoryError as error:  # the same
         raise OutOfMemoryError(error.batch_size, "nothing of the training was kept") from error
     try:
         session.model = student.eval()

@@ -63,7 +63,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         "model": feature_space(session.model, session.view, ""),
         "features": session.current.space,
         "found_with": found_with(session.model, out),
-        # If new images look like known ones, nobody has measured how often a confidence is right.
+        # If new images look like known ones, it was not measured how often a confidence is right.
         "measured": spread is not None and spread.tells_new,
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),

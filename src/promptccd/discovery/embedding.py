@@ -122,7 +122,7 @@ def can_use_bf16(device: torch.device) -> bool:
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
-    """The precision that ``"auto"`` stands for on a device, or the same; any other word is a `ValueError`."""
+    """The precision that ``"auto"`` means on a device; fp32 and bf16 stay, any other word is a `ValueError`."""
     if precision == "auto":
         return "bf16" if can_use_bf16(device) else "fp32"
     if precision not in ("fp32", "bf16"):

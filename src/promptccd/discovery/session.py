@@ -195,7 +195,6 @@ class DiscoverySession:
         """Unit features ``(N, D)`` of the newest stage's images."""
         stage = self.current
         resolved = resolve_precision(precision, self.model.device)
-        stage.space = feature_space(self.model, self.view, resolved)
         stage.features = embed_images(
             self.model,
             self.view,
@@ -206,6 +205,7 @@ class DiscoverySession:
             cache=self.cache,
             progress=progress,
         )
+        stage.space = feature_space(self.model, self.view, resolved)
         return stage.features
 
     # Groups

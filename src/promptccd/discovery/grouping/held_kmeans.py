@@ -28,7 +28,7 @@ MOST_SAMPLED = 16_384  # units that a tree is made of
 SEED_ITERATIONS, CUT_ITERATIONS, MOST_ITERATIONS = 5, 10, 100
 MOST_RESTARTS = 20
 RESTART_ELEMENTS = 2**25  # units times new groups times restarts that random starts may cost
-GIVEN_UP = -1  # stands for the group that takes another in, where that one goes to a held prototype
+GIVEN_UP = -1  # in place of the group that stays, if the other one goes to a held prototype
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class UnitGroups:
         centres: ``(K, D)``, held ones first, then those that pins open.
         labels: ``(M,)`` group of each unit.
         stuck: one or two units for which people allow no group here; they are in their nearest.
-        costs: ``(M,)`` squared distance of each unit to its centre; empty if nobody needs it.
+        costs: ``(M,)`` squared distance of each unit to its centre; empty where it is not needed.
     """
 
     centres: Tensor
@@ -156,7 +156,7 @@ class GroupTree:
 
     @cached_property
     def _free_points(self) -> Tensor:
-        """Sampled units that nobody has settled, each repeated by its weight."""
+        """Sampled units that are not settled, each repeated by its weight."""
         free = torch.ones(len(self.units.points), dtype=torch.bool)
         free[self.units.settled[0]] = False
         return self.units.points[free].repeat_interleave(self.units.weights[free].long(), 0)

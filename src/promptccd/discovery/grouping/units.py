@@ -1,4 +1,4 @@
-"""What a grouping moves as one: images that belong together, with what people said about them.
+"""Units: images that a grouping moves as one, with the constraints that people gave.
 
 Letters: M units, D width, K groups.
 """

@@ -54,7 +54,6 @@ class ArchiveSource(ImageSource):
         except OSError as error:
             raise DataError(f"{self.name} cannot be opened: {error.strerror}.") from error
         found = os.fstat(self._stream.fileno())
-        self._size = found.st_size
         self._stamp = Stamp(os.path.abspath(path), found.st_size, found.st_mtime_ns)
         self._archive: zipfile.ZipFile | None = None
         self._unpacked = 0
@@ -109,10 +108,8 @@ class ArchiveSource(ImageSource):
         except DataError:  # is a ValueError, too
             raise
         except zipfile.BadZipFile as error:
-            wrong_sum = "CRC" in str(error)
-            raise SkippedFileError(
-                "damaged member of the archive" + (" (wrong checksum)" if wrong_sum else "")
-            ) from None
+            wrong_sum = " (wrong checksum)" if "CRC" in str(error) else ""
+            raise SkippedFileError(f"damaged member of the archive{wrong_sum}") from None
         except (OSError, EOFError, ValueError, RuntimeError, zlib.error):
             raise SkippedFileError("damaged member of the archive") from None
         self._read.add(member.header_offset)
@@ -121,7 +118,7 @@ class ArchiveSource(ImageSource):
     def stamp(self, entry: Entry) -> Stamp:
         """The stamp of a member: size and time of its archive, and its offset, checksum and name in there."""
         member: zipfile.ZipInfo = entry.key
-        place = f"{self._size}-{member.header_offset}-{member.CRC:08x}"
+        place = f"{self._stamp.size}-{member.header_offset}-{member.CRC:08x}"
         return Stamp(f"{self._stamp.path}/{place}/{entry.name}", member.file_size, self._stamp.mtime_ns)
 
     def close(self) -> None:
@@ -161,10 +158,10 @@ class ArchiveSource(ImageSource):
     def _count(self, size: int, limits: IntakeLimits) -> None:
         """Refuse the archive once its members unpack to too much."""
         self._unpacked += size
-        most = max(16 * SMALL, limits.max_ratio * self._size)
+        most = max(16 * SMALL, limits.max_ratio * self._stamp.size)
         if self._unpacked > most:
             raise DataError(
-                f"{self.name} has {self._size} bytes and unpacks to more than {most}; the limit is "
+                f"{self.name} has {self._stamp.size} bytes and unpacks to more than {most}; the limit is "
                 f"{limits.max_ratio} times its size. Give the images without packing them."
             )
 

@@ -255,7 +255,6 @@ logger = logging.getLogger(__name__)
 THUMBNAIL_BYTES = 64 * 2**20  # kept in memory per intake; the others go to disk, or are made again
 VIEW_BYTES = 256 * 2**20  # the same for views; 1,780 of 224 pixels
 WAITING_BYTES = 256 * 2**20  # of files that are read and not yet decoded, besides the last one
-_LOOKED: Future[Any] = Future()  # in place of results that were used
 TRIED = 100  # files, whose time predicts that of the others
 
 _DATASET_FILES = ("dataset_dict.json", "dataset_info.json")
@@ -361,7 +360,7 @@ class _Reader:
         self._first: dict[str, int] = {}  # index of the first file by hash
         self._waiting: deque[tuple[int, Stamp | None, Future[str]]] = deque()
         self._most_waiting, self._waiting_bytes = 2 * workers, 0
-        self._looks: dict[str, Future[Look]] = {}
+        self._looks: dict[str, Future[Look] | None] = {}  # `None` once the result was used
         self._claiming = threading.Lock()
         self.num_read = 0
 
@@ -429,7 +428,7 @@ class _Reader:
         self._waiting_bytes -= file.num_bytes
         if self._first.setdefault(digest, index) == index:
             verdict, image = look = self._seen(digest)
-            self._looks[digest] = _LOOKED
+            self._looks[digest] = None
             if image is not None:
                 self.kept.add(index, image)
             if self.kept.seen is not None:
@@ -442,11 +441,11 @@ class _Reader:
 
     def _seen(self, digest: str) -> Look:
         """What decoding a content left, now or before."""
-        if digest not in self._looks and self.kept.seen is not None:
-            known = self.kept.seen.look(digest)
-            assert known is not None, "a remembered file has a remembered content"
-            return known
-        return self._looks[digest].result()
+        if (future := self._looks.get(digest)) is not None:
+            return future.result()
+        known = None if self.kept.seen is None else self.kept.seen.look(digest)
+        assert known is not None, "a remembered file has a remembered content"
+        return known
 
     def _like_first(self, file: IntakeFile) -> IntakeFile:
         first = self._files[self._first.get(file.content_hash, file.index)]
