@@ -186,7 +186,7 @@ def embed_images(
                 _keep(cache, space, fresh, known)
         fresh += _fetched(on_device)
     finally:
-        with contextlib.suppress(DivergedError):  # one that ended the loop is raised in any case
+        with contextlib.suppress(DivergedError):  # another error is on its way already
             fresh += _fetched(on_device)
         _keep(cache, space, fresh, known)
         batches.close()
