@@ -23,8 +23,8 @@ from promptccd.discovery.checkpoint import (
     EarlierDiscovery,
     images_hash,
     load_progress,
+    newest_stage_in,
     save_checkpoint,
-    stages_in,
 )
 from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.options import AdaptationOptions, Precision
@@ -232,17 +232,17 @@ class AdaptedStage:
     @classmethod
     def left_by(cls, command: AdaptationCommand, out: Path) -> "AdaptedStage | None":
         """The newest stage of a folder if this very command has trained it; a damaged record is a `RunError`."""
-        newest = stages_in(out)[-1:]
-        if not newest or not (newest[0] / RECORD).is_file():
+        newest = newest_stage_in(out)
+        if newest is None or not (newest / RECORD).is_file():
             return None
         try:
-            record = json.loads((newest[0] / RECORD).read_text(encoding="utf-8"))
+            record = json.loads((newest / RECORD).read_text(encoding="utf-8"))
             if record["asked"] != command.asked:
                 return None
             estimate = CountEstimate.from_dict(record["estimate"])
-            return cls(newest[0], record["images"], record["begun_with"], estimate)
+            return cls(newest, record["images"], record["begun_with"], estimate)
         except (ValueError, KeyError, TypeError, DataError) as error:
-            raise RunError(f"{newest[0] / RECORD} is damaged: give another --out.") from error
+            raise RunError(f"{newest / RECORD} is damaged: give another --out.") from error
 
     def take_up(self, session: DiscoverySession, out: Path, command: AdaptationCommand) -> EarlierDiscovery:
         """Let a session go on with the stage instead of training it again.

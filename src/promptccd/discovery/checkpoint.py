@@ -124,14 +124,14 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
     record = read_record(out)
     estimate, images = record["estimate"], record["images"]
     if record["model"] != feature_space(session.model, session.view, ""):
-        newest = stages_in(out)[-1:]
-        if any(load_registry(each).state_hash() == session.registry.state_hash() for each in newest):
+        newest = newest_stage_in(out)
+        if newest is not None and load_registry(newest).state_hash() == session.registry.state_hash():
             # The process that trained this model in `out` was killed before it could record so.
             before = registry if registry.stage < session.registry.stage else load_before(out)
             return EarlierDiscovery(session.registry.copy(), before, estimate, images)
         raise RunError(
             f"{out} holds categories that were found with another model. "
-            + (f"Go on with the one that was trained there, {newest[0]}" if newest else "Give that one")
+            + (f"Go on with the one that was trained there, {newest}" if newest else "Give that one")
             + ", or give another --out."
         )
     if record["came_with"] != session.registry.state_hash():
@@ -143,10 +143,11 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
     return EarlierDiscovery(registry, load_before(out), estimate, images)
 
 
-def stages_in(out: Path) -> list[Path]:
-    """Folders of the stages that were trained in a folder, oldest first."""
+def newest_stage_in(out: Path) -> Path | None:
+    """Folder of the newest stage that was trained in a folder; `None` if there is none."""
     numbered = {each.name.removeprefix("stage"): each for each in out.glob("stage*") if has_registry(each)}
-    return [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]
+    newest = max(filter(str.isdecimal, numbered), key=int, default=None)
+    return None if newest is None else numbered[newest]
 
 
 def images_hash(session: DiscoverySession) -> str:

@@ -4,7 +4,7 @@ Letters: M units, D width, K groups.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -40,9 +40,9 @@ class Units:
     sizes: Tensor
     unit_of_image: Tensor
     names: Sequence[str]
-    pinned: Mapping[int, int] = field(default_factory=dict)
-    banned: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    rivals: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    pinned: Mapping[int, int]
+    banned: Mapping[int, frozenset[int]]
+    rivals: Mapping[int, frozenset[int]]
 
     @cached_property
     def constrained(self) -> Tensor:

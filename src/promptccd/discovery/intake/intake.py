@@ -96,7 +96,7 @@ class Kept:
     keeps thumbnails for good.
     """
 
-    def __init__(self, folder: Path | None, seen: SeenFiles | None = None):
+    def __init__(self, folder: Path | None, seen: SeenFiles | None):
         self.seen = seen
         self.fingerprints: dict[int, Fingerprint] = {}
         self.thumbnails, self.views = Overflow(THUMBNAIL_BYTES, folder), Overflow(VIEW_BYTES, folder)
@@ -143,7 +143,7 @@ class Intake:
         entries: Sequence[Entry],
         files: Sequence[IntakeFile],
         kept: Kept,
-        view: EvaluationView | None = None,
+        view: EvaluationView | None,
     ):
         self._source, self._limits, self._entries = source, limits, entries
         self._kept, self._view = kept, view  # the one that made the kept views
