@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 from accelerate.state import AcceleratorState
+from PIL import Image
 
+from promptccd.data.images import decode_image
 from promptccd.discovery import DiscoverySession, FeatureCache
+from promptccd.discovery.intake.intake import Intake, IntakeFile
 from tests.conftest import coloured_images
 
 Pictures = Callable[..., Path]
@@ -57,3 +60,10 @@ def grouped(session: DiscoverySession, album: Path, num_categories: int | None =
     session.embed()
     session.group(num_categories)
     return session
+
+
+def image_of(intake: Intake, file: IntakeFile) -> Image.Image:
+    """The upright RGB image of a file."""
+    image = decode_image(intake.read_bytes(file)).image
+    assert image is not None
+    return image

@@ -26,6 +26,7 @@ from promptccd.discovery.intake.archives import FolderSource
 from promptccd.discovery.intake.intake import read_intake
 from promptccd.discovery.project import FeatureCache
 from promptccd.errors import DataError, DivergedError, RunError
+from tests.discovery.conftest import image_of
 
 CPU = torch.device("cpu")
 
@@ -72,7 +73,7 @@ def counted(model):
 def test_features_are_those_of_the_model_in_order(model, view, intake):
     found = embed_images(model, view, intake, batch_size=4, precision="fp32")
     assert len(intake.used) == 10
-    pixels = torch.stack([view(intake.open(file)) for file in intake.used])
+    pixels = torch.stack([view(image_of(intake, file)) for file in intake.used])
     with torch.no_grad():
         expected = F.normalize(model(normalise(pixels, view.mean, view.std)).features, dim=-1)
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
@@ -200,7 +201,7 @@ def test_reduced_photographs_have_the_features_of_whole_ones(tmp_path):
     model, view = load_embedder("photographs")
     with read_intake(tmp_path, view=view) as intake:
         found = embed_images(model, view, intake, precision="fp32")
-        whole = torch.stack([view(intake.open(file)) for file in intake.used])
+        whole = torch.stack([view(image_of(intake, file)) for file in intake.used])
     with torch.no_grad():
         exact = F.normalize(model(normalise(whole, view.mean, view.std)).features, dim=-1)
     cosines = (found * exact).sum(1)
@@ -373,7 +374,9 @@ def test_mode_of_the_model_is_left_alone(model, view, intake):
 def test_bare_backbone_gives_its_class_token(backbone_folder, intake):
     model, view = load_embedder(backbone_folder)
     found = embed_images(model, view, intake, precision="fp32")
-    pixels = normalise(torch.stack([view(intake.open(file)) for file in intake.used]), view.mean, view.std)
+    pixels = normalise(
+        torch.stack([view(image_of(intake, file)) for file in intake.used]), view.mean, view.std
+    )
     assert pixels.shape == (10, 3, 16, 16)
     with torch.no_grad():
         expected = F.normalize(model.backbone(pixels).last_hidden_state[:, 0], dim=-1)

@@ -13,7 +13,7 @@ from promptccd.discovery import EXPORTS, DiscoverySession, assignment_rows, disc
 from promptccd.discovery.exports import folder_name
 from promptccd.errors import DiskError
 from promptccd.registry import Rename
-from tests.discovery.conftest import grouped, write_pictures
+from tests.discovery.conftest import grouped, image_of, write_pictures
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 HOSTILE = [
@@ -150,7 +150,7 @@ def test_exported_pixels_are_those_that_were_grouped(named, tmp_path):
     folder = load_dataset("imagefolder", data_dir=str(paths["imagefolder"]), split="train")
     for record in [*listed, *folder]:
         intake, file = named.file_of(record["sha256"])
-        assert np.array_equal(np.asarray(record["image"]), np.asarray(intake.open(file)))
+        assert np.array_equal(np.asarray(record["image"]), np.asarray(image_of(intake, file)))
 
 
 def test_exporting_again_removes_what_was_exported_and_nothing_else(named, tmp_path):

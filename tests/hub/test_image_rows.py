@@ -10,6 +10,7 @@ from promptccd.discovery.intake.intake import IntakeLimits, read_intake
 from promptccd.errors import DataError
 from tests.conftest import coloured_images
 from tests.data.test_images import PNG
+from tests.discovery.conftest import image_of
 from tests.hub.server import Hub
 
 VISITORS = IntakeLimits.for_visitors()
@@ -19,7 +20,7 @@ def test_data_set_of_the_hub_is_read(hub: Hub) -> None:
     coloured_images(3, 4).push_to_hub("user/pictures")
     with read_intake(DatasetSource.from_hub("user/pictures", VISITORS), limits=VISITORS) as intake:
         assert intake.report().used == 12
-        assert intake.open(intake.files[3]).size == (16, 16)
+        assert image_of(intake, intake.files[3]).size == (16, 16)
 
 
 def test_folders_of_images_on_the_hub_are_read(hub: Hub) -> None:

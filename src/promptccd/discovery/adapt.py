@@ -1,4 +1,4 @@
-"""One discovery stage of training on a person's images, from a checkpoint alone."""
+"""Train one discovery stage on a person's images, from a checkpoint alone."""
 
 import copy
 import json
@@ -23,8 +23,8 @@ from promptccd.discovery.checkpoint import (
     EarlierDiscovery,
     images_hash,
     load_progress,
+    newest_stage_in,
     save_checkpoint,
-    stages_in,
 )
 from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.options import AdaptationOptions, Precision
@@ -47,11 +47,7 @@ RESIZE_SHARE = 0.875  # of the crop in the resized image, as in the paper
 
 
 def require_head(session: DiscoverySession) -> None:
-    """Refuse a model that has nothing to learn with.
-
-    Raises:
-        ConfigurationError: it is a bare backbone.
-    """
+    """Refuse a bare backbone, which has no head to train, with a `ConfigurationError`."""
     if not session.registry.num_known:
         raise ConfigurationError(
             "A bare backbone cannot be adapted: it has no projection head to learn with. Give a stage that training "
@@ -60,11 +56,7 @@ def require_head(session: DiscoverySession) -> None:
 
 
 def require_enough_images(session: DiscoverySession) -> None:
-    """Refuse images that are too few to train on.
-
-    Raises:
-        DataError: there are fewer than four.
-    """
+    """Refuse fewer than four images with a `DataError`."""
     if len(session.current.keys) < FEWEST_IMAGES:
         raise DataError(
             f"Expected at least {FEWEST_IMAGES} images to train on, got {len(session.current.keys)}."
@@ -79,13 +71,13 @@ def adapt(
 ) -> None:
     """Train a copy of the session's model on its newest images, without labels, and embed them anew with it.
 
-    A stage of training wants the labelled images again for its grouping, and a checkpoint holds only their means.
-    So a settled category's prototype is moved by as much as the training moved the images nearest to it (ours).
-    The bytes of all images are held in memory meanwhile, which is fine for thousands of photographs.
+    A stage of a run groups the labelled images again, but a checkpoint holds only their means. So the prototype of a
+    settled category moves by as much as training moved the images nearest to it (ours). The bytes of all images are in
+    memory meanwhile, which is fine for thousands of photographs.
 
     Args:
         session: its images are embedded and grouped; the number of categories is that of the grouping.
-        options: how to train.
+        options: of the training.
         precision: of the features afterwards.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
@@ -102,16 +94,16 @@ def adapt(
     student = copy.deepcopy(session.model)
     try:
         _train(student, session, len(found.ids), options, stop or StopRequest())
-    except InterruptedRunError as error:  # of a run that keeps states, which this does not
+    except InterruptedRunError as error:  # its message is that of a run, which keeps states
         raise InterruptedRunError(
             "Interrupted: nothing of the training was kept, and all is as before it. Run the same command again.",
             error.exit_code - 128,
         ) from error
-    except OutOfMemoryError as error:  # likewise
+    except OutOfMemoryError as error:  # the same
         raise OutOfMemoryError(error.batch_size, "nothing of the training was kept") from error
     try:
         session.model = student.eval()
-        # Known categories spread otherwise by now, and their images are not here.
+        # Training changed how known categories spread, and their images are not here to measure it.
         session.model.set_spread(None)
         features = session.embed(None if stop is None else stop.progress, precision)
     except BaseException:
@@ -129,11 +121,11 @@ def _train(
     options: AdaptationOptions,
     stop: StopRequest,
 ) -> None:
-    stage = session.current
-    replay = None
+    stage, replay = session.current, None
     if options.replay_samples:
         replay = model.replay(options.replay_samples, torch_generator("replay", session.seed, stage.stage))
-    model.begin_discovery(lambda: copy.deepcopy(session.model))  # what stage 0 left is not at hand
+    # The model of stage 0 is not here, so the newest one stands in for it.
+    model.begin_discovery(lambda: copy.deepcopy(session.model))
     arguments = TrainingArguments(
         seed=session.seed,
         epochs=options.epochs,
@@ -160,8 +152,8 @@ def _train(
 
 
 def _shifts(ids: tuple[int, ...], assigned: Tensor, before: Tensor, after: Tensor) -> dict[int, np.ndarray]:
-    """How far the images of each category moved on average; those of a category without images like all."""
-    if not len(before):  # all images are in none
+    """Mean shift of the images of each category, or of all images for a category without images."""
+    if not len(before):  # no image is in a category
         return {}
     moved = (after - before).double()
     everywhere = moved.mean(0).numpy()
@@ -170,7 +162,7 @@ def _shifts(ids: tuple[int, ...], assigned: Tensor, before: Tensor, after: Tenso
 
 
 def _stage_of(session: DiscoverySession) -> Stage:
-    """The newest images as a stage: they have no labels, and their numbers are their positions."""
+    """The newest images as a stage without labels; sample ids are positions."""
     intake = session.current.intake
     records = [{"bytes": intake.read_bytes(file), "path": None} for file in intake.used]
     table = Dataset.from_dict({"image": records}, features=Features({"image": Image(decode=False)}))
@@ -190,11 +182,11 @@ RECORD = "adaptation.json"
 
 @dataclass(frozen=True)
 class AdaptationCommand:
-    """What an adaptation was asked to do, and to whom; equal ones give the same bytes.
+    """The input of an adaptation; equal commands give the same bytes.
 
     Attributes:
         asked: the model, its categories, and the options, as plain values.
-        begun_with: hash of the categories that the folder of the results held, or else the model.
+        begun_with: hash of the categories in the folder of the results or, if it has none, of the model's.
     """
 
     asked: Mapping[str, Any]
@@ -210,10 +202,9 @@ class AdaptationCommand:
         precision: Precision,
     ) -> "AdaptationCommand":
         """The command that a fresh session is about to run."""
-        came_with = session.registry.state_hash()
         asked = {
             "model": feature_space(session.model, session.view, ""),
-            "came_with": came_with,
+            "came_with": session.registry.state_hash(),
             "seed": session.seed,
             "num_categories": num_categories,
             "precision": precision,
@@ -224,13 +215,13 @@ class AdaptationCommand:
 
 @dataclass(frozen=True)
 class AdaptedStage:
-    """A stage in the folder of the results that a command trained.
+    """A stage that a command trained in the folder of the results.
 
     Attributes:
         folder: of the stage.
         images: hash of the images it was trained on.
-        begun_with: hash of the categories it started from.
-        estimate: of the number of categories, as it was found then.
+        begun_with: see `AdaptationCommand`.
+        estimate: of the number of categories, from that time.
     """
 
     folder: Path
@@ -240,29 +231,29 @@ class AdaptedStage:
 
     @classmethod
     def left_by(cls, command: AdaptationCommand, out: Path) -> "AdaptedStage | None":
-        """The newest stage of a folder, if this very command has trained it."""
-        newest = stages_in(out)[-1:]
-        if not newest or not (newest[0] / RECORD).is_file():
+        """The newest stage of a folder if this very command has trained it; a damaged record is a `RunError`."""
+        newest = newest_stage_in(out)
+        if newest is None or not (newest / RECORD).is_file():
             return None
         try:
-            record = json.loads((newest[0] / RECORD).read_text(encoding="utf-8"))
+            record = json.loads((newest / RECORD).read_text(encoding="utf-8"))
             if record["asked"] != command.asked:
                 return None
             estimate = CountEstimate.from_dict(record["estimate"])
-            return cls(newest[0], record["images"], record["begun_with"], estimate)
+            return cls(newest, record["images"], record["begun_with"], estimate)
         except (ValueError, KeyError, TypeError, DataError) as error:
-            raise RunError(f"{newest[0] / RECORD} is damaged: give another --out.") from error
+            raise RunError(f"{newest / RECORD} is damaged: give another --out.") from error
 
     def take_up(self, session: DiscoverySession, out: Path, command: AdaptationCommand) -> EarlierDiscovery:
         """Let a session go on with the stage instead of training it again.
 
         Args:
-            session: with the model that the stage was trained from; gets that of the stage, and its categories.
+            session: with the model that the stage was trained from; gets the stage's model and categories.
             out: the folder of the results.
-            command: the command as it finds the folder now.
+            command: the command that is given now.
 
         Raises:
-            RunError: the categories there were changed in between, so that the stage does not know the change.
+            RunError: the categories in the folder were changed between training and now.
         """
         logger.info("%s was trained by this very command: its results are written.", self.folder)
         own, came_with = load_registry(self.folder), session.registry
@@ -282,11 +273,7 @@ class AdaptedStage:
         return EarlierDiscovery(own, before, self.estimate, self.images)
 
     def require_images(self, session: DiscoverySession) -> None:
-        """Refuse other images than the stage was trained on.
-
-        Raises:
-            RunError: they are others.
-        """
+        """Refuse other images than the stage was trained on with a `RunError`."""
         if images_hash(session) != self.images:
             raise RunError(
                 f"{self.folder} was trained already, and on other images: go on with it as the model and without "
@@ -295,7 +282,7 @@ class AdaptedStage:
 
 
 def save_adapted(session: DiscoverySession, folder: Path, command: AdaptationCommand) -> None:
-    """The session as a checkpoint that says which command it comes from, whole or not at all."""
+    """Write the session as a checkpoint with a record of the command, whole or not at all."""
     record = {
         "asked": dict(command.asked),
         "begun_with": command.begun_with,
@@ -307,6 +294,6 @@ def save_adapted(session: DiscoverySession, folder: Path, command: AdaptationCom
 
 
 def _comes_from(registry: CategoryRegistry, earlier: CategoryRegistry) -> bool:
-    """Whether all that happened to one for good happened to the other."""
+    """Whether a registry begins with all entries of an earlier one that cannot be undone."""
     settled = [(entry.number, entry.kind, entry.what) for entry in earlier.log if entry.patch is None]
     return [(entry.number, entry.kind, entry.what) for entry in registry.log][: len(settled)] == settled

@@ -1,4 +1,4 @@
-"""What a session leaves: a checkpoint with its registry, or beside other results what the next one goes on from."""
+"""Save a session as a checkpoint, or beside its results for the next session to go on from."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def save_checkpoint(
     session: DiscoverySession, folder: str | Path, add: Callable[[Path], None] = lambda staging: None
 ) -> Path:
-    """The model with the categories of the session, its view and its registry, whole or not at all.
+    """Write the model with the session's categories, its view and its registry, whole or not at all.
 
     ``from_pretrained``, ``promptccd predict`` and ``promptccd discover`` load it.
 
@@ -49,15 +49,10 @@ def save_checkpoint(
 
 
 def save_progress(session: DiscoverySession, out: Path, came_with: str, source: str | Path) -> None:
-    """The registry, the one before this stage, and what all was made with.
+    """Write the registry, the one before this stage, and a record of what both were made with.
 
-    The registry is written last: a folder whose writer was killed holds what it held before.
-
-    Args:
-        session: its newest images are grouped.
-        out: an existing folder.
-        came_with: hash of the registry that the model came with.
-        source: where the newest images are.
+    The registry is written last: if the writer is killed before, the folder holds the earlier one. `came_with` is the
+    hash of the registry that the model came with, `source` the place of the newest images.
     """
     project, place = open_project(out), Path(os.path.expanduser(source))
     named = str(place.absolute() if place.exists() else source)
@@ -68,7 +63,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         "model": feature_space(session.model, session.view, ""),
         "features": session.current.space,
         "found_with": found_with(session.model, out),
-        # Where new ones look like known ones, how often a confidence is right is not known.
+        # If new images look like known ones, it was not measured how often a confidence is right.
         "measured": spread is not None and spread.tells_new,
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
@@ -81,8 +76,8 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
 
 
 def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:
-    """What people call a model: its name or folder, within `out` from there, and its method if it has one."""
-    from promptccd.training.objectives import METHODS  # whoever only reads need not wait for it
+    """Name of a model, or its folder (relative if inside `out`), and the title of its method, if any."""
+    from promptccd.training.objectives import METHODS  # slow to import, and readers do not need it
 
     come_along = {folder: name for name, folder in BACKBONES.items()}
     method = METHODS.get(model.config.model_type) if model.config.category_ids else None
@@ -97,8 +92,8 @@ class EarlierDiscovery:
     """What an earlier discovery left in a folder.
 
     Attributes:
-        registry: as it was left, corrections since included.
-        before: as it was before the newest stage; `None` if it is lost.
+        registry: its categories, with later corrections.
+        before: the registry before the newest stage; `None` if it is lost.
         estimate: of the number of categories.
         images: hash of the newest stage's images, to which the estimate belongs.
     """
@@ -109,20 +104,18 @@ class EarlierDiscovery:
     images: str
 
     def estimate_for(self, session: DiscoverySession) -> CountEstimate:
-        """The estimate, where it is one of the session's images; otherwise the number of their categories as it is."""
+        """The estimate if it belongs to the session's images; otherwise the present number of their categories."""
         ours = self.estimate.is_estimate and self.images == images_hash(session)
-        return (
-            self.estimate
-            if ours or not session.num_categories
-            else CountEstimate.known(session.num_categories)
-        )
+        if ours or not session.num_categories:
+            return self.estimate
+        return CountEstimate.known(session.num_categories)
 
 
 def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | None:
     """What an earlier discovery left in a folder; `None` if there is none.
 
     Raises:
-        RunError: it was made with another model, so that its prototypes mean nothing here, or by a newer version.
+        RunError: it was made with another model, so that its prototypes are of no use here, or by a newer version.
         RegistryError: its registry is damaged.
     """
     registry = categories_in(out)
@@ -131,13 +124,14 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
     record = read_record(out)
     estimate, images = record["estimate"], record["images"]
     if record["model"] != feature_space(session.model, session.view, ""):
-        if _was_trained_there(session, out):  # by a process that was killed before it could say so in `out`
+        newest = newest_stage_in(out)
+        if newest is not None and load_registry(newest).state_hash() == session.registry.state_hash():
+            # The process that trained this model in `out` was killed before it could record so.
             before = registry if registry.stage < session.registry.stage else load_before(out)
             return EarlierDiscovery(session.registry.copy(), before, estimate, images)
-        trained = stages_in(out)
         raise RunError(
             f"{out} holds categories that were found with another model. "
-            + (f"Go on with the one that was trained there, {trained[-1]}" if trained else "Give that one")
+            + (f"Go on with the one that was trained there, {newest}" if newest else "Give that one")
             + ", or give another --out."
         )
     if record["came_with"] != session.registry.state_hash():
@@ -149,17 +143,13 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
     return EarlierDiscovery(registry, load_before(out), estimate, images)
 
 
-def stages_in(out: Path) -> list[Path]:
-    """Stages that were trained there, oldest first."""
+def newest_stage_in(out: Path) -> Path | None:
+    """Folder of the newest stage that was trained in a folder; `None` if there is none."""
     numbered = {each.name.removeprefix("stage"): each for each in out.glob("stage*") if has_registry(each)}
-    return [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]
-
-
-def _was_trained_there(session: DiscoverySession, out: Path) -> bool:
-    newest = stages_in(out)[-1:]
-    return any(load_registry(each).state_hash() == session.registry.state_hash() for each in newest)
+    newest = max(filter(str.isdecimal, numbered), key=int, default=None)
+    return None if newest is None else numbered[newest]
 
 
 def images_hash(session: DiscoverySession) -> str:
-    """SHA-256, in hexadecimal, of what the newest images are, whatever their names and order."""
+    """SHA-256, in hexadecimal, of the contents of the newest images, whatever their names and order."""
     return hashlib.sha256("".join(sorted(session.current.keys)).encode()).hexdigest()

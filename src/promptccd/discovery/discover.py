@@ -4,16 +4,16 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
 from promptccd import __version__
 from promptccd.clustering import CountEstimate
+from promptccd.data.stage_images import Progress
 from promptccd.discovery.adapt import (
     AdaptationCommand,
     AdaptedStage,
@@ -47,10 +47,10 @@ from promptccd.training.progress import StopRequest, progress_bar, readable_time
 
 logger = logging.getLogger(__name__)
 
-MANY = 1_000  # files, from which on it is said what they will cost
+MANY = 1_000  # from so many files on, a message announces what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
-_FILE_BYTES = 5_000  # name, verdict, hash, fingerprint and what else is remembered; besides its features
-_LINE_BYTES = 1_500  # of the same on disk
+_FILE_BYTES = 5_000  # name, verdict, hash, fingerprint and so on in memory, without features
+_LINE_BYTES = 1_500  # the same on disk
 _WRITTEN = (PAGE, TABLE, "images", "dataset")
 
 
@@ -61,9 +61,9 @@ class DiscoveryResult:
     Attributes:
         report: counts of the files.
         estimate: number of categories, with its range.
-        change: what is different from before.
+        change: the difference from before the stage.
         rows: one per file found.
-        paths: what was written.
+        paths: the files and folders written.
         seconds: by step.
     """
 
@@ -76,7 +76,7 @@ class DiscoveryResult:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Files by what became of them; together all that were found."""
+        """Number of files by what became of them; they add up to all that were found."""
         counted = {"known": 0, "settled": 0, "new": 0, "unassigned": 0, "skipped": 0}
         for row in self.rows:
             counted["skipped" if row.status == "skipped" else row.known or "unassigned"] += 1
@@ -96,22 +96,21 @@ def discover(
     batch_size: int = BATCH_SIZE,
     stop: StopRequest | None = None,
 ) -> DiscoveryResult:
-    """Group the images of a source and write everything down.
+    """Group the images of a source and write the results to a folder.
 
-    Where an earlier discovery with the same model wrote to the folder, its categories, names and corrections are kept.
-    The same images stay in their categories, other images become the next stage. If it ends early, the folder is as it
-    was, and features that were computed are kept. If it is killed while it writes, or called again
-    when all is written, the same call uses what is there, above all a trained stage.
+    If an earlier discovery with the same model wrote to the folder, its categories, names and corrections are kept: the
+    same images stay in their categories, and other images become the next stage. If the call ends early, the folder
+    is as before, and the features computed so far are kept. If it is killed while it writes, or repeated when all is
+    written, the same call uses what is there, above all a trained stage.
 
     Args:
         session: fresh, with its model.
         source: a folder, a zip archive, or a data set.
-        out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run goes on
-            from.
-        num_categories: of all categories; none estimates it.
-        adaptation: trains a stage on the images before they are grouped for good, and leaves it in ``stage<t+1>``.
+        out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run needs.
+        num_categories: of all categories; `None` estimates it.
+        adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
         exports: names of `EXPORTS` besides ``csv``.
-        file_names: let the exported images tell what their files were called; ``assignments.csv`` does in any case.
+        file_names: export the names of the files with the images; ``assignments.csv`` has them in any case.
         precision: of the model's forward.
         batch_size: images per forward.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
@@ -130,13 +129,13 @@ def discover(
 
 @dataclass(frozen=True)
 class _Start:
-    """What a discovery starts from.
+    """The state before a discovery.
 
     Attributes:
         came_with: hash of the registry that the model came with.
-        earlier: what is in the folder of the results.
-        command: what is asked for, if that is a training.
-        trained: the stage that this very command has trained already.
+        earlier: what an earlier discovery left in the folder of the results.
+        command: the adaptation that is asked for, if any.
+        trained: the stage, if the same command has trained it already.
     """
 
     came_with: str
@@ -204,38 +203,37 @@ class _Discovery:
         session, earlier = self.session, start.earlier
         if earlier is not None:
             session.registry = earlier.registry
-        session.read(self.source, self._progress, open_project(self.out), self._announce)
-        if (
-            earlier is not None
-            and earlier.before is not None
-            and session.current.stage == earlier.registry.stage
-        ):
-            session.current.before = earlier.before
+        session.read(self.source, self._progress, self.out / PROJECT, self._announce)
+        if earlier is not None and session.current.stage == earlier.registry.stage:
+            session.current.before = earlier.before or session.current.before
         if start.trained is not None:
             start.trained.require_images(session)
         elif self.adaptation is not None:
             require_enough_images(session)
-            _require_absent(self._stage_folder)
+            if (stage := self._stage_folder).exists():
+                raise RunError(
+                    f"{stage} was trained already: go on with it as the model and without --adapt, or give another "
+                    "--out."
+                )
         self._require_space()
 
     def _announce(self, count: int, seconds_each: float) -> None:
-        """Say what many images will cost before they are grouped."""
+        """Log what many images will cost."""
         if count < MANY:
             return
         session = self.session
         features = seconds_per_image(session.model, session.view, self.batch_size, self.precision)
-        size = _SizeOf.images(count, session)
+        memory, meanwhile, kept = _bytes_of(count, session)
         logger.info(
             "%d files: about %s to read them, %d at once, and at most %s for their features on %s. Up to %s of memory "
             "besides the model; of disk in %s %s%s that stay and save it the next time.",
             count, readable_time(count * seconds_each), session.workers, readable_time(count * features),
-            session.model.device, readable_size(size.memory), self.out,
-            f"up to {readable_size(size.meanwhile)} until the end, and " if size.meanwhile else "",
-            readable_size(size.kept),
+            session.model.device, readable_size(memory), self.out,
+            f"up to {readable_size(meanwhile)} until the end, and " if meanwhile else "", readable_size(kept),
         )  # fmt: skip
 
     def _require_space(self) -> None:
-        """Refuse what the disk has no room for, before anything is computed."""
+        """Refuse results that the disk has no room for, before anything is computed."""
         trained = 0 if self.adaptation is None else checkpoint_bytes(self.session.model)
         copied = sum(file.num_bytes for file in self.session.current.intake.used)
         copies = len(set(self.exports) - {"csv"})
@@ -243,7 +241,7 @@ class _Discovery:
         require_space(self.out, trained + copies * copied // 2, "the results that were asked for")
 
     def _group(self, start: _Start) -> None:
-        """Group the images, unless they are where an earlier discovery and people since have put them."""
+        """Group the images, unless an earlier discovery did, whose groups and corrections then stay."""
         asked = self.num_categories is not None and start.trained is None
         if start.earlier is not None and not asked and self.session.is_grouped:
             self.session.keep(start.earlier.estimate_for(self.session))
@@ -251,9 +249,9 @@ class _Discovery:
             self.session.group(self.num_categories)
 
     def _write(self, start: _Start) -> tuple[list[AssignmentRow], list[Path]]:
-        """The stage that was trained, if one was; what the next discovery goes on from; and what people look at.
+        """Write the trained stage, if any, then the state for the next discovery, then what people look at.
 
-        The order matters: whatever of it is there, the same command knows how to write the rest.
+        The order matters: however much of it is there, the same command can write the rest.
         """
         session, came_with = self.session, start.came_with
         if start.command is not None:
@@ -273,7 +271,7 @@ class _Discovery:
         return rows, [page, *taken]
 
     def _made_of(self, table: Path) -> bytes:
-        """The last line of a page that need not be drawn again as long as nothing of this is different."""
+        """The last line of the page: while it is the same, the page need not be drawn again."""
         session = self.session
         states = [each.state_hash() for each in (session.registry, session.current.before)]
         digest = hashlib.sha256(f"{__version__} {session.seed} {states}".encode())
@@ -285,8 +283,9 @@ class _Discovery:
     def _stage_folder(self) -> Path:
         return self.out / f"stage{self.session.current.stage}"
 
-    def _progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
-        return (self.stop.progress if self.stop else progress_bar)(items, total, label)
+    @property
+    def _progress(self) -> Progress:
+        return self.stop.progress if self.stop else progress_bar
 
     @contextmanager
     def _timed(self, seconds: dict[str, float], step: str) -> Iterator[None]:
@@ -297,29 +296,20 @@ class _Discovery:
         seconds[step] = round(time.perf_counter() - started, 2)
 
 
-@dataclass(frozen=True)
-class _SizeOf:
-    """Bytes that images take: in memory, on disk while they are read and embedded, and on disk for good."""
-
-    memory: int
-    meanwhile: int
-    kept: int
-
-    @classmethod
-    def images(cls, count: int, session: DiscoverySession) -> "_SizeOf":
-        """Those of so many."""
-        views = count * session.view(Image.new("RGB", (64, 64))).nbytes
-        in_memory = min(views, VIEW_BYTES)
-        feature = 4 * session.model.config.vision_config.hidden_size
-        kept = count * (_THUMBNAIL_BYTES + _LINE_BYTES + feature)
-        return cls(in_memory + count * (_FILE_BYTES + 2 * feature), views - in_memory, kept)
+def _bytes_of(count: int, session: DiscoverySession) -> tuple[int, int, int]:
+    """Bytes of so many images: in memory, on disk until they are grouped, and on disk for good."""
+    views = count * session.view(Image.new("RGB", (64, 64))).nbytes
+    in_memory = min(views, VIEW_BYTES)
+    feature = 4 * session.model.config.vision_config.hidden_size
+    kept = count * (_THUMBNAIL_BYTES + _LINE_BYTES + feature)
+    return in_memory + count * (_FILE_BYTES + 2 * feature), views - in_memory, kept
 
 
 def _target(source: str | Path, out: str | Path) -> Path:
     """The folder for the results, made if need be.
 
     Raises:
-        ConfigurationError: it is a checkpoint, or lies among the images.
+        ConfigurationError: it is a checkpoint, or lies inside the folder of images.
         DiskError: it cannot be made.
     """
     folder, images = Path(os.path.expanduser(out)), Path(os.path.expanduser(source))
@@ -331,10 +321,3 @@ def _target(source: str | Path, out: str | Path) -> Path:
             "--out outside of it."
         )
     return make_folder(folder)
-
-
-def _require_absent(folder: Path) -> None:
-    if folder.exists():
-        raise RunError(
-            f"{folder} was trained already: go on with it as the model and without --adapt, or give another --out."
-        )

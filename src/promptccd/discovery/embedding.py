@@ -1,4 +1,4 @@
-"""Features of the images of an intake: views are made ahead of the model, and nothing is computed twice."""
+"""Features of the images of an intake: views are made while the model works, and no feature is computed twice."""
 
 import contextlib
 import hashlib
@@ -33,7 +33,7 @@ from promptccd.training.devices import in_smaller_batches
 
 logger = logging.getLogger(__name__)
 
-# Of a model's values, what no feature depends on: naming a category must not cost a second forward.
+# The values of a model that no feature depends on: naming a category must not cost a second forward.
 _NOT_IN_FEATURES = (
     "head.", "classifier.", "class_means", "class_deviation", "margin", "feature_deviations", "prototypes", "whitener",
     "spreads",
@@ -58,7 +58,7 @@ def model_fingerprint(model: CategoryDiscoveryModel) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         if not name.startswith(_NOT_IN_FEATURES):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(_raw(tensor))
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -68,13 +68,9 @@ def view_fingerprint(view: EvaluationView) -> str:
 
 
 def feature_space(model: CategoryDiscoveryModel, view: EvaluationView, precision: str) -> str:
-    """Name of what features are computed with: two equal names mean comparable features."""
+    """Name of what features are computed with; features of equal names are comparable."""
     parts = f"2 {model_fingerprint(model)} {view_fingerprint(view)} {precision}"
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
-
-
-def _raw(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _json(values: Any) -> bytes:
@@ -83,20 +79,17 @@ def _json(values: Any) -> bytes:
 
 _BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, x86 vectors, Arm
 _KEEP_EVERY = 16  # batches; a run that is killed loses no more
-_TRIED = 8  # images
-_UNUSED_HEAD: dict[str, Any] = {
-    "projection_hidden_size": 1, "projection_bottleneck_size": 1, "projection_output_size": 1,
-}  # fmt: skip
+_TRIED = 8  # blank images, to measure the time of one
 
 
 def load_embedder(
     path: str | Path, max_model_bytes: int | None = None
 ) -> tuple[CategoryDiscoveryModel, EvaluationView]:
-    """The model to embed with, and the view it was made for; both may come from anywhere.
+    """The model to embed with, and the view it was made for; strangers may have made both.
 
     Args:
-        path: a finished stage, or a bare DINO backbone; a folder or a name on the Hub. A backbone becomes a model
-            without prompts and categories, whose features are its [CLS].
+        path: a finished stage or a bare DINO backbone, in a folder or on the Hub. A backbone becomes a model without
+            prompts and categories, whose features are its [CLS].
         max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
 
     Raises:
@@ -108,8 +101,10 @@ def load_embedder(
         place, raw = find_model(path)
         if raw.get("model_type") in BACKBONE_TYPES:
             what = "backbone"
-            options: dict[str, Any] = {"max_model_bytes": max_model_bytes, **_UNUSED_HEAD}
-            model = GCDModel.from_pretrained(place, dtype=torch.float32, **options).eval()
+            model = GCDModel.from_pretrained(
+                place, dtype=torch.float32, max_model_bytes=max_model_bytes,
+                projection_hidden_size=1, projection_bottleneck_size=1, projection_output_size=1,  # no head
+            ).eval()  # fmt: skip
             return model, _backbone_view(place, model)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot load a {what} from {str(path)!r}: {one_line(error)}") from error
@@ -117,7 +112,7 @@ def load_embedder(
 
 
 def can_use_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 in hardware; without that it is slower than float32."""
+    """Whether the device multiplies bfloat16 in hardware; otherwise it is slower than float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # which came after torch 2.6
@@ -127,11 +122,7 @@ def can_use_bf16(device: torch.device) -> bool:
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
-    """What ``"auto"`` means on a device; anything else itself.
-
-    Raises:
-        ValueError: it is none of the three.
-    """
+    """The precision that ``"auto"`` means on a device; fp32 and bf16 stay, any other word is a `ValueError`."""
     if precision == "auto":
         return "bf16" if can_use_bf16(device) else "fp32"
     if precision not in ("fp32", "bf16"):
@@ -158,11 +149,11 @@ def embed_images(
         view: the view the model was made for; the object that the intake was made with saves decoding.
         intake: the images, still open.
         batch_size: images per forward.
-        precision: of the model's forward; ``"auto"`` is bfloat16 where the device has instructions for it.
+        precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
         workers: images that are decoded at once, of those whose views were not kept.
-        cache: where features are looked up and kept; `None` for neither.
-        progress: wraps the batches, their number and a label in a progress bar; may raise to leave early, and what
-            is computed by then is kept.
+        cache: of features, read and written; `None` for neither.
+        progress: wraps the batches, their number and a label in a progress bar; may raise to leave early, and the
+            features computed by then are kept.
 
     Returns:
         ``(N, D)`` float32 on the CPU, in the order of ``intake.used``.
@@ -192,10 +183,10 @@ def embed_images(
             if len(on_device) >= _most_on_device(model.device):
                 fresh += _fetched(on_device)
             if len(fresh) >= _KEEP_EVERY * batch_size:
-                fresh = _keep(cache, space, fresh, known)
+                _keep(cache, space, fresh, known)
         fresh += _fetched(on_device)
     finally:
-        with contextlib.suppress(DivergedError):  # is on its way already, or of what follows an interruption
+        with contextlib.suppress(DivergedError):  # another error is on its way already
             fresh += _fetched(on_device)
         _keep(cache, space, fresh, known)
         batches.close()
@@ -216,14 +207,14 @@ def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor
 
 
 def _most_on_device(device: torch.device) -> int:
-    """Batches whose features are fetched together: that waits for a GPU, which has nothing to do meanwhile."""
+    """Number of batches whose features are fetched together: a GPU idles during each fetch."""
     return 1 if device.type == "cpu" else _KEEP_EVERY
 
 
 def _fetched(
     on_device: list[tuple[Sequence[IntakeFile], Tensor]],
 ) -> Generator[tuple[str, Tensor], None, None]:
-    """Content hashes and features of batches, which are taken from the list and from their device."""
+    """Content hashes and features, on the CPU, of batches, which are taken off the list."""
     while on_device:
         files, features = on_device.pop(0)
         rows = features.cpu()
@@ -234,10 +225,10 @@ def _fetched(
 def seconds_per_image(
     model: CategoryDiscoveryModel, view: EvaluationView, batch_size: int, precision: Precision
 ) -> float:
-    """What the features of one image take, tried on a few blank ones."""
+    """Seconds that the features of one image take, measured on a few blank images."""
     pixels = view(Image.new("RGB", (view.enough, view.enough))).repeat(min(batch_size, _TRIED), 1, 1, 1)
     resolved = resolve_precision(precision, model.device)
-    for _ in range(2):  # the first forward prepares things
+    for _ in range(2):  # the first forward is slower
         started = time.perf_counter()
         in_smaller_batches(partial(_forward, model, view, precision=resolved), pixels).cpu()
     return (time.perf_counter() - started) / len(pixels)
@@ -252,15 +243,9 @@ def _made_ahead(
     *,
     pinned: bool,
 ) -> Generator[tuple[Sequence[IntakeFile], Tensor], None, None]:
-    """Batches of views ``(B, 3, S, S)``; the next one is made while the caller works on the last.
+    """Batches of views ``(B, 3, S, S)``; threads make the next one while the caller works on the last.
 
-    Args:
-        intake: of the images.
-        view: the view.
-        files: whose views.
-        batch_size: B.
-        workers: threads that make them.
-        pinned: in memory that a GPU fetches by itself, while it computes.
+    Pinned batches lie in memory from which a GPU copies while it computes.
     """
     batches = [files[start : start + batch_size] for start in range(0, len(files), batch_size)]
     ahead: deque[list[Future[Tensor]]] = deque()
@@ -277,16 +262,16 @@ def _made_ahead(
 
 def _keep(
     cache: FeatureCache | None, space: str, fresh: list[tuple[str, Tensor]], known: dict[str, Tensor]
-) -> list[tuple[str, Tensor]]:
-    """Move fresh features to the known ones and into the cache; what is left is nothing."""
+) -> None:
+    """Move fresh features to the known ones and into the cache."""
     known.update(fresh)
     if cache is not None and fresh:
         cache.store(space, [digest for digest, _ in fresh], torch.stack([feature for _, feature in fresh]))
-    return []
+    fresh.clear()
 
 
 def _backbone_view(place: str, model: CategoryDiscoveryModel) -> EvaluationView:
-    """The view published beside a backbone, or the paper's at the backbone's size where there is none."""
+    """The view published beside a backbone, or else the paper's at the backbone's size."""
     vision = model.config.vision_config
     try:
         published = stored_processor(place, vision.patch_size)

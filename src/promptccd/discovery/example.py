@@ -1,6 +1,6 @@
 """A finished discovery that ships with the package: handwritten digits in four stages, to look at without a model.
 
-The images are those of scikit-learn; what a run made of them lies in ``example_data/``, written by
+The images are those of scikit-learn; ``example_data/`` holds the results of a run, written by
 ``spaces/discovery/make_example.py``.
 """
 
@@ -30,9 +30,8 @@ class ExampleStage:
 
     Attributes:
         stage: its number; 0 is the labelled one.
-        rows: places in the arrays of the example of the images that came at this stage.
-        groups: those of its images: known ones, then ones discovered before, then new ones; keys are those of
-            `Example.keys`.
+        rows: of the images that came at this stage, in the arrays of the example.
+        groups: of its images: known ones, then ones discovered before, then new ones; their keys are in `Example.keys`.
         accuracy: All, Old and New in percent by ``"all"``, ``"old"`` and ``"new"``; `None` at stage 0.
     """
 
@@ -40,11 +39,6 @@ class ExampleStage:
     rows: range
     groups: tuple[GroupView, ...]
     accuracy: Mapping[str, float] | None
-
-    @property
-    def so_far(self) -> range:
-        """Places of all images up to this stage."""
-        return range(self.rows.stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +50,10 @@ class Example:
     Attributes:
         stages: oldest first.
         keys: of the images, N.
-        category_ids: the group of each at the stage it came at, ``(N,)``.
-        confidences: of that, in 0..1, ``(N,)``.
-        places: of each on a map ``(N, 2)`` in 0..1: features of the last stage's model, laid out once, so that an
-            image stays where it is from stage to stage. The first column is to the right, the second upwards.
+        category_ids: ``(N,)`` the group of each at the stage it came at.
+        confidences: ``(N,)`` of that, in 0..1.
+        places: ``(N, 2)`` on a map, in 0..1: features of the last stage's model, laid out once, so that an image
+            does not move from stage to stage. The first column is to the right, the second upwards.
     """
 
     stages: tuple[ExampleStage, ...]

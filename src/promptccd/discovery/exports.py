@@ -1,4 +1,4 @@
-"""Groups to take away: a folder for each category, or a data set. Pixels, ids and names of categories, nothing else."""
+"""Export groups as a folder for each category or as a data set: pixels, ids and names of categories, nothing else."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,15 +23,15 @@ class AssignmentRow:
     """One file.
 
     Attributes:
-        file: where it is in the source.
+        file: its path in the source.
         sha256: of its bytes; empty if they were not read.
         category: id of its category; `None` for a file without one.
         name: that category's name.
         known: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
         confidence: in 0..1.
         distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
-            where the checkpoint knows them.
-        stage: the stage that brought it.
+            if the checkpoint knows them.
+        stage: the stage it came with.
         status: ``used``, ``duplicate`` or ``skipped``.
         note: the reason for a skipped file, the file that a duplicate equals, how an image was read, or that it is more
             like an image of none of the categories.
@@ -53,16 +53,16 @@ STRANGE = "not sure: more like an image of none of these categories"
 
 
 def shown_name(file: "IntakeFile", file_names: bool) -> str:
-    """What a file is called where somebody else may see it: its name or, without `file_names`, its number."""
+    """The name of a file for others to see; without `file_names`, its number."""
     return file.name if file_names else f"image {file.index + 1}"
 
 
 def assignment_rows(session: "DiscoverySession", *, file_names: bool = True) -> list[AssignmentRow]:
-    """Rows of the newest stage, in the order of the source, as many as files were found.
+    """One row for each file of the newest stage, in the order of the source.
 
     Args:
-        session: whose images.
-        file_names: say what the files are called; otherwise they are numbered.
+        session: its images are grouped.
+        file_names: give the names of files; otherwise their numbers.
     """
     stage, assigned = session.current, session.assignment()
     row_of = {key: row for row, key in enumerate(assigned.keys)}
@@ -70,21 +70,20 @@ def assignment_rows(session: "DiscoverySession", *, file_names: bool = True) -> 
     for file in stage.intake.files:
         original = stage.intake.original(file)
         found = row_of.get(file.content_hash)
-        skipped = file.verdict.status is Status.SKIPPED
         is_copy = original.index != file.index
-        note = file.verdict.note
+        status = "duplicate" if is_copy else "used"
+        if file.verdict.status is Status.SKIPPED:
+            status = "skipped"
+        notes = [file.verdict.note]
         if is_copy:
-            note = f"same bytes as {shown_name(original, file_names)}" + (f"; {note}" if note else "")
-        elif not skipped and file.index in stage.intake.near_duplicates:
+            notes.insert(0, f"same bytes as {shown_name(original, file_names)}")
+        elif file.index in stage.intake.near_duplicates:
             near = stage.intake.files[stage.intake.near_duplicates[file.index]]
-            note = f"nearly the same picture as {shown_name(near, file_names)}" + (
-                f"; {note}" if note else ""
-            )
+            notes.insert(0, f"nearly the same picture as {shown_name(near, file_names)}")
         category = None
-        if found is not None and not skipped:
+        if found is not None:
             category = session.registry.category(int(assigned.category_ids[found]))
-            if assigned.strange[found]:
-                note = f"{note}; {STRANGE}" if note else STRANGE
+            notes += [STRANGE] * bool(assigned.strange[found])
         rows.append(
             AssignmentRow(
                 file=shown_name(file, file_names),
@@ -95,23 +94,23 @@ def assignment_rows(session: "DiscoverySession", *, file_names: bool = True) -> 
                 confidence=None if category is None else round(float(assigned.confidences[found]), 6),
                 distance=None if category is None else round(float(assigned.distances[found]), 6),
                 stage=session.registry.images.get(file.content_hash, stage.stage),
-                status="skipped" if skipped else "duplicate" if is_copy else "used",
-                note=note,
+                status=status,
+                note="; ".join(filter(None, notes)),
             )
         )
     return rows
 
 
 def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
-    """The rows as CSV; text that a spreadsheet would take for a formula is made harmless."""
+    """The rows as CSV; text that a spreadsheet would take for a formula is escaped."""
     return csv_text([item.name for item in fields(AssignmentRow)], [asdict(row) for row in rows])
 
 
 class Originals(Protocol):
-    """What gives the bytes of images, such as a session."""
+    """Gives the bytes of images, as a session does."""
 
     def original(self, key: str) -> bytes:
-        """Of the image of a content hash.
+        """The bytes of the image of a content hash.
 
         Raises:
             DataError: it is not there, or has changed since it was grouped.
@@ -128,7 +127,7 @@ _KINDS = {
 def export_csv(
     originals: Originals, rows: Sequence[AssignmentRow], out: Path, file_names: bool = True
 ) -> Path:
-    """``assignments.csv``: every file found, one line each, by the names that the rows have."""
+    """Write ``assignments.csv``: one line for each file, under the name that its row has."""
     write_file(out / TABLE, assignments_csv(rows))
     return out / TABLE
 
@@ -136,16 +135,16 @@ def export_csv(
 def export_image_folder(
     originals: Originals, rows: Sequence[AssignmentRow], out: Path, file_names: bool = False
 ) -> Path:
-    """``images/<id>-<name>/<hash>.jpg``, readable as an ImageFolder of `datasets`; one image per content.
+    """Write ``images/<id>-<name>/<hash>.jpg``, an ImageFolder of `datasets`; one image per content.
 
-    The pixels are exactly those that were grouped; no metadata comes along, see `promptccd.data.clean_images`. The
-    folder is made anew: what an earlier export left is removed.
+    The pixels are exactly those that were grouped, without metadata, see `promptccd.data.clean_images`. The folder is
+    made anew: what an earlier export left is removed.
 
     Args:
         originals: gives the images.
         rows: which image is in which group.
         out: where the folder goes.
-        file_names: also say what the files were called.
+        file_names: also export the names of the files.
 
     Raises:
         DiskError: it cannot be written, or a folder of that name was made by somebody else.
@@ -171,23 +170,12 @@ def export_image_folder(
 def export_dataset(
     originals: Originals, rows: Sequence[AssignmentRow], out: Path, file_names: bool = False
 ) -> Path:
-    """``dataset/data/train-00000-of-00001.parquet``: what ``load_dataset(folder)`` reads; one row per content.
+    """Write ``dataset/data/train-00000-of-00001.parquet``, for ``load_dataset(folder)``; one row per content.
 
-    Args:
-        originals: gives the images.
-        rows: which image is in which group.
-        out: where the folder goes.
-        file_names: also say what the files were called, in a column ``file``.
-
-    Raises:
-        DiskError: as for `export_image_folder`.
-        DataError: as for `export_image_folder`.
+    Arguments and errors are those of `export_image_folder`; the names of the files go into a column ``file``.
     """
-    from datasets import (  # takes a second, which the page of a project need not wait for
-        Features,
-        Image,
-        Value,
-    )
+    # Takes a second, for which the page of a project need not wait.
+    from datasets import Features, Image, Value
 
     from promptccd.data.clean_images import write_shards
 
@@ -213,7 +201,7 @@ EXPORTS: Mapping[str, Export] = dict(
 
 
 def _replaced(target: Path, fill: Callable[[Path], None]) -> Path:
-    """Fill a folder that appears whole, in place of what an earlier export left and of nothing else."""
+    """Fill a folder that appears whole; it may replace an earlier export but nothing else."""
     if target.exists() and not (target / EXPORTED).exists():
         raise DiskError(
             f"{target} is there and was made by something else, so it is not replaced: give another --out, or move it "
@@ -224,7 +212,7 @@ def _replaced(target: Path, fill: Callable[[Path], None]) -> Path:
 
 
 def folder_name(category: int | None, name: str) -> str:
-    """``007-heron``: sorts by id, and holds nothing a file system or a shell takes offence at."""
+    """Name such as ``007-heron``: sorts by id, and is safe in file systems and shells."""
     return f"{category:03d}-{_plain(name)}"
 
 

@@ -1,4 +1,4 @@
-"""Groups as people are shown them: names, sizes, and which images to look at."""
+"""Groups as people see them: names, sizes, and which images to look at."""
 
 from dataclasses import dataclass
 
@@ -16,16 +16,16 @@ MAX_TYPICAL, MAX_BORDERLINE = 8, 4
 
 @dataclass(frozen=True)
 class GroupView:
-    """One category, as far as the newest images go.
+    """One category with its images of the newest stage.
 
     Attributes:
         id: of the category.
         name: of the category.
         standing: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
-        size: newest images in it.
+        size: number of images.
         confidence: mean over these, in 0..1; NaN if there is none.
-        typical: keys of the most typical ones, nearest to its prototype first, at most 8.
-        borderline: keys of others that are nearly as close to another category, closest call first, at most 4.
+        typical: keys of at most 8 images, nearest to the prototype first.
+        borderline: keys of at most 4 others that are nearly as close to another category, closest call first.
         nearest_known: id, name and squared distance of the nearest other settled category; `None` if there is none.
     """
 
@@ -60,13 +60,13 @@ def group_views(session: DiscoverySession) -> list[GroupView]:
 
 @torch.no_grad()
 def views_of(found: Assignment, registry: CategoryRegistry) -> list[GroupView]:
-    """Groups of images that are in categories of a registry, in the same order."""
+    """Groups of assigned images, in the order of `group_views`."""
     prototypes = found.prototypes.double()
     to_known = torch.cdist(prototypes, prototypes[: found.num_known]).square()
-    to_known.fill_diagonal_(torch.inf)  # a known category is not its own look-alike
+    to_known.fill_diagonal_(torch.inf)  # a known category is not compared with itself
     views = [_view(found, registry, row, to_known[row]) for row in range(len(found.ids))]
     return sorted(
-        views, key=lambda view: (view.standing == "new", 0 if view.standing != "new" else -view.size, view.id)
+        views, key=lambda view: (1, -view.size, view.id) if view.standing == "new" else (0, 0, view.id)
     )
 
 

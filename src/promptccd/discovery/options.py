@@ -1,4 +1,4 @@
-"""What a person may choose of a discovery; help tells it, and waits for no torch."""
+"""Options of a discovery, in a module that does not import torch, so that help is quick."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,12 +8,12 @@ from promptccd.data.ranges import number, require_in_range
 Precision = Literal["auto", "fp32", "bf16"]
 EXPORT_NAMES = ("csv", "imagefolder", "dataset")
 BATCH_SIZE = 32  # images per forward
-PAGE, TABLE = "discovery.html", "assignments.csv"  # what people look at, as of the newest discover
+PAGE, TABLE = "discovery.html", "assignments.csv"  # results of the newest discovery, for people
 
 
 @dataclass(frozen=True)
 class AdaptationOptions:
-    """How a stage is trained on a person's images.
+    """Options for training a stage on a person's images.
 
     Attributes:
         epochs: passes over the images.

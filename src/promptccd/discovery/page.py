@@ -1,6 +1,6 @@
 """``discovery.html``: the groups, the map, the files with their reasons, and what changed, in one file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,6 @@ MAP_SIDE, MAP_MARGIN = 600.0, 12.0
 class Picture:
     """A small picture on the page; `uri` is empty once the page is full."""
 
-    key: str
     name: str
     uri: str
 
@@ -50,30 +49,28 @@ def write_page(
     file_names: bool = True,
     end: str = "",
 ) -> Path:
-    """Write the page of the newest stage; it asks the network for nothing.
+    """Write the page of the newest stage; it loads nothing from the network.
 
     Args:
-        session: whose images.
-        rows: of `assignment_rows`, with or without names as here.
-        path: where to.
-        file_names: say what the files are called; otherwise they are numbered.
-        end: what the file shall end with.
+        session: its images are grouped.
+        rows: of `assignment_rows`, with the same `file_names`.
+        path: of the page.
+        file_names: give the names of files; otherwise their numbers.
+        end: last text of the file.
     """
     groups = group_views(session)
-    pictures = _Pictures(
-        session, [key for group in groups for key in (*group.typical, *group.borderline)], file_names
-    )
+    keys = [key for group in groups for key in (*group.typical, *group.borderline)]
+    pictures = _pictures(session, keys, file_names)
     shown = [
-        (group, [pictures.of(key) for key in group.typical], [pictures.of(key) for key in group.borderline])
+        (group, [pictures[key] for key in group.typical], [pictures[key] for key in group.borderline])
         for group in groups
         if group.size
     ]
     stage, report = session.current, session.current.intake.report()
     heading = "Groups" if shown else "No groups"
     dots = _dots(session, groups, file_names)
-    unsure = [
-        row for row in rows if row.status == "used" and row.confidence is not None and row.confidence < SURE
-    ]
+    used = [row for row in rows if row.status == "used"]
+    unsure = [row for row in used if row.confidence is not None and row.confidence < SURE]
     files, names = stage.intake.files, [shown_name(file, file_names) for file in stage.intake.files]
     page = render_page(
         "discovery.html.jinja",
@@ -104,22 +101,19 @@ def write_page(
     return path
 
 
-class _Pictures:
-    """Thumbnails as ``data:`` URIs, as long as the page has room."""
-
-    def __init__(self, session: DiscoverySession, keys: Sequence[str], file_names: bool):
-        self._session, self._left, self._file_names = session, MAX_BYTES, file_names
-        self._contents = session.thumbnails(keys)
-
-    def of(self, key: str) -> Picture:
-        _, file = self._session.file_of(key)
-        content = self._contents[key] if self._left > 0 else b""
-        self._left -= len(content)
-        return Picture(key, shown_name(file, self._file_names), picture_uri(content))
+def _pictures(session: DiscoverySession, keys: Sequence[str], file_names: bool) -> dict[str, Picture]:
+    """Thumbnails as ``data:`` URIs by key, as long as the page has room."""
+    contents, left = session.thumbnails(keys), MAX_BYTES
+    pictures = {}
+    for key in keys:
+        content = contents[key] if left > 0 else b""
+        left -= len(content)
+        pictures[key] = Picture(shown_name(session.file_of(key)[1], file_names), picture_uri(content))
+    return pictures
 
 
 def _dots(session: DiscoverySession, groups: Sequence[GroupView], file_names: bool) -> list[MapDot]:
-    """The newest images on a map, in units of the drawing; none where there are too few to lay out."""
+    """The newest images on a map, in units of the drawing; empty if they are too few to lay out."""
     found = session.assignment()
     if len(found.keys) < FEWEST_ON_MAP:
         return []
@@ -127,7 +121,7 @@ def _dots(session: DiscoverySession, groups: Sequence[GroupView], file_names: bo
     layout = maps.layouts[0]
     scale = MAP_SIDE / max(float(np.ptp(layout, axis=0).max()), 1e-12)  # the map fits into a square
     places = (layout - layout.min(axis=0)) * scale + MAP_MARGIN
-    by_id: Mapping[int, GroupView] = {group.id: group for group in groups}
+    by_id = {group.id: group for group in groups}
     dots = []
     for row, (x, y) in zip(maps.rows.tolist(), np.round(places, 1).tolist(), strict=True):
         group = by_id[int(found.category_ids[row])]
@@ -137,18 +131,22 @@ def _dots(session: DiscoverySession, groups: Sequence[GroupView], file_names: bo
 
 
 def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What is different from before the stage: headings, and below each names with what became of them."""
+    """The changes of the stage: headings, and below each the categories with what became of them."""
     change, registry = session.change, session.registry
 
     def title(identity: int) -> str:
         return f"{identity} · {registry.categories[identity].name}"
+
+    def where_to(retired: int) -> str:
+        target = registry.resolve(retired)
+        return "(is no category)" if target is None else f"(merged into {target})"
 
     lines: list[tuple[str, list[tuple[str, str]]]] = [
         ("New", [(title(each), f"({registry.categories[each].size})") for each in change.new]),
         ("Grown", [(title(each), f"({was} to {now})") for each, (was, now) in change.grown.items()]),
         ("Shrunk", [(title(each), f"({was} to {now})") for each, (was, now) in change.shrunk.items()]),
         ("Renamed", [(title(each), f"(was {was})") for each, (was, _) in change.renamed.items()]),
-        ("Retired", [(title(each), _where_to(session, each)) for each in change.retired]),
+        ("Retired", [(title(each), where_to(each)) for each in change.retired]),
         ("Left without images", [(title(each), "") for each in change.emptied]),
         ("Moved", [("", f"{_images(len(change.moved))} seen before")] * bool(change.moved)),
         ("No longer sure", [("", _images(len(change.unsure)))] * bool(change.unsure)),
@@ -159,8 +157,3 @@ def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[st
 
 def _images(count: int) -> str:
     return f"{count:,} image{'s' * (count != 1)}"
-
-
-def _where_to(session: DiscoverySession, retired: int) -> str:
-    target = session.registry.resolve(retired)
-    return "(is no category)" if target is None else f"(merged into {target})"

@@ -1,21 +1,22 @@
-"""What `discover` keeps beside its results: one folder, ``.promptccd``, with one writer.
+"""The folder ``.promptccd`` that `discover` keeps beside its results; it has one writer at a time.
 
-``project.json`` says what all was made with. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl`` hold the
-categories and every correction, ``before`` those from before the newest stage. ``files.jsonl`` says of every file that
-was read what it holds, by its size and time, so that it need not be opened again. It, ``features`` and ``thumbs`` are
-made again where they are lost or damaged, as are ``pictures`` and ``layout.bin`` of the page of `open`.
+``project.json`` records the model and the sources. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl``
+hold the categories and every correction, ``before`` those from before the newest stage. ``files.jsonl`` remembers the
+content of every file by size and time, so that it need not be opened again. It, ``features`` and ``thumbs`` are made
+again if they are lost or damaged, as are ``pictures`` and ``layout.bin`` of the page of `open`.
 """
 
 import base64
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import logging
 import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,14 @@ logger = logging.getLogger(__name__)
 
 RECORD, BEFORE, FEATURES = "project.json", "before", "features"
 FILES, THUMBS = "files.jsonl", "thumbs"
-PICTURES, PAGE = "pictures", "page"  # of the cells of its grid; where it is while it is open
+PICTURES, PAGE = "pictures", "page"  # pictures of the page's grid; its address while it is open
 
 
 def open_project(out: Path) -> Path:
-    """The folder that everything is kept in, made if it is not there.
+    """The project folder, made if it is not there.
 
     Args:
-        out: that of the results; must exist.
+        out: folder of the results; must exist.
 
     Raises:
         RunError: a link stands under a name that will be written.
@@ -68,13 +69,13 @@ def open_project(out: Path) -> Path:
 
 
 def clear_leftovers(project: Path) -> None:
-    """Delete what a killed writer left; only for who holds the lock."""
+    """Delete what a killed writer left; only the holder of the lock may."""
     for place in (project, project / BEFORE, project / THUMBS, *project.glob(f"{FEATURES}/*")):
         if not place.is_symlink():
             remove_leftovers(place)
 
 
-ROWS = 512  # in a file, so that a new one costs no more than a few megabytes
+ROWS = 512  # in a file, so that rewriting one costs no more than a few megabytes
 LARGEST_PACK = 64 * 2**20  # bytes
 _DIGEST_BYTES = 32
 _PACK = re.compile(r"\d{6}\.safetensors")
@@ -82,50 +83,40 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Packs:
-    """Bytes by content hash, in numbered files of `ROWS` each, of which only the last is ever written again.
+    """Bytes by content hash, in numbered files of `ROWS` each, of which only the last is ever rewritten.
 
-    The same content in the same order gives the same files, however often it was interrupted. A file that is damaged is
-    deleted, and said to be.
+    The same content in the same order gives the same files, however often writing was interrupted. A damaged file is
+    deleted, with a warning.
 
     Args:
         folder: made when something is added.
-        name: of the folder in it that the files are in.
+        name: of the folder inside it that holds the files.
     """
 
     def __init__(self, folder: Path, name: str):
         self._parent, self.folder = folder, folder / name
         self._numbers: dict[str, int] | None = None
-        # Files that single rows are taken from.
-        self._open: dict[int, tuple[Any, dict[str, tuple[int, int]]]] = {}
+        self._open: dict[int, tuple[Any, dict[str, tuple[int, int]]]] = {}  # files that `row` reads from
 
     def load(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """What is there of what is asked for.
-
-        Raises:
-            RunError: a link stands in the way.
-        """
+        """The stored rows of these digests; a link in the way is a `RunError`."""
         return dict(self.each(digests))
 
     def each(self, digests: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """What `load` gives, a file after another, for who has no room for all of it twice."""
+        """The items of `load`, file by file, for callers without room for all of them twice."""
         wanted, numbers = set(digests), self._index()
         for number in sorted({numbers[each] for each in wanted if each in numbers}):
             yield from self._rows(number, wanted).items()
 
     def row(self, digest: str) -> bytes | None:
-        """One of them, unchecked and without reading the others of its file: for pictures, that nobody computes with.
-
-        Raises:
-            RunError: a link stands in the way.
-        """
+        """One row, unchecked and without reading the rest of its file: for pictures, which nothing is computed from."""
         number = self._index().get(digest)
         if number is None:
             return None
         try:
             if number not in self._open:
                 file = safe_open(self._path(number), framework="numpy")
-                digests, ends = _hexadecimal(file.get_tensor("digests")), file.get_tensor("ends").tolist()
-                places = dict(zip(digests, zip([0, *ends[:-1]], ends, strict=True), strict=True))
+                places = _places(file.get_tensor("digests"), file.get_tensor("ends"))
                 self._open[number] = file.get_slice("content"), places
             content, places = self._open[number]
             start, end = places[digest]
@@ -134,7 +125,7 @@ class Packs:
             return self._drop(self._path(number), error).get(digest)
 
     def add(self, rows: Mapping[str, bytes]) -> None:
-        """Add what is not there yet; a disk that refuses it is only logged."""
+        """Add the rows that are not stored yet; if the disk refuses them, only log it."""
         try:
             numbers = self._index()
             fresh = {digest: row for digest, row in rows.items() if digest not in numbers}
@@ -183,17 +174,16 @@ class Packs:
             return list(self._drop(path, error))
 
     def _rows(self, number: int, wanted: Container[str] | None = None) -> dict[str, bytes]:
-        """What a file holds, or what is wanted of it."""
+        """The rows of a file, or those that are wanted."""
         path = self._path(number)
         try:
             tensors = load(read_file(path, LARGEST_PACK))
             if tensors["sum"].tobytes() != _sum(tensors):
                 raise ValueError("its checksum differs")
-            ends, content = tensors["ends"].tolist(), tensors["content"].data
-            places = zip(_hexadecimal(tensors["digests"]), [0, *ends[:-1]], ends, strict=True)
+            content = tensors["content"].data
             return {
                 digest: bytes(content[start:end])
-                for digest, start, end in places
+                for digest, (start, end) in _places(tensors["digests"], tensors["ends"]).items()
                 if wanted is None or digest in wanted
             }
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
@@ -226,6 +216,11 @@ def _sum(tensors: Mapping[str, np.ndarray]) -> bytes:
     return digest.digest()
 
 
+def _places(digests: np.ndarray, ends: np.ndarray) -> dict[str, tuple[int, int]]:
+    """Start and end of each row in the content, by digest."""
+    return dict(zip(_hexadecimal(digests), itertools.pairwise([0, *ends.tolist()]), strict=True))
+
+
 def _hexadecimal(digests: np.ndarray) -> list[str]:
     if digests.ndim != 2 or digests.shape[1] != _DIGEST_BYTES or digests.dtype != np.uint8:
         raise ValueError(f"digests are {digests.dtype} {digests.shape}")
@@ -233,24 +228,21 @@ def _hexadecimal(digests: np.ndarray) -> list[str]:
 
 
 class FeatureCache:
-    """Features on disk, which are computed again where they are lost or damaged.
+    """Features on disk; lost or damaged ones are missing, and the caller computes them again.
 
     Args:
-        folder: where they are kept; made when something is stored.
+        folder: holds them; made when something is stored.
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
 
     def load(self, space: str, hashes: Iterable[str]) -> dict[str, Tensor]:
-        """Stored features of some images.
+        """Features ``(D,)`` float32 by content hash, of those images that have one stored.
 
         Args:
-            space: what they were computed with, see `feature_space`.
+            space: name of what they were computed with, see `feature_space`.
             hashes: content hashes of the images.
-
-        Returns:
-            Feature ``(D,)`` float32 by content hash, of those that are stored.
 
         Raises:
             RunError: a link stands in the way.
@@ -258,48 +250,42 @@ class FeatureCache:
         return dict(self.each(space, hashes))
 
     def each(self, space: str, hashes: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """What `load` gives, one by one, for who has a place for each."""
+        """The items of `load`, one by one."""
         for digest, row in Packs(self.folder, space).each(hashes):
             if row and len(row) % 4 == 0:
                 yield digest, torch.frombuffer(bytearray(row), dtype=torch.float32)
 
     def store(self, space: str, hashes: Sequence[str], features: Tensor) -> None:
-        """Keep features; a disk that refuses them is only logged.
-
-        Args:
-            space: what they were computed with.
-            hashes: content hashes of N images.
-            features: ``(N, D)``.
-        """
+        """Store features ``(N, D)`` of images with these content hashes; if the disk refuses them, only log it."""
         rows = features.detach().float().cpu().contiguous().numpy()
         Packs(self.folder, space).add(
             {digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)}
         )
 
 
-Look = tuple[Verdict, SeenImage | None]  # what decoding says, and what it leaves of an image
+Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 FORMAT = 1  # of the list of files
 LARGEST_LIST = 4 * 2**30  # bytes, of three million files
 _LONGEST = 4096  # characters of a note
 _MINIATURE = (16, 16, 3)
-_AFTER_LOOK = 64 + len('"}\n')  # a line of what was seen ends with the hash of what it was seen of
+_AFTER_LOOK = 64 + len('"}\n')  # a line with a look ends with the hash of the content
 
 
 class SeenFiles:
-    """What was seen of files that were read before, in ``files.jsonl``, and their thumbnails in ``thumbs``.
+    """Remembers files that were read before, in ``files.jsonl``, and their thumbnails in ``thumbs``.
 
-    A line says which content a path holds, and of a new content what was seen of it. Later lines overrule earlier ones.
+    A line holds the content hash of a path, or the look at a new content. Later lines overrule earlier ones.
 
     Args:
         project: the folder.
-        made_with: what the decoder was asked for; what was made otherwise is made anew.
+        made_with: settings of the decoder; a list made with others is not used.
     """
 
     def __init__(self, project: Path, made_with: Mapping[str, int]):
         self._path, self._thumbs = project / FILES, Packs(project, THUMBS)
         self._header = _line({"format": FORMAT, **made_with})
         self._contents: dict[str, tuple[int, int, str]] = {}
-        self._looks: dict[str, dict[str, Any]] = {}
+        self._looks: dict[str, Look] = {}
         self._fresh, self._fresh_thumbs = list[bytes](), dict[str, bytes]()
         lines, self._end = read_lines(self._path, LARGEST_LIST)
         try:
@@ -318,8 +304,7 @@ class SeenFiles:
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise ValueError("a hash is none")
         if (look := values.get("look")) is not None:
-            _read_look(look)
-            self._looks[digest] = look
+            self._looks[digest] = _read_look(look)
         if digest not in self._looks:
             raise ValueError(f"nothing is said of {digest[:12]}")
         if "path" in values:
@@ -329,17 +314,16 @@ class SeenFiles:
             self._contents[path] = (size, mtime_ns, digest)
 
     def content_of(self, stamp: Stamp) -> str:
-        """The content hash of a file that has not changed since it was read; empty if it was not, or has."""
+        """The content hash of a file that was read and has not changed since; otherwise empty."""
         size, mtime_ns, digest = self._contents.get(stamp.path, (-1, -1, ""))
         return digest if (size, mtime_ns) == (stamp.size, stamp.mtime_ns) else ""
 
     def look(self, digest: str) -> Look | None:
-        """What was seen of a content, without thumbnail and view; `None` if it is new."""
-        values = self._looks.get(digest)
-        return None if values is None else _read_look(values)
+        """The look at a content, without thumbnail and view; `None` if the content is new."""
+        return self._looks.get(digest)
 
     def add_look(self, digest: str, look: Look) -> None:
-        """Keep what was seen of a content, unless it is known."""
+        """Keep the look at a content, unless there is one."""
         if digest in self._looks:
             return
         verdict, image = look
@@ -351,11 +335,12 @@ class SeenFiles:
                 "gradients": image.fingerprint.gradients,
                 "miniature": base64.b64encode(image.fingerprint.miniature.tobytes()).decode(),
             }
-        self._looks[digest] = values
+            image = replace(image, thumbnail=b"", view=None)
+        self._looks[digest] = verdict, image
         self._append({"sha256": digest, "look": values})
 
     def add(self, stamp: Stamp, digest: str) -> None:
-        """Keep that a file holds a content, of which was said what was seen."""
+        """Keep the content hash of a file; the look at that content must be there."""
         if self.content_of(stamp) != digest:
             self._contents[stamp.path] = (stamp.size, stamp.mtime_ns, digest)
             self._append({**asdict(stamp), "sha256": digest})
@@ -366,7 +351,7 @@ class SeenFiles:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added; a disk that refuses it is only logged."""
+        """Write what was added; if the disk refuses it, only log it."""
         self._thumbs.add(self._fresh_thumbs)
         self._fresh_thumbs = {}
         lines = b"".join([self._header] * (not self._end) + self._fresh) if self._fresh else b""
@@ -379,19 +364,19 @@ class SeenFiles:
             logger.warning("What was seen of files could not be kept, and they will be read again: %s", error)
 
     def thumbnails(self, digests: Sequence[str]) -> dict[str, bytes]:
-        """Small pictures of contents, those that are not lost."""
+        """Thumbnails of contents; lost ones are missing."""
         return self._thumbs.load(digests)
 
     def add_thumbnails(self, made: Mapping[str, bytes]) -> None:
-        """Keep those that were lost."""
+        """Keep thumbnails that were made again."""
         self._thumbs.add(made)
 
 
 def files_in(project: Path) -> dict[str, str]:
-    """Where each content that was read lies, by its hash; for who has only the project.
+    """The path of each content that was read, by its hash, from the project alone.
 
-    Of several files it is the first that is still there: one that was renamed stands under both of its names. A place
-    that ends in the name of a member of an archive is no file, and that of a row of a data set is empty.
+    Of several paths it is the first that still exists: a renamed file is listed under both names. The path of a member
+    of an archive ends in the member's name and is no file; that of a row of a data set is empty.
 
     Raises:
         RunError: a link stands in the way.
@@ -401,8 +386,8 @@ def files_in(project: Path) -> dict[str, str]:
         content = read_file(project / FILES, LARGEST_LIST)
     except FileNotFoundError:
         return found
-    for line in io.BytesIO(content):  # of which no second copy is made
-        if line.startswith(b'{"look"'):  # the larger part, of which nothing is needed but whose it is
+    for line in io.BytesIO(content):  # makes no second copy
+        if line.startswith(b'{"look"'):  # most of the list; only the hash is needed
             if _DIGEST.fullmatch(digest := line[-_AFTER_LOOK:-3].decode(errors="replace")):
                 seen[digest] = ""
             continue
@@ -410,7 +395,7 @@ def files_in(project: Path) -> dict[str, str]:
             values = json.loads(line)
             path, digest = values["path"], values["sha256"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # it is made again by the next discovery
+            continue  # the next discovery makes it again
         if isinstance(path, str) and isinstance(digest, str):
             found[path] = digest
     places = dict[str, list[str]]()
@@ -420,7 +405,7 @@ def files_in(project: Path) -> dict[str, str]:
 
 
 def _still_there(paths: Sequence[str]) -> str:
-    """The first that is, or else the first; of a single one nobody asks the disk."""
+    """The first path that exists, or else the first; a single one is not checked."""
     return paths[0] if len(paths) == 1 else next(filter(os.path.isfile, paths), paths[0])
 
 
@@ -429,10 +414,10 @@ def _line(values: Mapping[str, Any]) -> bytes:
 
 
 def _read_look(values: Mapping[str, Any]) -> Look:
-    """What was seen of a content, from values that a stranger may have written.
+    """The look at a content, from values that a stranger may have written.
 
     Raises:
-        ValueError: something is not what it should be.
+        ValueError: they are not valid.
     """
     note = values["note"]
     if not isinstance(note, str) or len(note) > _LONGEST or note != display_name(note):

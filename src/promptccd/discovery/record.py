@@ -1,4 +1,4 @@
-"""What a discovery left in its folder, for whoever only reads it: no model and no session is needed."""
+"""Read what a discovery left in its folder, without a model and a session."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ _LARGEST_RECORD = 2**20  # bytes
 
 
 def categories_in(out: Path) -> CategoryRegistry | None:
-    """The categories that a discovery left in a folder, corrections since included; `None` if there are none.
+    """The categories that a discovery left in a folder, with later corrections; `None` if there are none.
 
     Raises:
         RegistryError: they are damaged.
@@ -32,20 +32,20 @@ def categories_in(out: Path) -> CategoryRegistry | None:
 
 
 def load_features(out: Path, keys: Sequence[str]) -> tuple[list[str], Tensor]:
-    """Keys and unit features ``(N, D)`` of images that a discovery left, of those that are asked for and there.
+    """Keys and unit features ``(N, D)`` of those of the given images that a discovery stored features of.
 
     Raises:
-        RunError: it is not said what they were computed with.
+        RunError: the record of what computed them is missing or damaged.
     """
     if not (out / PROJECT).is_dir():
         return [], torch.zeros(0, 0)
     found = FeatureCache(out / PROJECT / FEATURES).load(read_record(out)["features"], keys)
-    kept = [key for key in keys if key in found]  # those that a model was trained on have none
+    kept = [key for key in keys if key in found]  # images that the model was trained on have none
     return kept, torch.stack([found[key] for key in kept]) if kept else torch.zeros(0, 0)
 
 
 def read_record(out: Path) -> dict[str, Any]:
-    """What is said of a discovery, of the types that it should have.
+    """The record of a discovery, with types checked.
 
     Raises:
         RunError: it is missing, damaged, or of a newer version.
@@ -56,7 +56,7 @@ def read_record(out: Path) -> dict[str, Any]:
         if (newer := newer_format(record.get("format", FORMAT), FORMAT)) is not None:
             raise RunError(f"{path} {newer}")
         texts = [record[name] for name in ("model", "features", "came_with", "images")] + record["sources"]
-        # Which once were not kept.
+        # Early versions kept neither of these two.
         texts += record.setdefault("found_with", {"model": "", "method": ""}).values()
         if not isinstance(record.setdefault("measured", False), bool):
             raise ValueError("measured or not is yes or no")
@@ -71,7 +71,7 @@ def read_record(out: Path) -> dict[str, Any]:
 
 
 def load_before(out: Path) -> CategoryRegistry | None:
-    """The state before the newest stage; it serves to say what changed, and nothing is lost with it."""
+    """The registry before the newest stage, or `None`, with a warning, if it is damaged: it only tells what changed."""
     try:
         return load_registry(out / PROJECT / BEFORE)
     except RegistryError as error:

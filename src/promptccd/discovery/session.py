@@ -1,4 +1,4 @@
-"""A person's images, their groups and all corrections: the one object behind the command line and the Space."""
+"""A session: a person's images, their groups and all corrections, behind the command line and the Space alike."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ class SessionStage:
     features: Tensor | None = None
     space: str = ""
 
-    @property
+    @cached_property
     def keys(self) -> tuple[str, ...]:
         """Content hashes of the used images, in the order of the source."""
         return tuple(self.files)
@@ -63,19 +63,19 @@ class DiscoverySession:
     """Read images, embed them, group them, correct the groups; then the next images.
 
     The same images as before are the same stage again: ids, names and corrections stay. Other images are the next
-    stage; what was found so far is settled then, and keeps its prototypes.
+    stage: it settles the categories found so far, which keep their prototypes.
 
     Args:
-        model: what embeds; a bare backbone is a model without categories.
-        view: its deterministic view.
+        model: embeds the images; a bare backbone is a model without categories.
+        view: the model's deterministic view.
         registry: categories and corrections so far.
-        seed: of everything that is drawn.
+        seed: of all random draws.
         limits: on what is read; by default those for a person's own files.
-        cache: of features; none keeps nothing on disk.
-        workers: images that are decoded at once; by default as many as this process may use cores.
+        cache: of features; nothing is kept on disk by default.
+        workers: images that are decoded at once; by default one for each core of this process.
 
     Attributes:
-        stages: what was read so far, oldest first.
+        stages: the stages that were read, oldest first.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class DiscoverySession:
         Args:
             place: the model. With a bare backbone everything is new.
             registry: to go on with; by default the one beside the model, or one made of its categories.
-            seed: see the class.
-            limits: likewise.
-            cache: likewise.
-            workers: likewise.
+            seed: this and the next three are those of the class.
+            limits: on what is read.
+            cache: of features.
+            workers: images that are decoded at once.
             device: where to embed; by default a GPU if there is one.
-            max_model_bytes: the most that its weights may take in memory; by default twice the largest DINO's.
+            max_model_bytes: the most memory that the weights may take; by default twice the largest DINO's.
 
         Raises:
             RunError: there is no such model, or it is damaged.
@@ -152,18 +152,19 @@ class DiscoverySession:
         project: Path | None = None,
         announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
-        """Look at every file of a source; nothing is embedded yet.
+        """Read every file of a source and judge it; nothing is embedded yet.
 
         Args:
             source: a folder, a zip archive, a data set, or a list of files.
             progress: as `read_intake` takes it.
-            project: keeps what was seen of files, which are not opened again while they stay as they are; and for the
-                time being views that memory has no room for, which are made again otherwise.
+            project: a folder that remembers files, so that unchanged ones are not opened again. It also holds views
+                that memory has no room for, for as long as the session lasts.
             announce: as `read_intake` takes it.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
         """
+        made_with = {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
         intake = read_intake(
             source,
             limits=self.limits,
@@ -171,7 +172,7 @@ class DiscoverySession:
             view=self.view,
             workers=self.workers,
             overflow=project,
-            seen=None if project is None else SeenFiles(project, self._looked_at_with),
+            seen=None if project is None else SeenFiles(project, made_with),
             announce=announce,
         )
         try:
@@ -188,17 +189,12 @@ class DiscoverySession:
         self._estimate = None
         return self.current
 
-    @property
-    def _looked_at_with(self) -> dict[str, int]:
-        return {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
-
     def embed(
         self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int = BATCH_SIZE
     ) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images."""
         stage = self.current
         resolved = resolve_precision(precision, self.model.device)
-        stage.space = feature_space(self.model, self.view, resolved)
         stage.features = embed_images(
             self.model,
             self.view,
@@ -209,13 +205,14 @@ class DiscoverySession:
             cache=self.cache,
             progress=progress,
         )
+        stage.space = feature_space(self.model, self.view, resolved)
         return stage.features
 
     # Groups
 
     @property
     def fresh(self) -> list[int]:
-        """Rows of the newest images that no earlier stage has brought: the others stay in their categories."""
+        """Rows of the newest images that came with no earlier stage; the others stay in their categories."""
         stage, seen = self.current.stage, self.registry.images
         return [row for row, key in enumerate(self.current.keys) if seen.get(key, stage) == stage]
 
@@ -238,13 +235,13 @@ class DiscoverySession:
 
     @property
     def fixed(self) -> list[int]:
-        """Ids of active categories that a grouping leaves where they are: settled ones, and those somebody named."""
+        """Ids of active categories that a grouping leaves as they are: settled ones, and those with a given name."""
         named = [each.id for each in self.registry.active if each.name != default_name(each.id)]
         return sorted({*self.settled, *named})
 
     @property
     def estimate(self) -> CountEstimate:
-        """How many categories there are, with the range that it could as well be.
+        """The number of categories, with the range in which it could as well lie.
 
         Raises:
             DataError: nothing was grouped yet.
@@ -254,12 +251,12 @@ class DiscoverySession:
         return self._estimate
 
     def group(self, num_categories: int | None = None) -> StageChange:
-        """Group the newest stage's images beside the categories that stay; corrections hold.
+        """Group the newest stage's images beside the `fixed` categories; corrections hold.
 
-        Images that an earlier stage brought stay in their categories, and are not grouped again.
+        Images that came with an earlier stage stay in their categories and are not grouped again.
 
         Args:
-            num_categories: all of them, those in `fixed` included; none estimates the number.
+            num_categories: of all categories, fixed ones included; `None` estimates the number.
 
         Raises:
             DataError: there cannot be so many, or corrections contradict it; the images are named.
@@ -296,13 +293,13 @@ class DiscoverySession:
         )
         change = self.registry.observe(self.current.stage, groups)
         if num_categories is None or self._estimate is None:
-            # A group that is like one that people merged or refused is no category more.
+            # A group like one that people merged or refused adds no category.
             categories = {each for each in change.cluster_ids if each is not None}
             self._estimate = count.including(max(1, count.count - len(found.ids) + len(categories)))
         return change
 
     def _leave(self, num_categories: int | None) -> StageChange:
-        """Where all images came with earlier stages there is nothing to group."""
+        """Group nothing, because all images came with earlier stages."""
         if num_categories not in (None, self.num_categories):
             raise DataError(
                 f"All {len(self.current.keys)} images were grouped at earlier stages, into categories that stay; they "
@@ -315,7 +312,7 @@ class DiscoverySession:
         """Leave images that were grouped before in their categories, corrections included.
 
         Args:
-            estimate: the number of categories, as it was found when they were grouped.
+            estimate: the number of categories from when they were grouped.
 
         Raises:
             DataError: some of them were never grouped.
@@ -359,7 +356,7 @@ class DiscoverySession:
         )
 
     def carry_prototypes(self, shifts: Mapping[int, np.ndarray]) -> None:
-        """Move prototypes along with the features of a model that was trained on, by category id ``(D,)``."""
+        """Move the prototype of each category by a vector ``(D,)``, as further training moved the features."""
         found = self.registry.active_prototypes()
         moved = [row + shifts.get(each, 0) for each, row in zip(found.ids, found.matrix, strict=True)]
         self.registry.replace_prototypes(dict(zip(found.ids, moved, strict=True)))
@@ -367,7 +364,7 @@ class DiscoverySession:
     # Corrections
 
     def edit(self, edit: Edit) -> None:
-        """Do what a person said.
+        """Apply a person's correction.
 
         Raises:
             RegistryError: it is not possible; nothing changed.
@@ -375,11 +372,11 @@ class DiscoverySession:
         self.registry.edit(edit, time=now())
 
     def undo(self) -> None:
-        """Take the last correction, or the last repeated grouping, back."""
+        """Take back the last correction or repeated grouping."""
         self.registry.undo()
 
     def redo(self) -> None:
-        """Do again what was undone."""
+        """Repeat what was undone last."""
         self.registry.redo()
 
     # One image
@@ -405,14 +402,14 @@ class DiscoverySession:
         return intake.read_bytes(file)
 
     def thumbnails(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Those of several of the newest images, by key."""
+        """Small pictures of some of the newest images, by key."""
         return self.current.intake.thumbnails([self.current.files[key] for key in keys])
 
     def update_model(self) -> None:
-        """Let the model assign images to the categories of the registry.
+        """Give the model the categories of the registry.
 
         Raises:
-            DataError: there are none, and a model without categories cannot be used.
+            DataError: there are none, and a model without categories cannot assign images.
         """
         found = self.registry.active_prototypes()
         if not found.ids:
@@ -425,14 +422,14 @@ class DiscoverySession:
 
     @property
     def bytes_in_memory(self) -> int:
-        """What is kept of all images: thumbnails, views and features."""
-        features = (stage.features for stage in self.stages if stage.features is not None)
-        return sum(stage.intake.bytes_in_memory for stage in self.stages) + sum(
+        """Bytes of all thumbnails, views and features."""
+        features = [stage.features for stage in self.stages if stage.features is not None]
+        return sum(each.intake.bytes_in_memory for each in self.stages) + sum(
             each.nbytes for each in features
         )
 
     def forget(self) -> None:
-        """Let go of all images, features and groups."""
+        """Drop all images, features and groups."""
         for stage in self.stages:
             stage.intake.close()
         self.stages.clear()

@@ -1,8 +1,7 @@
-"""Under which names a page may be asked for, and by which pages: a foreign one is told nothing.
+"""The names that a page answers to, and the pages that may ask it; the others learn nothing.
 
-A web page can give its own name the address of this machine and then read what answers there ("DNS rebinding"). Its
-requests still carry its name: whoever asks by a name that is not ours is turned away. An address instead of a name
-cannot be rebound.
+A web page can point its own name to the address of this machine and then read what answers there ("DNS rebinding").
+Its requests still carry its name, so requests for a foreign name are refused. Nobody can rebind an address.
 """
 
 import errno
@@ -28,13 +27,13 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Refusal:
-    """An answer of one line in place of the one that was asked for."""
+    """An answer of one line in place of the page."""
 
     status: int
     text: str
 
     def answer(self, headers: Mapping[str, str] | None = None) -> App:
-        """What gives it."""
+        """The application that gives it."""
         return PlainTextResponse(self.text, self.status, headers)
 
 
@@ -45,7 +44,7 @@ def header(scope: Message, name: bytes) -> str:
 
 
 def cookies(scope: Message, name: str) -> list[str]:
-    """What a browser sent under the name of a cookie."""
+    """The values that a browser sent for a cookie."""
     sent = [part.strip().partition("=") for part in header(scope, b"cookie").split(";")]
     return [value for each, _, value in sent if each == name]
 
@@ -55,12 +54,12 @@ SPACE_FRAMES = ("https://huggingface.co", "https://*.hf.space")
 
 @dataclass(frozen=True)
 class Site:
-    """Whose requests are answered.
+    """The requests that are answered.
 
     Attributes:
         names: host names, in lower case, without a port.
-        any_address: whether addresses of the network stand for this machine, too, and not those of loopback alone.
-        behind_proxy: whether what a proxy says of the visitor's address and of the name is believed.
+        any_address: whether any IP address stands for this machine, and not only those of loopback.
+        behind_proxy: whether to believe a proxy on the visitor's address and on the name.
         frames: origins that may show the page in a frame.
     """
 
@@ -71,11 +70,9 @@ class Site:
 
     @classmethod
     def of_machine(cls, listen: str = "127.0.0.1", names: Iterable[str] = ()) -> "Site":
-        """A page of one's own machine.
+        """A page on one's own machine, which may have further names, or a proxy in front of it that has.
 
-        Args:
-            listen: where it listens; beyond loopback it is asked for by its addresses in the network.
-            names: others that it has there, or that a proxy in front of it has.
+        If it listens beyond loopback, browsers may ask by any address of the machine.
         """
         address = _address(listen.strip("[]"))
         everywhere = listen != "localhost" and (address is None or not address.is_loopback)
@@ -84,23 +81,16 @@ class Site:
 
     @classmethod
     def of_space(cls, hosts: str, more: str = "") -> "Site":
-        """A public Space, behind the proxies of the Hub; what looks after it asks by address.
+        """A public Space, behind the proxies of the Hub, whose health checks ask by address.
 
-        Args:
-            hosts: ``SPACE_HOST``, several with commas where there is a domain of one's own.
-            more: other names, with commas.
+        Both arguments are names, separated by commas; `hosts` is ``SPACE_HOST``.
         """
-        names = [name.strip().lower() for name in f"{hosts},{more}".split(",")]
-        return cls(
-            frozenset({"localhost", *filter(None, names)}),
-            any_address=True,
-            behind_proxy=True,
-            frames=SPACE_FRAMES,
-        )
+        names = frozenset(name.strip().lower() for name in f"localhost,{hosts},{more}".split(",")) - {""}
+        return cls(names, any_address=True, behind_proxy=True, frames=SPACE_FRAMES)
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "Site":
-        """The Space that this process is, or this machine where it is none; ``PROMPTCCD_HOSTS`` adds names."""
+        """The Space that this process runs in, or else this machine; ``PROMPTCCD_HOSTS`` adds names."""
         more = environment.get("PROMPTCCD_HOSTS", "")
         if environment.get("SPACE_HOST"):
             return cls.of_space(environment["SPACE_HOST"], more)
@@ -108,7 +98,7 @@ class Site:
         return cls.of_machine(listen, filter(None, (name.strip() for name in more.split(","))))
 
     def has_host(self, host: str) -> bool:
-        """Whether a ``Host`` header names this site. The port is whatever a tunnel made of it."""
+        """Whether a ``Host`` header names this site. Any port will do: a tunnel may have changed it."""
         name = _without_port(host.lower())
         address = _address(name.strip("[]"))
         if address is not None:
@@ -116,7 +106,7 @@ class Site:
         return name in self.names
 
     def has_origin(self, origin: str, host: str) -> bool:
-        """Whether an ``Origin`` header is that of this site, asked for by a ``Host`` that it has."""
+        """Whether an ``Origin`` header is that of this site, given a ``Host`` header that names it."""
         scheme, _, place = origin.lower().partition("://")
         if scheme not in ("http", "https"):
             return False
@@ -148,7 +138,7 @@ def listen(host: str, port: int | None) -> socket.socket:
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in [port] if port is not None else range(FIRST_PORT, FIRST_PORT + PORTS):
-        # With its protocol, or asyncio does not know it for TCP, and every answer waits 40 ms for an acknowledgement.
+        # Name the protocol: otherwise asyncio does not set TCP_NODELAY, and every answer waits 40 ms.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -163,12 +153,12 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 
 class ServingThread:
-    """Serves an application on a socket that listens, until it is closed.
+    """Serves an application on a listening socket.
 
     Args:
-        app: what answers; it should look at whoever asks first.
-        listening: the socket; closed in the end.
-        ends_within_s: then connections that nobody ends are cut.
+        app: the application; it must check by itself who asks.
+        listening: the socket; `close` closes it.
+        ends_within_s: seconds after which `close` cuts open connections.
         options: of uvicorn.
     """
 
@@ -195,8 +185,8 @@ class ServingThread:
             time.sleep(0.005)
 
     def wait(self) -> None:
-        """Until it ends by itself, or Ctrl-C."""
-        # Of a thread whose join was interrupted Python 3.11 says that it has ended.
+        """Wait until it ends by itself, or for Ctrl-C."""
+        # Not `join`: after an interrupted one, Python 3.11 reports the thread as ended.
         while not self._ended.wait(0.5):
             pass
 

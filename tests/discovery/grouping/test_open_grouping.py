@@ -201,6 +201,21 @@ def test_a_pin_to_a_new_id_opens_that_category(ten):
         group_images(points, keys, known, num_categories=6, next_id=6, constraints=constraints)
 
 
+@pytest.mark.parametrize("count", [None, 2, 3])
+def test_images_that_are_all_pinned_to_known_categories_open_none(count):
+    known, pinned = KnownCategories((4, 9), torch.eye(4)[2:]), {"a": 4, "b": 9, "c": 4}
+    found, estimate = group_images(
+        torch.eye(4)[:3],
+        list("abc"),
+        known,
+        num_categories=count,
+        next_id=10,
+        constraints=GroupingConstraints(pinned=pinned),
+    )
+    assert found.category_ids.tolist() == [4, 9, 4]
+    assert (found.ids, estimate.count) == ((4, 9), 2)
+
+
 def test_known_categories_without_an_image_stay():
     points, groups = blobs([20, 20, 20], width=32, spread=0.3)
     known = prototypes_of(points, groups, [0, 1, 2])
@@ -306,14 +321,14 @@ def test_where_groups_overlap_the_likeliest_number_within_the_range_counts(likel
     scores = {2: 0.3, 3: 0.45, 4: 0.499, 5: 0.5, 7: 0.46, 9: 0.2}  # 5 is not enough better than 4
     scores = {each: score / 2 if overlap else score for each, score in scores.items()}
     likelihoods = {each: -abs(each - likeliest) for each in scores}
-    found = estimate_by_silhouette(scores, likelihoods, 2)
+    found = estimate_by_silhouette(scores, likelihoods)
     assert (found.low, found.high) == (3, 7)
     assert found.count == (min(likeliest, 7) if overlap else 4)
 
 
 def test_without_structure_the_smallest_number_counts():
     scores = {1: 0.0, 2: 0.049, 3: 0.01, 4: -0.02}
-    found = estimate_by_silhouette(scores, dict.fromkeys(scores, 0.0), 1)
+    found = estimate_by_silhouette(scores, dict.fromkeys(scores, 0.0))
     assert (found.count, found.low, found.high) == (1, 1, 2)
 
 

@@ -14,6 +14,7 @@ from promptccd.data.images import Status
 from promptccd.discovery.intake.intake import IntakeLimits, read_intake
 from promptccd.errors import DataError
 from tests.data.test_images import JPEG, PNG, encoded, picture
+from tests.discovery.conftest import image_of
 
 GIF = encoded(picture(20, 20), "GIF")
 BMP = encoded(picture(30, 30), "BMP")
@@ -244,7 +245,7 @@ def test_bad_members_are_skipped_and_the_others_used(tmp_path, case):
         report = intake.report()
         assert report.found == report.used + report.duplicates + report.skipped
         for file in intake.used:
-            assert intake.open(file).size == file.image_size
+            assert image_of(intake, file).size == file.image_size
     assert os.listdir(tmp_path) == ["album.zip"]  # nothing was unpacked
 
 

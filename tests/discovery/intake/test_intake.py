@@ -36,6 +36,7 @@ from tests.data.test_images import (
     png,
     zeros_compressed,
 )
+from tests.discovery.conftest import image_of
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
 UPRIGHT = "turned upright by its EXIF orientation"
@@ -182,10 +183,10 @@ def test_names_that_are_shown_are_inert(intake):
 
 def test_images_can_be_opened_again_without_metadata(intake):
     for file in intake.used:
-        assert intake.open(file).size == file.image_size
+        assert image_of(intake, file).size == file.image_size
     turned = next(file for file in intake.used if file.name == "album/turned 6.jpg")
     assert turned.image_size == (36, 48)
-    assert not intake.open(turned).getexif()
+    assert not image_of(intake, turned).getexif()
     skipped = next(file for file in intake.files if file.verdict.status is SKIPPED)
     with pytest.raises(DataError, match="was skipped"):
         intake.read_bytes(skipped)
@@ -202,7 +203,7 @@ def test_thumbnails_are_small_and_without_metadata(tmp_path):
             for file in intake.used
         }
         digit = next(file for file in intake.used if file.name == "digit.png")
-        assert np.array_equal(np.asarray(opened["digit.png"]), np.asarray(intake.open(digit)))
+        assert np.array_equal(np.asarray(opened["digit.png"]), np.asarray(image_of(intake, digit)))
     assert opened["large.jpg"].size == (128, 43)
     assert not opened["large.jpg"].getexif()
     assert "comment" not in opened["large.jpg"].info
@@ -242,11 +243,11 @@ def test_file_that_changes_is_noticed(tmp_path):
         (tmp_path / "b.png").unlink()
         (tmp_path / "b.png").symlink_to("/etc/passwd")
         with pytest.raises(DataError, match=r"'a.png' was changed while it was in use"):
-            intake.open(intake.files[0])
+            image_of(intake, intake.files[0])
         with pytest.raises(
             DataError, match=r"'b.png' could be read before and cannot be now: link to a place out"
         ):
-            intake.open(intake.files[1])
+            image_of(intake, intake.files[1])
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_uploads_of_images_and_archives(tmp_path):
         [tmp_path / "b.zip", tmp_path / "a.png", tmp_path / "link.png", tmp_path / "gone.png"]
     ) as intake:
         found = {file.name: (file.verdict.note, file.duplicate_of) for file in intake.files}
-        assert intake.open(intake.files[-1]).size == (48, 36)
+        assert image_of(intake, intake.files[-1]).size == (48, 36)
     assert found == {
         "a.png": ("", None),
         "link.png": ("link, not followed", None),
@@ -354,7 +355,7 @@ def test_rows_of_a_data_set(image_folder, tmp_path):
         assert intake.report().used == 150
         assert [file.name for file in intake.files[:2]] == ["row 0", "row 1"]
         expected = coloured_images(5, 30)[7]["image"]
-        assert np.array_equal(np.asarray(intake.open(intake.files[7])), np.asarray(expected))
+        assert np.array_equal(np.asarray(image_of(intake, intake.files[7])), np.asarray(expected))
 
 
 @pytest.mark.fault(42)
@@ -438,8 +439,7 @@ def decoded(monkeypatch):
         counts[hashlib.sha256(content).hexdigest()] += 1
         return decode(content, **options)
 
-    for module in (duplicates, intake_module):
-        monkeypatch.setattr(module, "decode_image", counting)
+    monkeypatch.setattr(duplicates, "decode_image", counting)
     return counts
 
 

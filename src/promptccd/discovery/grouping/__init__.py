@@ -1,4 +1,4 @@
-"""Groups of images that nobody labelled, beside prototypes that stay where they are."""
+"""Group unlabelled images beside prototypes that stay where they are, and ask people about the groups."""
 
 from promptccd.discovery.grouping.open_grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.questions import PairQuestion, pair_questions, suggest_split

@@ -1,13 +1,13 @@
 """Semi-supervised k-means beside prototypes that stay where they are, for every number of groups.
 
-Many small groups are seeded at once. Then, again and again, the two whose union costs least become one, or the one
-that costs least is given up to the prototype it lies next to (Ward's rule). The tree is cut where a number of groups
-is asked for, and k-means goes on from there: one tree serves all numbers.
+k-means first seeds many small groups. Ward's rule then makes a tree: step by step, the two groups that are cheapest to
+join are joined, or the group that is cheapest to give up goes to the prototype next to it. For a number of groups the
+tree is cut there, and k-means goes on from the cut.
 
-Letters: M units, D width, P principal components, K groups, H held prototypes, S seeds.
+Letters: M units, D width, P principal components, K groups, H held prototypes, O groups that pins open, S seeds.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,11 +24,11 @@ from promptccd.models.assignment import squared_distances
 Array = npt.NDArray[np.float64]
 
 COMPONENTS = 48  # directions in which groups are looked for; the rest of a wide feature is mostly noise
-MOST_SAMPLED = 16_384  # units from which a tree is made
+MOST_SAMPLED = 16_384  # units that a tree is made of
 SEED_ITERATIONS, CUT_ITERATIONS, MOST_ITERATIONS = 5, 10, 100
 MOST_RESTARTS = 20
-RESTART_ELEMENTS = 2**25  # units times new groups times restarts: what random starts may cost
-GIVEN_UP = -1  # in place of the group that a group is merged into
+RESTART_ELEMENTS = 2**25  # units times new groups times restarts that random starts may cost
+GIVEN_UP = -1  # in place of the group that stays, if the other one goes to a held prototype
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class UnitGroups:
     Attributes:
         centres: ``(K, D)``, held ones first, then those that pins open.
         labels: ``(M,)`` group of each unit.
-        costs: ``(M,)`` squared distance of each unit to its centre.
-        stuck: one or two units that no assignment to so many groups satisfies; then they are in their nearest.
+        stuck: one or two units for which people allow no group here; they are in their nearest.
+        costs: ``(M,)`` squared distance of each unit to its centre; empty where it is not needed.
     """
 
     centres: Tensor
     labels: Tensor
-    costs: Tensor
     stuck: tuple[int, ...]
+    costs: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 def in_nearest(units: Units, centres: Tensor) -> UnitGroups:
@@ -56,7 +56,7 @@ def in_nearest(units: Units, centres: Tensor) -> UnitGroups:
     labels, stuck = units.place(labels, squared_distances(units.points[limited], centres))
     moved = torch.cat([limited, units.settled[0]])
     costs[moved] = (units.points[moved] - centres[labels[moved]]).square().sum(1)
-    return UnitGroups(centres, labels, costs, stuck)
+    return UnitGroups(centres, labels, stuck, costs)
 
 
 def means(units: Units, labels: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
@@ -68,7 +68,7 @@ def means(units: Units, labels: Tensor, num_groups: int) -> tuple[Tensor, Tensor
 
 
 def lloyd(units: Units, centres: Tensor, num_held: int, most: int = MOST_ITERATIONS) -> UnitGroups:
-    """k-means from these centres, of which the first stay, until no unit moves; an empty group keeps its centre."""
+    """k-means from these centres until no unit moves; the first centres stay, and so do those of empty groups."""
     found = in_nearest(units, centres)
     for _ in range(most):
         moved, weights = means(units, found.labels, len(centres))
@@ -80,27 +80,29 @@ def lloyd(units: Units, centres: Tensor, num_held: int, most: int = MOST_ITERATI
     return found
 
 
-def pinned_means(units: Units, num_held: int, num_opened: int) -> Tensor:
-    """Means ``(O, D)`` of what is pinned to each of the groups that pins open."""
+def pinned_means(units: Units, num_held: int, num_opened: int) -> tuple[Tensor, Tensor]:
+    """Mean ``(O, D)`` and weight ``(O,)`` of the units pinned to each of the groups that pins open."""
     pinned, groups = units.settled
     opens = groups >= num_held
     chosen = replace(units, points=units.points[pinned[opens]], weights=units.weights[pinned[opens]])
-    return means(chosen, (groups[opens] - num_held).to(units.points.device), num_opened)[0]
+    return means(chosen, (groups[opens] - num_held).to(units.points.device), num_opened)
 
 
 class GroupTree:
     """Groups beside held prototypes, for every number of them.
 
     Args:
-        units: what is grouped, M >= 1.
+        units: M >= 1.
         held: ``(H, D)`` prototypes that stay.
-        num_opened: groups H, H + 1, ... that pinned units open.
+        num_opened: O; pins open groups H, H + 1, ...
         num_seeds: small groups to begin with, at most.
-        seed: of what is drawn.
+        seed: of the sample and of k-means.
 
     Attributes:
         units: the sampled ones, in principal components.
-        share: of the variance of features that the components hold.
+        share: of the features' variance that the components hold.
+        fewest_groups: smallest number that the tree can be cut into.
+        most_groups: largest such number.
     """
 
     def __init__(self, units: Units, held: Tensor, num_opened: int, num_seeds: int, seed: int):
@@ -112,23 +114,19 @@ class GroupTree:
         whole = (sampled - origin).square().sum()
         self.share = float(self.units.points.square().sum() / whole) if whole > 0 else 1.0
         self.held = (held - origin) @ axes
-        self.opened = (pinned_means(units, len(held), num_opened) - origin) @ axes
-        self.seeds, self.masses = self._seeds(num_seeds)
-
-    @property
-    def most_groups(self) -> int:
-        """In which the tree can be cut."""
-        return self.num_held + len(self.seeds)
-
-    @property
-    def fewest_groups(self) -> int:
-        """In which it can be cut."""
-        return max(1, self.num_held + self.num_opened)
+        opened, weights = pinned_means(units, len(held), num_opened)
+        self.opened = (opened - origin) @ axes
+        self.seeds, self.masses = self._seeds(num_seeds, weights)
+        self.most_groups = len(held) + len(self.seeds)
+        self.fewest_groups = max(1, len(held) + num_opened)
+        self._merges = _cheapest_merges(
+            self.seeds, self.masses, self.held.double().cpu().numpy(), num_opened, self.fewest_groups
+        )
 
     def cut(self, num_groups: int) -> UnitGroups:
         """So many groups of the sampled units, in principal components, after a few steps of k-means."""
         group_of_seed = np.arange(len(self.seeds))
-        # From the last to the first: where a seed's group went in the end is known before who joined it.
+        # Last merge first: where a group ends is known before the groups that joined it are looked up.
         for kept, gone in reversed(self._merges[: self.most_groups - num_groups]):
             group_of_seed[gone] = GIVEN_UP if kept == GIVEN_UP else group_of_seed[kept]
         groups = [each for each in np.unique(group_of_seed) if each != GIVEN_UP]
@@ -138,13 +136,13 @@ class GroupTree:
         return lloyd(self.units, torch.cat([self.held, free]), self.num_held, CUT_ITERATIONS)
 
     def centres_of(self, found: UnitGroups) -> Tensor:
-        """Means of the sampled features in the free groups of a cut that are not empty, ``(K - H, D)``."""
+        """Means ``(K - H, D)`` of the sampled features in the free groups of a cut; empty groups are left out."""
         sampled = replace(self.units, points=self.all_units.points[self.rows])
         moved, weights = means(sampled, found.labels, len(found.centres))
         return moved[self.num_held :][weights[self.num_held :] > 0]
 
     def best(self, num_groups: int) -> UnitGroups:
-        """So many groups: a cut, or the best of a few random starts beside what stays, whichever fits better."""
+        """So many groups: a cut, or the best of a few random starts if that fits better."""
         tried = [self.cut(num_groups)]
         most = len(self._free_points)
         if (num_new := min(num_groups - self.num_held - self.num_opened, most)) > 0:
@@ -158,46 +156,36 @@ class GroupTree:
 
     @cached_property
     def _free_points(self) -> Tensor:
-        """Sampled units that nobody has settled, as often as they weigh."""
+        """Sampled units that are not settled, each repeated by its weight."""
         free = torch.ones(len(self.units.points), dtype=torch.bool)
         free[self.units.settled[0]] = False
         return self.units.points[free].repeat_interleave(self.units.weights[free].long(), 0)
 
     def _started(self, num_new: int, restarts: int, iterations: int) -> SemiSupervisedKMeans:
-        """New groups from random starts, beside what stays and what pins open."""
+        """k-means from random starts: new groups beside those that stay and those that pins open."""
         beside = torch.cat([self.held, self.opened])
         kmeans = SemiSupervisedKMeans(
             len(beside) + num_new, restarts, iterations, random_state=self.seed, hold_labelled=True
         )
         return kmeans.fit(self._free_points, beside, torch.arange(len(beside)))
 
-    def _seeds(self, most: int) -> tuple[Array, Array]:
+    def _seeds(self, most: int, opened_weights: Tensor) -> tuple[Array, Array]:
         """Centres ``(S, P)`` of the groups that pins open and of many small ones, and their weights ``(S,)``."""
-        pinned, groups = self.units.settled
-        opens = groups >= self.num_held
-        masses = torch.zeros(self.num_opened, dtype=torch.float64)
-        masses.index_add_(0, groups[opens] - self.num_held, self.units.weights[pinned[opens]].double().cpu())
-        most = min(most, len(self._free_points))
-        if not most:
-            return self.opened.double().cpu().numpy(), masses.numpy()
-        started = self._started(most, 1, SEED_ITERATIONS)
-        counts = (
-            torch.as_tensor(started.labels_).cpu().bincount(minlength=self.num_held + self.num_opened + most)
-        )
-        small = torch.as_tensor(started.cluster_centers_).cpu()[-most:][counts[-most:] > 0]
-        seeds = torch.cat([self.opened.cpu(), small]).double().numpy()
-        return seeds, torch.cat([masses, counts[-most:][counts[-most:] > 0].double()]).numpy()
-
-    @cached_property
-    def _merges(self) -> list[tuple[int, int]]:
-        """Which seed's group takes in which, or `GIVEN_UP` and which; the cheapest first."""
-        return _cheapest_merges(
-            self.seeds, self.masses, self.held.double().cpu().numpy(), self.num_opened, self.fewest_groups
+        seeds, masses = [self.opened], [opened_weights]
+        if most := min(most, len(self._free_points)):
+            started = self._started(most, 1, SEED_ITERATIONS)
+            num_groups = self.num_held + self.num_opened + most
+            counts = torch.as_tensor(started.labels_).bincount(minlength=num_groups)[-most:]
+            seeds.append(torch.as_tensor(started.cluster_centers_)[-most:][counts > 0])
+            masses.append(counts[counts > 0])
+        return (
+            torch.cat([each.double().cpu() for each in seeds]).numpy(),
+            torch.cat([each.double().cpu() for each in masses]).numpy(),
         )
 
 
 def _sampled(units: Units, seed: int) -> Tensor:
-    """All units, or so many that a tree can be made of them, with those that people have settled; ascending."""
+    """Rows of the units that a tree is made of, ascending; those that people have settled are among them."""
     if len(units.points) <= MOST_SAMPLED:
         return torch.arange(len(units.points))
     drawn = numpy_generator("sampled units", seed).permutation(len(units.points))[:MOST_SAMPLED]
@@ -205,7 +193,7 @@ def _sampled(units: Units, seed: int) -> Tensor:
 
 
 def _without_answers(units: Units, rows: Tensor, points: Tensor) -> Units:
-    """Some units at other points; of what people said, only what is settled."""
+    """Some of the units at other points, with their pins but without bans and rivals."""
     place = {unit: row for row, unit in enumerate(rows.tolist())}
     pinned = {place[unit]: group for unit, group in units.pinned.items()}
     return replace(
@@ -231,12 +219,17 @@ def _cheapest_merges(
 ) -> list[tuple[int, int]]:
     """Ward's merges of groups ``(S, P)`` with masses ``(S,)`` beside prototypes ``(H, P)``, cheapest first.
 
-    A merge costs what the inertia rises by. The first `num_opened` groups take others in and never go.
+    A merge costs the rise in inertia. The first `num_opened` groups take others in and never go.
+
+    Returns:
+        Pairs of the group that stays, or `GIVEN_UP`, and the group that goes.
     """
+    if not len(seeds):  # people have put every image into a known category
+        return []
     centres, masses = seeds.copy(), masses.copy()
     costs = _squared(centres, centres)
     for mass, row in zip(masses, costs, strict=True):  # row by row: another table of these would be 240 MB
-        row *= mass * masses / np.maximum(mass + masses, 1e-12)
+        row *= mass * masses / (mass + masses)
     np.fill_diagonal(costs, np.inf)
     costs[:num_opened, :num_opened] = np.inf
     nearest, cheapest = costs.argmin(1), costs.min(1)

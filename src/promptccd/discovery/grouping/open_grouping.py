@@ -1,8 +1,9 @@
-"""Images grouped beside categories that are known: prototypes stay where they are, new groups open where needed.
+"""Group images beside known categories: known prototypes stay where they are, new groups open where images need them.
 
 Letters: N images, D width, C known categories, K groups, M units.
 """
 
+import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,8 @@ from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign, squared_distances
 
-PRICE = 0.05  # of a larger number: by a third more categories must have a silhouette that is 1.4 % better
-NEAR = 0.9  # of the best: what could as well have been
+PRICE = 0.05  # of a larger count: a third more categories need a silhouette that is 1.4 % better
+NEAR = 0.9  # of the best silhouette; a count that reaches it could as well be right
 # A best silhouette below this is that of groups that overlap; Caltech-101 under an ImageNet network has 0.36 to 0.49,
 # digits 0.30 to 0.52, CIFAR-100 0.19 to 0.27.
 OVERLAP = 0.3
@@ -36,15 +37,14 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, held_spreads: Te
     """Mean over the images of (b - a) / max(a, b) in squared distances; 0 for an image alone and for one group.
 
     a is the mean squared distance to the other members of an image's group, b that to the members of the nearest
-    other group. Both follow from the centre of a group: the mean squared distance to its members is that to their
-    mean plus their variance. So the images behind a known prototype count although they are not here, and a known
-    category without an image here counts too.
+    other group. The mean squared distance to the members of a group is that to their mean plus their variance, so the
+    images behind a known prototype count although they are not here, even where no image here is of their category.
 
     Args:
         points: ``(N, D)``.
-        labels: ``(N,)`` group of each; a group that is not held has members.
+        labels: ``(N,)`` group of each; every new group has members.
         centres: ``(K, D)`` means.
-        held_spreads: ``(H,)`` variances of the first groups, known prototypes whose members are not among the points.
+        held_spreads: ``(H,)`` variances of the first groups, the known categories.
     """
     if len(centres) < 2:
         return 0.0
@@ -63,7 +63,7 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, held_spreads: Te
 
 
 def log_likelihood(costs: Tensor, labels: Tensor, num_new: int, width: int) -> float:
-    """Of the images, less what the means of new groups cost (BIC): all groups round and of one variance.
+    """Log-likelihood of the images under round groups of one variance, less the BIC penalty for the new means.
 
     Args:
         costs: ``(N,)`` squared distance of each image to its centre.
@@ -78,27 +78,23 @@ def log_likelihood(costs: Tensor, labels: Tensor, num_new: int, width: int) -> f
     return shares - fit - num_new * (width + 1) / 2 * math.log(images)
 
 
-def estimate_by_silhouette(
-    scores: Mapping[int, float], likelihoods: Mapping[int, float], least: int
-) -> CountEstimate:
-    """The count that silhouettes speak for.
+def estimate_by_silhouette(scores: Mapping[int, float], likelihoods: Mapping[int, float]) -> CountEstimate:
+    """The number of categories with the best silhouette, and the range of all counts within 10 % of the best.
 
-    The one with the best silhouette, where larger counts must be a little better, because the curve rises slowly beyond
-    the truth where categories have parts. The range is that of all counts within 10 % of the best. Where even the best
-    is below 0.3, groups overlap, the curve is flat and its highest point is chance: there it is the likeliest count of
-    the range. (Where groups do not overlap, round ones fit badly, and the likelihood asks for far too many.) Where even
-    the best is below 0.05, nothing stands apart, and the estimate is the smallest count tried.
+    Larger counts must be a little better, because the curve rises slowly beyond the truth where categories have parts.
+    If even the best is below 0.3, groups overlap, the curve is flat and its highest point is chance: then the likeliest
+    count of the range wins. (Where groups do not overlap, round ones fit badly, and the likelihood asks for far too
+    many.) If even the best is below 0.05, nothing stands apart, and the smallest count wins.
 
     Args:
-        scores: silhouette of every count tried; at least one.
+        scores: silhouette of every count that was tried, at least one.
         likelihoods: `log_likelihood` of the same counts.
-        least: the number below which nothing was to be tried.
     """
     best = max(scores.values())
     if best < NO_STRUCTURE:
         count = min(scores)
         near = [each for each, score in scores.items() if score >= best - NO_STRUCTURE and each <= 2 * count]
-        return CountEstimate(count, max(least, count), max([count, *near]), METHOD, MARGIN)
+        return CountEstimate(count, count, max([count, *near]), METHOD, MARGIN)
     near = [each for each, score in scores.items() if score >= NEAR * best]
     if best < OVERLAP:
         count = max(near, key=lambda each: likelihoods[each])
@@ -109,15 +105,15 @@ def estimate_by_silhouette(
 
 @dataclass(frozen=True)
 class KnownCategories:
-    """What a checkpoint or a registry knows.
+    """The categories of a checkpoint or a registry.
 
     Attributes:
         ids: category ids, distinct, >= 0.
         prototypes: ``(C, D)`` means of unit features.
-        spread: of these categories, row by row; none where nobody has measured it.
+        spread: of these categories, row by row; `None` if it was not measured.
 
     Raises:
-        DataError: the two do not fit together.
+        DataError: ids and prototypes do not fit together.
     """
 
     ids: tuple[int, ...]
@@ -136,84 +132,67 @@ class KnownCategories:
 
     @classmethod
     def none(cls, width: int) -> "KnownCategories":
-        """A bare backbone's: nothing."""
+        """No category, as with a bare backbone."""
         return cls((), torch.empty(0, width))
 
 
-@dataclass(frozen=True)
 class GroupingProblem:
-    """Checked input in the order of the keys, so that the order it came in cannot matter.
+    """The checked input of `group_images`, sorted by key, so that the order of the images cannot matter.
 
     Attributes:
         features: ``(N, D)`` unit features.
-        order: ``(N,)`` where each came from.
+        order: ``(N,)`` position of each in the input.
         keys: of the images, sorted.
-        units: images that move together; whitened where the spread of known categories was measured.
+        units: images that move together; whitened if the spread of known categories was measured.
         known: the categories that exist.
-        whitener: ``(D, D)``, the metric; none is that of the features.
-        held: ``(C, D)``, their prototypes in it.
-        opened: ids that only pins know of.
+        held: ``(C, D)`` their prototypes, in the metric of the units.
+        opened: ids that only pins name.
         next_id: first id for new groups.
         temperature: of the confidences, in squared distance.
+
+    Raises:
+        DataError: the input does not fit together, or constraints contradict each other.
     """
 
-    features: Tensor
-    order: Tensor
-    keys: Sequence[str]
-    units: Units
-    known: KnownCategories
-    whitener: Tensor | None
-    held: Tensor
-    opened: tuple[int, ...]
-    next_id: int
-    temperature: float
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         features: Array,
         keys: Sequence[str],
         known: KnownCategories,
         next_id: int,
         constraints: GroupingConstraints | None,
         temperature: float,
-    ) -> "GroupingProblem":
-        """Check and sort what `group_images` was given.
-
-        Raises:
-            DataError: it does not fit together, or constraints contradict each other.
-        """
+    ):
         points = as_features(features, "features").float()
         _check(points, keys, known, next_id, temperature)
         constraints = constraints or GroupingConstraints()
-        order = torch.tensor(sorted(range(len(keys)), key=lambda row: keys[row]))
-        points = points[order.to(points.device)]
-        F.normalize(points, dim=1, out=points)
-        sorted_keys = [keys[row] for row in order.tolist()]
+        self.known, self.next_id, self.temperature = known, next_id, temperature
+        self.order = torch.tensor(sorted(range(len(keys)), key=lambda row: keys[row]))
+        self.keys = [keys[row] for row in self.order.tolist()]
+        self.features = points[self.order.to(points.device)]
+        F.normalize(self.features, dim=1, out=self.features)
 
         present = {constraints.component_of(key) for key in keys}
         pins = constraints.component_pins()
-        opened = tuple(sorted({pins[each] for each in present & pins.keys()} - set(known.ids)))
-        groups = {category: group for group, category in enumerate((*known.ids, *opened))}
+        self.opened = tuple(sorted({pins[each] for each in present & pins.keys()} - set(known.ids)))
+        groups = {category: group for group, category in enumerate((*known.ids, *self.opened))}
 
         def group_of_category(category: int) -> int | None:
             if category in groups:
                 return groups[category]
-            if category < next_id:  # retired, or of another registry: no group will bear this id
+            if category < next_id:  # retired, or of another registry: no group will get this id
                 return None
-            return len(groups) + category - next_id - sum(next_id <= each < category for each in opened)
+            return len(groups) + category - next_id - sum(next_id <= each < category for each in self.opened)
 
-        held = as_features(known.prototypes, "prototypes").to(points)
-        whitener = None if known.spread is None else known.spread.whitener.to(points)
-        if whitener is not None:
-            held = held @ whitener
-        in_metric = points if whitener is None else points @ whitener
-        units = make_units(in_metric, sorted_keys, constraints, group_of_category)
-        return cls(points, order, sorted_keys, units, known, whitener, held, opened, next_id, temperature)
+        self.held, in_metric = as_features(known.prototypes, "prototypes").to(self.features), self.features
+        if known.spread is not None:
+            whitener = known.spread.whitener.to(self.held)
+            self.held, in_metric = self.held @ whitener, in_metric @ whitener
+        self.units = make_units(in_metric, self.keys, constraints, group_of_category)
 
     @property
     def fewest(self) -> int:
-        """Categories that there are at least."""
+        """The smallest possible number of categories."""
         return max(1, len(self.held) + len(self.opened))
 
     @property
@@ -224,16 +203,13 @@ class GroupingProblem:
         return (1 - self.held.square().sum(1)).clamp(min=0)
 
     def tree(self, num_seeds: int, seed: int) -> GroupTree:
-        """Groups of the images for any number of them."""
+        """Groups of the images, for every number of groups."""
         return GroupTree(self.units, self.held, len(self.opened), num_seeds, seed)
 
     def grouped(self, tree: GroupTree, num_groups: int, most: int | None = None) -> UnitGroups:
-        """k-means over all images from a cut of the tree, with groups more where people's answers need them.
+        """k-means over all images from a cut of the tree into so many groups.
 
-        Args:
-            tree: of these images.
-            num_groups: where to cut it.
-            most: to make so many groups if images differ enough; `None` leaves it at what the answers need.
+        More groups open where people's answers need them and, up to `most`, where images differ enough.
         """
         free, before = tree.centres_of(tree.best(min(num_groups, tree.most_groups))), -1
         while True:
@@ -246,11 +222,7 @@ class GroupingProblem:
             free, before = torch.cat([found.centres[len(self.held) :], more[None]]), len(found.centres)
 
     def check_count(self, num_categories: int) -> None:
-        """Refuse a number of categories that these images and categories cannot have.
-
-        Raises:
-            DataError: it is out of bounds; they are named.
-        """
+        """Refuse a number of categories that is out of bounds with a `DataError` that names the bounds."""
         least, most = self.fewest, len(self.held) + len(self.units.points)
         if not least <= num_categories <= most:
             opened = f" and {len(self.opened)} that images are pinned to" if self.opened else ""
@@ -260,26 +232,19 @@ class GroupingProblem:
             )
 
     def ids(self, num_groups: int) -> tuple[int, ...]:
-        """Category ids of so many groups: known, opened by pins, then new."""
-        ids = [*self.known.ids, *self.opened]
-        fresh = self.next_id
-        while len(ids) < num_groups:
-            if fresh not in self.opened:
-                ids.append(fresh)
-            fresh += 1
-        return tuple(ids)
+        """Category ids of so many groups: known ones, those that pins open, then new ones."""
+        new = (each for each in itertools.count(self.next_id) if each not in self.opened)
+        settled = (*self.known.ids, *self.opened)
+        return (*settled, *itertools.islice(new, num_groups - len(settled)))
 
     def assignment(self, found: UnitGroups) -> Assignment:
-        """The groups, in the order the images came in.
-
-        Raises:
-            DataError: constraints cannot hold with so few groups; the images are named.
-        """
+        """The groups, with the images in the order of the input; a `DataError` if constraints cannot hold."""
         if found.stuck:
             raise refusal(self.units, found.stuck, len(found.centres))
         prototypes, spread, num_new = found.centres, self.known.spread, len(found.centres) - len(self.held)
-        if self.whitener is not None and spread is not None:
-            new = torch.linalg.solve(self.whitener.double().T, prototypes[len(self.held) :].double().T).T
+        if spread is not None:
+            whitener = spread.whitener.to(self.held).double()
+            new = torch.linalg.solve(whitener.T, prototypes[len(self.held) :].double().T).T
             prototypes = torch.cat([self.known.prototypes.to(new), new])
             spread = spread.of([*range(len(self.held)), *[None] * num_new])
         settled = torch.zeros(len(self.units.points), dtype=torch.bool)
@@ -300,22 +265,23 @@ class GroupingProblem:
 
 
 def _without_empty(found: UnitGroups, num_fixed: int) -> UnitGroups:
-    """Without groups that no unit is in, but for the first so many."""
+    """The same without empty groups; the first so many stay even if they are empty."""
     used = found.labels.bincount(minlength=len(found.centres)) > 0
     used[:num_fixed] = True
     return replace(found, centres=found.centres[used], labels=(used.cumsum(0) - 1)[found.labels])
 
 
 def _next_centre(units: Units, found: UnitGroups, most: int | None) -> Tensor | None:
-    """Where another group starts ``(D,)``; `None` where none is needed, allowed or of any use."""
+    """The centre ``(D,)`` to open another group at; `None` if no group is needed, allowed or of use."""
     if most is not None and len(found.centres) >= most:
         return None
     if found.stuck:
         return units.points[found.stuck[0]]
+    if most is None:
+        return None
     gains = found.costs * units.weights
     gains[units.settled[0]] = 0
-    worth_it = gains.max() > LEAST_GAIN * units.weights.sum()
-    return units.points[gains.argmax()] if most is not None and worth_it else None
+    return units.points[gains.argmax()] if gains.max() > LEAST_GAIN * units.weights.sum() else None
 
 
 def _check(
@@ -344,17 +310,16 @@ def _check(
 
 logger = logging.getLogger(__name__)
 
-FIRST_SEEDS = (
-    400  # of the tree in which the number of groups is looked for; four times as many if it is large
-)
+# Of the first tree in which the number of groups is looked for; each further tree has four times as many.
+FIRST_SEEDS = 400
 UNITS_PER_SEED = 3
 SEEDS_PER_GROUP, FEWEST_SEEDS = 3, 60  # of the tree for a number that is given
 DEEPEST = 0.75  # of the number of seeds: cuts nearer to the seeds are little better than these
-MOST_TREES = 4  # over which scores are averaged: where images are few, chance decides much in a single one
+MOST_TREES = 4  # that scores are averaged over: if images are few, those of a single tree vary much
 TREES_ELEMENTS = 2**22  # units times seeds times trees, at most
 STEP = 1.15  # from one number of groups that is tried to the next
-MOST_REPAIRS = 20  # groups that are kept free for answers that need them
-LEAST_GAIN = 1e-7  # per image: what another group must take off the squared distances to be worth opening
+MOST_REPAIRS = 20  # groups kept back for answers that need them
+LEAST_GAIN = 1e-7  # per image: squared distance that another group must save to be worth opening
 
 
 def group_images(
@@ -370,28 +335,26 @@ def group_images(
 ) -> tuple[Assignment, CountEstimate]:
     """Assign images to known categories and to new groups beside them.
 
-    Where the spread of known categories was measured, everything happens in the metric in which they are round, and if
-    the count is not given, `OpenSet` says which new groups open beside them. Otherwise:
+    If the spread of known categories was measured, everything happens in the metric in which they are round, and if the
+    count is not given, `OpenSet` decides which new groups open. Otherwise this is semi-supervised k-means on unit
+    features in which known prototypes stay: an image without a constraint ends with the nearest prototype, as a
+    checkpoint assigns it. (Prototypes that move with the images, weighted by size, were no better on digits and let a
+    large batch rename a small category.) Groups come from a tree of merges (`held_kmeans`) in the 48 directions in
+    which the images differ most; silhouette and likelihood there give the number.
 
-    semi-supervised k-means on unit features in which known prototypes stay: an image that no constraint speaks of
-    ends with the nearest prototype, as a checkpoint assigns it. Prototypes that move with the images, weighted by
-    size, were no better on digits and let a large batch rename a small category. Groups come from a tree of merges
-    (`held_kmeans`), in the 48 directions in which the images differ most; the number is the one that silhouette and
-    likelihood there speak for.
-
-    Constraints hold without exception. Images that must be together move as one, by their mean. An image that a
-    constraint speaks of counts 5 times in the prototype of a new group and in the inertia, so that few answers move
-    more than the images they are about.
+    Constraints hold without exception. Images that must be together move as one, by their mean. An image with a
+    constraint counts 5 times in the prototype of a new group and in the inertia, so that a few answers move more than
+    the images they are about.
 
     Args:
         features: ``(N, D)``, as a model returns them; normalised here.
         keys: of the images, distinct.
         known: the categories that exist.
-        num_categories: K, known ones included; None estimates it. Fewer groups are made, with a warning in the log,
-            where the images have fewer distinct features.
-        next_id: first id for new groups; ids that a pin opened are left out.
+        num_categories: K, known ones included; `None` estimates it. If the images have fewer distinct features, fewer
+            groups are made, with a warning in the log.
+        next_id: first id for new groups; ids that a pin opened are skipped.
         constraints: what people said.
-        seed: of the small groups that are seeded.
+        seed: of sampling and of k-means.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
 
     Returns:
@@ -403,7 +366,7 @@ def group_images(
             known categories or above them and the images together, `next_id` not above every known id, or
             constraints that so many categories cannot satisfy; the message names the images.
     """
-    problem = GroupingProblem.of(features, keys, known, next_id, constraints, temperature)
+    problem = GroupingProblem(features, keys, known, next_id, constraints, temperature)
     if num_categories is None and known.spread is not None and len(known.ids) > 1:
         return _beside_known(problem, known.spread, seed)
     if num_categories is None:
@@ -422,7 +385,7 @@ def group_images(
 
 
 def _of_given_number(problem: GroupingProblem, num_categories: int, seed: int) -> UnitGroups:
-    """So many groups; those that answers need take the place of others where there is no other way."""
+    """So many groups; the groups that answers need take the place of others only if there is no other way."""
     seeds = max(FEWEST_SEEDS, SEEDS_PER_GROUP * (num_categories - len(problem.held)))
     tree = problem.tree(seeds, seed)
     for repairs in range(min(MOST_REPAIRS, num_categories - problem.fewest) + 1):
@@ -435,96 +398,75 @@ def _of_given_number(problem: GroupingProblem, num_categories: int, seed: int) -
 def _beside_known(
     problem: GroupingProblem, spread: CategorySpread, seed: int
 ) -> tuple[Assignment, CountEstimate]:
-    """Groups beside known categories, whose spread is known, and how many there are.
+    """New groups of the images that no known category explains, and the number of all categories.
 
-    They are groups of images that nothing known explains; there are fewer or more if categories lie closer or farther
-    apart. Where an image of a new category does not stand out by itself, many together may: silhouettes propose groups,
-    and those open that lie as far off as a category does.
+    The range of the number is that for categories that lie closer together or farther apart. Where single images of new
+    categories do not stand out, many together may: then silhouettes propose groups, and those far enough off open.
     """
     images = OpenSet(problem.units, problem.held, spread, len(problem.opened), seed)
     if not spread.tells_new:
         estimate, tree = _estimate(problem, seed)
         found = images.grouped(proposed=problem.grouped(tree, estimate.count).centres[problem.fewest :])
-        # Of 20 categories of photographs, 14 of them known, 15 or 16 were found, and silhouettes saw no more than 16.
+        # Of 20 categories of photographs, 14 of them known, it found 15 or 16, and silhouettes saw no more than 16.
         unsure = replace(estimate, margin=f"{estimate.margin}; new ones hardly stand out here: unreliable")
         return problem.assignment(found), unsure.including(len(found.centres))
     found = images.grouped()
     count = len(found.centres)
     ends = [count, *(len(images.grouped(closer).centres) for closer in (WIDER, TIGHTER))]
     high = max(*ends, count + images.may_hide_another(found))
-    estimate = CountEstimate(
-        count, min(ends), high, "open set", "half or twice the distance between categories"
-    )
-    return problem.assignment(found), estimate
+    margin = "half or twice the distance between categories"
+    return problem.assignment(found), CountEstimate(count, min(ends), high, "open set", margin)
 
 
 def _estimate(problem: GroupingProblem, seed: int) -> tuple[CountEstimate, GroupTree]:
-    """The count that silhouettes speak for, and a tree it was found in."""
+    """The estimated count, and the tree whose cuts it was chosen from."""
     images = min(len(problem.units.points), MOST_SAMPLED)
     num_seeds, room = FIRST_SEEDS, max(2, images // UNITS_PER_SEED)
     while True:
         seeds = min(num_seeds, room)
         num_trees = min(MOST_TREES, max(1, TREES_ELEMENTS // (images * seeds)))
-        scores = _Scores(
-            [problem.tree(seeds, seed + each) for each in range(num_trees)], problem.held_spreads
-        )
-        estimate = scores.estimate()
-        if num_seeds >= room or not scores.want_more(estimate):
-            return estimate, scores.trees[0]
+        trees = [problem.tree(seeds, seed + each) for each in range(num_trees)]
+        estimate, may_lie_beyond = _estimate_in(trees, problem.held_spreads)
+        if num_seeds >= room or not may_lie_beyond:
+            return estimate, trees[0]
         num_seeds *= 4
 
 
-class _Scores:
-    """Silhouettes and likelihoods of cuts, in the mean of some trees.
+def _estimate_in(trees: Sequence[GroupTree], held_spreads: Tensor) -> tuple[CountEstimate, bool]:
+    """The best count by the mean scores of these trees, and whether a better one may lie beyond those tried.
 
-    Args:
-        trees: of the same images.
-        held_spreads: ``(H,)`` variances of known categories, of which the principal components hold a share.
+    Counts are tried in growing steps, then one by one around the best.
     """
+    silhouettes, likelihoods = dict[int, float](), dict[int, float]()
 
-    def __init__(self, trees: Sequence[GroupTree], held_spreads: Tensor):
-        self.trees, self.held_spreads = trees, held_spreads * trees[0].share
-        self.silhouettes: dict[int, float] = {}
-        self.likelihoods: dict[int, float] = {}
+    def estimate_with(counts: Sequence[int]) -> CountEstimate:
+        for count in counts:
+            if count not in silhouettes:
+                scores = [_scores(tree, count, held_spreads * trees[0].share) for tree in trees]
+                silhouettes[count], likelihoods[count] = np.mean(scores, axis=0).tolist()
+        return estimate_by_silhouette(silhouettes, likelihoods)
 
-    def estimate(self) -> CountEstimate:
-        """The count they speak for, looked for in growing steps, and in single ones where the best is."""
-        tree = min(self.trees, key=lambda each: each.most_groups)
-        most = max(tree.fewest_groups + 1, tree.num_held + int(DEEPEST * len(tree.seeds)))
-        for count in _growing_steps(tree.fewest_groups, min(most, tree.most_groups)):
-            self._try(count)
-        tried, count = sorted(self.silhouettes), self._best(tree.fewest_groups).count
-        place = tried.index(count)
-        between = range(tried[max(0, place - 1)], tried[min(place + 1, len(tried) - 1)])
-        for each in between[:: 1 + len(between) // 20]:
-            self._try(each)
-        return self._best(tree.fewest_groups)
+    tree = min(trees, key=lambda each: each.most_groups)
+    most = max(tree.fewest_groups + 1, tree.num_held + int(DEEPEST * len(tree.seeds)))
+    count = estimate_with(_growing_steps(tree.fewest_groups, min(most, tree.most_groups))).count
+    tried = sorted(silhouettes)
+    place = tried.index(count)
+    between = range(tried[max(0, place - 1)], tried[min(place + 1, len(tried) - 1)])
+    estimate = estimate_with(between[:: 1 + len(between) // 20])
+    return estimate, estimate.high == max(silhouettes) or max(silhouettes.values()) < OVERLAP
 
-    def want_more(self, estimate: CountEstimate) -> bool:
-        """Whether the best may lie beyond the greatest number that was tried, or nothing good was found so far."""
-        return estimate.high == max(self.silhouettes) or max(self.silhouettes.values()) < OVERLAP
 
-    def _best(self, least: int) -> CountEstimate:
-        return estimate_by_silhouette(self.silhouettes, self.likelihoods, least)
-
-    def _try(self, count: int) -> None:
-        if count in self.silhouettes:
-            return
-        values = []
-        for tree in self.trees:
-            found, points = tree.cut(count), tree.units.points
-            num_new = count - tree.num_held
-            values.append(
-                (
-                    silhouette(points, found.labels, found.centres, self.held_spreads),
-                    log_likelihood(found.costs, found.labels, num_new, points.shape[1]),
-                )
-            )
-        self.silhouettes[count], self.likelihoods[count] = np.mean(values, axis=0).tolist()
+def _scores(tree: GroupTree, count: int, held_spreads: Tensor) -> tuple[float, float]:
+    """Silhouette and log-likelihood of a cut; the variances of known categories are those in its components."""
+    found, points = tree.cut(count), tree.units.points
+    return (
+        silhouette(points, found.labels, found.centres, held_spreads),
+        log_likelihood(found.costs, found.labels, count - tree.num_held, points.shape[1]),
+    )
 
 
 def _growing_steps(least: int, most: int) -> list[int]:
-    """Numbers from the least to the most, each by 15 % farther from it than the one before."""
+    """Numbers from the least to the most, each 15 % farther from the least than the one before."""
     counts, beyond = [], 0
     while least + beyond <= most:
         counts.append(least + beyond)

@@ -18,9 +18,9 @@ from promptccd.models import Assignment
 from promptccd.models.assignment import squared_distances
 
 MOST_DOUBTED = 2_000  # images in doubt that are looked at: with all of them, a question would cost N x N
-NEIGHBOURS = 10  # images that a question is about besides the one that is shown
-LEFT_AFTER_A_QUESTION = 0.3  # of the doubt about an image, once a neighbour is asked about
-REPEATED_GROUPS = 0.7  # worth of another question about two groups that were just asked about
+NEIGHBOURS = 10  # images that a question says something about
+LEFT_AFTER_A_QUESTION = 0.3  # of the doubt about an image, once a neighbour was asked about
+REPEATED_GROUPS = 0.7  # of the worth of a question, for each earlier one about the same two groups
 SHARPNESS = 2.0  # doubt falls to exp(-2) at the median margin
 
 
@@ -30,7 +30,7 @@ class PairQuestion:
 
     Attributes:
         first: key of the image in doubt.
-        second: key of the image it is compared with, the most typical one of a group.
+        second: key of the most typical image of a group, to compare it with.
         first_category: group of the first.
         second_category: group of the second; the same if the question is whether the first belongs there at all.
         doubt: in 0..1, about the first image.
@@ -41,11 +41,6 @@ class PairQuestion:
     first_category: int
     second_category: int
     doubt: float
-
-    @property
-    def pair(self) -> Pair:
-        """Both keys, the smaller first, as constraints hold them."""
-        return (self.first, self.second) if self.first <= self.second else (self.second, self.first)
 
 
 @torch.no_grad()
@@ -58,13 +53,13 @@ def pair_questions(
 ) -> list[PairQuestion]:
     """The most informative pairs, best first.
 
-    Asked about are images between two groups, with others as doubtful around them, each beside the most typical
-    image of the group it might belong to as well. Doubt around an image that was asked about counts less, as do
-    groups that were just asked about, so that ten questions are not about one border. No question's answer follows
-    from earlier answers, nor from those of the other questions: it is about an image that nothing was said of.
+    A question is about an image between two groups, with others as doubtful around it, beside the most typical image of
+    the other group. Doubt around an image that was asked about counts less, and so do groups that were asked about, so
+    that ten questions are not about one border. No answer follows from earlier answers or from the other questions:
+    every question is about an image without constraints.
 
     Args:
-        found: what is in question, with the keys of the images.
+        found: the grouping in question, with the keys of the images.
         asked: pairs that were asked before, answered or not.
         constraints: answers and edits so far.
         count: at most so many.
@@ -81,28 +76,22 @@ def pair_questions(
 class _Chooser:
     """Chooses questions one by one; rows are in the order of keys."""
 
-    def __init__(
-        self,
-        found: Assignment,
-        asked: Iterable[Pair],
-        constraints: GroupingConstraints,
-    ):
+    def __init__(self, found: Assignment, asked: Iterable[Pair], constraints: GroupingConstraints):
         self.keys = found.keys
         self.category = found.category_ids.tolist()
         self.second = found.second_ids.tolist()
-        self.typical = _most_typical(self.category, found.distances.tolist())
+        by_distance = found.distances.argsort(stable=True).tolist()
+        # Row of the nearest image to the prototype, by category that has images: the last one written stays.
+        self.typical = {self.category[row]: row for row in reversed(by_distance)}
         self.doubt = _doubt(found)
-        # Whatever is asked about an image that nothing was said of does not follow from what was said.
         said = constraints.keys | {key for pair in asked for key in pair}
         is_said = torch.tensor([key in said for key in self.keys])
         self.open = ~is_said
         self.open[list(self.typical.values())] = False  # they are what others are compared with
-        self.rows = (
-            (self.doubt * self.open).argsort(descending=True, stable=True)[:MOST_DOUBTED].sort().values
-        )
+        self.left = self.doubt * self.open
+        self.rows = self.left.argsort(descending=True, stable=True)[:MOST_DOUBTED].sort().values
         points = F.normalize(found.features.float(), dim=1)
         self.neighbours = _neighbours(points, self.rows)
-        self.left = self.doubt * self.open
         for neighbours in _neighbours(points, is_said.nonzero()[:, 0]):
             self.left[neighbours] *= LEFT_AFTER_A_QUESTION
         self.used: Counter[frozenset[int]] = Counter()
@@ -127,15 +116,6 @@ class _Chooser:
         )
 
 
-def _most_typical(categories: list[int], distances: list[float]) -> dict[int, int]:
-    """Row of the image nearest to the prototype, by category that has images."""
-    found: dict[int, int] = {}
-    for row, category in enumerate(categories):
-        if category not in found or distances[row] < distances[found[category]]:
-            found[category] = row
-    return found
-
-
 def _doubt(found: Assignment) -> Tensor:
     """``(N,)`` in 0..1: 1 midway between two groups, less the nearer an image is to one of them."""
     second = found.second_distances.double()
@@ -145,14 +125,14 @@ def _doubt(found: Assignment) -> Tensor:
 
 
 def _neighbours(points: Tensor, rows: Tensor) -> Tensor:
-    """Rows of the nearest images of some, themselves included: ``(n, Q)``."""
+    """Rows ``(n, Q)`` of the images nearest to some, themselves included."""
     num_neighbours = min(NEIGHBOURS, len(points))
     size = max(1, 2**22 // len(points))
     found = [
         squared_distances(points[block], points).topk(num_neighbours, largest=False).indices
         for block in rows.split(size)
     ]
-    return torch.cat(found) if found else rows.new_empty(0, num_neighbours)
+    return torch.cat(found)
 
 
 SPLIT_RESTARTS = 10

@@ -16,26 +16,25 @@ from promptccd.discovery.grouping.units import Units, refusal
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import NEWCOMERS, squared_distances
 
-# New categories, which no training has driven apart, may lie so much closer together than known ones to their nearest.
+# No training has driven new categories apart: they must lie only this share of the usual squared distance apart.
 CLOSER = 0.3
-WIDER, TIGHTER = 0.15, 0.6  # half of it and twice as much, for the ends of the range
+WIDER, TIGHTER = 0.15, 0.6  # half and twice as much, for the ends of the range
 FEWEST_IMAGES = 4  # of a new group
-# So many times as far as images drawn blindly may the mean of those lie off that were picked because they lie far.
-PICKED = 3.0
-MOST_LINKED = 2_000  # unexplained images from which groups are proposed at a time
+PICKED = 3.0  # the mean of images picked for lying far off errs by so many times that of images drawn blindly
+MOST_LINKED = 2_000  # unexplained images that groups are proposed from at a time
 SETTLING, ROUNDS = 5, 8  # steps of k-means after each change, and changes, at most
 
 
 @dataclass(frozen=True)
 class OpenSet:
-    """Images beside known categories, whose spread is known.
+    """Images beside known categories of measured spread.
 
     Attributes:
         units: images that move together; their points are whitened.
         held: ``(C, D)`` whitened prototypes.
         spread: of the known categories, row by row.
-        num_opened: groups C, C + 1, ... that pins open, whatever is in them.
-        seed: of the unexplained images from which groups are proposed, where there are very many.
+        num_opened: groups C, C + 1, ... that pins open, however small.
+        seed: of the sample of unexplained images, if there are more than 2,000.
     """
 
     units: Units
@@ -46,30 +45,30 @@ class OpenSet:
 
     @property
     def newcomers(self) -> float:
-        """Mean squared distance that images of a new category are expected to have from its centre."""
+        """Expected mean squared distance of the images of a new category from its centre."""
         return NEWCOMERS * self.spread.typical
 
     @property
     def usual_distance(self) -> float:
-        """Squared distance from a known category to its nearest, in the median."""
+        """Median squared distance from a known category to its nearest."""
         between = squared_distances(self.held, self.held).fill_diagonal_(torch.inf)
         return float(between.amin(1).median())
 
     def grouped(self, closer: float = CLOSER, proposed: Tensor | None = None) -> UnitGroups:
-        """Known categories, groups that people opened, and as many new ones as the images speak for.
+        """Known categories, groups that people opened, and the new groups that the images support.
 
-        A new group needs four images, and its centre must lie at least `closer` times as far from every other as
-        known categories do from their nearest, beyond what so few images can be off. When in doubt an image is known.
+        A new group needs four images, and the squared distance of its centre from every other must be at least `closer`
+        times the usual one, not counting the error of the mean of so few images. In doubt an image is known.
 
         Args:
             closer: see above.
-            proposed: ``(P, D)`` centres of what might be groups; none looks for some among the unexplained images.
+            proposed: ``(P, D)`` centres of possible groups; `None` looks for them among the unexplained images.
 
         Raises:
-            DataError: constraints cannot hold; the images are named.
+            DataError: constraints cannot hold; the message names the images.
         """
         apart = closer * self.usual_distance
-        free = pinned_means(self.units, len(self.held), self.num_opened)
+        free, _ = pinned_means(self.units, len(self.held), self.num_opened)
         if proposed is None:
             free = self._with_unexplained(free, apart)
         else:
@@ -77,9 +76,8 @@ class OpenSet:
         return self._state(self._apart_from_rivals(free))
 
     def _with_unexplained(self, free: Tensor, apart: float) -> Tensor:
-        """Centres, with those of groups of unexplained images."""
+        """Centres and those of groups of unexplained images, repeated while there are too many to look at at once."""
         before = -1
-        # Again, for there may be too many unexplained images to look at all of them.
         while len(free) > before:
             before = len(free)
             free = self._worth_it(torch.cat([free, self._proposals(free, apart)]), apart)
@@ -98,18 +96,14 @@ class OpenSet:
         return free
 
     def may_hide_another(self, found: UnitGroups) -> bool:
-        """Whether enough images for a group are still explained by nothing."""
+        """Whether enough images for another group are still unexplained."""
         left = self._unexplained(found.centres[len(self.held) :])
         return bool(self.units.sizes[left].sum() >= FEWEST_IMAGES)
 
-    def _spreads(self, num_groups: int) -> Tensor:
-        known = self.spread.spreads.to(self.held)
-        return torch.cat([known, self.held.new_full((num_groups - len(known),), self.newcomers)])
-
     def _unexplained(self, free: Tensor) -> Tensor:
-        """Units out of reach of every category, those that people have settled left out."""
+        """Units out of reach of every category, except those that people have settled."""
         centres = torch.cat([self.held, free])
-        spreads = self._spreads(len(centres))
+        spreads = torch.cat([self.spread.spreads.to(centres), centres.new_full((len(free),), self.newcomers)])
         nearest = [
             (squared_distances(self.units.points[block], centres) / spreads).amin(1)
             for block in self.units.blocks(len(centres))
@@ -122,10 +116,8 @@ class OpenSet:
         """Centres of unexplained images that lie together, by average linkage."""
         candidates = self._unexplained(free)
         if len(candidates) > MOST_LINKED:
-            drawn = numpy_generator("unexplained images", self.seed).permutation(len(candidates))[
-                :MOST_LINKED
-            ]
-            candidates = candidates[torch.from_numpy(drawn).sort().values]
+            drawn = numpy_generator("unexplained images", self.seed).permutation(len(candidates))
+            candidates = candidates[torch.from_numpy(drawn[:MOST_LINKED]).sort().values]
         if len(candidates) < 2:
             return self.held[:0]
         points, sizes = self.units.points[candidates], self.units.sizes[candidates]
@@ -138,7 +130,7 @@ class OpenSet:
     def _labels(self, free: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """Group of every unit, and units that found no group.
 
-        A unit of a new group is measured without itself in the group's centre: else it would always be near.
+        For a unit of a new group the centre is taken without that unit: else it would always be near.
         """
         centres, weights = torch.cat([self.held, free]), self.units.weights
         members, _ = self._placed(centres)
@@ -148,20 +140,16 @@ class OpenSet:
     def _placed(
         self, centres: Tensor, own: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[int, ...]]:
-        """Units in the categories that explain them best, as far as people allow."""
+        """Group of every unit: the one that explains it best of those that people allow."""
         units = self.units
         labels = [self._costs(block, centres, own).argmin(1) for block in units.blocks(len(centres))]
         return units.place(torch.cat(labels), self._costs(units.constrained, centres, own))
 
     def _costs(self, rows: slice | Tensor, centres: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Of units in each category ``(m, K)``: squared distance in spreads, plus the logarithm of the spread.
+        """Costs ``(m, K)`` of m units in each category: squared distance in spreads, plus the log of the spread.
 
-        All known categories count as equally wide, as they do when images are named.
-
-        Args:
-            rows: the units.
-            centres: ``(K, D)`` of the categories.
-            own: group of each unit ``(M,)``, and by how much farther it is from the centre of the others there.
+        All known categories count as equally wide, as they do when images are named. `own` holds the group ``(M,)`` of
+        each unit and how many times farther it lies from the centre of the others there.
         """
         squared = squared_distances(self.units.points[rows], centres)
         spreads = squared.new_full((len(centres),), self.newcomers)
@@ -176,7 +164,7 @@ class OpenSet:
         return costs.scatter(1, groups, torch.where(is_new, alone, costs.gather(1, groups)))
 
     def _centres(self, labels: Tensor, num_free: int) -> tuple[Tensor, Tensor]:
-        """Centres of the free groups that have units, those that pins open first, and the images in each."""
+        """Centres of the free groups that have units, and the number of images in each."""
         num_held, num_groups = len(self.held), len(self.held) + num_free
         centres, weights = means(self.units, labels, num_groups)
         images = weights.new_zeros(num_groups).index_add_(0, labels, self.units.sizes)
@@ -184,7 +172,7 @@ class OpenSet:
         return centres[num_held:][used], images[num_held:][used]
 
     def _settled(self, free: Tensor) -> Tensor:
-        """Centres after k-means, in which known prototypes stay."""
+        """Centres after k-means beside the known prototypes."""
         for _ in range(SETTLING if len(free) else 0):
             moved, _ = self._centres(self._labels(free)[0], len(free))
             if len(moved) == len(free) and torch.equal(moved, free):
@@ -193,7 +181,7 @@ class OpenSet:
         return free
 
     def _pruned(self, free: Tensor, apart: float) -> Tensor:
-        """Without groups that are too small or too near to a known category; those too near to one another are one."""
+        """Centres without groups that are too small or too near to a known category; new ones too near are joined."""
         centres, images = self._centres(self._labels(free)[0], len(free))
         while len(centres) > self.num_opened:
             noise = PICKED * self.newcomers / images
@@ -217,7 +205,7 @@ class OpenSet:
         return centres
 
     def _apart_from_rivals(self, free: Tensor) -> Tensor:
-        """With a group more for every image that people keep out of all of them."""
+        """Centres, with another one at every image that people keep out of all groups."""
         for _ in range(len(self.units.points)):
             stuck = self._labels(free)[1]
             if not stuck:
@@ -226,14 +214,8 @@ class OpenSet:
         raise refusal(self.units, stuck, len(self.held) + len(free))
 
     def _state(self, free: Tensor) -> UnitGroups:
-        """The grouping; of new groups the largest comes first."""
+        """The grouping, with new groups ordered from the largest."""
         centres, images = self._centres(self._labels(free)[0], len(free))
-        opened = torch.arange(len(centres), device=images.device) < self.num_opened
-        order = torch.where(opened, torch.inf, images).argsort(descending=True, stable=True)
-        centres = torch.cat([self.held, centres[order]])
-        labels, stuck = self._labels(centres[len(self.held) :])
-        costs = torch.cat([
-            (self.units.points[block] - centres[labels[block]]).square().sum(1)
-            for block in self.units.blocks(centres.shape[1])
-        ])  # fmt: skip
-        return UnitGroups(centres, labels, costs, stuck)
+        images[: self.num_opened] = torch.inf
+        free = centres[images.argsort(descending=True, stable=True)]
+        return UnitGroups(torch.cat([self.held, free]), *self._labels(free))

@@ -1,10 +1,10 @@
-"""What a grouping moves: images that belong together, and what people said about them.
+"""Units: images that a grouping moves as one, with the constraints that people gave.
 
 Letters: M units, D width, K groups.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -13,22 +13,24 @@ from torch import Tensor
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import DataError
 
-ANSWER_WORTH = 5.0  # images that one a person spoke of counts for: it was shown because others are like it
-TABLE_ELEMENTS = 2**22  # of features, or of distances to groups, held at once: 16 MB in float32
-MAX_SEARCH_STEPS = 20_000  # of the search for groups that keep images apart
+ANSWER_WORTH = (
+    5.0  # an image that an answer is about counts like so many: it was shown because others are like it
+)
+TABLE_ELEMENTS = 2**22  # features, or distances to groups, held at once: 16 MB in float32
+MAX_SEARCH_STEPS = 20_000  # in the search for groups that keep images apart
 
 
 @dataclass(frozen=True)
 class Units:
-    """What moves between groups as one: images that must be together, or a single image.
+    """Images that must be together, or single images.
 
     Attributes:
         points: ``(M, D)``, mean feature of each unit.
-        weights: ``(M,)``, images in each; one that a constraint speaks of counts 5 times.
+        weights: ``(M,)``, images in each; an image that a constraint names counts 5 times.
         sizes: ``(M,)``, images in each.
         unit_of_image: ``(N,)`` int64.
-        names: key of an image of each unit, for messages.
-        pinned: group of the units that are settled.
+        names: key of one image of each unit, for messages.
+        pinned: group of each unit that a person has settled.
         banned: groups that a unit must not be in.
         rivals: units that a unit must be apart from, symmetric.
     """
@@ -38,79 +40,70 @@ class Units:
     sizes: Tensor
     unit_of_image: Tensor
     names: Sequence[str]
-    pinned: Mapping[int, int] = field(default_factory=dict)
-    banned: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    rivals: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    pinned: Mapping[int, int]
+    banned: Mapping[int, frozenset[int]]
+    rivals: Mapping[int, frozenset[int]]
 
     @cached_property
     def constrained(self) -> Tensor:
-        """``(Q,)`` ascending, units that are banned from a group or have rivals and are not settled."""
+        """``(Q,)`` ascending, units that are not settled and have bans or rivals."""
         rivals = {unit for units in self.rival_sets for unit in units}
         return torch.tensor(sorted((rivals | self.banned.keys()) - self.pinned.keys()), dtype=torch.int64)
 
     @cached_property
     def rival_sets(self) -> list[list[int]]:
-        """Units that rivalries connect, set by set."""
+        """Units that are rivals of each other, directly or by way of others."""
         return _connected(self.rivals)
 
     @cached_property
     def settled(self) -> tuple[Tensor, Tensor]:
-        """The units that are pinned, and the group of each."""
+        """The pinned units and the group of each."""
         return (
             torch.tensor(list(self.pinned), dtype=torch.int64),
             torch.tensor(list(self.pinned.values()), dtype=torch.int64),
         )
 
     def blocks(self, num_groups: int) -> Iterator[slice]:
-        """Units of which distances to so many groups may be held at once, block by block."""
+        """All units, in blocks whose distances to so many groups fit into one table."""
         size = max(1, TABLE_ELEMENTS // max(1, num_groups, self.points.shape[1]))
         return (slice(start, start + size) for start in range(0, len(self.points), size))
 
     def place(self, labels: Tensor, costs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        """Units in the groups that they prefer, or in the next that people allow.
+        """Move units to the nearest groups that people allow.
 
         Args:
-            labels: ``(M,)`` the group each unit prefers; changed.
-            costs: ``(Q, K)`` of `constrained` units in every group.
+            labels: ``(M,)`` the group each unit prefers; changed in place.
+            costs: ``(Q, K)`` of the `constrained` units in every group.
 
         Returns:
             The labels, and the units that found no group: one that is banned from all, or two of which one has no
-            group left that does not hold another it must be apart from. These are in the group they prefer.
+            group left without a rival. These stay in the group they prefer.
         """
         units, groups = self.settled
         labels[units] = groups.to(labels.device)
         stuck: tuple[int, ...] = ()
-        rows = {unit: row for unit, row in zip(self.constrained.tolist(), costs.cpu(), strict=True)}
-        for unit, banned in self.banned.items():
-            if unit in self.pinned:
-                continue
-            row = rows[unit].clone()
-            row[[group for group in banned if group < len(row)]] = torch.inf
-            if row.isinf().all():
-                stuck = stuck or (unit,)
+        rows = dict(zip(self.constrained.tolist(), costs.cpu(), strict=True))
+        for unit in self.banned:
+            if choices := self._choices(unit, rows):
+                labels[unit] = choices[0]
             else:
-                labels[unit] = row.argmin()
+                stuck = stuck or (unit,)
         for rivals in self.rival_sets:
-            taken = labels[rivals].tolist()
-            held = dict(zip(rivals, taken, strict=True))
+            held = dict(zip(rivals, labels[rivals].tolist(), strict=True))
             if any(held[unit] == held[other] for unit in rivals for other in self.rivals[unit]):
-                found, conflict = _apart(rivals, self._choices(rows, rivals), self.rivals)
+                choices_of = {unit: self._choices(unit, rows) for unit in rivals}
+                found, conflict = _apart(rivals, choices_of, self.rivals)
                 stuck = stuck or conflict
                 for unit, group in found.items():
                     labels[unit] = group
         return labels, stuck
 
-    def _choices(self, costs: Mapping[int, Tensor], units: list[int]) -> dict[int, list[int]]:
-        """The groups each of the units may be in, nearest first."""
-        choices = {}
-        for unit in units:
-            if unit in self.pinned:
-                choices[unit] = [self.pinned[unit]]
-            else:
-                banned = self.banned.get(unit, frozenset())
-                order = costs[unit].argsort(stable=True).tolist()
-                choices[unit] = [group for group in order if group not in banned]
-        return choices
+    def _choices(self, unit: int, costs: Mapping[int, Tensor]) -> list[int]:
+        """The groups that a unit may be in, nearest first."""
+        if unit in self.pinned:
+            return [self.pinned[unit]]
+        banned = self.banned.get(unit, frozenset())
+        return [group for group in costs[unit].argsort(stable=True).tolist() if group not in banned]
 
 
 def make_units(
@@ -119,13 +112,13 @@ def make_units(
     constraints: GroupingConstraints,
     group_of_category: Callable[[int], int | None],
 ) -> Units:
-    """Units of the images under the constraints; what is said of absent images alone is left out.
+    """Units of the images under the constraints; constraints on absent images alone are left out.
 
     Args:
         points: ``(N, D)``.
         keys: of the images, distinct.
         constraints: what must hold.
-        group_of_category: the group of a category id, None if there can be none in this grouping.
+        group_of_category: gives the group of a category id, `None` if this grouping can have none for it.
     """
     components = [constraints.component_of(key) for key in keys]
     place: dict[str, int] = {}
@@ -153,9 +146,15 @@ def make_units(
             if component in place and other in place:
                 rivals.setdefault(place[component], set()).add(place[other])
 
-    pinned = {place[each]: group_of_category(category) for each, category in pins.items() if each in place}
+    pinned = {
+        place[each]: group
+        for each, category in pins.items()
+        if each in place and (group := group_of_category(category)) is not None
+    }
     banned = {
-        place[each]: {group_of_category(category) for category in categories}
+        place[each]: frozenset(
+            group for category in categories if (group := group_of_category(category)) is not None
+        )
         for each, categories in bans.items()
         if each in place
     }
@@ -165,17 +164,14 @@ def make_units(
         sizes,
         unit_of_image,
         names,
-        {unit: group for unit, group in sorted(pinned.items()) if group is not None},
-        {
-            unit: frozenset(each for each in groups if each is not None)
-            for unit, groups in sorted(banned.items())
-        },
+        dict(sorted(pinned.items())),
+        dict(sorted(banned.items())),
         {unit: frozenset(others) for unit, others in sorted(rivals.items())},
     )
 
 
 def refusal(units: Units, stuck: tuple[int, ...], num_groups: int) -> DataError:
-    """Why units cannot be assigned to so many groups."""
+    """The error where units cannot be assigned to so many groups."""
     names = [units.names[unit] for unit in stuck]
     if len(names) == 1:
         return DataError(
@@ -189,18 +185,18 @@ def refusal(units: Units, stuck: tuple[int, ...], num_groups: int) -> DataError:
 
 
 def _connected(rivals: Mapping[int, frozenset[int]]) -> list[list[int]]:
-    """Units that are rivals of each other, directly or by way of others."""
+    """Connected components of the graph of rivals."""
     seen: set[int] = set()
     found = []
     for unit in sorted(rivals):
         if unit in seen:
             continue
-        members, waiting = {unit}, [unit]
-        for each in waiting:
-            more = rivals[each] - members
-            members |= more
-            waiting.extend(sorted(more))
-        seen |= members
+        seen.add(unit)
+        members = [unit]
+        for each in members:  # grows meanwhile
+            more = rivals[each] - seen
+            seen |= more
+            members.extend(more)
         found.append(sorted(members))
     return found
 
@@ -208,9 +204,9 @@ def _connected(rivals: Mapping[int, frozenset[int]]) -> list[list[int]]:
 def _apart(
     units: list[int], choices: Mapping[int, list[int]], rivals: Mapping[int, frozenset[int]]
 ) -> tuple[dict[int, int], tuple[int, ...]]:
-    """Groups by unit with no two rivals in one, the unit with the fewest choices first; or two that conflict.
+    """Groups by unit with no two rivals in one, or else two units that conflict.
 
-    A search that goes back where it fails. It keeps to near groups but does not look for the least sum of
+    Backtracking, the unit with the fewest choices first. It prefers near groups but does not minimise the sum of
     distances: colouring a graph at least cost is out of reach, and a person's answers hardly ever need it.
     """
     taken: dict[int, int] = {}

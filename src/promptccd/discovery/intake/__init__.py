@@ -1,1 +1,1 @@
-"""What people hand in: folders, archives and files, each judged by itself."""
+"""The files that people hand in: folders, archives and single files, each file judged by itself."""

@@ -1,7 +1,7 @@
-"""Zip archives from strangers: members are read into memory one by one, and nothing is believed that they say.
+"""Folders, single files, and zip archives from strangers, whose members are read into memory one by one.
 
-Nothing is ever written under a name from an archive. What is wrong with one member skips that member; what is wrong
-with the whole (entries, bytes, ratio, overlaps) refuses it.
+Nothing that an archive claims is believed, and nothing is ever written under a name from it. A fault of one member
+skips that member; a fault of the whole (entries, bytes, ratio, overlaps) refuses the archive.
 """
 
 import io
@@ -28,7 +28,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def is_archive(path: str | os.PathLike[str]) -> bool:
-    """Whether a regular file starts like a zip archive, whatever it is called."""
+    """Whether a regular file starts like a zip archive, whatever its name."""
     try:
         if not stat.S_ISREG(os.stat(path, follow_symlinks=False).st_mode):
             return False
@@ -39,10 +39,7 @@ def is_archive(path: str | os.PathLike[str]) -> bool:
 
 
 class ArchiveSource(ImageSource):
-    """The members of a zip archive.
-
-    Args:
-        path: the archive, a regular file.
+    """The members of a zip archive, which is a regular file.
 
     Raises:
         DataError: it cannot be opened.
@@ -57,14 +54,13 @@ class ArchiveSource(ImageSource):
         except OSError as error:
             raise DataError(f"{self.name} cannot be opened: {error.strerror}.") from error
         found = os.fstat(self._stream.fileno())
-        self._size = found.st_size
         self._stamp = Stamp(os.path.abspath(path), found.st_size, found.st_mtime_ns)
         self._archive: zipfile.ZipFile | None = None
         self._unpacked = 0
-        self._read: set[int] = set()  # where members begin that were read once
+        self._read: set[int] = set()  # offsets of the members that were read once
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
-        """Members in the order of the archive; its folders are not among them.
+        """Members in the order of the archive, without its folders.
 
         Raises:
             DataError: it is no zip archive, has too many entries, or its members overlap.
@@ -90,7 +86,7 @@ class ArchiveSource(ImageSource):
         return found
 
     def read(self, entry: Entry, budget: ByteBudget) -> bytes:
-        """A member's content, unpacked piece by piece and counted; its checksum is checked.
+        """A member's content, unpacked and counted piece by piece; the checksum must be right.
 
         Raises:
             SkippedFileError: it unpacks to too much, or is damaged.
@@ -110,22 +106,20 @@ class ArchiveSource(ImageSource):
                     if size > most:
                         raise SkippedFileError(_too_much(size, member, limits))
                     pieces.append(piece)
-        except (DataError, SkippedFileError):
+        except DataError:  # is a ValueError, too
             raise
         except zipfile.BadZipFile as error:
-            wrong_sum = "CRC" in str(error)
-            raise SkippedFileError(
-                "damaged member of the archive" + (" (wrong checksum)" if wrong_sum else "")
-            ) from None
+            wrong_sum = " (wrong checksum)" if "CRC" in str(error) else ""
+            raise SkippedFileError(f"damaged member of the archive{wrong_sum}") from None
         except (OSError, EOFError, ValueError, RuntimeError, zlib.error):
             raise SkippedFileError("damaged member of the archive") from None
         self._read.add(member.header_offset)
         return b"".join(pieces)
 
     def stamp(self, entry: Entry) -> Stamp:
-        """Of a member: by its archive's size and time, and its place, its name and its sum in there."""
+        """The stamp of a member: size and time of its archive, and its offset, checksum and name in there."""
         member: zipfile.ZipInfo = entry.key
-        place = f"{self._size}-{member.header_offset}-{member.CRC:08x}"
+        place = f"{self._stamp.size}-{member.header_offset}-{member.CRC:08x}"
         return Stamp(f"{self._stamp.path}/{place}/{entry.name}", member.file_size, self._stamp.mtime_ns)
 
     def close(self) -> None:
@@ -150,7 +144,7 @@ class ArchiveSource(ImageSource):
         return self._archive
 
     def _refuse_overlaps(self, members: list[zipfile.ZipInfo], directory: int) -> None:
-        """Members that share bytes let a small file unpack to any size."""
+        """Refuse members that share bytes: they let a small file unpack to any size."""
         free = 0
         for member in sorted(members, key=lambda member: member.header_offset):
             end = (
@@ -163,23 +157,20 @@ class ArchiveSource(ImageSource):
             free = end
 
     def _count(self, size: int, limits: IntakeLimits) -> None:
+        """Refuse the archive once its members unpack to too much."""
         self._unpacked += size
-        most = max(16 * SMALL, limits.max_ratio * self._size)
+        most = max(16 * SMALL, limits.max_ratio * self._stamp.size)
         if self._unpacked > most:
             raise DataError(
-                f"{self.name} has {self._size} bytes and unpacks to more than {most}; the limit is "
+                f"{self.name} has {self._stamp.size} bytes and unpacks to more than {most}; the limit is "
                 f"{limits.max_ratio} times its size. Give the images without packing them."
             )
 
 
 class _GuardedStream(io.FileIO):
-    """A file that refuses to hand an archive's directory to zipfile if it is too long.
+    """A file that refuses to hand a directory that is too long to zipfile.
 
     zipfile reads the directory in one piece and makes an object of every entry, before anybody can count them.
-
-    Args:
-        descriptor: an open file; it is closed with this.
-        name: what messages call it.
     """
 
     def __init__(self, descriptor: int, name: str):
@@ -188,25 +179,23 @@ class _GuardedStream(io.FileIO):
         self.max_entries: int | None = None
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As any file, while `max_entries` is none."""
-        if self.max_entries is None:
-            return super().read(size) or b""
-        if size is not None and size > self.max_entries * _MEAN_ENTRY_BYTES:
+        """Read as any file does, but limit the entries unless `max_entries` is `None`."""
+        most = self.max_entries
+        if most is not None and size is not None and size > most * _MEAN_ENTRY_BYTES:
             raise DataError(
-                f"{self._called} has a directory of {size} bytes; the limit is "
-                f"{self.max_entries * _MEAN_ENTRY_BYTES}. Give fewer images at a time."
+                f"{self._called} has a directory of {size} bytes; the limit is {most * _MEAN_ENTRY_BYTES}. Give fewer "
+                "images at a time."
             )
         content = super().read(size) or b""
-        entries = content.count(_ENTRY_START)
-        if entries > self.max_entries:
+        if most is not None and (entries := content.count(_ENTRY_START)) > most:
             raise DataError(
-                f"{self._called} has {entries} entries; the limit is {self.max_entries}. Give fewer images at a time."
+                f"{self._called} has {entries} entries; the limit is {most}. Give fewer images at a time."
             )
         return content
 
 
 def _decoded_name(member: zipfile.ZipInfo) -> str:
-    """The whole name; many packers write UTF-8 without saying so, and zipfile then reads it as code page 437."""
+    """The whole name; many packers write UTF-8 without a flag, and zipfile then reads it as code page 437."""
     name = member.orig_filename
     if member.flag_bits & _UTF8:
         return name
@@ -246,11 +235,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".ti
 
 
 class FolderSource(ImageSource):
-    """All files below a folder. Links are followed to files inside it, never out and never to folders.
-
-    Args:
-        path: the folder.
-    """
+    """All files below a folder. Links are followed to files inside it, never out and never to folders."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self._root = os.path.realpath(os.path.expanduser(path))
@@ -268,14 +253,14 @@ class FolderSource(ImageSource):
         return found
 
     def read(self, entry: Entry, budget: ByteBudget) -> bytes:
-        """The bytes of a file; a link is resolved anew, for it may have been turned since."""
+        """The bytes of a file; a link is resolved again, because it may have changed."""
         path = os.path.join(self._root, entry.key)
         if os.path.islink(path):
             path = inside(path, (self._root,))
         return read_regular_file(path, budget)
 
     def stamp(self, entry: Entry) -> Stamp | None:
-        """That of a file; of a link that of what it leads to."""
+        """The stamp of a file; for a link, of its target."""
         path = os.path.join(self._root, entry.key)
         try:
             return Stamp.of(inside(path, (self._root,)) if os.path.islink(path) else path)
@@ -316,11 +301,7 @@ class FolderSource(ImageSource):
 
 
 class UploadSource(ImageSource):
-    """Single files, as a browser hands them over; only their last names are shown.
-
-    Args:
-        paths: the files.
-    """
+    """Single files, as a browser hands them over; only their names without folders are shown."""
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]):
         self._paths = [os.fspath(path) for path in paths]
@@ -337,5 +318,5 @@ class UploadSource(ImageSource):
         return read_regular_file(entry.key, budget)
 
     def stamp(self, entry: Entry) -> Stamp | None:
-        """That of a file."""
+        """The stamp of a file."""
         return Stamp.of(os.path.abspath(entry.key))

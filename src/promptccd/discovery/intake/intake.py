@@ -1,4 +1,4 @@
-"""From what a person points at to files with verdicts: every file is hashed, decoded once, and compared."""
+"""Read a source into files with verdicts: every file is hashed, decoded once, and compared with the others."""
 
 import hashlib
 import logging
@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from promptccd.data.duplicates import Fingerprint, SeenImage, look_at, near_duplicates, view_of
 from promptccd.data.file_names import display_name
 from promptccd.data.image_rows import DatasetSource
-from promptccd.data.images import Status, Verdict, decode_image
+from promptccd.data.images import Status, Verdict
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
@@ -43,10 +42,10 @@ class IntakeFile:
 
     Attributes:
         index: position among all files found.
-        name: where it is in the source, as one line of visible text; not necessarily unique.
+        name: its path in the source, as one line of visible text; not necessarily unique.
         verdict: used, used with a note, or skipped with a reason.
         content_hash: SHA-256 of its bytes, in hexadecimal; empty if they were not read.
-        num_bytes: how many there are; 0 if they were not read.
+        num_bytes: number of its bytes; 0 if they were not read.
         image_size: width and height in pixels, upright; `None` if it is skipped.
         duplicate_of: index of the first file with the same bytes, if that is another one and an image.
     """
@@ -61,7 +60,7 @@ class IntakeFile:
 
     @property
     def is_used(self) -> bool:
-        """Whether it is an image that is grouped by itself: neither skipped nor a duplicate."""
+        """Whether the image is grouped: it is neither skipped nor a duplicate."""
         return self.verdict.status is not Status.SKIPPED and self.duplicate_of is None
 
 
@@ -70,12 +69,12 @@ class IntakeReport:
     """Counts of an intake: ``used + duplicates + skipped == found``.
 
     Attributes:
-        found: files in the source, folders that could not be searched included.
+        found: files in the source, and folders that could not be searched.
         used: images that are grouped.
-        noted: how many of those are used with a note.
+        noted: those of them with a note.
         duplicates: files that equal a used one byte by byte.
         skipped: files that are left out.
-        near_duplicates: how many of the used nearly equal an earlier one.
+        near_duplicates: used images that nearly equal an earlier one.
         skipped_reasons: number of files by reason, most frequent first.
         notes: number of used images by note, most frequent first.
     """
@@ -91,21 +90,20 @@ class IntakeReport:
 
 
 class Kept:
-    """What decoding left behind, by index of the file.
+    """What remains of the decoded images, by index of the file.
 
-    Args:
-        folder: for what memory has no room for; none makes it again when it is asked for.
-        seen: keeps thumbnails for good.
+    Thumbnails and views that memory has no room for go into `folder`; without one they are made again on demand. `seen`
+    keeps thumbnails for good.
     """
 
-    def __init__(self, folder: Path | None, seen: SeenFiles | None = None):
+    def __init__(self, folder: Path | None, seen: SeenFiles | None):
         self.seen = seen
         self.fingerprints: dict[int, Fingerprint] = {}
         self.thumbnails, self.views = Overflow(THUMBNAIL_BYTES, folder), Overflow(VIEW_BYTES, folder)
         self._shape: tuple[int, ...] = ()
 
     def add(self, index: int, seen: SeenImage) -> None:
-        """Keep what is small, and the rest while there is room."""
+        """Keep the fingerprint, and thumbnail and view while there is room."""
         self.fingerprints[index] = seen.fingerprint
         if self.seen is None:
             self.thumbnails.add(index, seen.thumbnail)
@@ -127,20 +125,12 @@ class Kept:
 
 
 class Intake:
-    """Files of a source with their verdicts. Close it, or use it in a ``with``, to let go of the source.
+    """Files of a source with their verdicts, see `read_intake`. `close`, or a ``with`` block, closes the source.
 
     Several threads may read at once.
 
-    Args:
-        source: where the files are.
-        limits: what holds for reading them again.
-        entries: how the source finds each file.
-        files: what became of each.
-        kept: what decoding left behind.
-        view: what made the views among it.
-
     Attributes:
-        name: what messages call the source.
+        name: of the source, for messages.
         files: every file found, in the order of the source.
         used: those that are grouped, in the same order.
         near_duplicates: index of a used file -> index of the first used one that it nearly equals. Both are grouped.
@@ -153,10 +143,10 @@ class Intake:
         entries: Sequence[Entry],
         files: Sequence[IntakeFile],
         kept: Kept,
-        view: EvaluationView | None = None,
+        view: EvaluationView | None,
     ):
         self._source, self._limits, self._entries = source, limits, entries
-        self._kept, self._view = kept, view
+        self._kept, self._view = kept, view  # the one that made the kept views
         self._reading = threading.Lock()  # a source gives one file at a time
         self.name = source.name
         self.files = tuple(files)
@@ -166,9 +156,6 @@ class Intake:
             self.used[late].index: self.used[early].index for late, early in sorted(near.items())
         }
 
-    def __len__(self) -> int:
-        return len(self.files)
-
     def __enter__(self) -> "Intake":
         return self
 
@@ -176,16 +163,16 @@ class Intake:
         self.close()
 
     def close(self) -> None:
-        """Let go of the source; names, verdicts and kept thumbnails stay."""
+        """Close the source; names, verdicts and kept thumbnails stay."""
         self._source.close()
 
     @property
     def bytes_in_memory(self) -> int:
-        """What is kept of the images: thumbnails and views."""
+        """Bytes of the kept thumbnails and views."""
         return self._kept.thumbnails.bytes_in_memory + self._kept.views.bytes_in_memory
 
     def drop_views(self) -> None:
-        """Let go of the views; one that is asked for again is decoded again."""
+        """Drop the kept views; `view_of` decodes an image again."""
         self._kept.views.clear()
 
     def original(self, file: IntakeFile) -> IntakeFile:
@@ -193,9 +180,7 @@ class Intake:
         return file if file.duplicate_of is None else self.files[file.duplicate_of]
 
     def read_bytes(self, file: IntakeFile) -> bytes:
-        """The bytes of a file that is not skipped, as they were when the intake was made.
-
-        They may hold the place and time of a photograph; `open` gives an image without.
+        """The bytes of a file, as they were when the intake was made; they may hold place and time of a photograph.
 
         Raises:
             DataError: the file was skipped, or has changed since.
@@ -211,56 +196,28 @@ class Intake:
             raise DataError(f"{file.name!r} was changed while it was in use. Start again.")
         return content
 
-    def open(self, file: IntakeFile) -> Image.Image:
-        """The upright 8-bit RGB image of a file, without metadata.
-
-        Raises:
-            DataError: as `read_bytes`.
-        """
-        limits = self._limits
-        content = self.read_bytes(file)
-        image = decode_image(content, max_pixels=limits.max_pixels).image
-        if image is None:
-            raise _undecodable(file)
-        return image
-
     def view_of(self, file: IntakeFile, view: EvaluationView) -> Tensor:
-        """The view of an image: as it was kept if the intake was made with this very view, made anew otherwise.
-
-        Raises:
-            DataError: as `read_bytes`.
-        """
-        kept = self._kept.view(self.original(file).index) if view is self._view else None
-        limits = self._limits
-        if kept is None:
-            kept = view_of(self.read_bytes(file), limits.max_pixels, view)
-        if kept is None:
+        """The view of an image: the kept one if the intake was made with this very view, or else a new one."""
+        made = self._kept.view(self.original(file).index) if view is self._view else None
+        if made is None:
+            made = view_of(self.read_bytes(file), self._limits.max_pixels, view)
+        if made is None:
             raise _undecodable(file)
-        return kept
+        return made
 
     def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
-        """Small pictures by content hash, see `SeenImage`; those that were lost are made again.
-
-        Raises:
-            DataError: as `read_bytes`.
-        """
+        """Small pictures by content hash, see `SeenImage`; those that were lost are made again."""
         originals = [self.original(file) for file in files]
-        kept = self._kept.thumbnails_of(originals)
-        made = {
-            file.content_hash: self._thumbnail_made(file)
-            for file in originals
-            if file.content_hash not in kept
-        }
+        kept, made = self._kept.thumbnails_of(originals), dict[str, bytes]()
+        for file in originals:
+            if file.content_hash not in kept:
+                _, seen = look_at(self.read_bytes(file), self._limits.max_pixels, self._view)
+                if seen is None:
+                    raise _undecodable(file)
+                made[file.content_hash] = seen.thumbnail
         if self._kept.seen is not None:
             self._kept.seen.add_thumbnails(made)
         return kept | made
-
-    def _thumbnail_made(self, file: IntakeFile) -> bytes:
-        limits = self._limits
-        _, seen = look_at(self.read_bytes(file), limits.max_pixels, self._view)
-        if seen is None:
-            raise _undecodable(file)
-        return seen.thumbnail
 
     def report(self) -> IntakeReport:
         """Counts and reasons."""
@@ -278,11 +235,7 @@ class Intake:
         )
 
     def require_images(self) -> None:
-        """Refuse an intake that nothing can be done with.
-
-        Raises:
-            DataError: no file is used; the most frequent reasons are named.
-        """
+        """Refuse an intake without a usable image with a `DataError` that names the most frequent reasons."""
         if not self.used:
             reasons = [f"{reason} ({count})" for reason, count in self.report().skipped_reasons.items()]
             raise DataError(
@@ -298,10 +251,9 @@ def _undecodable(file: IntakeFile) -> DataError:
 logger = logging.getLogger(__name__)
 
 THUMBNAIL_BYTES = 64 * 2**20  # kept in memory per intake; the others go to disk, or are made again
-VIEW_BYTES = 256 * 2**20  # likewise; 1,780 views of 224 pixels
+VIEW_BYTES = 256 * 2**20  # the same for views; 1,780 of 224 pixels
 WAITING_BYTES = 256 * 2**20  # of files that are read and not yet decoded, besides the last one
-_LOOKED: Future[Any] = Future()
-TRIED = 100  # files, after which one knows what the others will cost
+TRIED = 100  # files, whose time predicts that of the others
 
 _DATASET_FILES = ("dataset_dict.json", "dataset_info.json")
 
@@ -311,8 +263,8 @@ def find_source(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
 
     Args:
         path: a folder of images, a zip archive, an image, a folder or name of a data set as
-            `promptccd.data.loading.load_images` knows it, or a list of images and archives. Not for names that
-            strangers type: `DatasetSource.from_hub` is.
+            `promptccd.data.loading.load_images` knows it, or a list of images and archives. For names that strangers
+            type, use `DatasetSource.from_hub`.
 
     Raises:
         DataError: there is nothing of that name.
@@ -351,18 +303,18 @@ def read_intake(
     seen: SeenFiles | None = None,
     announce: Callable[[int, float], None] | None = None,
 ) -> Intake:
-    """Read every file of a source once and say what became of it. No file stops it, whatever it holds.
+    """Read every file of a source once and judge it. No file stops the reading, whatever it holds.
 
     Args:
-        source: a source, or what `find_source` makes one of.
+        source: a source, or a path for `find_source`.
         limits: by default those for a person's own files.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: also make this view of every image and keep it while there is room, so that `Intake.view_of` need
             not decode again.
-        workers: images that are decoded at once; what comes out is the same for any number.
+        workers: images that are decoded at once; the result is the same for any number.
         overflow: folder for thumbnails and views that memory has no room for, in files that vanish with the intake.
-        seen: files that were read before, which are neither opened nor decoded again, and gets those that are read now.
-        announce: is told how many files have to be read, and the seconds that each of the first `TRIED` of them took.
+        seen: remembers files; those it knows are neither opened nor decoded again, the others are added.
+        announce: called with the number of files to read and the seconds that each of the first `TRIED` took.
 
     Raises:
         DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
@@ -395,15 +347,7 @@ def read_intake(
 
 
 class _Reader:
-    """Reads one file after the other and lets others hash and decode them, a few at a time.
-
-    Args:
-        source: gives the bytes.
-        limits: what may be read.
-        view: makes the views to keep.
-        workers: how many others there are.
-        kept: takes what they leave behind.
-    """
+    """Reads one file after the other, while `workers` threads hash and decode them; the results go into `kept`."""
 
     def __init__(
         self, source: ImageSource, limits: IntakeLimits, view: EvaluationView | None, workers: int, kept: Kept
@@ -414,22 +358,22 @@ class _Reader:
         self._first: dict[str, int] = {}  # index of the first file by hash
         self._waiting: deque[tuple[int, Stamp | None, Future[str]]] = deque()
         self._most_waiting, self._waiting_bytes = 2 * workers, 0
-        self._looks: dict[str, Future[Look]] = {}
+        self._looks: dict[str, Future[Look] | None] = {}  # `None` once the result was used
         self._claiming = threading.Lock()
         self.num_read = 0
 
     def stamp(self, entry: Entry) -> Stamp | None:
-        """What tells an entry from one that was read before, where that is kept."""
+        """The stamp of an entry to be read, if read files are remembered."""
         return None if entry.reason or self.kept.seen is None else self._source.stamp(entry)
 
     def remembers(self, stamp: Stamp | None) -> str:
-        """The hash of a file that was read before, and may be read now."""
+        """The hash of a file that was read before and is within the limits; empty for others."""
         if stamp is None or self.kept.seen is None or stamp.size > self._limits.max_file_bytes:
             return ""
         return self.kept.seen.content_of(stamp)
 
     def take(self, entry: Entry, stamp: Stamp | None, pool: ThreadPoolExecutor) -> bool:
-        """Take the next file, and hand it to the pool unless it is known; whether it was read."""
+        """Take the next file and hand it to the pool unless it is remembered; return whether it was read."""
         index, known = len(self._files), self.remembers(stamp)
         try:
             if entry.reason:
@@ -454,7 +398,7 @@ class _Reader:
         return not known
 
     def finish(self) -> list[IntakeFile]:
-        """All files, once everything is decoded; copies get what their originals got."""
+        """All files, once everything is decoded; copies get the verdicts of their originals."""
         while self._waiting:
             self._settle()
         if self.kept.seen is not None:
@@ -462,7 +406,7 @@ class _Reader:
         return [self._like_first(file) for file in self._files]
 
     def _look(self, content: bytes) -> str:
-        """In a worker: the hash of a file, which is decoded unless its like was, or is at this moment."""
+        """In a worker: the hash of a file; it also decodes each content once."""
         digest = hashlib.sha256(content).hexdigest()
         with self._claiming:
             if digest in self._looks:
@@ -470,8 +414,7 @@ class _Reader:
             look = self._looks[digest] = Future()
         try:
             known = None if self.kept.seen is None else self.kept.seen.look(digest)
-            limits = self._limits
-            look.set_result(known or look_at(content, limits.max_pixels, self._view))
+            look.set_result(known or look_at(content, self._limits.max_pixels, self._view))
         except BaseException as error:
             look.set_exception(error)
         return digest
@@ -483,7 +426,7 @@ class _Reader:
         self._waiting_bytes -= file.num_bytes
         if self._first.setdefault(digest, index) == index:
             verdict, image = look = self._seen(digest)
-            self._looks[digest] = _LOOKED  # what was seen need not stay
+            self._looks[digest] = None
             if image is not None:
                 self.kept.add(index, image)
             if self.kept.seen is not None:
@@ -495,12 +438,12 @@ class _Reader:
         self._files[index] = file
 
     def _seen(self, digest: str) -> Look:
-        """What was seen of a content, now or before."""
-        if digest not in self._looks and self.kept.seen is not None:
-            known = self.kept.seen.look(digest)
-            assert known is not None, "who remembers a file remembers its content"
-            return known
-        return self._looks[digest].result()
+        """What decoding a content left, now or before."""
+        if (future := self._looks.get(digest)) is not None:
+            return future.result()
+        known = None if self.kept.seen is None else self.kept.seen.look(digest)
+        assert known is not None, "a remembered file has a remembered content"
+        return known
 
     def _like_first(self, file: IntakeFile) -> IntakeFile:
         first = self._files[self._first.get(file.content_hash, file.index)]
@@ -516,14 +459,14 @@ class _Reader:
 
 
 def _joined(decoded: Verdict, listed: Verdict) -> Verdict:
-    """The decoder's verdict and what the source noted."""
+    """The decoder's verdict with the source's note."""
     if decoded.status is Status.SKIPPED or not listed.note:
         return decoded
     return Verdict(Status.NOTED, "; ".join(filter(None, [decoded.note, listed.note])))
 
 
 def _is_dataset(folder: Path) -> bool:
-    """Whether a folder is a data set rather than a folder of images: saved as one, or holding tables alone."""
+    """Whether a folder is a saved data set, or holds tables and no images."""
     if any((folder / name).is_file() for name in _DATASET_FILES):
         return True
     names = [item.name.lower() for item in folder.iterdir()]

@@ -67,8 +67,9 @@ def _map(example: Example, stage: ExampleStage) -> str:
     names = {group.id: group.name for group in stage.groups}
     clouds: list[dict[str, Any]] = []
     labels = []
-    for identity in sorted(set(example.category_ids[: stage.so_far.stop].tolist())):
-        rows = np.flatnonzero(example.category_ids[: stage.so_far.stop] == identity)
+    so_far = example.category_ids[: stage.rows.stop]
+    for identity in sorted(set(so_far.tolist())):
+        rows = np.flatnonzero(so_far == identity)
         labels.append(
             (names.get(identity, str(identity)), *np.median(places[rows], axis=0).round(1).tolist())
         )
