@@ -26,7 +26,7 @@ from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.stage_checkpoint import load_configuration, load_stage, load_view
 from promptccd.runs.train_run import stage_stream
-from promptccd.runs.unseen_images import CutTest, UnseenImages, cut_given, cut_named
+from promptccd.runs.unseen_images import cut_given, cut_named, ids_in_run, require_unseen
 from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.objectives import method_named
@@ -70,21 +70,20 @@ class RunEvaluation:
         self.num_stages = self.run.stages_on_disk()
         seed = self.recipe.training.seed
         self.stages = stage_stream(self.recipe.data, seed) if stages is None else stages
-        self._cut_test: CutTest = (
+        self._cut_unseen = (
             partial(cut_named, self.recipe.data, seed)
             if stages is None
             else partial(cut_given, stages, test_images)
         )
         self.run.require_split(self.stages)
-        self.device = device_named(device)
-        self.num_workers = num_workers
+        self.device, self.num_workers = device_named(device), num_workers
         self.images = [  # conflicts as the training left them out
             StageImages.read(stage, num_workers, progress_bar, conflicting="drop")
             for stage in self.stages[: self.num_stages]
         ]
         self._keep_features = keep_features
         self._kept: dict[tuple[int, StageImages], Tensor] = {}
-        self._test: dict[tuple[str, str | None], ScoredImages] = {}
+        self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
 
     def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
         """Score every finished stage from its checkpoint alone.
@@ -133,9 +132,7 @@ class RunEvaluation:
 
         All pixels are held in memory; this baseline is meant for small images.
 
-        Args:
-            protocol: as for `evaluate`.
-            options: as for `evaluate`.
+        Arguments are those of `evaluate`.
         """
         view = evaluation_view(self.recipe)
         sizes = {images[index].size for images in self.images for index in range(len(images))}
@@ -160,12 +157,7 @@ class RunEvaluation:
     def frozen_backbone(
         self, protocol: str = "cacc", options: ProtocolOptions | None = None
     ) -> ContinualScore:
-        """A protocol on the backbone the run started from, before any stage.
-
-        Args:
-            protocol: as for `evaluate`.
-            options: as for `evaluate`.
-        """
+        """A protocol on the backbone the run started from, before any stage; arguments are those of `evaluate`."""
         model = initial_model(self.recipe, backbone_of(self.recipe, self.run)).to(self.device)
         view = evaluation_view(self.recipe)
 
@@ -188,33 +180,24 @@ class RunEvaluation:
         Raises:
             DataError: there are no such images, they are those of the training, or they lack a category.
         """
-        return self._kept_test_images(UnseenImages.in_stages, test_split)
+        return self._read_unseen(test_split, rule=None)
 
     def test_images(self, test_split: str | None = None) -> ScoredImages:
-        """All unseen images, as one entry.
+        """All unseen images, as one entry; arguments and errors are those of `test_stages`."""
+        return self._read_unseen(test_split, rule="whole")
 
-        Args:
-            test_split: split of the data set; by default the benchmark's, else the images the run left out.
-
-        Raises:
-            DataError: there are no such images, they are those of the training, or of other categories.
-        """
-        return self._kept_test_images(UnseenImages.whole, test_split)
-
-    def _kept_test_images(
-        self, how: Callable[[UnseenImages, str | None], ScoredImages], test_split: str | None
-    ) -> ScoredImages:
-        key = (how.__name__, test_split)
-        if key not in self._test:
-            unseen = UnseenImages(
-                self.recipe.data,
-                self._cut_test,
-                self.stages,
-                self.images,
-                lambda stage: StageImages.read(stage, self.num_workers, progress_bar),
-            )
-            self._test[key] = how(unseen, test_split)
-        return self._test[key]
+    def _read_unseen(self, test_split: str | None, rule: str | None) -> ScoredImages:
+        """Unseen images cut by a rule, by default the run's; their labels are ids of the run."""
+        if (test_split, rule) not in self._unseen:
+            test = self._cut_unseen(test_split, rule)
+            ids = ids_in_run(test, self.stages)
+            images = [
+                StageImages.read(stage, self.num_workers, progress_bar) for stage in test[: self.num_stages]
+            ]
+            require_unseen(images, self.images, self.recipe.data, test_split)
+            labels = [ids[test.evaluation_labels(each.stage)[each.positions]] for each in images]
+            self._unseen[test_split, rule] = ScoredImages(images, labels)
+        return self._unseen[test_split, rule]
 
     def _score(self, protocol: str, features: FeaturesOf, options: ProtocolOptions | None) -> ContinualScore:
         own = options_by_protocol(options or ProtocolOptions(), [protocol])[protocol]
@@ -226,12 +209,7 @@ class RunEvaluation:
         return replace(SCORERS[protocol].score(self.task(own, features)), protocol=protocol)
 
     def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
-        """What a protocol scores.
-
-        Args:
-            options: of the protocol.
-            features: to group; by default those of the run's own models.
-        """
+        """What a protocol with these options scores, on given features or else those of the run's own models."""
         training = self.recipe.training
         return Task(
             trained=self.training_stages,
@@ -255,14 +233,13 @@ class RunEvaluation:
             stage: a finished stage.
             images: readable images, of stages or of a test set.
         """
-        missing = [each for each in images if (stage, each) not in self._kept]
-        found = {}
-        if missing:
+        found = {each: self._kept[stage, each] for each in images if (stage, each) in self._kept}
+        if missing := [each for each in images if each not in found]:
             model, view = self.load_stage(stage).to(self.device), load_view(self.run.stage(stage))
-            found = dict(zip(missing, self._features(model, view, missing), strict=True))
+            found |= zip(missing, self._features(model, view, missing), strict=True)
         if self._keep_features:
             self._kept |= {(stage, each): values for each, values in found.items()}
-        return [found[each] if each in found else self._kept[stage, each] for each in images]
+        return [found[each] for each in images]
 
     def load_stage(self, stage: int) -> CategoryDiscoveryModel:
         """The model of a finished stage.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
 
 
 def _as_typed(value: Any, kind: Any) -> Any:
-    """A whole number where a decimal one is expected, as people write ``replay_weight: 0``, is one."""
+    """A whole number as a float where one is expected: people write ``replay_weight: 0``."""
     return float(value) if kind is float and type(value) is int else value
 
 
@@ -74,7 +75,7 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
     """A model with a pretrained backbone, and a head and prompts drawn for the seed of the run.
 
     Args:
-        recipe: names the variant, its sizes and the seed.
+        recipe: gives the variant, its sizes and the seed.
         backbone: Hub id or folder of a bare backbone.
 
     Raises:
@@ -99,11 +100,11 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
 def stage_zero_model(
     recipe: Recipe, backbone: str | Path, images: StageImages, category_ids: np.ndarray, device: torch.device
 ) -> CategoryDiscoveryModel:
-    """The model stage 0 starts with; one that learns parts is shown what they are.
+    """The model stage 0 starts with; a model with parts gets its part labels fitted on images of stage 0.
 
     Args:
-        recipe: names the variant, its sizes and the seed.
-        backbone: Hub id or folder of a bare backbone.
+        recipe: see `initial_model`.
+        backbone: see `initial_model`.
         images: readable images of stage 0.
         category_ids: their labels.
         device: where to put the model.
@@ -164,11 +165,11 @@ def described_backbone(recipe: Recipe) -> Dinov2Config:
 def ensure_backbone(
     recipe: Recipe, run: RunDirectory, images: StageImages, device: torch.device, progress: Progress
 ) -> None:
-    """Pretrain the backbone a recipe describes without labels on stage-0 images, unless that was done.
+    """Pretrain the backbone a recipe describes, without labels on stage-0 images, unless that is done already.
 
     Raises:
-        ConfigurationError: the recipe names no backbone and describes none.
-        DataError: stage 0 has one image alone.
+        ConfigurationError: the recipe neither names nor describes a backbone.
+        DataError: stage 0 has only one image.
     """
     if recipe.model.backbone is not None or trusted(run.backbone):
         return
@@ -184,14 +185,10 @@ def ensure_backbone(
     backbone = pretrain_backbone(
         pixels.to(device), config, recipe.pretraining, seed=recipe.training.seed, progress=progress
     )
-    write_directory(
-        run.backbone,
-        lambda folder: backbone.save_pretrained(folder),
-        needed=backbone.get_memory_footprint(),
-    )
+    write_directory(run.backbone, backbone.save_pretrained, needed=backbone.get_memory_footprint())
 
 
-# What can be said without asking the Hub.
+# Configurations that need not be asked from the Hub.
 PUBLISHED = {"facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14)}
 
 
@@ -211,26 +208,26 @@ class ParameterCount:
 
 
 def count_parameters(recipe: Recipe) -> list[ParameterCount]:
-    """What learns, at the first and at the last stage; nothing is allocated or loaded.
+    """What learns at the first and at the last stage; nothing is allocated or loaded.
 
-    A mixture grows with the categories, a router learns at stage 0 alone. Where the number of parts is chosen on
-    the images (`num_parts` auto), the variant's default stands in for it.
+    A mixture grows with the categories; a router learns only at stage 0. If the number of parts is chosen on the
+    images (`num_parts` auto), the variant's default is counted.
 
     Raises:
         ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
     """
-    counts = [_learning(recipe, stage) for stage in (0, len(recipe.data.resolved.class_blocks) - 1)]
+    first, last = _learning(recipe, 0), _learning(recipe, len(recipe.data.resolved.class_blocks) - 1)
     titles = {**PARTS, **method_named(recipe.model.variant).parts}
-    undeclared = {name: name for each in counts for name in each if name not in titles}
+    undeclared = {name: name for name in [*first, *last] if name not in titles}
     return [
-        ParameterCount(title, counts[0].get(name, 0), counts[1].get(name, 0))
+        ParameterCount(title, first[name], last[name])
         for name, title in {**titles, **undeclared}.items()
-        if counts[0].get(name) or counts[1].get(name)
+        if first[name] or last[name]
     ]
 
 
 def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
-    """A model as it learns at a stage, of shapes without values.
+    """A model as it learns at a stage, on the meta device.
 
     Raises:
         ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
@@ -249,13 +246,12 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
     return model
 
 
-def _learning(recipe: Recipe, stage: int) -> dict[str, int]:
+def _learning(recipe: Recipe, stage: int) -> Counter[str]:
     model = model_on_meta(recipe, stage)
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for name, value in model.named_parameters():
         if value.requires_grad:
-            part = name.partition(".")[0]
-            counts[part] = counts.get(part, 0) + value.numel()
+            counts[name.partition(".")[0]] += value.numel()
     if model.mixture is not None:
         counts["mixture"] = model.mixture.num_parameters
     return counts
@@ -279,10 +275,10 @@ def _vision_config(recipe: Recipe) -> PreTrainedConfig:
 
 @dataclass(frozen=True)
 class TrainingSpace:
-    """Bytes of what a training writes; JSON, cards and logs beside it are small change.
+    """Bytes that a training writes, without the little that JSON, cards and logs take.
 
     Attributes:
-        backbone: of one that is pretrained here; 0 for another.
+        backbone: of a backbone that the run pretrains, else 0.
         stage: of a stage's checkpoint.
         state: of a state inside a stage.
     """
@@ -293,7 +289,7 @@ class TrainingSpace:
 
     @classmethod
     def of(cls, recipe: Recipe) -> "TrainingSpace":
-        """Counted on models of the first stage, where most is learnt, and of the last; nothing is allocated or loaded.
+        """Counted on models of the first stage, which learns most, and of the last; nothing is allocated or loaded.
 
         Raises:
             ConfigurationError: there is no such model.
@@ -304,9 +300,9 @@ class TrainingSpace:
         return cls(made_here, max(map(checkpoint_bytes, models)), max(states))
 
     def left(self, run: RunDirectory, num_stages: int) -> int:
-        """What is still to be written of a run, and of one that was not begun all of it.
+        """What is still to be written of a run.
 
-        Stages are never replaced, and of states one more than are kept is there while the oldest goes.
+        Stages are never replaced; of states, one more than `KEPT_STATES` exists until the oldest is deleted.
         """
         stages = sum(not run.stage(index).exists() for index in range(num_stages))
         states = max(0, KEPT_STATES + 1 - sum(1 for _ in run.path.glob("resume/stage*"))) if stages else 0
@@ -320,7 +316,7 @@ def checkpoint_bytes(model: CategoryDiscoveryModel) -> int:
 
 
 def space_of_all(recipes: Iterable[Recipe]) -> int:
-    """What trainings into folders of their own still write; 0 for one that says what is wrong when its turn comes."""
+    """What trainings in different folders still write; 0 for one with an error, which is raised when it is trained."""
     needed = 0
     for recipe in recipes:
         run = RunDirectory(Path(recipe.training.output_dir))
@@ -331,11 +327,11 @@ def space_of_all(recipes: Iterable[Recipe]) -> int:
     return needed
 
 
-_KEPT = {"sgd": 1, "adamw": 2}  # values that an optimiser keeps of each that learns
+_KEPT = {"sgd": 1, "adamw": 2}  # values that an optimiser keeps per learnt value
 
 
 def _state_bytes(model: CategoryDiscoveryModel, kept: int) -> int:
-    """Bytes of what learns, of what the optimiser keeps of it, and of what is fitted."""
+    """Bytes of the learnt values, of those the optimiser keeps, and of fitted buffers."""
     learnt = _bytes_of(value for value in model.parameters() if value.requires_grad)
     return checkpoint_bytes(model) - _bytes_of(model.parameters()) + (1 + kept) * learnt
 

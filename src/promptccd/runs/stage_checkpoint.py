@@ -31,6 +31,7 @@ from promptccd.training.exemplars import Exemplars
 from promptccd.training.objectives import method_named
 
 EXEMPLARS = "exemplars.json"
+NO_CATEGORY = -1
 
 
 def save_stage(
@@ -53,10 +54,10 @@ def save_stage(
         view: its deterministic view, saved as ``preprocessor_config.json``.
         sample_ids: images of the stage, ``(N,)``.
         category_ids: what they were assigned to, ``(N,)``.
-        card: its model card, see `stage_card`.
+        card: text of the model card, see `stage_card`.
         registry: its categories, and what people corrected so far.
-        exemplars: images that later stages are shown again, where they are.
-        class_ids: what a classifier takes the images for, ``(N,)``, where there is one.
+        exemplars: images that later stages train on again, if any.
+        class_ids: what the model's classifier takes the images for, ``(N,)``, if it has one.
     """
 
     def fill(folder: Path) -> None:
@@ -77,8 +78,8 @@ def save_stage(
 def require_whole(path: str | Path) -> None:
     """Refuse a checkpoint of ours that does not hold what was written.
 
-    A model that a person saved in Python has no sums, and none of the files that are written here alone: nothing is
-    asked of it. Nor is anything of a name on the Hub.
+    A model that a person saved in Python has no sums and none of the files that only this module writes: it is not
+    checked. Neither is a name on the Hub.
 
     Raises:
         RunError: a file was altered, is missing, or does not belong there; all are named.
@@ -110,12 +111,7 @@ def load_view(path: str | Path) -> EvaluationView:
 
 
 def load_stage(variant: str, path: Path, max_model_bytes: int | None = None) -> CategoryDiscoveryModel:
-    """The model of a finished stage of a run.
-
-    Args:
-        variant: the one that the run trains.
-        path: folder of the stage.
-        max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
+    """The model of a finished stage of a run that trains a variant.
 
     Raises:
         RunError: the stage holds no such model, or one that is refused.
@@ -157,10 +153,10 @@ def row_of(
         stage: its index.
         config: of its model.
         true_ids: true categories of its images, ``(N,)``.
-        found_ids: those it assigned, ``(N,)``; what people had corrected before is in them.
+        found_ids: categories it assigned, ``(N,)``, with the corrections made before the stage.
         num_known: number of initially labelled categories; ids below it are Old.
-        num_categories: categories known after it.
-        class_ids: what its classifier takes the images for, ``(N,)``, where it has one.
+        num_categories: categories known after the stage.
+        class_ids: what the model's classifier takes the images for, ``(N,)``, if it has one.
     """
     accuracy = clustering_accuracy(true_ids, found_ids, range(num_known))
     native = None if class_ids is None else clustering_accuracy(true_ids, class_ids, range(num_known))
@@ -170,27 +166,27 @@ def row_of(
 
 
 def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dict[int, str]]:
-    """How many categories a finished stage had when it was grouped, and the names by now of all there ever were.
+    """How many categories a finished stage had when it was grouped, and today's names of all it ever had.
 
-    What its images were assigned stays as it was written, and so does its row, whatever people corrected since.
+    Later corrections change neither the assignments nor the row of the table, which stay as they were written.
 
     Raises:
         RegistryError: its registry is damaged.
     """
     if not has_registry(path):
-        return len(config.category_ids), {**config.names_by_id, NO_CATEGORY: "no category"}
+        return len(config.category_ids), config.names_by_id | {NO_CATEGORY: "no category"}
     registry = load_registry(path)
     names = {each.id: each.name for each in registry.categories.values()}
     while registry.log and registry.log[-1].patch is not None:  # of a correction since
         registry.undo()
-    return len(registry.active), {**names, NO_CATEGORY: "no category"}
+    return len(registry.active), names | {NO_CATEGORY: "no category"}
 
 
 def load_exemplars(path: Path) -> Exemplars:
-    """The images that stages after a finished one are shown again.
+    """The images that stages after a finished one train on again.
 
     Raises:
-        RunError: it names none, or they are damaged.
+        RunError: the stage names none, or the file is damaged.
     """
     try:
         return Exemplars.from_dict(json.loads((path / EXEMPLARS).read_text(encoding="utf-8")))
@@ -203,16 +199,13 @@ def load_exemplars(path: Path) -> Exemplars:
         raise RunError(f"{path / EXEMPLARS} is damaged: {one_line(error)} Train the stage again.") from error
 
 
-NO_CATEGORY = -1
-
-
 @dataclass(frozen=True, eq=False)
 class SettledImages:
     """Images of earlier stages, with the category that each has by now.
 
     Attributes:
-        registry: as the last stage left it, edits since included; `None` before the first stage.
-        ids: per earlier stage the category ids ``(N,)``, -1 for an image that an edit took out of all.
+        registry: as the last stage and the corrections since left it; `None` before the first stage.
+        ids: per earlier stage the category ids ``(N,)``, -1 for an image that a correction left without one.
     """
 
     registry: CategoryRegistry | None
@@ -229,7 +222,7 @@ class SettledImages:
         return [ids[ids != NO_CATEGORY] for ids in self.ids]
 
     def of_placed(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """The features of these images alone, and those of later stages whole."""
+        """Features of the images that have a category, and all features of later stages."""
         masks = [torch.from_numpy(ids != NO_CATEGORY) for ids in self.ids]
         return [
             each if stage >= len(masks) or bool(masks[stage].all()) else each[masks[stage].to(each.device)]
@@ -243,43 +236,39 @@ def key_of(sample_id: int) -> str:
 
 
 def settled_images(run: RunDirectory, sample_ids: Sequence[np.ndarray]) -> SettledImages:
-    """Images of earlier stages, with their categories when a stage begins.
+    """Images of earlier stages, with their categories when the next stage begins.
 
     Args:
         run: its earlier stages are finished.
-        sample_ids: per earlier stage its readable images; none of them for stage 0.
+        sample_ids: the readable images of every earlier stage.
 
     Raises:
         RegistryError: the last stage's registry is damaged.
     """
-    stage = len(sample_ids)
-    if stage == 0:
+    if not sample_ids:
         return SettledImages(None, [])
-    registry = load_registry(run.stage(stage - 1))
+    registry = load_registry(run.stage(len(sample_ids) - 1))
+    return SettledImages(registry, [_categories_of(each, registry) for each in sample_ids])
+
+
+def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
     members = registry.members
-    ids = [
-        np.array([members.get(key_of(each), NO_CATEGORY) for each in of_stage.tolist()], dtype=np.int64)
-        for of_stage in sample_ids
-    ]
-    return SettledImages(registry, ids)
+    return np.array([members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()], dtype=np.int64)
 
 
 def observe_stage(
-    settled: SettledImages,
-    found: Discovery,
-    sample_ids: np.ndarray,
-    names: Sequence[str],
+    settled: SettledImages, found: Discovery, sample_ids: np.ndarray, names: Sequence[str]
 ) -> tuple[CategoryRegistry, Discovery]:
-    """Take what a stage found into the registry.
+    """Add what a stage found to the registry.
 
     Args:
         settled: images of the stages before it.
-        found: its grouping; ids of new categories are provisional.
-        sample_ids: its readable images ``(N,)``.
+        found: the stage's grouping; ids of new categories are provisional.
+        sample_ids: the stage's readable images ``(N,)``.
         names: of the known categories; position is category id.
 
     Returns:
-        The registry after the stage, and the grouping under the ids that the registry gave.
+        The registry after the stage, and the grouping with the ids that the registry gave.
     """
     stage, keys = len(settled.ids), [key_of(each) for each in sample_ids.tolist()]
     prototypes = found.prototypes.float().cpu().numpy()
@@ -296,5 +285,5 @@ def observe_stage(
         stage, StageGroups.of(keys, found.category_ids, found.prototype_ids, prototypes, settled=before)
     )
     active = registry.active_prototypes()
-    ids = np.array([registry.members.get(key, NO_CATEGORY) for key in keys], dtype=np.int64)
+    ids = _categories_of(sample_ids, registry)
     return registry, Discovery(ids, torch.from_numpy(active.matrix).to(found.prototypes), active.ids)

@@ -1,4 +1,4 @@
-"""A whole run: every stage trained, discovered, scored and saved; or taken up where it was left."""
+"""A whole run: trains, discovers, scores and saves every stage, and continues a run that was begun."""
 
 import logging
 import math
@@ -22,12 +22,7 @@ from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.table_files import image_roots
 from promptccd.data.views import TrainingViews
 from promptccd.errors import DeviceError, OutOfMemoryError, RunError, SplitMismatchError
-from promptccd.evaluation import (
-    ContinualAccuracy,
-    ContinualScore,
-    Discovery,
-    labelled_categories,
-)
+from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, labelled_categories
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.models import CategoryDiscoveryModel, Replay
 from promptccd.registry import GROUPING, CategoryRegistry
@@ -78,14 +73,14 @@ def stage_stream(
     Args:
         data: which images, and how they are cut.
         seed: seed of the split.
-        split_rule: another rule than the recipe's.
-        held_out_only: of the images the recipe leaves out instead of the others.
+        split_rule: replaces the recipe's rule.
+        held_out_only: cut only the images that the recipe leaves out, instead of the others.
     """
     facts = data.resolved
     table = load_images(facts.dataset, facts.split)
 
     def column(given: str | None, usual: str | None) -> str | None:
-        """The benchmark's column counts where the data has it; one that was asked for has to be there."""
+        """The column that was asked for, or else the benchmark's if the data has it."""
         return usual if given is None and usual in table.column_names else given
 
     return StageStream.from_dataset(
@@ -106,7 +101,7 @@ def stage_stream(
 
 
 def accelerator_for(arguments: TrainingArguments) -> Accelerator:
-    """Where and in which precision a training computes, and the tracker it reports to."""
+    """The accelerator of a training: its device, precision and tracker."""
     return Accelerator(
         cpu=not torch.cuda.is_available(),  # without it, processes of torchrun on CPUs do not find each other
         mixed_precision=arguments.mixed_precision,
@@ -124,15 +119,15 @@ def train_run(
     stages: StageStream | None = None,
     callbacks: Sequence[CategoryDiscoveryCallback] = (),
 ) -> ContinualScore:
-    """Train all stages of a recipe into ``recipe.training.output_dir``; a run that was begun goes on.
+    """Train all stages of a recipe into ``recipe.training.output_dir``; a run that was begun continues.
 
     Args:
-        recipe: what to train on, what and how.
-        accelerator: for a caller who has one; else one is made as the recipe says.
-        after_stages: called by the main process with the run and its finished stages: those it finds, and with every
-            one that it adds.
-        stages: for a caller who has them; else they are cut as the recipe says.
-        callbacks: what is told of the training, and may end it early.
+        recipe: the data, the model and how to train it.
+        accelerator: by default one is made as the recipe says.
+        after_stages: the main process calls it with the run and its finished stages, at the start (if any are
+            finished) and after every stage.
+        stages: by default they are cut as the recipe says.
+        callbacks: called during the training; they may end it early.
 
     Returns:
         The table so far, also in ``results.json``; of all stages, unless a callback ended the training.
@@ -143,7 +138,7 @@ def train_run(
     require_callbacks(callbacks)
     arguments, own_processes = recipe.training, accelerator is None
     accelerator = accelerator or accelerator_for(arguments)
-    space = TrainingSpace.of(recipe)  # a model that cannot be is refused before anything is read or written
+    space = TrainingSpace.of(recipe)  # refuses an impossible model before anything is read or written
     if accelerator.device.type == "cpu" and accelerator.is_main_process:
         logger.info("No GPU was found: training on the CPU.")
     if stages is None:
@@ -191,15 +186,16 @@ class _Run:
         self._seen = SeenPictures()
         self._counts = COUNTS[recipe.training.counting](recipe.training)
         self.state = RunState(run.path, len(stages), accelerator.is_main_process)
-        told = [Tracking(accelerator, run), *callbacks]
-        self.callbacks = Callbacks(recipe.training, self.state, stop, told)
+        self.callbacks = Callbacks(
+            recipe.training, self.state, stop, [Tracking(accelerator, run), *callbacks]
+        )
 
     def train(self) -> ContinualScore:
         finished = self._finished_stages()
         if finished:
             logger.info("Finished already in %s: stages %s.", self.run.path, ", ".join(map(str, finished)))
         if self.accelerator.is_main_process:
-            take_over(self.run, self.stages, finished)
+            score_finished(self.run, self.stages, finished)
             self._conclude(finished)
         if len(finished) == len(self.stages):
             return self._table()
@@ -226,7 +222,7 @@ class _Run:
                 raise self.stop.error(f"stage {stage.index} is finished")
 
     def _tell_of(self, stage: int) -> None:
-        """Tell callbacks of a stage that is finished, from its records: every process has those."""
+        """Tell callbacks of a finished stage; every process reads its records."""
         rows = [row for row in self._table().stages if row.stage <= stage]
         if rows and rows[-1].stage == stage:
             self.callbacks.tell("on_evaluate", metrics=ContinualScore("cacc", rows).metrics(first=stage))
@@ -292,7 +288,7 @@ class _Run:
         self._finish_stage(stage, model, count, started - before)
 
     def _warn_of_bare(self, stage: LabelledStage) -> None:
-        """Say which categories that count as known are shown to nobody."""
+        """Warn of known categories without an image at stage 0."""
         bare = np.setdiff1d(np.arange(self.stages.num_known), self._known_ids())
         if len(bare) and self.accelerator.is_main_process:
             logger.warning(
@@ -304,7 +300,7 @@ class _Run:
     def _count_before(
         self, stage: Stage, model: CategoryDiscoveryModel, needed: bool
     ) -> CountEstimate | None:
-        """The number of categories a stage is trained with, by the model before it; none if it is only found later."""
+        """The number of categories a stage is trained with, from the model before it; none if it is found later."""
         settled = self._settled(stage.index)
         assigned = settled.assigned or [self._known_ids()]
 
@@ -317,7 +313,7 @@ class _Run:
         return same_on_all(count)
 
     def _conclude(self, finished: Sequence[int]) -> None:
-        """What is left to do once stages are whole, also where a process ended before it could."""
+        """Tidy up after finished stages and hand them to `after_stages`, also those of an earlier, killed process."""
         for stage in finished:
             self.run.forget_states(stage)
         if finished and self.after_stages is not None:
@@ -326,12 +322,12 @@ class _Run:
     def _finish_stage(
         self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None, started: float
     ) -> None:
-        """Discover, score and save; the stage's folder comes last, for with it the stage is finished."""
+        """Discover, score and save; the stage's folder is written last, because it marks the stage as finished."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
         settled = self._settled(stage.index)
         features = settled.of_placed([self._features(model, images) for images in self.images])
         protocol = self._protocol(settled)
-        own: Tensor | None = None  # what a classifier answers; at stage 0 there is the truth
+        own: Tensor | None = None  # the classifier's answers; stage 0 has labels
         if isinstance(stage, LabelledStage):
             found = labelled_categories(features[0], protocol.assigned[0])
         else:
@@ -359,7 +355,7 @@ class _Run:
             score = row_of(
                 stage.index,
                 model.config,
-                self._true_ids(stage),
+                self.stages.evaluation_labels(stage)[self.images[stage.index].positions],
                 found.category_ids,
                 self.stages.num_known,
                 num_categories=len(found.prototype_ids),
@@ -391,7 +387,7 @@ class _Run:
     def _measure_spread(
         self, model: CategoryDiscoveryModel, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
     ) -> None:
-        """Tell the model how far the images so far lie from the prototypes of their categories."""
+        """Set the model's spread: how far the images so far lie from the prototypes of their categories."""
         places = {category: row for row, category in enumerate(model.config.category_ids)}
         rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
         placed = (rows >= 0).to(features[0].device)
@@ -402,7 +398,7 @@ class _Run:
         model.set_spread(spread)
 
     def _instruments(self, model: CategoryDiscoveryModel, stage: Stage, found: Discovery) -> Instruments:
-        """Whether the prompts did something: said, and recorded."""
+        """Measure what the prompts did; warn of problems and record the values in the manifest."""
         training = self.recipe.training
         instruments = measure(
             model,
@@ -412,10 +408,9 @@ class _Run:
             seed=training.seed,
             batch_size=training.feature_batch_size,
         )
-        values, name = instruments.to_dict(), f"stage{stage.index}"
         for warning in instruments.warnings(training.mixed_precision):
             logger.warning("stage %d: %s", stage.index, warning)
-        self.run.update_manifest({"instruments": {name: values}})
+        self.run.update_manifest({"instruments": {f"stage{stage.index}": instruments.to_dict()}})
         return instruments
 
     def _card(
@@ -441,20 +436,14 @@ class _Run:
         )
 
     def _model_before(self, stage: int) -> CategoryDiscoveryModel:
+        device = self.accelerator.device
         if stage == 0:
             if self.accelerator.is_main_process:
-                ensure_backbone(
-                    self.recipe, self.run, self.images[0], self.accelerator.device, self.stop.progress
-                )
+                ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)
             self.accelerator.wait_for_everyone()
-            return stage_zero_model(
-                self.recipe,
-                backbone_of(self.recipe, self.run),
-                self.images[0],
-                self._known_ids(),
-                self.accelerator.device,
-            )
-        model = self._load_stage(stage - 1).to(self.accelerator.device)
+            backbone = backbone_of(self.recipe, self.run)
+            return stage_zero_model(self.recipe, backbone, self.images[0], self._known_ids(), device)
+        model = self._load_stage(stage - 1).to(device)
         model.begin_discovery(lambda: self._load_stage(0))
         return model
 
@@ -469,13 +458,15 @@ class _Run:
         return model.replay(count, torch_generator("replay", seed, stage))
 
     def _memory(self, model: CategoryDiscoveryModel, stage: int) -> Memory | None:
-        """What a stage is shown again, under the labels that it has by now, by the model before it."""
+        """Exemplars of earlier stages, with the labels they have by now; `None` without a memory."""
         training = self.recipe.training
         if stage == 0 or not training.exemplars_per_class:
             return None
         exemplars = load_exemplars(self.run.stage(stage - 1))
         labels = exemplars.labels(self._settled(stage).category_of)
-        classes = getattr(model.config, "num_classes", None)  # of a classifier, which labels have to be of
+        classes = getattr(
+            model.config, "num_classes", None
+        )  # of a classifier; every label has to be one of them
         if classes is not None and labels.max(initial=NO_LABEL) >= classes:
             raise RunError(
                 f"{self.run.stage(stage - 1)} shows images of class {labels.max()} again, but its classifier has "
@@ -487,7 +478,7 @@ class _Run:
     def _exemplars(
         self, settled: SettledImages, found: Discovery, own: Tensor | None, features: Tensor
     ) -> Exemplars | None:
-        """The memory after a stage, of which classes that the method itself sees get images; none if it has none."""
+        """The memory after a stage, extended by images of new classes as the method itself sees them; or none."""
         stage, nothing = len(settled.ids), np.zeros(0, dtype=np.int64)
         if not self.recipe.training.exemplars_per_class:
             return None
@@ -499,11 +490,11 @@ class _Run:
         )
 
     def _settled(self, stage: int) -> SettledImages:
-        """Images of earlier stages under the categories they have by now."""
+        """Images of earlier stages with the categories they have by now."""
         return settled_images(self.run, [images.sample_ids for images in self.images[:stage]])
 
     def _protocol(self, settled: SettledImages) -> ContinualAccuracy:
-        """The protocol as earlier stages, and people since, left it."""
+        """The protocol after the earlier stages and the corrections made since."""
         training = self.recipe.training
         protocol = ContinualAccuracy(
             self._known_ids(), self.stages.num_known, restarts=training.kmeans_restarts, seed=training.seed
@@ -538,15 +529,11 @@ class _Run:
         )
         return self.images[-1]
 
-    def _true_ids(self, stage: Stage) -> np.ndarray:
-        return self.stages.evaluation_labels(stage)[self.images[stage.index].positions]
-
     def _table(self) -> ContinualScore:
-        """The rows scored so far."""
         return self.run.results or ContinualScore("cacc", [])
 
     def _finished_stages(self) -> list[int]:
-        """Stages whose checkpoints are whole, as the main process finds them."""
+        """Stages whose checkpoints are whole; the main process checks them for all."""
         whole = torch.zeros(len(self.stages), dtype=torch.int64, device=self.accelerator.device)
         if self.accelerator.is_main_process:
             for stage in self.stages:
@@ -556,16 +543,11 @@ class _Run:
         return whole.nonzero().flatten().tolist()
 
 
-def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:
-    """Score finished stages that have no row yet: their images were assigned where they were trained.
-
-    Args:
-        run: the run they lie in.
-        stages: the data as it is here.
-        finished: stages whose checkpoints are whole.
+def score_finished(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:
+    """Add the missing rows of finished stages to the table, such as of stages that came from the Hub.
 
     Raises:
-        SplitMismatchError: a stage holds images that are not of that stage here.
+        SplitMismatchError: a stage holds images that do not belong to that stage of `stages`.
     """
     scored = {row.stage for row in run.results.stages} if run.results else set()
     for index in finished:
