@@ -44,7 +44,7 @@ def open_command(options: argparse.Namespace) -> None:
     """``promptccd open``; ends with Ctrl-C.
 
     Raises:
-        ConfigurationError: the folder holds nothing that can be opened, or it cannot listen there.
+        ConfigurationError: the folder holds nothing that can be opened, or the port cannot be used.
     """
     from promptccd.discovery.project import PROJECT
     from promptccd.registry import has_registry
@@ -77,7 +77,7 @@ def _place_beside(folder: Path, out: str | None) -> Path:
     """Where the groups of a folder of photographs are kept.
 
     Raises:
-        ConfigurationError: it is no folder of photographs, or has none beside it.
+        ConfigurationError: it is no folder of photographs, or no folder can lie beside it.
     """
     if not folder.is_dir():
         raise ConfigurationError(
@@ -97,7 +97,7 @@ def _place_beside(folder: Path, out: str | None) -> Path:
 
 
 def _find_groups(folder: Path, out: Path, model: str) -> None:
-    # Here, because a project that is there needs none of it.
+    # Imported here, because opening an existing project needs none of it.
     from promptccd.discovery.discover import DiscoverySession, discover
     from promptccd.training.progress import StopRequest
 
@@ -144,7 +144,7 @@ def demo_command(options: argparse.Namespace) -> None:
     """``promptccd demo``; ends with Ctrl-C.
 
     Raises:
-        ConfigurationError: gradio is not installed, or it cannot listen there.
+        ConfigurationError: gradio is not installed, or the address cannot be used.
         RunError: there is no such model.
     """
     try:
@@ -169,7 +169,7 @@ def demo_command(options: argparse.Namespace) -> None:
 
 
 def _model_of_page(asked: str | None) -> str:
-    """What was asked for, or a default that is there; loaded at the first visit, but a mistake should not wait for it.
+    """The model that was asked for, or a default that can be reached; the first visit loads it.
 
     Raises:
         RunError: there is no such model.
@@ -183,10 +183,8 @@ def _model_of_page(asked: str | None) -> str:
         if asked is None:
             logger.warning(
                 "%s cannot be reached: the page works with %s, a small backbone of 2.7 million parameters that comes "
-                "along.",
-                DEFAULT_MODEL,
-                COMES_ALONG,
-            )
+                "along.", DEFAULT_MODEL, COMES_ALONG,
+            )  # fmt: skip
             return COMES_ALONG
         raise RunError(f"Cannot load a model from {name!r}: {one_line(error)}") from error
     return name
@@ -200,7 +198,7 @@ def _add_page_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(server: "OpenPage | PageServer", options: argparse.Namespace, said: str) -> None:
-    """Serve until Ctrl-C; a signal that would kill lets go of what is kept for the page, too."""
+    """Serve until Ctrl-C or SIGTERM; both release what the page holds."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     _show(server.url, options)
     try:

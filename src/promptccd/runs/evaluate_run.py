@@ -1,4 +1,4 @@
-"""Recompute a run's numbers from its saved stages, and the baselines on the same split."""
+"""Recomputes a run's numbers from its saved stages, and baselines on the same split."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -36,16 +36,16 @@ logger = logging.getLogger(__name__)
 
 
 class RunEvaluation:
-    """The saved stages of a run beside the data they were trained on.
+    """The saved stages of a run with the data they were trained on.
 
     Args:
         path: folder of the run.
-        dataset: where the data lies now, if not where the run recorded it.
+        dataset: place of the data, if it is no longer the recorded one.
         num_workers: loader processes.
-        device: where to compute; by default a GPU if there is one.
-        keep_features: keep all features that were computed, for several protocols in a row.
-        stages: the data itself, for a caller who has it.
-        test_images: unseen images beside such `stages`, for protocols that need some.
+        device: by default a GPU if there is one.
+        keep_features: keep all computed features, for several protocols in a row.
+        stages: the data itself; by default it is read again.
+        test_images: unseen images to go with `stages`, for protocols that need some.
 
     Raises:
         PromptCCDError: the folder is no run, a stage is damaged, or the data gives another split.
@@ -120,7 +120,7 @@ class RunEvaluation:
         return ContinualScore("part-routing", rows) if rows else None
 
     def native_answers(self, stage: int, images: StageImages) -> np.ndarray | None:
-        """Class ``(N,)`` of images by the classifier of a stage's model; `None` for models without one."""
+        """Classes ``(N,)`` that the classifier of a stage's model gives images; `None` for models without one."""
         model = self.load_stage(stage)
         if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
             return None  # before features are computed
@@ -128,11 +128,10 @@ class RunEvaluation:
         return None if answers is None else answers.numpy()
 
     def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
-        """A protocol on pixels in 0..1: as they are where all training images have one size, else as viewed.
+        """A protocol on pixels in 0..1; arguments are those of `evaluate`.
 
-        All pixels are held in memory; this baseline is meant for small images.
-
-        Arguments are those of `evaluate`.
+        If training images differ in size, the pixels are those of the view. All pixels are held in memory, so that this
+        baseline is meant for small images.
         """
         view = evaluation_view(self.recipe)
         sizes = {images[index].size for images in self.images for index in range(len(images))}
@@ -151,13 +150,13 @@ class RunEvaluation:
 
     @property
     def backbone_name(self) -> str:
-        """What the backbone is called in a table."""
+        """The backbone's name in a table."""
         return backbone_name(backbone_of(self.recipe, self.run))
 
     def frozen_backbone(
         self, protocol: str = "cacc", options: ProtocolOptions | None = None
     ) -> ContinualScore:
-        """A protocol on the backbone the run started from, before any stage; arguments are those of `evaluate`."""
+        """A protocol on the backbone the run started from; arguments are those of `evaluate`."""
         model = initial_model(self.recipe, backbone_of(self.recipe, self.run)).to(self.device)
         view = evaluation_view(self.recipe)
 
@@ -247,8 +246,7 @@ class RunEvaluation:
         Raises:
             RunError: it is refused.
         """
-        options = self.recipe.model
-        return load_stage(options.variant, self.run.stage(stage), options.max_model_bytes)
+        return load_stage(self.run.stage(stage), self.recipe.model)
 
     def features_of_stage(self, stage: int) -> list[Tensor]:
         """Features of stages 0 to t under the model of stage t, ``(N, D)`` each, L2-normalised."""
@@ -277,7 +275,7 @@ class RunEvaluation:
         ]
 
     def count_of_stage(self, stage: int) -> CountEstimate:
-        """K_t as the run grouped the stage: given, or the estimate its checkpoint records."""
+        """K_t of a stage in this run: given, or the estimate that the checkpoint records."""
         recorded = load_configuration(self.run.stage(stage)).count_estimate
         if recorded is None:
             training = self.recipe.training
@@ -290,7 +288,7 @@ class RunEvaluation:
 
 
 def _of_no_stage(compute: Callable[[StageImages], Tensor]) -> FeaturesOf:
-    """Features of a model that no stage changes: computed once."""
+    """Features that do not depend on the stage, each computed once."""
     kept: dict[StageImages, Tensor] = {}
 
     def features(stage: int, images: Sequence[StageImages]) -> list[Tensor]:

@@ -16,6 +16,7 @@ from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.randomness import torch_generator
+from promptccd.data.ranges import with_floats
 from promptccd.data.stage_images import Progress, StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError, DataError, PromptCCDError
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def evaluation_view(recipe: Recipe) -> EvaluationView:
-    """The deterministic view of a recipe, before there is a checkpoint to read it from."""
+    """The deterministic view of a recipe, before a checkpoint exists that holds it."""
     return EvaluationView(build_image_processor(recipe.views))
 
 
@@ -58,17 +59,12 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
         wanted = given.pop("num_parts", recipe.data.resolved.num_parts)
         if wanted not in ("auto", None):  # auto: chosen when stage 0 has been seen
             given["num_parts"] = wanted
-    options = {key: _as_typed(value, own[key].type) for key, value in given.items() if key in own}
+    options = {key: with_floats(value, own[key].type) for key, value in given.items() if key in own}
     try:
         kind(**options)  # sizes are checked before anything is loaded
     except StrictDataclassError as error:
         raise ConfigurationError(f"{recipe.model.variant}: {error.__cause__ or error}") from error
     return options
-
-
-def _as_typed(value: Any, kind: Any) -> Any:
-    """A whole number as a float where one is expected: people write ``replay_weight: 0``."""
-    return float(value) if kind is float and type(value) is int else value
 
 
 def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryModel:
@@ -124,7 +120,7 @@ def stage_zero_model(
         model.pretrained_patch_features(normalise(batch.to(device), view.mean, view.std))
         for batch in pixels.split(recipe.training.feature_batch_size)
     ]
-    # Processes may differ in the last bit, and a tie between numbers of parts must not set them apart.
+    # Processes may differ in the last bit, and must not choose different numbers of parts in a tie.
     labels = same_on_all(
         fit_part_labels(torch.cat(features), (side, side), wanted, seed=recipe.training.seed)
     )
@@ -140,7 +136,7 @@ def stage_zero_model(
 
 
 def backbone_of(recipe: Recipe, run: RunDirectory) -> str | Path:
-    """Hub id or folder of the frozen backbone a run starts from."""
+    """Hub id or folder of the backbone a run starts from."""
     return recipe.model.backbone or run.backbone
 
 

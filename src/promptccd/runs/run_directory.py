@@ -1,4 +1,4 @@
-"""The folder of a run: who may write to it, what it was made with, and how far it got."""
+"""The folder of a run: its lock, its records and its resumable states."""
 
 import json
 import logging
@@ -51,18 +51,12 @@ FREE_FIELDS = {
     "data": {"dataset"},  # the same data in another place; the split's fingerprint decides
     "model": {"max_model_bytes"},
     "training": {
-        "output_dir",
-        "num_workers",
-        "save_steps",
-        "report_to",
-        "push_to_hub",
-        "hub_namespace",
-        "hub_private",
+        "output_dir", "num_workers", "save_steps", "report_to", "push_to_hub", "hub_namespace", "hub_private",
         "resume_from",
     },
-}
+}  # fmt: skip
 _FACTS = ("dataset", "split", "num_classes", "images_per_class")
-_FOLDERS = (("data", "dataset"), ("model", "backbone"))
+PLACES = (("data", "dataset"), ("model", "backbone"))  # fields that may name a local folder
 ASSIGNMENTS = "assignments.json"
 # Fields that every manifest has, and those it has by stage.
 _RECORDED = {"split_fingerprint": str, "data_fingerprint": str, "recipe": dict, "versions": dict}
@@ -148,9 +142,9 @@ class RunDirectory:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of the run, its folders found again from where the run lies now."""
+        """The recipe of the run, with local folders as seen from where the run lies now."""
         values = self.manifest["recipe"]
-        for section, key in _FOLDERS:
+        for section, key in PLACES:
             value = values.get(section, {}).get(key)
             if value is not None and (self.path / value).exists():
                 values[section][key] = str(self.path / value)
@@ -437,7 +431,7 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
         values["model"]["num_parts"] = recipe.model.num_parts or facts.num_parts
     # Not getpass.getuser: it fails for a user id without a name, which containers like to run under.
     somebody = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
-    for section, key in _FOLDERS:
+    for section, key in PLACES:
         value = values[section][key]
         if value is not None and value not in BUILT_IN and os.path.exists(os.path.expanduser(value)):
             relative = Path(os.path.relpath(os.path.expanduser(value), run))

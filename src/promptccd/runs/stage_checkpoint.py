@@ -1,4 +1,4 @@
-"""One stage on disk: loadable by ``from_pretrained``, predicting by itself, and saying what it holds."""
+"""One stage on disk: a model for ``from_pretrained`` with its image processor, card, registry and assignments."""
 
 import json
 from collections.abc import Sequence
@@ -27,6 +27,7 @@ from promptccd.registry import (
 )
 from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
+from promptccd.training.arguments import ModelArguments
 from promptccd.training.exemplars import Exemplars
 from promptccd.training.objectives import method_named
 
@@ -76,7 +77,7 @@ def save_stage(
 
 
 def require_whole(path: str | Path) -> None:
-    """Refuse a checkpoint of ours that does not hold what was written.
+    """Refuse a checkpoint of promptccd that does not hold what was written.
 
     A model that a person saved in Python has no sums and none of the files that only this module writes: it is not
     checked. Neither is a name on the Hub.
@@ -96,7 +97,7 @@ def load_view(path: str | Path) -> EvaluationView:
     """The deterministic view saved beside a model, on the PIL backend whatever else is installed.
 
     Raises:
-        RunError: there is none, or it is not as ours are.
+        RunError: there is none, or it is refused.
     """
     try:
         place, values = find_model(path)
@@ -110,16 +111,15 @@ def load_view(path: str | Path) -> EvaluationView:
     return EvaluationView(processor)
 
 
-def load_stage(variant: str, path: Path, max_model_bytes: int | None = None) -> CategoryDiscoveryModel:
-    """The model of a finished stage of a run that trains a variant.
+def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
+    """The model of a finished stage, given the model arguments of its run.
 
     Raises:
         RunError: the stage holds no such model, or one that is refused.
     """
+    kind = method_named(arguments.variant).model
     try:
-        model: CategoryDiscoveryModel = method_named(variant).model.from_pretrained(
-            path, max_model_bytes=max_model_bytes
-        )
+        model: CategoryDiscoveryModel = kind.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot load the model of {path}: {one_line(error)}") from error
     return model
@@ -129,7 +129,7 @@ def load_configuration(path: Path) -> CategoryDiscoveryConfig:
     """The configuration of a finished stage; no weights are read.
 
     Raises:
-        RunError: there is none, or one that is refused.
+        RunError: there is none, or it is refused.
     """
     try:
         return stored_configuration(path)
@@ -177,7 +177,7 @@ def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dic
         return len(config.category_ids), config.names_by_id | {NO_CATEGORY: "no category"}
     registry = load_registry(path)
     names = {each.id: each.name for each in registry.categories.values()}
-    while registry.log and registry.log[-1].patch is not None:  # of a correction since
+    while registry.log and registry.log[-1].patch is not None:  # a later correction
         registry.undo()
     return len(registry.active), names | {NO_CATEGORY: "no category"}
 
@@ -212,13 +212,13 @@ class SettledImages:
     ids: Sequence[np.ndarray]
 
     def category_of(self, sample_id: int) -> int:
-        """The category that an image has by now, -1 for none."""
+        """The category that an image has by now, or -1."""
         assert self.registry is not None
         return self.registry.members.get(key_of(sample_id), NO_CATEGORY)
 
     @property
     def assigned(self) -> list[np.ndarray]:
-        """Per earlier stage the ids of those images that have a category."""
+        """Per earlier stage, the ids of the images that have a category."""
         return [ids[ids != NO_CATEGORY] for ids in self.ids]
 
     def of_placed(self, features: Sequence[Tensor]) -> list[Tensor]:
@@ -231,7 +231,7 @@ class SettledImages:
 
 
 def key_of(sample_id: int) -> str:
-    """What a registry calls an image of a data set."""
+    """The key of an image of a data set in a registry."""
     return f"row:{sample_id}"
 
 

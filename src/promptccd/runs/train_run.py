@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -302,11 +303,7 @@ class _Run:
     ) -> CountEstimate | None:
         """The number of categories a stage is trained with, from the model before it; none if it is found later."""
         settled = self._settled(stage.index)
-        assigned = settled.assigned or [self._known_ids()]
-
-        def features() -> list[Tensor]:
-            return settled.of_placed([self._features(model, each) for each in self.images])
-
+        assigned, features = self._protocol(settled).assigned, partial(self._features, model, settled)
         count = self._counts.before_training(stage, features, assigned)
         if count is None and needed:
             count = self._counts.after_training(stage, features(), assigned)
@@ -325,7 +322,7 @@ class _Run:
         """Discover, score and save; the stage's folder is written last, because it marks the stage as finished."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
         settled = self._settled(stage.index)
-        features = settled.of_placed([self._features(model, images) for images in self.images])
+        features = self._features(model, settled)
         protocol = self._protocol(settled)
         own: Tensor | None = None  # the classifier's answers; stage 0 has labels
         if isinstance(stage, LabelledStage):
@@ -443,13 +440,9 @@ class _Run:
             self.accelerator.wait_for_everyone()
             backbone = backbone_of(self.recipe, self.run)
             return stage_zero_model(self.recipe, backbone, self.images[0], self._known_ids(), device)
-        model = self._load_stage(stage - 1).to(device)
-        model.begin_discovery(lambda: self._load_stage(0))
+        model = load_stage(self.run.stage(stage - 1), self.recipe.model).to(device)
+        model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
         return model
-
-    def _load_stage(self, stage: int) -> CategoryDiscoveryModel:
-        options = self.recipe.model
-        return load_stage(options.variant, self.run.stage(stage), options.max_model_bytes)
 
     def _replay(self, model: CategoryDiscoveryModel, stage: int) -> Replay | None:
         count, seed = self.recipe.training.replay_samples, self.recipe.training.seed
@@ -505,17 +498,22 @@ class _Run:
     def _known_ids(self) -> np.ndarray:
         return self.stages.labelled.labels[self.images[0].positions]
 
-    def _features(self, model: CategoryDiscoveryModel, images: StageImages) -> Tensor:
-        return extract_features(
-            model,
-            images,
-            self.view,
-            device=self.accelerator.device,
-            batch_size=self.recipe.training.feature_batch_size,
-            num_workers=self.recipe.training.num_workers,
-            progress=self.stop.progress,
-            label=f"features of stage {images.stage.index}",
-        )
+    def _features(self, model: CategoryDiscoveryModel, settled: SettledImages) -> list[Tensor]:
+        """Features of the images so far, of earlier stages only those of images with a category."""
+        features = [
+            extract_features(
+                model,
+                images,
+                self.view,
+                device=self.accelerator.device,
+                batch_size=self.recipe.training.feature_batch_size,
+                num_workers=self.recipe.training.num_workers,
+                progress=self.stop.progress,
+                label=f"features of stage {images.stage.index}",
+            )
+            for images in self.images
+        ]
+        return settled.of_placed(features)
 
     def _read(self, stage: Stage) -> StageImages:
         self.images.append(
