@@ -3,8 +3,7 @@
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -133,60 +132,44 @@ def _flat(recipe: Mapping[str, Mapping[str, Any]]) -> dict[str, bool | int | flo
 def group_picture(
     images: StageImages, features: Tensor, found: Discovery, names: Mapping[int, str], num_known: int
 ) -> Callable[[], Image.Image]:
-    """`draw_groups` of a stage, to be called later: it holds no features.
+    """Draws a stage's groups when called: discovered ones before known ones, the largest first, typical images first.
 
     Args:
         images: readable images of the stage.
-        features: of these images, ``(N, D)``, L2-normalised.
+        features: of these images, ``(N, D)``, L2-normalised; they are not kept.
         found: their categories.
-        names: see `draw_groups`.
-        num_known: see `draw_groups`.
-    """
-    places = {category: row for row, category in enumerate(found.prototype_ids)}
-    rows = [places.get(category, 0) for category in found.category_ids.tolist()]
-    likeness = (features * found.prototypes.to(features)[rows]).sum(1).cpu().numpy()
-    return partial(draw_groups, images, found.category_ids, likeness, names, num_known)
-
-
-def draw_groups(
-    images: StageImages,
-    category_ids: np.ndarray,
-    likeness: np.ndarray,
-    names: Mapping[int, str],
-    num_known: int,
-) -> Image.Image:
-    """A picture of a stage's groups: discovered ones before known ones, and the largest first.
-
-    Args:
-        images: readable images of the stage.
-        category_ids: the group of each image, ``(N,)``.
-        likeness: how typical each image is of its group, ``(N,)``.
         names: of the categories, by id.
         num_known: ids below it are of known categories.
     """
-    sizes = Counter(category_ids[category_ids >= 0].tolist())
-    groups = sorted(sizes.items(), key=lambda each: (each[0] < num_known, -each[1], each[0]))[:MOST_GROUPS]
-    height = TITLE + SIDE + GAP
-    size = GAP + MOST_IMAGES * (SIDE + GAP), max(1, len(groups)) * height + GAP
-    picture = Image.new("RGB", size, "white")
-    pen = ImageDraw.Draw(picture)
-    for row, (category, count) in enumerate(groups):
-        kind = "known" if category < num_known else "discovered"
-        title = f"{category}: {names.get(category, '')} ({kind}, {count} images)"
-        pen.text((GAP, row * height + 1), title.encode("ascii", "replace").decode(), fill="black")
-        members = np.flatnonzero(category_ids == category)
-        typical = members[np.argsort(-likeness[members], kind="stable")][:MOST_IMAGES]
-        for place, image in enumerate(_thumbnails(images, typical.tolist())):
-            picture.paste(image, (GAP + place * (SIDE + GAP), row * height + TITLE))
-    return picture
+    ids, places = found.category_ids, {category: row for row, category in enumerate(found.prototype_ids)}
+    rows = [places.get(category, 0) for category in ids.tolist()]
+    likeness = (features * found.prototypes.to(features)[rows]).sum(1).cpu().numpy()
+
+    def draw() -> Image.Image:
+        sizes = Counter(ids[ids >= 0].tolist())
+        groups = sorted(sizes.items(), key=lambda each: (each[0] < num_known, -each[1], each[0]))[
+            :MOST_GROUPS
+        ]
+        height = TITLE + SIDE + GAP
+        size = GAP + MOST_IMAGES * (SIDE + GAP), max(1, len(groups)) * height + GAP
+        picture = Image.new("RGB", size, "white")
+        pen = ImageDraw.Draw(picture)
+        for row, (category, count) in enumerate(groups):
+            kind = "known" if category < num_known else "discovered"
+            title = f"{category}: {names.get(category, '')} ({kind}, {count} images)"
+            pen.text((GAP, row * height + 1), title.encode("ascii", "replace").decode(), fill="black")
+            members = np.flatnonzero(ids == category)
+            typical = members[np.argsort(-likeness[members], kind="stable")][:MOST_IMAGES]
+            for place, image in enumerate(typical.tolist()):
+                corner = (GAP + place * (SIDE + GAP), row * height + TITLE)
+                picture.paste(_thumbnail(images[image]), corner)
+        return picture
+
+    return draw
 
 
-def _thumbnails(images: StageImages, rows: Sequence[int]) -> list[Image.Image]:
-    """Images no larger than `SIDE` each way; small ones are enlarged pixel by pixel."""
-    found = []
-    for row in rows:
-        image = images[row]
-        scale = SIDE / max(image.size)
-        size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
-        found.append(image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BICUBIC))
-    return found
+def _thumbnail(image: Image.Image) -> Image.Image:
+    """An image no larger than `SIDE` each way; a small one is enlarged pixel by pixel."""
+    scale = SIDE / max(image.size)
+    size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
+    return image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BICUBIC)

@@ -25,7 +25,7 @@ from promptccd.data.views import TrainingViews
 from promptccd.errors import DeviceError, OutOfMemoryError, RunError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, labelled_categories
 from promptccd.evaluation.category_counts import COUNTS
-from promptccd.models import CategoryDiscoveryModel, Replay
+from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import (
@@ -321,7 +321,7 @@ class _Run:
     ) -> None:
         """Discover, score and save; the stage's folder is written last, because it marks the stage as finished."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
-        settled = self._settled(stage.index)
+        images, settled = self.images[stage.index], self._settled(stage.index)
         features = self._features(model, settled)
         protocol = self._protocol(settled)
         own: Tensor | None = None  # the classifier's answers; stage 0 has labels
@@ -334,37 +334,18 @@ class _Run:
             if count.is_estimate:
                 model.config.count_estimate = count.to_dict()
         registry, found = observe_stage(
-            settled, found, self.images[stage.index].sample_ids, self.stages.labelled.category_names
+            settled, found, images.sample_ids, self.stages.labelled.category_names
         )
         model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
         self._measure_spread(model, features, [*settled.assigned, found.category_ids])
         self.state.draw_groups = group_picture(
-            self.images[stage.index],
-            features[stage.index],
-            found,
-            model.config.names_by_id,
-            self.stages.num_known,
+            images, features[stage.index], found, model.config.names_by_id, self.stages.num_known
         )
         if not self.accelerator.is_main_process:
             return
         class_ids = None if own is None else own.cpu().numpy()
         if stage.index:
-            score = row_of(
-                stage.index,
-                model.config,
-                self.stages.evaluation_labels(stage)[self.images[stage.index].positions],
-                found.category_ids,
-                self.stages.num_known,
-                num_categories=len(found.prototype_ids),
-                class_ids=class_ids,
-            )
-            self.run.record(score)
-            parts = {"All": score.all, "Old": score.old, "New": score.new}
-            said = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if not math.isnan(value))
-            logger.info(
-                "stage %d: %s over %d images; categories so far: %s",
-                score.stage, said, score.num_images, count,
-            )  # fmt: skip
+            self._record_score(images, model.config, found, class_ids, count)
         self.run.write("images.json", [images.report.to_dict() for images in self.images])
         name, memory = f"stage{stage.index}", peak_memory(self.accelerator.device)
         seconds = round(time.monotonic() - started, 1)
@@ -373,12 +354,36 @@ class _Run:
             self.run.stage(stage.index),
             model,
             self.view,
-            sample_ids=self.images[stage.index].sample_ids,
+            sample_ids=images.sample_ids,
             category_ids=found.category_ids,
-            card=self._card(model, found, self._instruments(model, stage, found), registry),
+            card=self._card(model, found, self._instruments(model, images, found), registry),
             registry=registry,
             exemplars=self._exemplars(settled, found, own, features[stage.index]),
             class_ids=class_ids,
+        )
+
+    def _record_score(
+        self,
+        images: StageImages,
+        config: CategoryDiscoveryConfig,
+        found: Discovery,
+        class_ids: np.ndarray | None,
+        count: CountEstimate | None,
+    ) -> None:
+        score = row_of(
+            images.stage.index,
+            config,
+            self.stages.evaluation_labels(images.stage)[images.positions],
+            found.category_ids,
+            self.stages.num_known,
+            num_categories=len(found.prototype_ids),
+            class_ids=class_ids,
+        )
+        self.run.record(score)
+        parts = {"All": score.all, "Old": score.old, "New": score.new}
+        said = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if not math.isnan(value))
+        logger.info(
+            "stage %d: %s over %d images; categories so far: %s", score.stage, said, score.num_images, count
         )
 
     def _measure_spread(
@@ -394,20 +399,23 @@ class _Run:
         )
         model.set_spread(spread)
 
-    def _instruments(self, model: CategoryDiscoveryModel, stage: Stage, found: Discovery) -> Instruments:
+    def _instruments(
+        self, model: CategoryDiscoveryModel, images: StageImages, found: Discovery
+    ) -> Instruments:
         """Measure what the prompts did; warn of problems and record the values in the manifest."""
         training = self.recipe.training
         instruments = measure(
             model,
-            self.images[stage.index],
+            images,
             self.view,
             found.category_ids,
             seed=training.seed,
             batch_size=training.feature_batch_size,
         )
+        stage = images.stage.index
         for warning in instruments.warnings(training.mixed_precision):
-            logger.warning("stage %d: %s", stage.index, warning)
-        self.run.update_manifest({"instruments": {f"stage{stage.index}": instruments.to_dict()}})
+            logger.warning("stage %d: %s", stage, warning)
+        self.run.update_manifest({"instruments": {f"stage{stage}": instruments.to_dict()}})
         return instruments
 
     def _card(
