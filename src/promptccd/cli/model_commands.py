@@ -66,7 +66,7 @@ def predict_command(options: argparse.Namespace) -> None:
         rows = [
             f"{display_name(item.file)}\t{each.name}\t{kind(item, each)}\t{each.confidence:.3f}"
             for item in found.predictions
-            for each in item.best or [item]
+            for each in item.best or (item,)
         ]
         rows += [f"{display_name(file)}\tskipped: {reason}" for file, reason in found.skipped.items()]
         return "\n".join(rows)
