@@ -91,11 +91,7 @@ def _run(options: Any) -> None:
 
 
 def parse(words: Sequence[str]) -> Any:
-    """The options of the typed command, with ``run``; if help or the version is asked for, prints it and exits.
-
-    Raises:
-        ConfigurationError: they cannot be read; the likeliest that was meant is named.
-    """
+    """The options of the typed command, with ``run``; if help or the version is asked for, prints it and exits."""
     name = words[0] if words else ""
     if (typed := command_parser(name)) is not None:
         return typed.parse_args(words[1:])

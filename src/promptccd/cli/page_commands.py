@@ -41,11 +41,7 @@ def _declare_open(opened: argparse.ArgumentParser) -> None:
 
 
 def open_command(options: argparse.Namespace) -> None:
-    """``promptccd open``; ends with Ctrl-C.
-
-    Raises:
-        ConfigurationError: the folder holds nothing that can be opened, or the port cannot be used.
-    """
+    """``promptccd open``; ends with Ctrl-C."""
     from promptccd.discovery.project import PROJECT
     from promptccd.registry import has_registry
 
@@ -74,11 +70,7 @@ def open_command(options: argparse.Namespace) -> None:
 
 
 def _place_beside(folder: Path, out: str | None) -> Path:
-    """Where the groups of a folder of photographs are kept.
-
-    Raises:
-        ConfigurationError: it is no folder of photographs, or no folder can lie beside it.
-    """
+    """Where the groups of a folder of photographs are kept; refuses a folder that holds none."""
     if not folder.is_dir():
         raise ConfigurationError(
             f"There is no folder {str(folder)!r}: give one of photographs, or a discovery's --out."
@@ -141,12 +133,7 @@ def _declare_demo(demo: argparse.ArgumentParser) -> None:
 
 
 def demo_command(options: argparse.Namespace) -> None:
-    """``promptccd demo``; ends with Ctrl-C.
-
-    Raises:
-        ConfigurationError: gradio is not installed, or the address cannot be used.
-        RunError: there is no such model.
-    """
+    """``promptccd demo``; ends with Ctrl-C."""
     try:
         from promptccd.discovery.app import PageLimits, Site, build_app
     except ModuleNotFoundError as error:
@@ -169,11 +156,7 @@ def demo_command(options: argparse.Namespace) -> None:
 
 
 def _model_of_page(asked: str | None) -> str:
-    """The model that was asked for, or a default that can be reached; the first visit loads it.
-
-    Raises:
-        RunError: there is no such model.
-    """
+    """The model that was asked for, or a default that can be reached; the first visit loads it."""
     from promptccd.models.loading import find_model
 
     name = asked or DEFAULT_MODEL

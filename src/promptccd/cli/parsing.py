@@ -45,11 +45,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigurationError(f"{ended} `{self.prog} --help` lists what there is.")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options that were typed.
-
-        Raises:
-            ConfigurationError: they cannot be read; the likeliest that was meant is named.
-        """
+        """The options that were typed; of an unknown one, the error names the likeliest that was meant."""
         words = list(args or ())
         for word in words[: words.index("--") if "--" in words else None]:
             if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:

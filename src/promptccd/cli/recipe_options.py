@@ -59,11 +59,7 @@ def add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def recipe_from(options: argparse.Namespace) -> Recipe:
-    """The recipe that is named, or one for the images that are named; given fields replace its values.
-
-    Raises:
-        ConfigurationError: two recipes are named, or a method without images.
-    """
+    """The recipe that is named, or one for the images that are named; given fields replace its values."""
     from promptccd.training.own_images import names_recipe, recipe_for_images
 
     overrides, what, config = given_fields(options), options.what, options.config

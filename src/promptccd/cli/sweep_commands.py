@@ -310,11 +310,7 @@ def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """``key=v1,v2`` of ``--set`` as values by ``section.field``.
-
-    Raises:
-        ConfigurationError: no ``=``, a key that is no field, or one that is given twice.
-    """
+    """``key=v1,v2`` of ``--set`` as values by ``section.field``."""
     settings: dict[str, list[Any]] = {}
     for text in texts:
         key, equals, values = text.partition("=")

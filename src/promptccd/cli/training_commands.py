@@ -101,11 +101,7 @@ def _declare_recipes(recipes: argparse.ArgumentParser) -> None:
 
 
 def recipes_command(options: argparse.Namespace) -> None:
-    """``promptccd recipes``: the recipes with a word in their name, or else the methods and data sets.
-
-    Raises:
-        ConfigurationError: no recipe has the word in its name.
-    """
+    """``promptccd recipes``: the recipes with a word in their name, or else the methods and data sets."""
     folder = recipe_folder()
     paths = [path for path in recipes_in(folder) if (options.word or "") in path.stem]
     if not paths:

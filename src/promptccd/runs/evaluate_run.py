@@ -226,12 +226,7 @@ class RunEvaluation:
         )
 
     def features(self, stage: int, images: Sequence[StageImages]) -> list[Tensor]:
-        """Features of any images under the model of a stage, ``(N, D)`` each, L2-normalised.
-
-        Args:
-            stage: a finished stage.
-            images: readable images, of stages or of a test set.
-        """
+        """Features of images, of stages or a test set, under the model of a stage: ``(N, D)`` each, L2-normalised."""
         found = {each: self._kept[stage, each] for each in images if (stage, each) in self._kept}
         if missing := [each for each in images if each not in found]:
             model, view = self.load_stage(stage).to(self.device), load_view(self.run.stage(stage))
@@ -241,11 +236,7 @@ class RunEvaluation:
         return [found[each] for each in images]
 
     def load_stage(self, stage: int) -> CategoryDiscoveryModel:
-        """The model of a finished stage.
-
-        Raises:
-            RunError: it is refused.
-        """
+        """The model of a finished stage; a `RunError` if it is refused."""
         return load_stage(self.run.stage(stage), self.recipe.model)
 
     def features_of_stage(self, stage: int) -> list[Tensor]:

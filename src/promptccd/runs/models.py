@@ -70,10 +70,6 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
 def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryModel:
     """A model with a pretrained backbone, and a head and prompts drawn for the seed of the run.
 
-    Args:
-        recipe: gives the variant, its sizes and the seed.
-        backbone: Hub id or folder of a bare backbone.
-
     Raises:
         ConfigurationError: there is no such backbone, or the variant's sizes do not fit together.
     """
@@ -96,14 +92,7 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
 def stage_zero_model(
     recipe: Recipe, backbone: str | Path, images: StageImages, category_ids: np.ndarray, device: torch.device
 ) -> CategoryDiscoveryModel:
-    """The model stage 0 starts with; a model with parts gets its part labels fitted on images of stage 0.
-
-    Args:
-        recipe: see `initial_model`.
-        backbone: see `initial_model`.
-        images: readable images of stage 0.
-        category_ids: their labels.
-        device: where to put the model.
+    """The model stage 0 starts with; the part labels of a model with parts are fitted on stage 0's readable images.
 
     Raises:
         PromptCCDError: as `initial_model`, or no parts can be told apart.
@@ -223,11 +212,7 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
 
 
 def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
-    """A model as it learns at a stage, on the meta device.
-
-    Raises:
-        ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
-    """
+    """A model as it learns at a stage, on the meta device; errors are those of `count_parameters`."""
     variant = method_named(recipe.model.variant).model
     options = model_options(recipe)
     blocks = recipe.data.resolved.class_blocks
@@ -285,11 +270,7 @@ class TrainingSpace:
 
     @classmethod
     def of(cls, recipe: Recipe) -> "TrainingSpace":
-        """Counted on models of the first stage, which learns most, and of the last; nothing is allocated or loaded.
-
-        Raises:
-            ConfigurationError: there is no such model.
-        """
+        """Counted on meta models of the first stage, which learns most, and of the last; see `count_parameters`."""
         models = [model_on_meta(recipe, stage) for stage in (0, len(recipe.data.resolved.class_blocks) - 1)]
         made_here = 0 if recipe.model.backbone is not None else _bytes_of(models[0].backbone.parameters())
         states = [_state_bytes(model, _KEPT[recipe.training.optimizer]) for model in models]

@@ -167,24 +167,12 @@ class RunDirectory:
         return next(index for index in count() if not self.stage(index).exists())
 
     def require_recipe(self, recipe: Recipe) -> None:
-        """Refuse a recipe that this run, if it was begun, cannot be continued with; the data are not compared.
-
-        Raises:
-            RunError: a setting differs; the settings are named.
-        """
+        """Refuse, with a `RunError`, a recipe that a begun run cannot be continued with; data are not compared."""
         if self.begun:
             _require_same(self.manifest["recipe"], _portable(recipe, self.path), self.path)
 
     def lock(self, wait_s: float = 0) -> None:
-        """Keep every other process from writing here until this one ends.
-
-        Args:
-            wait_s: how long to wait for a process that writes here.
-
-        Raises:
-            RunError: another process writes to the run; its id is named. Or the lock is a link.
-            DiskError: nothing can be written there.
-        """
+        """Keep every other process from writing here until this one ends or calls `unlock`; see `lock_folder`."""
         self._lock = lock_folder(self.path, wait_s)
 
     def unlock(self) -> None:
@@ -248,11 +236,7 @@ class RunDirectory:
             (self.path / OUT_OF_MEMORY).unlink()
 
     def require_split(self, stages: StageStream) -> None:
-        """Refuse to evaluate on another split than the run was trained on.
-
-        Raises:
-            SplitMismatchError: naming both fingerprints.
-        """
+        """Refuse, with a `SplitMismatchError`, to evaluate on another split than the run was trained on."""
         stages.require_fingerprint(self.manifest["split_fingerprint"], f"The run in {self.path}")
         recorded = (self.read("split.json") or {}).get("fingerprint")
         if recorded != stages.split.fingerprint:

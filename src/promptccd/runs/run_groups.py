@@ -36,12 +36,7 @@ def row_names(paths: Sequence[str | Path]) -> list[str]:
 
 
 def require_seeds_alone(paths: Sequence[str | Path]) -> None:
-    """Refuse to average runs that differ in more than their seed.
-
-    Raises:
-        ConfigurationError: naming two runs and their difference.
-        RunError: a path is no run.
-    """
+    """Refuse, with a `ConfigurationError` that names the difference, to average runs that differ in more than seeds."""
     difference = _difference([_Run(Path(path)) for path in paths])
     if difference is not None:
         raise ConfigurationError(
@@ -51,11 +46,7 @@ def require_seeds_alone(paths: Sequence[str | Path]) -> None:
 
 
 def require_different(paths: Sequence[str | Path]) -> None:
-    """Refuse a run that is given twice: counted as two seeds it would narrow the deviation.
-
-    Raises:
-        ConfigurationError: naming the run.
-    """
+    """Refuse, with a `ConfigurationError`, a run that is given twice: as two seeds it would narrow the deviation."""
     seen = set[Path]()
     for path in paths:
         place = Path(path).resolve()

@@ -112,11 +112,7 @@ def load_view(path: str | Path) -> EvaluationView:
 
 
 def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
-    """The model of a finished stage, given the model arguments of its run.
-
-    Raises:
-        RunError: the stage holds no such model, or one that is refused.
-    """
+    """The model of a finished stage, given its run's arguments; a `RunError` if it holds no such model."""
     kind = method_named(arguments.variant).model
     try:
         model: CategoryDiscoveryModel = kind.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
@@ -126,11 +122,7 @@ def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
 
 
 def load_configuration(path: Path) -> CategoryDiscoveryConfig:
-    """The configuration of a finished stage; no weights are read.
-
-    Raises:
-        RunError: there is none, or it is refused.
-    """
+    """The configuration of a finished stage, without its weights; a `RunError` if there is none or it is refused."""
     try:
         return stored_configuration(path)
     except (OSError, ValueError) as error:

@@ -41,20 +41,12 @@ class Tracking(CategoryDiscoveryCallback):
         self.accelerator, self.run = accelerator, run
 
     def on_train_begin(self, args: TrainingArguments, state: RunState, control: TrainingControl) -> None:
-        """Start the tracker with the recipe as its settings.
-
-        Raises:
-            ConfigurationError: its package is missing.
-        """
+        """Start the tracker with the recipe as its settings."""
         manifest = self.run.manifest
         self.start(args, state, {**_flat(manifest["recipe"]), "split": manifest["split_fingerprint"]})
 
     def start(self, args: TrainingArguments, state: RunState, settings: dict[str, Any] | None = None) -> None:
-        """Start the tracker, if one is wanted and none has been started.
-
-        Raises:
-            ConfigurationError: its package is missing.
-        """
+        """Start the tracker, if one is wanted and not running; a `ConfigurationError` if its package is missing."""
         wanted = args.report_to
         if wanted == "none" or self.accelerator.trackers:
             return

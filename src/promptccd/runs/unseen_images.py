@@ -19,11 +19,7 @@ COMPARED_IMAGES = 16
 def cut_given(
     stages: StageStream, test_images: Dataset | None, test_split: str | None, rule: str | None
 ) -> StageStream:
-    """Unseen images beside stages that a caller has, cut likewise.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Unseen images cut like stages that a caller has, by the same rule or another; a `DataError` without any."""
     changes = {} if rule is None else {"split_rule": rule}
     if (origin := stages.origin) is not None:
         other: dict[str, Any] = {**changes, "held_out": 0.0, "images_per_class": None}
@@ -40,11 +36,7 @@ def cut_given(
 
 
 def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str | None) -> StageStream:
-    """Unseen images of a data set that a recipe names, cut as it says.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Unseen images of a recipe's data set, cut as it says or by another rule; a `DataError` without any."""
     facts = data.resolved
     name = test_split or facts.test_split
     if name is None and facts.held_out > 0:
@@ -101,11 +93,7 @@ def require_unseen(
     data: DataArguments,
     test_split: str | None,
 ) -> None:
-    """Refuse the training images as test images: a folder without splits gives them under any name.
-
-    Raises:
-        DataError: the images of the training are among them.
-    """
+    """Refuse, with a `DataError`, test images that are those of the training, as of a folder without splits."""
     trained = {int(sample): (each, row) for each in trained_on for row, sample in enumerate(each.sample_ids)}
     pairs = [
         (each[row], trained[int(sample)])
