@@ -1,10 +1,9 @@
 """From a recipe to the model that stage 0 starts with."""
 
-import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
     """
     kind = method_named(recipe.model.variant).model.config_class
     own = kind.__dataclass_fields__
-    given = {key: value for key, value in dataclasses.asdict(recipe.model).items() if value is not None}
+    given = {key: value for key, value in asdict(recipe.model).items() if value is not None}
     given |= given.pop("options", {})
     foreign = sorted(given.keys() - own.keys() - _NOT_THE_MODELS)
     if foreign:
@@ -114,9 +113,7 @@ def stage_zero_model(
         fit_part_labels(torch.cat(features), (side, side), wanted, seed=recipe.training.seed)
     )
     if labels.num_parts != model.config.num_parts:
-        sized = dataclasses.replace(
-            recipe, model=dataclasses.replace(recipe.model, num_parts=labels.num_parts)
-        )
+        sized = replace(recipe, model=replace(recipe.model, num_parts=labels.num_parts))
         model = initial_model(sized, backbone).to(device)
         logger.info("%d parts, background included, separate best.", labels.num_parts)
     assert model.part_labeller is not None
@@ -314,4 +311,4 @@ def _state_bytes(model: CategoryDiscoveryModel, kept: int) -> int:
 
 
 def _bytes_of(values: Iterable[Tensor]) -> int:
-    return sum(value.numel() * value.element_size() for value in values)
+    return sum(value.nbytes for value in values)
