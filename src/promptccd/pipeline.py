@@ -21,7 +21,7 @@ _PARAMETERS = ("top_k", "timeout", "private_addresses", "batch_size", "num_worke
 
 
 class CategoryDiscoveryPipeline(Pipeline):
-    """Assigns images to the categories of a finished stage, from its checkpoint alone.
+    """Assigns images to the categories of a finished stage; needs only its checkpoint.
 
     Images may be PIL images, paths, bytes, addresses of the web or uint8 arrays; one image gives one dictionary, a list
     or ``dataset["image"]`` a list, and a generator, a ``datasets.Dataset``, a stream of one, or a `KeyDataset` give one

@@ -132,7 +132,7 @@ def ended_by_signals() -> Iterator[None]:
         asked = False
         _send_soon(signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT)
 
-    # A command that was started with nohup or by a script in the background ignores Ctrl-C: it goes on doing so.
+    # A command that was started with nohup or in the background by a script ignores Ctrl-C, and keeps ignoring it.
     taken = [
         number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN
     ]
@@ -167,7 +167,7 @@ def _within(frame: FrameType | None, code: CodeType) -> bool:
 
 
 def _reader_is_gone(stream: TextIO | None) -> bool:
-    """Whether a pipe has nobody at its other end any more."""
+    """Whether the other end of a pipe is closed."""
     if stream is None:
         return False
     poll = select.poll()

@@ -72,34 +72,34 @@ def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     runs.require_different(options.runs)
-    told = options_by_protocol(
+    chosen = options_by_protocol(
         ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
     )
-    if options.baselines and not any(PROTOCOLS[name].has_baselines for name in told):
+    if options.baselines and not any(PROTOCOLS[name].has_baselines for name in chosen):
         raise ConfigurationError(
-            f"No baseline can be scored by {', '.join(told)}: leave --baselines out, or add --protocol cacc."
+            f"No baseline can be scored by {', '.join(chosen)}: leave --baselines out, or add --protocol cacc."
         )
-    scores: dict[str, Scores] = {name: {} for name in told}
-    baselines: dict[str, Scores] = {name: {} for name in told}
+    scores: dict[str, Scores] = {name: {} for name in chosen}
+    baselines: dict[str, Scores] = {name: {} for name in chosen}
     routed: Scores = {}
     rows = runs.row_names(options.runs)
     wanted = runs.baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
     for path, row, baseline_rows in zip(options.runs, rows, wanted, strict=True):
         evaluation = runs.RunEvaluation(
-            path, options.dataset, options.num_workers, keep_features=len(told) > 1
+            path, options.dataset, options.num_workers, keep_features=len(chosen) > 1
         )
-        for name, own in told.items():
+        for name, own in chosen.items():
             score = evaluation.evaluate(name, own)
             scores[name].setdefault(row, []).append(score)
             for baseline, of_row in baseline_rows.items() if PROTOCOLS[name].has_baselines else ():
                 score_it = evaluation.raw_pixels if baseline == runs.PIXELS else evaluation.frozen_backbone
                 baselines[name].setdefault(of_row, []).append(score_it(name, own))
             _print_score(options, f"{path} ({name})", score, name)
-        routing = None if ROUTING in told else evaluation.part_routing()
+        routing = None if ROUTING in chosen else evaluation.part_routing()
         if routing is not None:
             routed.setdefault(row, []).append(routing)
             _print_score(options, "part routing, percent of patches", routing, ROUTING)
-    _print_together(options, {name: {**scores[name], **baselines[name]} for name in told}, routed)
+    _print_together(options, {name: {**scores[name], **baselines[name]} for name in chosen}, routed)
     if options.next_steps:
         print(NEXT_STEPS.format(run=options.runs[0]))
 
@@ -216,8 +216,8 @@ def _nothing_published(wanted: dict[str, str | None]) -> str:
         known = sorted({getattr(row, name) for row in rows})
         if value is not None and value not in known:
             return f"The paper has no {name} {value!r}: it has {', '.join(known)}."
-    said = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
-    return f"The paper prints no row of {said}: leave one of them out."
+    given = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
+    return f"The paper prints no row of {given}: leave one of them out."
 
 
 def _plain_row(each: AuditedRow) -> dict[str, Any]:

@@ -122,10 +122,8 @@ def _quieten_libraries() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     after_import("transformers.utils.logging", _hide_bars)
     after_import("promptccd.data.loading", _hide_bars_in_logs)
-    warnings.filterwarnings(
-        "ignore", "Image size .* exceeds limit"
-    )  # from Pillow; promptccd has its own limits
-    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # from torch, meant for accelerate
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; promptccd has its own limits
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch's, meant for accelerate
 
 
 def _hide_bars() -> None:

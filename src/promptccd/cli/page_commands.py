@@ -180,14 +180,14 @@ def _add_page_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="open no browser")
 
 
-def _serve(server: "OpenPage | PageServer", options: argparse.Namespace, said: str) -> None:
+def _serve(server: "OpenPage | PageServer", options: argparse.Namespace, farewell: str) -> None:
     """Serve until Ctrl-C or SIGTERM; both release what the page holds."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     _show(server.url, options)
     try:
         server.wait()
     except KeyboardInterrupt:
-        print(said, flush=True)
+        print(farewell, flush=True)
     finally:
         server.close()
 

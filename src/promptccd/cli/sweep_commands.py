@@ -240,10 +240,10 @@ def _require_fitting(options: argparse.Namespace) -> None:
         )
 
 
-def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", said: Sequence[str] = ()) -> None:
+def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes: Sequence[str] = ()) -> None:
     states = [{"cell": cell.name, "state": _state(cell), "settings": cell.settings} for cell in cells]
     rows = [[row["cell"], row["state"]] for row in states]
-    show(options, states, lambda: "\n".join([table(["cell", "state"], rows), f"{len(cells)} cells", *said]))
+    show(options, states, lambda: "\n".join([table(["cell", "state"], rows), f"{len(cells)} cells", *notes]))
 
 
 def _require_whole(result: "SweepResult") -> None:
@@ -267,17 +267,17 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     scorings = [experiments.ProtocolScoring(name) for name in protocols if name != "cacc"]
     result = experiments.run_sweep(cells, out, jobs=options.jobs, scorings=scorings, train=train_recipe)
     records = experiments.table_records(entries, settings)
-    tables, said = experiments.layout(records), experiments.remarks(entries, records) + _missing(result)
+    tables, notes = experiments.layout(records), experiments.remarks(entries, records) + _missing(result)
     facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}
-    record = {**facts, "unit": "percent", "rows": records, "remarks": said}
+    record = {**facts, "unit": "percent", "rows": records, "remarks": notes}
     write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
-    write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *said]) + "\n")
+    write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *notes]) + "\n")
     write_file(out / "table.csv", experiments.csv_text(list(records[0]), records))
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
     shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
     experiments.write_table_page(entries, records, make_inside(out, "report"), title, shown, settings)
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
-    show(options, record, lambda: "\n\n".join([*texts, "\n".join(said)]).rstrip())
+    show(options, record, lambda: "\n\n".join([*texts, "\n".join(notes)]).rstrip())
     _require_whole(result)
 
 

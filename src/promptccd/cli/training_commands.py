@@ -132,9 +132,9 @@ def _parts(rows: Sequence[dict[str, str]]) -> list[str]:
     return ["methods", *methods, "", "data sets", *sets, "", pairs]
 
 
-def _lines(said: dict[str, str]) -> list[str]:
-    width = max(map(len, said))
-    return [f"  {name:{width}}  {text}" for name, text in said.items()]
+def _lines(texts: dict[str, str]) -> list[str]:
+    width = max(map(len, texts))
+    return [f"  {name:{width}}  {text}" for name, text in texts.items()]
 
 
 COMMANDS = {

@@ -19,7 +19,7 @@ from promptccd.runs.prediction import require_finite
 from promptccd.storage import make_folder, remove_leftovers, write_file
 
 SHOWN_SIDE = 336  # pixels of each panel of the overlay
-PALETTE = (  # part 0, the background, stays as it is
+PALETTE = (  # part 0 is the background, which is not coloured
     (0, 0, 0), (230, 97, 1), (94, 60, 153), (26, 150, 65), (215, 48, 39), (44, 123, 182), (255, 217, 47),
     (231, 138, 195), (102, 194, 165), (166, 118, 29), (153, 153, 153), (1, 102, 94),
 )  # fmt: skip

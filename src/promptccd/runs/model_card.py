@@ -102,8 +102,8 @@ def stage_card(
 
 def seed_on_card(card: str) -> int | None:
     """The run's seed from a card of `stage_card`; `None` if its line was edited out."""
-    said = re.search(r"^- Split: seed (\d{1,20}), fingerprint ", card, re.MULTILINE)
-    return int(said[1]) if said else None
+    line = re.search(r"^- Split: seed (\d{1,20}), fingerprint ", card, re.MULTILINE)
+    return int(line[1]) if line else None
 
 
 def merge_card(existing: str | None, generated: str, kept: Sequence[str] = ("license",)) -> str:
@@ -358,7 +358,7 @@ def _training(
         "whose very picture has another label elsewhere": sum(len(row["conflicting"]) for row in images),
     }
     left_out = "".join(f"; {count} {why} were left out" for why, count in reasons.items() if count)
-    said = yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True)
+    fields = yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True)
     return f"""## Training
 
 - Images: {used}{left_out}; labels of stage 0 only
@@ -368,7 +368,7 @@ def _training(
 Fields of the recipe that are not at their defaults:
 
 ```yaml
-{said.strip()}
+{fields.strip()}
 ```"""
 
 

@@ -1,4 +1,4 @@
-"""Assign the images of a folder to the categories of a checkpoint, from the checkpoint alone."""
+"""Assigns the images of a folder to the categories of a checkpoint, with nothing but the checkpoint."""
 
 import logging
 import os

@@ -381,9 +381,13 @@ class _Run:
         )
         self.run.record(score)
         parts = {"All": score.all, "Old": score.old, "New": score.new}
-        said = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if not math.isnan(value))
+        figures = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if not math.isnan(value))
         logger.info(
-            "stage %d: %s over %d images; categories so far: %s", score.stage, said, score.num_images, count
+            "stage %d: %s over %d images; categories so far: %s",
+            score.stage,
+            figures,
+            score.num_images,
+            count,
         )
 
     def _measure_spread(
@@ -550,7 +554,7 @@ class _Run:
 
 
 def score_finished(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:
-    """Add the missing rows of finished stages to the table, such as of stages that came from the Hub.
+    """Add the missing rows of finished stages to the table, such as those fetched from the Hub.
 
     Raises:
         SplitMismatchError: a stage holds images that do not belong to that stage of `stages`.
