@@ -1,7 +1,7 @@
 """One stage on disk: a model for ``from_pretrained`` with its image processor, card, registry and assignments."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,12 +40,10 @@ def save_stage(
     model: CategoryDiscoveryModel,
     view: EvaluationView,
     *,
-    sample_ids: np.ndarray,
-    category_ids: np.ndarray,
+    assignments: Mapping[str, np.ndarray],
     card: str,
     registry: CategoryRegistry,
     exemplars: Exemplars | None = None,
-    class_ids: np.ndarray | None = None,
 ) -> None:
     """Write a stage's checkpoint, whole or not at all.
 
@@ -53,21 +51,16 @@ def save_stage(
         path: folder of the stage.
         model: the model with its prototypes set.
         view: its deterministic view, saved as ``preprocessor_config.json``.
-        sample_ids: images of the stage, ``(N,)``.
-        category_ids: what they were assigned to, ``(N,)``.
+        assignments: see `assignments_in`, ``(N,)`` each.
         card: text of the model card, see `stage_card`.
         registry: its categories, and what people corrected so far.
         exemplars: images that later stages train on again, if any.
-        class_ids: what the model's classifier takes the images for, ``(N,)``, if it has one.
     """
 
     def fill(folder: Path) -> None:
         model.save_pretrained(folder)
         view.processor.save_pretrained(folder)
-        given = {"sample_ids": sample_ids, "category_ids": category_ids, "class_ids": class_ids}
-        write_json(
-            folder / ASSIGNMENTS, {name: each.tolist() for name, each in given.items() if each is not None}
-        )
+        write_json(folder / ASSIGNMENTS, {name: each.tolist() for name, each in assignments.items()})
         if exemplars is not None:
             write_json(folder / EXEMPLARS, exemplars.to_dict())
         save_registry(registry, folder)

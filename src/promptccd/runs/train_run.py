@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
@@ -23,7 +24,13 @@ from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.table_files import image_roots
 from promptccd.data.views import TrainingViews
 from promptccd.errors import DeviceError, OutOfMemoryError, RunError, SplitMismatchError
-from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, labelled_categories
+from promptccd.evaluation import (
+    ContinualAccuracy,
+    ContinualScore,
+    Discovery,
+    StageScore,
+    labelled_categories,
+)
 from promptccd.evaluation.category_counts import COUNTS
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.registry import GROUPING, CategoryRegistry
@@ -343,9 +350,21 @@ class _Run:
         )
         if not self.accelerator.is_main_process:
             return
-        class_ids = None if own is None else own.cpu().numpy()
+        assignments = {"sample_ids": images.sample_ids, "category_ids": found.category_ids}
+        if own is not None:
+            assignments["class_ids"] = own.cpu().numpy()
         if stage.index:
-            self._record_score(images, model.config, found, class_ids, count)
+            score = _record_score(
+                self.run, self.stages, stage.index, model.config, assignments, len(found.prototype_ids)
+            )
+            parts = {"All": score.all, "Old": score.old, "New": score.new}
+            figures = ", ".join(
+                f"{part} {value:.1f}" for part, value in parts.items() if not math.isnan(value)
+            )
+            logger.info(
+                "stage %d: %s over %d images; categories so far: %s",
+                stage.index, figures, score.num_images, count,
+            )  # fmt: skip
         self.run.write("images.json", [images.report.to_dict() for images in self.images])
         name, memory = f"stage{stage.index}", peak_memory(self.accelerator.device)
         seconds = round(time.monotonic() - started, 1)
@@ -354,40 +373,10 @@ class _Run:
             self.run.stage(stage.index),
             model,
             self.view,
-            sample_ids=images.sample_ids,
-            category_ids=found.category_ids,
+            assignments=assignments,
             card=self._card(model, found, self._instruments(model, images, found), registry),
             registry=registry,
-            exemplars=self._exemplars(settled, found, own, features[stage.index]),
-            class_ids=class_ids,
-        )
-
-    def _record_score(
-        self,
-        images: StageImages,
-        config: CategoryDiscoveryConfig,
-        found: Discovery,
-        class_ids: np.ndarray | None,
-        count: CountEstimate | None,
-    ) -> None:
-        score = row_of(
-            images.stage.index,
-            config,
-            self.stages.evaluation_labels(images.stage)[images.positions],
-            found.category_ids,
-            self.stages.num_known,
-            num_categories=len(found.prototype_ids),
-            class_ids=class_ids,
-        )
-        self.run.record(score)
-        parts = {"All": score.all, "Old": score.old, "New": score.new}
-        figures = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if not math.isnan(value))
-        logger.info(
-            "stage %d: %s over %d images; categories so far: %s",
-            score.stage,
-            figures,
-            score.num_images,
-            count,
+            exemplars=self._exemplars(settled, assignments, features[stage.index]),
         )
 
     def _measure_spread(
@@ -481,17 +470,18 @@ class _Run:
         return Memory.of(exemplars, shown, self.images[:stage])
 
     def _exemplars(
-        self, settled: SettledImages, found: Discovery, own: Tensor | None, features: Tensor
+        self, settled: SettledImages, assignments: Mapping[str, np.ndarray], features: Tensor
     ) -> Exemplars | None:
         """The memory after a stage, extended by images of new classes as the method itself sees them; or none."""
         stage, nothing = len(settled.ids), np.zeros(0, dtype=np.int64)
         if not self.recipe.training.exemplars_per_class:
             return None
-        classes = found.category_ids if own is None else own.cpu().numpy()
+        categories = assignments["category_ids"]
+        classes = assignments.get("class_ids", categories)
         before = load_exemplars(self.run.stage(stage - 1)) if stage else Exemplars(*4 * [nothing])
         labels = before.labels(settled.category_of)
         return before.extended(
-            features, classes, found.category_ids, self.images[stage], labels, self.recipe.training
+            features, classes, categories, self.images[stage], labels, self.recipe.training
         )
 
     def _settled(self, stage: int) -> SettledImages:
@@ -567,17 +557,28 @@ def score_finished(run: RunDirectory, stages: StageStream, finished: Sequence[in
                 f"{run.stage(index)} was trained on other images than stage {index} holds here: use the data set, "
                 "class_blocks, cuts and seed it was made with, or start a new output_dir."
             )
-        if index == 0 or index in scored:
-            continue
-        true_ids = stages.evaluation_labels(stages[index])[np.searchsorted(own, given["sample_ids"])]
-        config = load_configuration(run.stage(index))
-        score = row_of(
-            index,
-            config,
-            true_ids,
-            given["category_ids"],
-            stages.num_known,
-            num_categories=categories_at(run.stage(index), config)[0],
-            class_ids=given.get("class_ids"),
-        )
-        run.record(score)
+        if index > 0 and index not in scored:
+            config = load_configuration(run.stage(index))
+            _record_score(run, stages, index, config, given, categories_at(run.stage(index), config)[0])
+
+
+def _record_score(
+    run: RunDirectory,
+    stages: StageStream,
+    index: int,
+    config: CategoryDiscoveryConfig,
+    assignments: Mapping[str, ArrayLike],
+    num_categories: int,
+) -> StageScore:
+    places = np.searchsorted(stages[index].sample_ids, assignments["sample_ids"])
+    score = row_of(
+        index,
+        config,
+        stages.evaluation_labels(stages[index])[places],
+        assignments["category_ids"],
+        stages.num_known,
+        num_categories=num_categories,
+        class_ids=assignments.get("class_ids"),
+    )
+    run.record(score)
+    return score
