@@ -458,9 +458,7 @@ class _Run:
             return None
         exemplars = load_exemplars(self.run.stage(stage - 1))
         labels = exemplars.labels(self._settled(stage).category_of)
-        classes = getattr(
-            model.config, "num_classes", None
-        )  # of a classifier; every label has to be one of them
+        classes = getattr(model.config, "num_classes", None)  # of a classifier, which knows no other labels
         if classes is not None and labels.max(initial=NO_LABEL) >= classes:
             raise RunError(
                 f"{self.run.stage(stage - 1)} shows images of class {labels.max()} again, but its classifier has "
@@ -472,14 +470,13 @@ class _Run:
     def _exemplars(
         self, settled: SettledImages, assignments: Mapping[str, np.ndarray], features: Tensor
     ) -> Exemplars | None:
-        """The memory after a stage, extended by images of new classes as the method itself sees them; or none."""
-        stage, nothing = len(settled.ids), np.zeros(0, dtype=np.int64)
+        """The memory after a stage, extended by images of classes that are new to the method; or none."""
         if not self.recipe.training.exemplars_per_class:
             return None
-        categories = assignments["category_ids"]
-        classes = assignments.get("class_ids", categories)
+        stage, nothing = len(settled.ids), np.zeros(0, dtype=np.int64)
         before = load_exemplars(self.run.stage(stage - 1)) if stage else Exemplars(*4 * [nothing])
-        labels = before.labels(settled.category_of)
+        labels, categories = before.labels(settled.category_of), assignments["category_ids"]
+        classes = assignments.get("class_ids", categories)
         return before.extended(
             features, classes, categories, self.images[stage], labels, self.recipe.training
         )
