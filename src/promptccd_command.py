@@ -1,6 +1,6 @@
-"""The command ``promptccd`` from its first moment: imports take seconds, and Ctrl-C may come before they are done.
+"""The command ``promptccd`` from its start: imports take seconds, and Ctrl-C may come before they are done.
 
-It stands beside the package, because whatever is imported of a package imports the package first.
+The module lies beside the package, because an import from the package would import the package first.
 """
 
 import atexit
@@ -11,26 +11,22 @@ from types import FrameType
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns its exit code.
-
-    Args:
-        argv: its words; none means those of the process.
-    """
-    # Python gives signals back to the system before it takes its modules down, and that would kill an ended command.
+    """Run one command, by default that of ``sys.argv``; returns its exit code."""
+    # Python restores the system's signal handlers before it exits, and a signal would then kill an ended command.
     atexit.register(_ignore_signals)  # the first to be registered is the last to be called
     _leave_at_once()
     from promptccd.cli.main import main as run
 
     code = run(argv)
-    if code <= 128:  # one that a signal ended is deaf by now
-        _leave_at_once()  # what runs at exit has nothing left to save
+    if code <= 128:  # a command that a signal ended ignores signals by now
+        _leave_at_once()  # nothing is left to save at exit
     return code
 
 
 def _leave_at_once() -> None:
-    """Before a command has begun and after it has ended, a signal ends the process then and there."""
+    """Let a signal end the process at once, before a command has begun and after it has ended."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as of a command in the background
+        if signal.getsignal(number) != signal.SIG_IGN:  # a command in the background ignores signals
             signal.signal(number, _leave)
 
 

@@ -1,7 +1,7 @@
-"""Imports that wait until they are wanted: torch and transformers take seconds, and ``--help`` needs neither.
+"""Imports that wait until they are needed: torch and transformers take seconds, and ``--help`` needs neither.
 
-A package whose names wait lists them as imports under ``if TYPE_CHECKING``, where type checkers read them too: ``as``
-their own names, by which those know what the package offers. The same list is its ``__all__``.
+A package lists its names as imports under ``if TYPE_CHECKING``, where type checkers read them, too: ``as`` their own
+names, which marks them as exported. The same list is its ``__all__``.
 """
 
 import ast
@@ -19,17 +19,15 @@ from typing import Any
 
 
 def give_names_on_demand(package: str) -> None:
-    """Let a package import its names, and its modules, when they are first asked for.
+    """Let a package import its names and modules when they are first used.
 
     Args:
-        package: ``__name__`` of the package; its ``if TYPE_CHECKING`` says which name comes from where.
+        package: ``__name__`` of the package; its ``if TYPE_CHECKING`` says where each name comes from.
     """
     sys.modules[package].__class__ = _Package
 
 
 class _Package(ModuleType):
-    """A package whose names wait."""
-
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
             return sorted(self._homes())
@@ -42,17 +40,17 @@ class _Package(ModuleType):
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """The import system puts every module into its package: not over a name that the package gives."""
+        """Keep the import system, which sets every submodule, from replacing an exported name of the same name."""
         if not (isinstance(value, ModuleType) and name in self._homes()):
             super().__setattr__(name, value)
 
     def _homes(self) -> dict[str, str]:
-        """The module of every name."""
         return _imports_for_type_checkers(self.__name__)
 
 
 @cache
 def _imports_for_type_checkers(package: str) -> dict[str, str]:
+    """Modules of the exported names."""
     source = get_data(package, "__init__.py") or b""
     blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
     lines = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
@@ -60,13 +58,13 @@ def _imports_for_type_checkers(package: str) -> dict[str, str]:
 
 
 def after_import(module: str, act: Callable[[], object]) -> None:
-    """Do something once a module has been imported: now, or when somebody imports it.
+    """Call something once, as soon as a module has been imported: now, or after a later import.
 
-    It is done when the outermost import that led to the module is over, so that `act` finds nothing half made.
+    The call follows the outermost import that led to the module, so that no module is half imported then.
 
     Args:
         module: its full name, of one of the packages in `_Waiting.watched`.
-        act: is called once, without arguments.
+        act: called without arguments.
     """
     if module in sys.modules:
         act()
@@ -75,10 +73,10 @@ def after_import(module: str, act: Callable[[], object]) -> None:
 
 
 class _Waiting(MetaPathFinder):
-    """Finds nothing by itself: it notices when the modules that others find are whole.
+    """Finds no module itself, but notices when the modules that others find are whole.
 
-    A module is whole when its code has run and no import that it is part of is still under way, be it one of
-    transformers, whose modules import each other by halves, or one of ours, which import transformers.
+    A module is whole when its code has run and no import that it is part of is still running: neither one of
+    transformers, whose modules import each other half done, nor one of promptccd's, which import transformers.
     """
 
     watched = ("transformers", "promptccd")
@@ -89,17 +87,17 @@ class _Waiting(MetaPathFinder):
 
     @classmethod
     def of_process(cls) -> "_Waiting":
-        """The one that this process has."""
-        found = [each for each in sys.meta_path if isinstance(each, cls)]
-        if not found:
-            found = [cls()]
-            sys.meta_path.insert(0, found[0])
-        return found[0]
+        """The only one of this process."""
+        for each in sys.meta_path:
+            if isinstance(each, cls):
+                return each
+        sys.meta_path.insert(0, made := cls())
+        return made
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What the other finders find, its loader telling when it is done."""
+        """What the other finders find, with a loader that notices when the module is done."""
         if not self.acts or name.partition(".")[0] not in self.watched:
             return None
         others = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]

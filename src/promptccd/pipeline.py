@@ -1,4 +1,4 @@
-"""``CategoryDiscoveryPipeline``: which category each image belongs to, known or discovered."""
+"""``CategoryDiscoveryPipeline``: the category of each image, known or discovered."""
 
 import os
 from collections.abc import Mapping
@@ -17,36 +17,35 @@ from promptccd.models.loading import WHERE_TO_LOOK
 from promptccd.models.stored_files import PREPROCESSOR, stored_processor
 
 TASK = "category-discovery"
-_TAKEN = ("top_k", "timeout", "private_addresses")
-_TAKEN_BY_ALL = ("batch_size", "num_workers")
+_PARAMETERS = ("top_k", "timeout", "private_addresses", "batch_size", "num_workers")
 
 
 class CategoryDiscoveryPipeline(Pipeline):
-    """Assigns images to the categories of a finished stage, from its checkpoint alone.
+    """Assigns images to the categories of a finished stage; needs only its checkpoint.
 
     Images may be PIL images, paths, bytes, addresses of the web or uint8 arrays; one image gives one dictionary, a list
     or ``dataset["image"]`` a list, and a generator, a ``datasets.Dataset``, a stream of one, or a `KeyDataset` give one
     result after the other:
-    ``category_id``, ``name``, ``known`` (labelled at stage 0), ``strange`` (likelier of none of the categories) and
+    ``category_id``, ``name``, ``known`` (labelled at stage 0), ``strange`` (more likely of none of the categories) and
     ``confidence`` in 0..1. With ``top_k`` an image gives a list of that many, best first.
 
     Example:
         >>> from promptccd import CategoryDiscoveryPipeline
         >>> CategoryDiscoveryPipeline.from_pretrained("runs/promptccd-digits/stage3")(["a.png", "b.png"])
 
-    ``transformers.pipeline("category-discovery", model=...)`` makes the same of a model of ours. Given another model
-    that brings code, it asks whether to run it, before any code of this package is reached; `from_pretrained` never
-    asks and never runs it.
+    ``transformers.pipeline("category-discovery", model=...)`` makes the same of a model of promptccd. Given another
+    model that brings code, it asks whether to run it, before any code of this package is reached; `from_pretrained`
+    never asks and never runs it.
 
-    An address is asked for within bounds (`promptccd.data.web_images`): let nobody else choose it who could not ask for
-    it himself.
+    Addresses of the web are fetched within bounds (`promptccd.data.web_images`); still, let nobody choose one who may
+    not fetch it himself.
 
     Raises:
-        TypeError: an argument that it does not take.
-        ValueError: an input is no image that can be read; the reason is given.
+        TypeError: an unknown argument.
+        ValueError: an input is not a readable image; the reason is given.
     """
 
-    # The one beside the model is read here: transformers would look for whatever class it names.
+    # The processor beside the model is read below: transformers would look for whatever class it names.
     _load_image_processor = _load_video_processor = False
     _load_tokenizer = _load_feature_extractor = _load_processor = False
     image_processor: Any
@@ -65,32 +64,32 @@ class CategoryDiscoveryPipeline(Pipeline):
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike[str], **kwargs: Any) -> "CategoryDiscoveryPipeline":
-        """The pipeline of a checkpoint from anywhere; nothing is asked, and no code of it is run.
+        """The pipeline of a checkpoint from anywhere, none of whose code is run.
 
         Args:
             name: a folder, ``namespace/name`` or a bare name.
-            kwargs: where to look and ``max_model_bytes``, as `CategoryDiscoveryModel.from_pretrained` takes them; the
-                rest is for the pipeline (``device``, ``batch_size``).
+            kwargs: where to look and ``max_model_bytes``, as for `CategoryDiscoveryModel.from_pretrained`; the rest is
+                for the pipeline (``device``, ``batch_size``).
 
         Raises:
             OSError: there is no such model.
-            CheckpointError: a `ValueError`: it is none of ours, or refused.
+            CheckpointError: a `ValueError`: it is no model of promptccd, or refused.
         """
         own = {key: kwargs.pop(key) for key in (*WHERE_TO_LOOK, "max_model_bytes") if key in kwargs}
         return cls(model=stored_model(name, **own), task=TASK, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-        """Write what `from_pretrained` reads: the stage and its image processor, and no code of the pipeline."""
+        """Write what `from_pretrained` reads: the model and its image processor, without code of the pipeline."""
         self.model.save_pretrained(save_directory, **kwargs)
         self.image_processor.save_pretrained(save_directory)
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
-        """What each image is; see the class.
+        """The category of each image; see the class.
 
         Args:
             inputs: one image or many.
-            kwargs: ``top_k`` results of each instead of one; ``timeout`` in seconds and ``private_addresses`` for those
-                from the web; ``batch_size`` and ``num_workers``.
+            kwargs: ``top_k`` for several results per image; ``timeout`` in seconds and ``private_addresses`` for
+                images from the web; ``batch_size`` and ``num_workers``.
         """
         from datasets import Column, Dataset, IterableDataset
 
@@ -115,10 +114,10 @@ class CategoryDiscoveryPipeline(Pipeline):
         **unknown: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         for name in unknown:
-            near = get_close_matches(name, (*_TAKEN, *_TAKEN_BY_ALL), n=1)
+            near = get_close_matches(name, _PARAMETERS, n=1)
             raise TypeError(
                 f"The pipeline takes no {name!r}: {f'did you mean {near[0]}? ' if near else ''}It takes "
-                f"{', '.join((*_TAKEN, *_TAKEN_BY_ALL))}; model, device and image_processor are given when it is made."
+                f"{', '.join(_PARAMETERS)}; model, device and image_processor are given when it is made."
             )
         if top_k is not None and (type(top_k) is not int or top_k < 1):
             raise ValueError(f"Expected top_k to be a whole number >= 1, got {top_k!r}.")
@@ -130,7 +129,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         self, image: Any, timeout: float | None = None, private_addresses: bool = False
     ) -> dict[str, Any]:
         """One image as `evaluate` and `predict` see it."""
-        # Here, because reading data sets takes a second to import and most who load a model read none.
+        # Imported here, because this takes a second, and most users of a model read no data set.
         from promptccd.data.images import decode_image
         from promptccd.data.limits import SkippedFileError
         from promptccd.data.views import EvaluationView, normalise
@@ -172,18 +171,14 @@ class CategoryDiscoveryPipeline(Pipeline):
                 "confidence": confidence,
             }
 
-        ids, confidences = outputs["category_ids"][0].tolist(), outputs["confidences"][0].tolist()
+        ids, confidences = (outputs[name][0].tolist() for name in ("category_ids", "confidences"))
         if not isinstance(ids, list):
             return row(ids, confidences)
         return [row(*each) for each in zip(ids, confidences, strict=True)]
 
 
 def _of_array(image: Any) -> Any:
-    """An array of pixels as an image; anything else as it is.
-
-    Raises:
-        ValueError: an array that is no picture of bytes, or a tensor.
-    """
+    """An array of pixels as an image, anything else as it is; a `ValueError` for other arrays and for tensors."""
     is_bytes = isinstance(image, np.ndarray) and image.dtype == np.uint8
     if is_bytes and (image.ndim == 2 or image.shape[2:] in ((3,), (4,))):
         return Image.fromarray(image)

@@ -1,4 +1,4 @@
-"""``promptccd categories``: what only reads or renames loads no torch, and answers at once."""
+"""``promptccd categories``: reading and renaming load no torch, and answer at once."""
 
 import argparse
 import logging
@@ -63,7 +63,7 @@ def _show(options: argparse.Namespace, registry: CategoryRegistry) -> None:
         return table(["id", "name", "state", "since", "images"], rows)
 
     show(options, [asdict(each) for each in shown], text)
-    sys.stdout.flush()  # now it is told
+    sys.stdout.flush()  # the list has to be out before `edit_registry` forgets the command
 
 
 def _rename(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
@@ -137,7 +137,7 @@ _ACTIONS: dict[str, Callable[[Path, CategoryRegistry, list[str]], object] | None
     "redo": lambda folder, registry, arguments: registry.redo(),
 }
 
-# What takes no argument, and what to know then.
+# Actions without arguments, and what they do.
 _ALONE = {
     "list": "shows all categories",
     "undo": "takes back the newest correction; give it again for the one before",

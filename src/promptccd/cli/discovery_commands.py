@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +15,7 @@ from promptccd.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 
-# How a category stands, in the words of the page.
+# Kinds of categories, in the words of the page.
 KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
 
 
@@ -79,9 +80,7 @@ def discover_command(options: argparse.Namespace) -> None:
     num_categories = _count(options.num_categories)
     adaptation = None
     if options.adapt:
-        adaptation = AdaptationOptions(
-            epochs=options.epochs, batch_size=options.batch_size or AdaptationOptions.batch_size
-        )
+        adaptation = AdaptationOptions(options.epochs, options.batch_size or AdaptationOptions.batch_size)
     session = discovery.DiscoverySession.open(
         options.model,
         seed=options.seed,
@@ -131,11 +130,7 @@ def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
 
 def _summary(result: "discovery.DiscoveryResult") -> str:
     report, counts = result.report, result.counts
-    sizes: dict[tuple[int, str, str], int] = {}
-    for row in result.rows:
-        if row.category is not None:
-            key = (row.category, row.name, row.known)
-            sizes[key] = sizes.get(key, 0) + 1
+    sizes = Counter((row.category, row.name, row.known) for row in result.rows if row.category is not None)
     unseen = ", those without an image here included" if result.estimate.count > len(sizes) else ""
     lines = [
         f"{report.found} file{'s' * (report.found != 1)}: {report.used} image{'s' * (report.used != 1)}, "

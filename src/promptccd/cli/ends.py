@@ -1,7 +1,7 @@
-"""How a command ends: one line and an exit code for all that a person or their machine brought about.
+"""How a command ends: one line and an exit code for every error that the person or the machine caused.
 
-`promptccd.errors` has the ends that the library knows. Here is what the system brings: signals, a disk that refuses, a
-reader that went away, too little memory. An error in neither list is a bug of ours and keeps its traceback.
+`promptccd.errors` lists the errors of the library. This module knows those of the system: signals, a disk that refuses,
+a reader that went away, too little memory. An error in neither list is a bug of promptccd and keeps its traceback.
 """
 
 import contextlib
@@ -14,9 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError
 
@@ -24,7 +23,7 @@ LEFT_AT_ONCE = "Left at once. Run the same command again to go on."
 INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to go on from there."
 BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of any program whose reader went away
 
-# What the system refuses because of a path, a disk or a limit, and not because of how it was asked.
+# Refusals that are due to a path, a disk or a limit, and not to a bug in the call.
 _THE_MACHINES = frozenset(
     {
         errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOENT,
@@ -38,21 +37,15 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a command the way Ctrl-C does: what is open is closed on the way out."""
 
 
-@dataclass(frozen=True)
-class End:
-    """How a command ends.
-
-    Attributes:
-        line: what is said; empty for nothing.
-        exit_code: of the process.
-    """
+class End(NamedTuple):
+    """The line that a command ends with, perhaps empty, and its exit code."""
 
     line: str
     exit_code: int
 
 
 def end_of(error: BaseException) -> End | None:
-    """How an error ends a command; none if it is a bug of ours."""
+    """How an error ends a command; none if it is a bug of promptccd."""
     if isinstance(error, PromptCCDError):
         return End(one_line(str(error)), error.exit_code)
     if isinstance(error, KeyboardInterrupt):
@@ -64,7 +57,7 @@ def end_of(error: BaseException) -> End | None:
         place = f" ({error.filename!r})" if error.filename else ""
         text = f"The system refused: {error.strerror}{place}. Give another path, or make room or the right to use it."
         return End(one_line(text), DiskError.exit_code)
-    from promptccd.training.devices import device_problem  # whoever met a device has imported it already
+    from promptccd.training.devices import device_problem  # whatever used a device has imported it already
 
     if problem := device_problem(error):
         text = (
@@ -76,13 +69,13 @@ def end_of(error: BaseException) -> End | None:
 
 
 def one_line(text: str) -> str:
-    """A message on one line, whose names can do nothing to a terminal."""
+    """A message on one line, without characters that control a terminal."""
     joined = " ".join(text.split("\n"))
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in joined)
 
 
 def make_printable(*streams: TextIO | None) -> None:
-    """Let terminals that know ASCII alone show what they can; what they cannot is shown by its number."""
+    """Let streams show characters outside of their encoding by their numbers."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -96,13 +89,13 @@ def say(line: str) -> None:
 
 
 def ignore_signals() -> None:
-    """What has been said to end is not ended once more, however long the interpreter takes to leave."""
+    """Do not end an ending command a second time, however long the interpreter takes to leave."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def let_go_of_stdout() -> None:
-    """Forget output that cannot be written any more, or the interpreter complains when it leaves."""
+    """Drop output that cannot be written any more, of which the interpreter would complain when it leaves."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -113,15 +106,15 @@ def let_go_of_stdout() -> None:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Context in which SIGTERM ends a command as Ctrl-C does, and a second of either leaves at once."""
+    """Context in which SIGTERM ends a command as Ctrl-C does, and a second signal ends the process at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # no other may say what a signal does
+        yield  # only the main thread may set what a signal does
         return
     asked, process = False, os.getpid()
 
     def leave(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if _within(frame, again_if_lost.__code__):  # where what is raised is lost as well
+        if _within(frame, again_if_lost.__code__):  # an exception raised there would be lost, too
             return _send_soon(number)
         if os.getpid() != process and number == signal.SIGTERM:  # a loader that its parent ends
             os._exit(128 + number)
@@ -139,7 +132,7 @@ def ended_by_signals() -> Iterator[None]:
         asked = False
         _send_soon(signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT)
 
-    # A command that was started with nohup or by a script in the background ignores Ctrl-C: it goes on doing so.
+    # A command that was started with nohup or in the background by a script ignores Ctrl-C, and keeps ignoring it.
     taken = [
         number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN
     ]
@@ -167,14 +160,14 @@ def _send_soon(number: int) -> None:
 
 
 def _within(frame: FrameType | None, code: CodeType) -> bool:
-    """Whether a function is at work."""
+    """Whether a function is running."""
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame is not None
 
 
 def _reader_is_gone(stream: TextIO | None) -> bool:
-    """Whether a pipe has nobody at its other end any more."""
+    """Whether the other end of a pipe is closed."""
     if stream is None:
         return False
     poll = select.poll()

@@ -3,7 +3,7 @@
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from promptccd import experiments, runs
@@ -72,76 +72,66 @@ def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     runs.require_different(options.runs)
-    told = options_by_protocol(
+    chosen = options_by_protocol(
         ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
     )
-    if options.baselines and not any(PROTOCOLS[name].has_baselines for name in told):
+    if options.baselines and not any(PROTOCOLS[name].has_baselines for name in chosen):
         raise ConfigurationError(
-            f"No baseline can be scored by {', '.join(told)}: leave --baselines out, or add --protocol cacc."
+            f"No baseline can be scored by {', '.join(chosen)}: leave --baselines out, or add --protocol cacc."
         )
-    shown = _Shown({name: {} for name in told}, {name: {} for name in told}, {})
+    scores: dict[str, Scores] = {name: {} for name in chosen}
+    baselines: dict[str, Scores] = {name: {} for name in chosen}
+    routed: Scores = {}
     rows = runs.row_names(options.runs)
-    baselines = runs.baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
-    for path, run, held_against in zip(options.runs, rows, baselines, strict=True):
+    wanted = runs.baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
+    for path, row, baseline_rows in zip(options.runs, rows, wanted, strict=True):
         evaluation = runs.RunEvaluation(
-            path, options.dataset, options.num_workers, keep_features=len(told) > 1
+            path, options.dataset, options.num_workers, keep_features=len(chosen) > 1
         )
-        for name, own in told.items():
+        for name, own in chosen.items():
             score = evaluation.evaluate(name, own)
-            shown.scores[name].setdefault(run, []).append(score)
-            if PROTOCOLS[name].has_baselines:
-                shown.add_baselines(evaluation, name, own, held_against)
-            if not options.json:
-                print(f"{path} ({name})\n{score_table(score, PROTOCOLS[name].counted)}\n", flush=True)
-        routing = None if ROUTING in told else evaluation.part_routing()
+            scores[name].setdefault(row, []).append(score)
+            for baseline, of_row in baseline_rows.items() if PROTOCOLS[name].has_baselines else ():
+                score_it = evaluation.raw_pixels if baseline == runs.PIXELS else evaluation.frozen_backbone
+                baselines[name].setdefault(of_row, []).append(score_it(name, own))
+            _print_score(options, f"{path} ({name})", score, name)
+        routing = None if ROUTING in chosen else evaluation.part_routing()
         if routing is not None:
-            shown.routed.setdefault(run, []).append(routing)
-            if not options.json:
-                print(
-                    f"part routing, percent of patches\n{score_table(routing, PROTOCOLS[ROUTING].counted)}\n",
-                    flush=True,
-                )
-    _print_together(shown, options)
+            routed.setdefault(row, []).append(routing)
+            _print_score(options, "part routing, percent of patches", routing, ROUTING)
+    _print_together(options, {name: {**scores[name], **baselines[name]} for name in chosen}, routed)
     if options.next_steps:
         print(NEXT_STEPS.format(run=options.runs[0]))
 
 
-@dataclass
-class _Shown:
-    """What was scored: by protocol and name of run or baseline, one score per seed."""
-
-    scores: dict[str, Scores]
-    baselines: dict[str, Scores]
-    routed: Scores
-
-    def add_baselines(
-        self, evaluation: "runs.RunEvaluation", protocol: str, told: ProtocolOptions, rows: Mapping[str, str]
-    ) -> None:
-        """Score those baselines of a run that no other run gives, into the rows that they are for."""
-        for name, row in rows.items():
-            score = evaluation.raw_pixels if name == runs.PIXELS else evaluation.frozen_backbone
-            self.baselines[protocol].setdefault(row, []).append(score(protocol, told))
-
-
-def _print_together(shown: _Shown, options: argparse.Namespace) -> None:
-    """JSON of everything, or the averages of several runs side by side."""
-    compared = len(options.runs) > 1 or options.baselines
-    named = {name: {**runs, **shown.baselines[name]} for name, runs in shown.scores.items()}
+def _print_score(options: argparse.Namespace, title: str, score: "ContinualScore", protocol: str) -> None:
     if not options.json:
-        for name, scores in named.items() if compared else ():
-            print(f"{name}\n{comparison_table(scores)}" if len(named) > 1 else comparison_table(scores))
-        return
-    plain = {name: _plain(scores) for name, scores in named.items()}
-    routed: dict[str, Any] = {"part_routing": _plain(shown.routed)} if compared or shown.routed else {}
+        print(f"{title}\n{score_table(score, PROTOCOLS[protocol].counted)}\n", flush=True)
+
+
+def _print_together(options: argparse.Namespace, scores: Mapping[str, Scores], routed: Scores) -> None:
+    """JSON of everything, or the averages of several runs and baselines side by side."""
+    compared = len(options.runs) > 1 or options.baselines
+    if options.json:
+        print(to_json(_plain(scores, routed, compared)))
+    elif compared:
+        for name, by_row in scores.items():
+            print(f"{name}\n{comparison_table(by_row)}" if len(scores) > 1 else comparison_table(by_row))
+
+
+def _plain(scores: Mapping[str, Scores], routed: Scores, compared: bool) -> dict[str, Any]:
+    """By protocol the scores of every row, or of a single run just its score; a single protocol is not named."""
+    by_name = {**scores, "part_routing": routed} if compared or routed else scores
+    plain: dict[str, Any] = {
+        name: {row: [score.to_dict() for score in of_row] for row, of_row in by_row.items()}
+        for name, by_row in by_name.items()
+    }
     if not compared:
-        plain = {name: only for name, scores in plain.items() for (only,) in scores.values()}
-        routed = {key: only for key, scores in routed.items() for (only,) in scores.values()}
-    (first, *others) = plain.values()
-    print(to_json({**(plain if others else first), **routed}))
-
-
-def _plain(scores: Scores) -> dict[str, Any]:
-    return {name: [each.to_dict() for each in many] for name, many in scores.items()}
+        plain = {name: only for name, by_row in plain.items() for (only,) in by_row.values()}
+    if len(scores) == 1:
+        (name,) = scores
+        return {**plain.pop(name), **plain}
+    return plain
 
 
 def _protocol_texts() -> str:
@@ -226,8 +216,8 @@ def _nothing_published(wanted: dict[str, str | None]) -> str:
         known = sorted({getattr(row, name) for row in rows})
         if value is not None and value not in known:
             return f"The paper has no {name} {value!r}: it has {', '.join(known)}."
-    said = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
-    return f"The paper prints no row of {said}: leave one of them out."
+    given = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
+    return f"The paper prints no row of {given}: leave one of them out."
 
 
 def _plain_row(each: AuditedRow) -> dict[str, Any]:
@@ -237,16 +227,8 @@ def _plain_row(each: AuditedRow) -> dict[str, Any]:
 
 
 def _audit_text(audited: Sequence[AuditedRow]) -> str:
-    header = [
-        "data, method, backbone, setting",
-        "stage",
-        "All",
-        "Old",
-        "New",
-        "implied",
-        "declared",
-        "verdict",
-    ]
+    figures = ["All", "Old", "New", "implied", "declared", "verdict"]
+    header = ["data, method, backbone, setting", "stage", *figures]
     lines = table(header, [_audited_cells(each) for each in audited], places=2).split("\n")
     for line, (_, verdict) in enumerate(audited, start=2):  # after the header and its rule
         if verdict.outcome != "consistent":

@@ -14,8 +14,8 @@ from promptccd.cli.ends import end_of, ended_by_signals, ignore_signals, let_go_
 from promptccd.cli.parsing import Parser, add_common_options
 from promptccd.on_demand import after_import
 
-# What every command does, by the module beside this one that declares it. Those that are not typed are not imported,
-# and what a typed one needs not before its words have been read: help waits for no torch.
+# What every command does, by the module beside this one that declares it. Only the typed command's module is imported,
+# and what the command needs only after its words have been read: help waits for no torch.
 COMMANDS = {
     "training_commands": {
         "train": "train on your images, or all stages of a recipe; a run that was begun goes on",
@@ -52,16 +52,16 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code, 0 when all went well and else one of `promptccd.errors`.
+    """Run one command; returns the exit code: 0, or one of `promptccd.errors`.
 
-    Results go to stdout, words about them to stderr. With ``--json`` stdout holds one JSON document or, where the
-    command fails before it has a result, nothing.
+    Results go to stdout, messages to stderr. With ``--json`` stdout holds one JSON document, or nothing if the command
+    fails before it has a result.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     make_printable(sys.stdout, sys.stderr)
     try:
         options = parse(words)
-        # Takes seconds, in which a signal ends the process at once.
+        # The imports take seconds, in which a signal ends the process at once.
         for module in getattr(options, "needs", ()):
             import_module(module)
         with ended_by_signals():
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if end is None:
             raise
         if end.exit_code > 128 and threading.current_thread() is threading.main_thread():
-            ignore_signals()  # one ended it: whoever presses again reads that once
+            ignore_signals()  # a signal ended it: a second one is not reported again
         let_go_of_stdout()
         if "--debug" in words:
             traceback.print_exception(error)
@@ -87,15 +87,11 @@ def _run(options: Any) -> None:
         options.run(options)
     finally:
         if sys.stdout is not None:
-            sys.stdout.flush()  # a reader that went away is noticed here, and not when the interpreter leaves
+            sys.stdout.flush()  # notices here, and not when the interpreter leaves, that the reader went away
 
 
 def parse(words: Sequence[str]) -> Any:
-    """The options of the command that was typed, ``run`` among them; prints help or the version and leaves.
-
-    Raises:
-        ConfigurationError: they cannot be read; the likeliest that was meant is named.
-    """
+    """The options of the typed command, with ``run``; if help or the version is asked for, prints it and exits."""
     name = words[0] if words else ""
     if (typed := command_parser(name)) is not None:
         return typed.parse_args(words[1:])
@@ -111,7 +107,7 @@ def parse(words: Sequence[str]) -> Any:
 
 
 def command_parser(name: str) -> Parser | None:
-    """What reads the options of a command, whose module is imported for it; none if there is no such command."""
+    """The parser of a command, whose module is imported; none if there is no such command."""
     for module, commands in COMMANDS.items():
         if name in commands:
             parser = Parser(prog=f"promptccd {name}", description=commands[name])
@@ -126,12 +122,12 @@ def _quieten_libraries() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     after_import("transformers.utils.logging", _hide_bars)
     after_import("promptccd.data.loading", _hide_bars_in_logs)
-    warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # of Pillow: we have limits of our own
-    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # of torch, to accelerate
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; promptccd has its own limits
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch's, meant for accelerate
 
 
 def _hide_bars() -> None:
-    """Those of transformers, for every model that is loaded, but not the Hub's, which say what is fetched."""
+    """Hide transformers' bar for every loaded model, but not the Hub's bars, which show downloads."""
     from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
     from transformers.utils import logging as transformers_logging
 
@@ -142,7 +138,7 @@ def _hide_bars() -> None:
 
 
 def _hide_bars_in_logs() -> None:
-    """Bars of datasets, which it draws into files and pipes too: of one's own folder, that it is being downloaded."""
+    """Hide the bars of datasets unless stderr is a terminal: datasets draws them into files and pipes, too."""
     from datasets.utils import disable_progress_bars
 
     if sys.stderr is None or not sys.stderr.isatty():

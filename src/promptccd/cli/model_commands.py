@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from promptccd import hub, runs
@@ -60,11 +59,14 @@ def predict_command(options: argparse.Namespace) -> None:
     model = runs.load_model(place, options.max_model_bytes).to(device)
     found = runs.predict_folder(model, place, options.folder, top_k=options.top_k)
 
+    def kind(item: runs.Prediction, category: runs.Prediction | runs.Candidate) -> str:
+        return "none of these?" if item.strange else "known" if category.known else "new"
+
     def lines() -> str:
         rows = [
-            f"{display_name(item.file)}\t{each.name}\t{_standing(item, each)}\t{each.confidence:.3f}"
+            f"{display_name(item.file)}\t{each.name}\t{kind(item, each)}\t{each.confidence:.3f}"
             for item in found.predictions
-            for each in _named(item)
+            for each in item.best or (item,)
         ]
         rows += [f"{display_name(file)}\tskipped: {reason}" for file, reason in found.skipped.items()]
         return "\n".join(rows)
@@ -72,16 +74,6 @@ def predict_command(options: argparse.Namespace) -> None:
     show(options, found.to_dict(), lines)
     counted = len(found.predictions), len(found.skipped)
     logger.info("Files: %d, %d assigned, %d skipped.", sum(counted), *counted)
-
-
-def _named(item: "runs.Prediction") -> "Sequence[runs.Prediction | runs.Candidate]":
-    return item.best or [item]
-
-
-def _standing(item: "runs.Prediction", category: "runs.Prediction | runs.Candidate") -> str:
-    if item.strange:
-        return "none of these?"
-    return "known" if category.known else "new"
 
 
 def _declare_push(push: argparse.ArgumentParser) -> None:

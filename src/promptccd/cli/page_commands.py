@@ -41,11 +41,7 @@ def _declare_open(opened: argparse.ArgumentParser) -> None:
 
 
 def open_command(options: argparse.Namespace) -> None:
-    """``promptccd open``; ends with Ctrl-C.
-
-    Raises:
-        ConfigurationError: the folder holds nothing that can be opened, or it cannot listen there.
-    """
+    """``promptccd open``; ends with Ctrl-C."""
     from promptccd.discovery.project import PROJECT
     from promptccd.registry import has_registry
 
@@ -74,11 +70,7 @@ def open_command(options: argparse.Namespace) -> None:
 
 
 def _place_beside(folder: Path, out: str | None) -> Path:
-    """Where the groups of a folder of photographs are kept.
-
-    Raises:
-        ConfigurationError: it is no folder of photographs, or has none beside it.
-    """
+    """Where the groups of a folder of photographs are kept; refuses a folder that holds none."""
     if not folder.is_dir():
         raise ConfigurationError(
             f"There is no folder {str(folder)!r}: give one of photographs, or a discovery's --out."
@@ -97,7 +89,7 @@ def _place_beside(folder: Path, out: str | None) -> Path:
 
 
 def _find_groups(folder: Path, out: Path, model: str) -> None:
-    # Here, because a project that is there needs none of it.
+    # Imported here, because opening an existing project needs none of it.
     from promptccd.discovery.discover import DiscoverySession, discover
     from promptccd.training.progress import StopRequest
 
@@ -141,12 +133,7 @@ def _declare_demo(demo: argparse.ArgumentParser) -> None:
 
 
 def demo_command(options: argparse.Namespace) -> None:
-    """``promptccd demo``; ends with Ctrl-C.
-
-    Raises:
-        ConfigurationError: gradio is not installed, or it cannot listen there.
-        RunError: there is no such model.
-    """
+    """``promptccd demo``; ends with Ctrl-C."""
     try:
         from promptccd.discovery.app import PageLimits, Site, build_app
     except ModuleNotFoundError as error:
@@ -169,11 +156,7 @@ def demo_command(options: argparse.Namespace) -> None:
 
 
 def _model_of_page(asked: str | None) -> str:
-    """What was asked for, or a default that is there; loaded at the first visit, but a mistake should not wait for it.
-
-    Raises:
-        RunError: there is no such model.
-    """
+    """The model that was asked for, or a default that can be reached; the first visit loads it."""
     from promptccd.models.loading import find_model
 
     name = asked or DEFAULT_MODEL
@@ -183,10 +166,8 @@ def _model_of_page(asked: str | None) -> str:
         if asked is None:
             logger.warning(
                 "%s cannot be reached: the page works with %s, a small backbone of 2.7 million parameters that comes "
-                "along.",
-                DEFAULT_MODEL,
-                COMES_ALONG,
-            )
+                "along.", DEFAULT_MODEL, COMES_ALONG,
+            )  # fmt: skip
             return COMES_ALONG
         raise RunError(f"Cannot load a model from {name!r}: {one_line(error)}") from error
     return name
@@ -199,14 +180,14 @@ def _add_page_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="open no browser")
 
 
-def _serve(server: "OpenPage | PageServer", options: argparse.Namespace, said: str) -> None:
-    """Serve until Ctrl-C; a signal that would kill lets go of what is kept for the page, too."""
+def _serve(server: "OpenPage | PageServer", options: argparse.Namespace, farewell: str) -> None:
+    """Serve until Ctrl-C or SIGTERM; both release what the page holds."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     _show(server.url, options)
     try:
         server.wait()
     except KeyboardInterrupt:
-        print(said, flush=True)
+        print(farewell, flush=True)
     finally:
         server.close()
 

@@ -12,11 +12,10 @@ from promptccd.errors import ConfigurationError
 MOST_DIGITS = 18  # of a number that is typed: what 64 bits hold
 MOST_SEED = 10**MOST_DIGITS - 1
 MOST_WORKERS = 512
-_GIVEN = "_given"
 
 
 def whole_number(low: int | None = None, high: int | None = None) -> Callable[[str], int]:
-    """What reads an option as a whole number, of a range if one is given."""
+    """A ``type`` of argparse: whole numbers, perhaps of a range."""
 
     def read(text: str) -> int:
         digits = text.removeprefix("-")
@@ -30,9 +29,9 @@ def whole_number(low: int | None = None, high: int | None = None) -> Callable[[s
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises what it has to say, and takes words as they are spelt and options once.
+    """A parser that raises its errors, takes no abbreviations and takes every option once.
 
-    An abbreviation would change its meaning with the next option that begins alike.
+    The meaning of an abbreviation would change with the next option that begins alike.
     """
 
     def __init__(self, *arguments: Any, **options: Any):
@@ -41,20 +40,12 @@ class Parser(argparse.ArgumentParser):
         self.register("action", "store", _StoreOnce)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the words that were typed.
-
-        Raises:
-            ConfigurationError: always.
-        """
+        """Raise what is wrong with the typed words as a `ConfigurationError`."""
         ended = message if message.endswith((".", "?")) else f"{message}."
         raise ConfigurationError(f"{ended} `{self.prog} --help` lists what there is.")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """What was typed.
-
-        Raises:
-            ConfigurationError: it cannot be read; the likeliest that was meant is named.
-        """
+        """The options that were typed; of an unknown one, the error names the likeliest that was meant."""
         words = list(args or ())
         for word in words[: words.index("--") if "--" in words else None]:
             if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
@@ -65,11 +56,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def refuse(self, typed: str) -> NoReturn:
-        """Say that nothing has a name, and which one is likeliest meant.
-
-        Raises:
-            ConfigurationError: always.
-        """
+        """Raise that nothing has the typed name, with the likeliest that was meant."""
         name = typed.partition("=")[0]
         close = difflib.get_close_matches(name, self._names(), n=1, cutoff=0.7)
         self.error(f"Nothing is called {name}{f': did you mean {close[0]}?' if close else ''}")
@@ -80,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _StoreOnce(argparse.Action):
-    """Store a value; another one for the same field would drop the first without a word."""
+    """Store a value, and refuse a second one for the same field, which would silently replace it."""
 
     def __call__(
         self,
@@ -89,7 +76,7 @@ class _StoreOnce(argparse.Action):
         values: Any,
         option: str | None = None,
     ) -> None:
-        given: dict[str, Any] = namespace.__dict__.setdefault(_GIVEN, {})
+        given: dict[str, Any] = vars(namespace).setdefault("_given", {})
         if option is not None and given.setdefault(self.dest, values) != values:
             parser.error(f"{option} is given twice, as {_shown(given[self.dest])} and as {_shown(values)}")
         setattr(namespace, self.dest, values)

@@ -4,7 +4,6 @@ import argparse
 import inspect
 import re
 import typing
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from promptccd.data.ranges import alternatives
@@ -25,7 +24,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     taken: set[str] = set()
     for section, kind in section_types().items():
         group = parser.add_argument_group(section, inspect.cleandoc(kind.__doc__ or "").split("\n")[0])
-        documented = dict(_field_docs(kind))
+        documented = _field_docs(kind)
         if section == "model":
             documented["variant"] = "the method: " + ", ".join(
                 f"{each.name} ({each.title}, {each.summary})" for each in words_of_methods().values()
@@ -44,7 +43,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_what(parser: argparse.ArgumentParser) -> None:
-    """Add the words that say what a command is about: images of one's own, or a recipe."""
+    """Add the options that name a recipe, or images of one's own to make one for."""
     parser.add_argument(
         "what",
         metavar="IMAGES|RECIPE",
@@ -60,11 +59,7 @@ def add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def recipe_from(options: argparse.Namespace) -> Recipe:
-    """The recipe that the words name, with the options that were given laid over it.
-
-    Raises:
-        ConfigurationError: two recipes are named, or a method without images.
-    """
+    """The recipe that is named, or one for the images that are named; given fields replace its values."""
     from promptccd.training.own_images import names_recipe, recipe_for_images
 
     overrides, what, config = given_fields(options), options.what, options.config
@@ -84,13 +79,12 @@ def recipe_from(options: argparse.Namespace) -> Recipe:
 
 def given_fields(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Values of the fields that were given, by section and field."""
+    types = {section: field_types(kind) for section, kind in section_types().items()}
     fields: dict[str, dict[str, Any]] = {}
     for key, value in vars(options).items():
-        if "." in key:
-            section, name = key.split(".")
-            fields.setdefault(section, {})[name] = option_value(
-                value, field_types(section_types()[section])[name]
-            )
+        section, dot, name = key.partition(".")
+        if dot:
+            fields.setdefault(section, {})[name] = option_value(value, types[section][name])
     return fields
 
 
@@ -112,8 +106,8 @@ def option_value(given: str | list[str], hint: Any) -> Any:
     return given if is_word else parse_value(given)
 
 
-def _field_docs(kind: Any) -> Mapping[str, str]:
-    """Text of every field in the ``Attributes:`` part of a docstring, so that help is written once."""
+def _field_docs(kind: Any) -> dict[str, str]:
+    """Text of every field from the ``Attributes:`` of a docstring, so that help is written once."""
     text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:")[2]
     return {
         match["name"]: " ".join(match["text"].split())

@@ -1,4 +1,4 @@
-"""``promptccd sweep``, of recipes or of a table of the paper."""
+"""``promptccd sweep``: of recipes, or of a table of the paper."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from promptccd import experiments, runs
 from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
-from promptccd.cli.tables import comparison_table, table
+from promptccd.cli.tables import comparison_table, spreads, table
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.evaluation.accuracy import PARTS
 from promptccd.experiments.table_parts import paper_tables
@@ -19,15 +19,18 @@ from promptccd.training.recipe import field_types, recipe_folder, require_known,
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
-    from promptccd.experiments import Spread, SweepCell, SweepResult
+    from promptccd.experiments import SweepCell, SweepResult
     from promptccd.experiments.paper_tables import Grid, TablePlan
 
 
 def sweep_text(result: "SweepResult") -> str:
     """The comparison, and what is missing from it."""
-    lines = [comparison_table(_counted(result))] if result.groups else []
-    lines += [f"missing: {name}: {why.splitlines()[-1]}" for name, why in result.failures.items()]
-    return "\n".join(lines)
+    compared = [comparison_table(_counted(result))] if result.groups else []
+    return "\n".join([*compared, *_missing(result)])
+
+
+def _missing(result: "SweepResult") -> list[str]:
+    return [f"missing: {name}: {why.splitlines()[-1]}" for name, why in result.failures.items()]
 
 
 def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -
 def write_tables(result: "SweepResult", record: Mapping[str, Any], out: Path) -> None:
     """Write ``table.md``, ``table.csv`` and ``results.json``."""
     rows = [
-        f"| {name} | {' | '.join(map(str, _spreads(scores)))} |"
+        f"| {name} | {' | '.join(map(str, spreads(scores)))} |"
         for name, scores in experiments.with_own_answers(_counted(result)).items()
     ]
     missing = [f"\nMissing: {name}" for name in result.failures]
@@ -107,16 +110,12 @@ def write_page(result: "SweepResult", record: Mapping[str, Any], out: Path) -> N
 
 
 def _counted(result: "SweepResult") -> "dict[str, list[ContinualScore]]":
-    """The groups, their names telling where seeds are missing."""
+    """The groups; names say where seeds are missing."""
     wanted = Counter(cell.variant for cell in result.cells)  # baselines are no cells
     return {
         f"{name} ({len(scores)} of {wanted[name]})" if len(scores) < wanted[name] else name: scores
         for name, scores in result.groups.items()
     }
-
-
-def _spreads(scores: "Sequence[ContinualScore]") -> "list[Spread]":
-    return [experiments.Spread.of(score.average[part] for score in scores) for part in PARTS]
 
 
 def _grid(
@@ -158,8 +157,8 @@ def _declare_sweep(sweep: argparse.ArgumentParser) -> None:
     sweep.add_argument(
         "--set",
         metavar="KEY=V1,V2",
-        action="append",
         nargs="+",
+        action="extend",
         default=[],
         help="values of a field to combine with all others, named in the folders of the runs; lists in brackets. "
         "What all cells have in common is set by the options below",
@@ -208,7 +207,7 @@ def sweep_command(options: argparse.Namespace) -> None:
     """``promptccd sweep``."""
     from promptccd.trainer import train_recipe
 
-    settings = parse_settings([text for many in options.set for text in many])
+    settings = parse_settings(options.set)
     _require_fitting(options)
     if options.table:
         return _table_command(options, settings)
@@ -227,7 +226,7 @@ def sweep_command(options: argparse.Namespace) -> None:
 
 
 def _require_fitting(options: argparse.Namespace) -> None:
-    """Refuse options of tables without one, and of recipes with one."""
+    """Refuse options that belong to the other kind of sweep."""
     if options.table is None:
         if options.methods or options.datasets or options.small:
             raise ConfigurationError(
@@ -241,10 +240,10 @@ def _require_fitting(options: argparse.Namespace) -> None:
         )
 
 
-def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", said: Sequence[str] = ()) -> None:
+def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes: Sequence[str] = ()) -> None:
     states = [{"cell": cell.name, "state": _state(cell), "settings": cell.settings} for cell in cells]
     rows = [[row["cell"], row["state"]] for row in states]
-    show(options, states, lambda: "\n".join([table(["cell", "state"], rows), f"{len(cells)} cells", *said]))
+    show(options, states, lambda: "\n".join([table(["cell", "state"], rows), f"{len(cells)} cells", *notes]))
 
 
 def _require_whole(result: "SweepResult") -> None:
@@ -256,7 +255,7 @@ def _require_whole(result: "SweepResult") -> None:
 
 
 def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> None:
-    """Run what a table of the paper needs and can be had, and lay it out like the paper."""
+    """Run what is available of a table of the paper, and lay it out like the paper."""
     from promptccd.trainer import train_recipe
 
     plan = _table_plan(options, settings)
@@ -268,18 +267,17 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     scorings = [experiments.ProtocolScoring(name) for name in protocols if name != "cacc"]
     result = experiments.run_sweep(cells, out, jobs=options.jobs, scorings=scorings, train=train_recipe)
     records = experiments.table_records(entries, settings)
-    tables, said = experiments.layout(records), experiments.remarks(entries, records)
-    said += [f"missing: {name}: {why.splitlines()[-1]}" for name, why in result.failures.items()]
+    tables, notes = experiments.layout(records), experiments.remarks(entries, records) + _missing(result)
     facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}
-    record = {**facts, "unit": "percent", "rows": records, "remarks": said}
+    record = {**facts, "unit": "percent", "rows": records, "remarks": notes}
     write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
-    write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *said]) + "\n")
+    write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *notes]) + "\n")
     write_file(out / "table.csv", experiments.csv_text(list(records[0]), records))
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
     shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
     experiments.write_table_page(entries, records, make_inside(out, "report"), title, shown, settings)
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
-    show(options, record, lambda: "\n\n".join([*texts, "\n".join(said)]).rstrip())
+    show(options, record, lambda: "\n\n".join([*texts, "\n".join(notes)]).rstrip())
     _require_whole(result)
 
 
@@ -312,11 +310,7 @@ def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """``key=v1,v2`` of ``--set`` as values by ``section.field``.
-
-    Raises:
-        ConfigurationError: no ``=``, a key that is no field, or one that is given twice.
-    """
+    """``key=v1,v2`` of ``--set`` as values by ``section.field``."""
     settings: dict[str, list[Any]] = {}
     for text in texts:
         key, equals, values = text.partition("=")

@@ -1,4 +1,4 @@
-"""What the command line prints: plain tables that fit a terminal and a copy into a text."""
+"""What the command line prints: plain tables that fit a terminal and can be copied into a text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ MOST_PROMPTS = 10  # shown of an explanation
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]], places: int = 1) -> str:
-    """Left-aligned first column, right-aligned others; floats with so many places, and a dash where there is none."""
+    """Left-aligned first column, right-aligned others; floats with so many places, NaN as a dash."""
     cells = [[_cell(value, places) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     lines = []
@@ -35,7 +35,7 @@ def _cell(value: Any, places: int) -> str:
 def score_table(score: "ContinualScore", counted: str = "categories") -> str:
     """All/Old/New per stage and their average, in percent; an estimated count with its range.
 
-    Further figures of the protocol stand in columns of their own, those of the whole run below.
+    The protocol's other figures per stage have their own columns; those of the whole run stand below.
     """
     columns = score.columns
     rows = [
@@ -53,17 +53,19 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
 def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
     """Average All/Old/New by name; over several runs their mean and standard deviation (n - 1).
 
-    What methods answer by their own classifiers has rows of its own.
+    The answers of the methods' own classifiers have rows of their own.
     """
     scores = experiments.with_own_answers(scores)
     counts = {len(each) for each in scores.values()}
     runs, upto = max(counts), "up to " if len(counts) > 1 else ""
-    rows = [
-        [name, *(experiments.Spread.of(score.average[part] for score in each) for part in PARTS)]
-        for name, each in scores.items()
-    ]
+    rows = [[name, *spreads(each)] for name, each in scores.items()]
     several = f", mean ± std of {upto}{runs} runs" if runs > 1 else ""
     return table(["average over stages" + several, "All", "Old", "New"], rows)
+
+
+def spreads(scores: "Sequence[ContinualScore]") -> "list[experiments.Spread]":
+    """Mean and deviation of All, Old and New over several runs."""
+    return [experiments.Spread.of(score.average[part] for score in scores) for part in PARTS]
 
 
 def parameter_table(counts: "Sequence[ParameterCount]") -> str:

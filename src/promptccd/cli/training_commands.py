@@ -42,7 +42,7 @@ def _declare_parameters(parameters: argparse.ArgumentParser) -> None:
 
 
 def train_command(options: argparse.Namespace) -> None:
-    """``promptccd train``; of several processes the first alone speaks, but for errors."""
+    """``promptccd train``; only the first of several processes prints, except for errors."""
     from promptccd.trainer import train_recipe
 
     if not (first := is_first_process()):
@@ -101,11 +101,7 @@ def _declare_recipes(recipes: argparse.ArgumentParser) -> None:
 
 
 def recipes_command(options: argparse.Namespace) -> None:
-    """``promptccd recipes``: every one of them with a word, or else what they are made of.
-
-    Raises:
-        ConfigurationError: no recipe has the word in its name.
-    """
+    """``promptccd recipes``: the recipes with a word in their name, or else the methods and data sets."""
     folder = recipe_folder()
     paths = [path for path in recipes_in(folder) if (options.word or "") in path.stem]
     if not paths:
@@ -114,32 +110,31 @@ def recipes_command(options: argparse.Namespace) -> None:
             f"No recipe is called {options.word!r}.{hint} `promptccd recipes` says which there are."
         )
     rows = [_row(path) for path in paths]
-    show(options, rows, lambda: _each(rows) if options.word else _parts(rows))
+    show(options, rows, lambda: "\n".join(_named(rows) if options.word else _parts(rows)))
 
 
 def _row(path: Path) -> dict[str, str]:
     method, data = parts_of(path) or (path, path)
-    begins = path.stem.removesuffix(f"-{data.stem}")
-    return {
-        "name": path.stem, "method": begins, "data": data.stem, "trains": said_of(method), "on": said_of(data),
-    }  # fmt: skip
+    name = path.stem.removesuffix(f"-{data.stem}")
+    texts = {"trains": said_of(method), "on": said_of(data)}
+    return {"name": path.stem, "method": name, "data": data.stem, **texts}
 
 
-def _each(rows: Sequence[dict[str, str]]) -> str:
-    return "\n".join(_lines({row["name"]: f"{row['trains']} | {row['on']}" for row in rows}))
+def _named(rows: Sequence[dict[str, str]]) -> list[str]:
+    return _lines({row["name"]: f"{row['trains']} | {row['on']}" for row in rows})
 
 
-def _parts(rows: Sequence[dict[str, str]]) -> str:
-    """Methods and data sets, of which every pair is a recipe."""
+def _parts(rows: Sequence[dict[str, str]]) -> list[str]:
+    """Methods and data sets; every pair of them is a recipe."""
     methods = _lines({row["method"]: row["trains"] for row in rows})
     sets = _lines({row["data"]: row["on"] for row in rows})
     pairs = f"{len(rows)} recipes, a method and a data set each: such as `promptccd train --config promptccd-cub`."
-    return "\n".join(["methods", *methods, "", "data sets", *sets, "", pairs])
+    return ["methods", *methods, "", "data sets", *sets, "", pairs]
 
 
-def _lines(said: dict[str, str]) -> list[str]:
-    width = max(map(len, said))
-    return [f"  {name:{width}}  {text}" for name, text in said.items()]
+def _lines(texts: dict[str, str]) -> list[str]:
+    width = max(map(len, texts))
+    return [f"  {name:{width}}  {text}" for name, text in texts.items()]
 
 
 COMMANDS = {

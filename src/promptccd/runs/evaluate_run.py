@@ -1,4 +1,4 @@
-"""Recompute a run's numbers from its saved stages, and the baselines on the same split."""
+"""Recomputes a run's numbers from its saved stages, and baselines on the same split."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.run_groups import backbone_name
 from promptccd.runs.stage_checkpoint import load_configuration, load_stage, load_view
 from promptccd.runs.train_run import stage_stream
-from promptccd.runs.unseen_images import CutTest, UnseenImages, cut_given, cut_named
+from promptccd.runs.unseen_images import cut_given, cut_named, ids_in_run, require_unseen
 from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.objectives import method_named
@@ -36,16 +36,16 @@ logger = logging.getLogger(__name__)
 
 
 class RunEvaluation:
-    """The saved stages of a run beside the data they were trained on.
+    """The saved stages of a run with the data they were trained on.
 
     Args:
         path: folder of the run.
-        dataset: where the data lies now, if not where the run recorded it.
+        dataset: place of the data, if it is no longer the recorded one.
         num_workers: loader processes.
-        device: where to compute; by default a GPU if there is one.
-        keep_features: keep all features that were computed, for several protocols in a row.
-        stages: the data itself, for a caller who has it.
-        test_images: unseen images beside such `stages`, for protocols that need some.
+        device: by default a GPU if there is one.
+        keep_features: keep all computed features, for several protocols in a row.
+        stages: the data itself; by default it is read again.
+        test_images: unseen images to go with `stages`, for protocols that need some.
 
     Raises:
         PromptCCDError: the folder is no run, a stage is damaged, or the data gives another split.
@@ -70,21 +70,20 @@ class RunEvaluation:
         self.num_stages = self.run.stages_on_disk()
         seed = self.recipe.training.seed
         self.stages = stage_stream(self.recipe.data, seed) if stages is None else stages
-        self._cut_test: CutTest = (
+        self._cut_unseen = (
             partial(cut_named, self.recipe.data, seed)
             if stages is None
             else partial(cut_given, stages, test_images)
         )
         self.run.require_split(self.stages)
-        self.device = device_named(device)
-        self.num_workers = num_workers
+        self.device, self.num_workers = device_named(device), num_workers
         self.images = [  # conflicts as the training left them out
             StageImages.read(stage, num_workers, progress_bar, conflicting="drop")
             for stage in self.stages[: self.num_stages]
         ]
         self._keep_features = keep_features
         self._kept: dict[tuple[int, StageImages], Tensor] = {}
-        self._test: dict[tuple[str, str | None], ScoredImages] = {}
+        self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
 
     def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
         """Score every finished stage from its checkpoint alone.
@@ -121,7 +120,7 @@ class RunEvaluation:
         return ContinualScore("part-routing", rows) if rows else None
 
     def native_answers(self, stage: int, images: StageImages) -> np.ndarray | None:
-        """Class ``(N,)`` of images by the classifier of a stage's model; `None` for models without one."""
+        """Classes ``(N,)`` that the classifier of a stage's model gives images; `None` for models without one."""
         model = self.load_stage(stage)
         if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
             return None  # before features are computed
@@ -129,13 +128,10 @@ class RunEvaluation:
         return None if answers is None else answers.numpy()
 
     def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
-        """A protocol on pixels in 0..1: as they are where all training images have one size, else as viewed.
+        """A protocol on pixels in 0..1; arguments are those of `evaluate`.
 
-        All pixels are held in memory; this baseline is meant for small images.
-
-        Args:
-            protocol: as for `evaluate`.
-            options: as for `evaluate`.
+        If training images differ in size, the pixels are those of the view. All pixels are held in memory, so that this
+        baseline is meant for small images.
         """
         view = evaluation_view(self.recipe)
         sizes = {images[index].size for images in self.images for index in range(len(images))}
@@ -154,18 +150,13 @@ class RunEvaluation:
 
     @property
     def backbone_name(self) -> str:
-        """What the backbone is called in a table."""
+        """The backbone's name in a table."""
         return backbone_name(backbone_of(self.recipe, self.run))
 
     def frozen_backbone(
         self, protocol: str = "cacc", options: ProtocolOptions | None = None
     ) -> ContinualScore:
-        """A protocol on the backbone the run started from, before any stage.
-
-        Args:
-            protocol: as for `evaluate`.
-            options: as for `evaluate`.
-        """
+        """A protocol on the backbone the run started from; arguments are those of `evaluate`."""
         model = initial_model(self.recipe, backbone_of(self.recipe, self.run)).to(self.device)
         view = evaluation_view(self.recipe)
 
@@ -188,33 +179,24 @@ class RunEvaluation:
         Raises:
             DataError: there are no such images, they are those of the training, or they lack a category.
         """
-        return self._kept_test_images(UnseenImages.in_stages, test_split)
+        return self._read_unseen(test_split, rule=None)
 
     def test_images(self, test_split: str | None = None) -> ScoredImages:
-        """All unseen images, as one entry.
+        """All unseen images, as one entry; arguments and errors are those of `test_stages`."""
+        return self._read_unseen(test_split, rule="whole")
 
-        Args:
-            test_split: split of the data set; by default the benchmark's, else the images the run left out.
-
-        Raises:
-            DataError: there are no such images, they are those of the training, or of other categories.
-        """
-        return self._kept_test_images(UnseenImages.whole, test_split)
-
-    def _kept_test_images(
-        self, how: Callable[[UnseenImages, str | None], ScoredImages], test_split: str | None
-    ) -> ScoredImages:
-        key = (how.__name__, test_split)
-        if key not in self._test:
-            unseen = UnseenImages(
-                self.recipe.data,
-                self._cut_test,
-                self.stages,
-                self.images,
-                lambda stage: StageImages.read(stage, self.num_workers, progress_bar),
-            )
-            self._test[key] = how(unseen, test_split)
-        return self._test[key]
+    def _read_unseen(self, test_split: str | None, rule: str | None) -> ScoredImages:
+        """Unseen images cut by a rule, by default the run's; their labels are ids of the run."""
+        if (test_split, rule) not in self._unseen:
+            test = self._cut_unseen(test_split, rule)
+            ids = ids_in_run(test, self.stages)
+            images = [
+                StageImages.read(stage, self.num_workers, progress_bar) for stage in test[: self.num_stages]
+            ]
+            require_unseen(images, self.images, self.recipe.data, test_split)
+            labels = [ids[test.evaluation_labels(each.stage)[each.positions]] for each in images]
+            self._unseen[test_split, rule] = ScoredImages(images, labels)
+        return self._unseen[test_split, rule]
 
     def _score(self, protocol: str, features: FeaturesOf, options: ProtocolOptions | None) -> ContinualScore:
         own = options_by_protocol(options or ProtocolOptions(), [protocol])[protocol]
@@ -226,12 +208,7 @@ class RunEvaluation:
         return replace(SCORERS[protocol].score(self.task(own, features)), protocol=protocol)
 
     def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
-        """What a protocol scores.
-
-        Args:
-            options: of the protocol.
-            features: to group; by default those of the run's own models.
-        """
+        """What a protocol with these options scores, on given features or else those of the run's own models."""
         training = self.recipe.training
         return Task(
             trained=self.training_stages,
@@ -249,29 +226,18 @@ class RunEvaluation:
         )
 
     def features(self, stage: int, images: Sequence[StageImages]) -> list[Tensor]:
-        """Features of any images under the model of a stage, ``(N, D)`` each, L2-normalised.
-
-        Args:
-            stage: a finished stage.
-            images: readable images, of stages or of a test set.
-        """
-        missing = [each for each in images if (stage, each) not in self._kept]
-        found = {}
-        if missing:
+        """Features of images, of stages or a test set, under the model of a stage: ``(N, D)`` each, L2-normalised."""
+        found = {each: self._kept[stage, each] for each in images if (stage, each) in self._kept}
+        if missing := [each for each in images if each not in found]:
             model, view = self.load_stage(stage).to(self.device), load_view(self.run.stage(stage))
-            found = dict(zip(missing, self._features(model, view, missing), strict=True))
+            found |= zip(missing, self._features(model, view, missing), strict=True)
         if self._keep_features:
             self._kept |= {(stage, each): values for each, values in found.items()}
-        return [found[each] if each in found else self._kept[stage, each] for each in images]
+        return [found[each] for each in images]
 
     def load_stage(self, stage: int) -> CategoryDiscoveryModel:
-        """The model of a finished stage.
-
-        Raises:
-            RunError: it is refused.
-        """
-        options = self.recipe.model
-        return load_stage(options.variant, self.run.stage(stage), options.max_model_bytes)
+        """The model of a finished stage; a `RunError` if it is refused."""
+        return load_stage(self.run.stage(stage), self.recipe.model)
 
     def features_of_stage(self, stage: int) -> list[Tensor]:
         """Features of stages 0 to t under the model of stage t, ``(N, D)`` each, L2-normalised."""
@@ -300,7 +266,7 @@ class RunEvaluation:
         ]
 
     def count_of_stage(self, stage: int) -> CountEstimate:
-        """K_t as the run grouped the stage: given, or the estimate its checkpoint records."""
+        """K_t of a stage in this run: given, or the estimate that the checkpoint records."""
         recorded = load_configuration(self.run.stage(stage)).count_estimate
         if recorded is None:
             training = self.recipe.training
@@ -313,7 +279,7 @@ class RunEvaluation:
 
 
 def _of_no_stage(compute: Callable[[StageImages], Tensor]) -> FeaturesOf:
-    """Features of a model that no stage changes: computed once."""
+    """Features that do not depend on the stage, each computed once."""
     kept: dict[StageImages, Tensor] = {}
 
     def features(stage: int, images: Sequence[StageImages]) -> list[Tensor]:

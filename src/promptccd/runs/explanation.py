@@ -1,4 +1,4 @@
-"""Why an image went where it went: what the model looked at, the parts it saw and the prompts that acted."""
+"""Why an image got its category: what the model looked at, the parts it saw and the prompts that acted."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from promptccd.runs.prediction import require_finite
 from promptccd.storage import make_folder, remove_leftovers, write_file
 
 SHOWN_SIDE = 336  # pixels of each panel of the overlay
-PALETTE = (  # part 0, the background, stays as it is
+PALETTE = (  # part 0 is the background, which is not coloured
     (0, 0, 0), (230, 97, 1), (94, 60, 153), (26, 150, 65), (215, 48, 39), (44, 123, 182), (255, 217, 47),
     (231, 138, 195), (102, 194, 165), (166, 118, 29), (153, 153, 153), (1, 102, 94),
 )  # fmt: skip
@@ -34,13 +34,13 @@ class Explanation:
         category: id of the category it was assigned to.
         name: that category's name.
         confidence: in 0..1.
-        attention: how [CLS] of the plain forward, without prompts, attends to each patch in the last block, per head,
-            ``(H, h, w)``; each head sums to at most 1. It is what the router of PromptCCD++ reads.
+        attention: how [CLS] attends to each patch in the last block of the forward without prompts, per head,
+            ``(H, h, w)``; each head sums to at most 1. The router of PromptCCD++ reads it.
         parts: part of each patch, ``(h, w)``; `None` for models without parts.
         prompts: indices of the components or prompts that acted, ``(P,)``, or per patch ``(h, w, k)``; `None`
             without prompts.
-        scores: how well each fits, shaped likewise.
-        prompts_per_part: M, by which an index says part and prompt; `None` for models without parts.
+        scores: how well each of `prompts` fits, in the same shape.
+        prompts_per_part: M; prompt ``m`` of part ``p`` has index ``p * M + m``. `None` for models without parts.
         component_names: category of every mixture component; empty for models without.
     """
 
@@ -59,9 +59,8 @@ class Explanation:
         """What a person reads, as JSON types; the arrays go into a file of their own."""
         values: dict[str, Any] = {"category": self.category, "name": self.name, "confidence": self.confidence}
         if self.prompts is not None and self.scores is not None:
-            indices, first = np.unique(self.prompts, return_index=True)
+            indices, first, counts = np.unique(self.prompts, return_index=True, return_counts=True)
             best = np.asarray([self.scores[self.prompts == index].max() for index in indices])
-            counts = np.asarray([(self.prompts == index).sum() for index in indices])
             order = np.lexsort((first, -best, -counts))
             values["prompts"] = [
                 {
@@ -86,29 +85,21 @@ class Explanation:
     def overlay(self) -> Image.Image:
         """The view, the view under the attention and, if there are parts, the view under the part map."""
         side = (SHOWN_SIDE, SHOWN_SIDE)
-        view = Image.fromarray(self.pixels).resize(side, Image.Resampling.BICUBIC)
+
+        def shown(values: np.ndarray, resample: Image.Resampling) -> Image.Image:
+            return Image.fromarray(values.astype(np.uint8)).resize(side, resample)
+
+        view = shown(self.pixels, Image.Resampling.BICUBIC)
         heat = self.attention.mean(axis=0)
         heat = (heat - heat.min()) / max(float(heat.max() - heat.min()), 1e-12)
-        mask = Image.fromarray((200 * heat).astype(np.uint8)).resize(side, Image.Resampling.BICUBIC)
-        panels = [
-            view,
-            Image.composite(Image.new("RGB", side, (255, 60, 0)), view.convert("L").convert("RGB"), mask),
-        ]
+        mask = shown(200 * heat, Image.Resampling.BICUBIC)
+        grey, red = view.convert("L").convert("RGB"), Image.new("RGB", side, (255, 60, 0))
+        panels = [view, Image.composite(red, grey, mask)]
         if self.parts is not None:
-            colours = np.asarray(
-                [PALETTE[part % len(PALETTE)] for part in self.parts.flatten().tolist()], np.uint8
-            )
-            parts = Image.fromarray(colours.reshape(*self.parts.shape, 3)).resize(
-                side, Image.Resampling.NEAREST
-            )
-            shown = Image.fromarray((140 * (self.parts > 0)).astype(np.uint8)).resize(
-                side, Image.Resampling.NEAREST
-            )
-            panels.append(Image.composite(parts, view, shown))
-        sheet = Image.new("RGB", (SHOWN_SIDE * len(panels), SHOWN_SIDE))
-        for position, panel in enumerate(panels):
-            sheet.paste(panel, (SHOWN_SIDE * position, 0))
-        return sheet
+            colours = shown(np.asarray(PALETTE)[self.parts % len(PALETTE)], Image.Resampling.NEAREST)
+            mask = shown(140 * (self.parts > 0), Image.Resampling.NEAREST)
+            panels.append(Image.composite(colours, view, mask))
+        return Image.fromarray(np.hstack([np.asarray(panel) for panel in panels]))
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``explanation.json``, ``arrays.npz`` and ``overlay.png``; returns their paths.
@@ -119,15 +110,9 @@ class Explanation:
         """
         target = make_folder(folder)
         remove_leftovers(target)
-        arrays = {
-            "attention": self.attention,
-            "parts": self.parts,
-            "prompts": self.prompts,
-            "scores": self.scores,
-        }
-        kept: dict[str, Any] = {name: values for name, values in arrays.items() if values is not None}
+        arrays = {name: getattr(self, name) for name in ("attention", "parts", "prompts", "scores")}
         packed, picture = io.BytesIO(), io.BytesIO()
-        np.savez(packed, **kept)
+        np.savez(packed, **{name: values for name, values in arrays.items() if values is not None})
         self.overlay().save(picture, "PNG")
         contents: dict[str, str | bytes] = {
             "explanation.json": json.dumps(self.to_dict(), indent=1, sort_keys=True),
@@ -145,7 +130,7 @@ def explain_image(
 ) -> Explanation:
     """What a finished stage makes of one image.
 
-    Prompts are shown as they act when asked for, also where the checkpoint clusters without them.
+    Prompts are shown as they act in a prompted forward, even if the checkpoint clusters without them.
 
     Args:
         model: a finished stage, on its device, in eval mode.

@@ -1,10 +1,9 @@
-"""The model card of a stage, written from what the run recorded, and merged with what a person wrote into it."""
+"""The model card of a stage: written from the run's records, merged with what a person wrote into it."""
 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,14 @@ from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.published import published_results
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.loading import BACKBONES
-from promptccd.runs.run_directory import FREE_FIELDS
+from promptccd.runs.run_directory import FREE_FIELDS, PLACES
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
 
-# Markers count where they fill a line; a begin without an end belongs to a person's text.
+# A marker counts only on a line of its own; a begin without an end belongs to a person's text.
 _BLOCK = re.compile(rf"^{BEGIN}$(?:(?!^{BEGIN}$)[\s\S])*?^{END}$", re.MULTILINE)
 _TAGS = (
     "category-discovery",
@@ -59,15 +58,15 @@ def stage_card(
 
     Args:
         config: of the stage's model, its categories set.
-        recipe: as `RunDirectory.recipe` has it.
-        name: name of the run; the card is for ``<name>-stage<t>``.
-        fingerprint: fingerprint of the split.
+        recipe: `RunDirectory.recipe`.
+        name: of the run; the card is for ``<name>-stage<t>``.
+        fingerprint: of the split.
         images: content of ``images.json``, one row per stage.
-        category_sizes: images of this stage assigned to each category id.
+        category_sizes: images of this stage by category id.
         scores: content of ``results.json``; none before the first scored stage.
-        versions: of the packages, as the manifest has them.
-        instruments: what the prompts did at this stage.
-        corrections: how many people made to the categories before this stage.
+        versions: of the packages, from the manifest.
+        instruments: measures of the prompts at this stage.
+        corrections: number of corrections that people made before this stage.
     """
     stage = config.stage or 0
     title = f"{name}-stage{stage}"
@@ -102,25 +101,25 @@ def stage_card(
 
 
 def seed_on_card(card: str) -> int | None:
-    """Seed of the run whose stage a card of `stage_card` is of; `None` where nothing says so any more."""
-    said = re.search(r"^- Split: seed (\d{1,20}), fingerprint ", card, re.MULTILINE)
-    return int(said[1]) if said else None
+    """The run's seed from a card of `stage_card`; `None` if its line was edited out."""
+    line = re.search(r"^- Split: seed (\d{1,20}), fingerprint ", card, re.MULTILINE)
+    return int(line[1]) if line else None
 
 
 def merge_card(existing: str | None, generated: str, kept: Sequence[str] = ("license",)) -> str:
-    """Renew what is generated in a card that a person may have edited.
+    """Renew the generated parts of a card that a person may have edited.
 
-    Of the text, only the block between the markers is replaced (a second one is dropped); a card without a block
-    gets it behind its text. Of the metadata, keys that were generated are renewed, but for those that are `kept`, and
-    tags that a person added are kept behind ours. Comments inside the metadata are lost.
+    In the text, only the block between the markers is replaced (a second one is dropped); a card without a block gets
+    it at its end. In the metadata, generated keys are renewed, except `kept` ones, and a person's own tags follow the
+    generated ones. Comments inside the metadata are lost.
 
     Args:
-        existing: the card that is there; `None` if there is none.
-        generated: what `stage_card` wrote; if somebody took the block out of it, it renews the metadata alone.
-        kept: keys of the metadata that stay as they are there.
+        existing: the present card; `None` if there is none.
+        generated: the new card; without a block (somebody removed it) it renews only the metadata.
+        kept: keys of the metadata that keep their present value.
 
     Raises:
-        RunError: the metadata of a card cannot be read; nothing may be overwritten then.
+        RunError: the metadata of a card cannot be read; do not overwrite the card then.
     """
     if existing is None or not existing.strip():
         return generated
@@ -136,7 +135,8 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = ("lic
     theirs = card.data.to_dict()
     for key, value in new.data.to_dict().items():
         if key == "tags":
-            value = list(dict.fromkeys([*value, *_as_list(theirs.get("tags"))]))
+            added = theirs.get("tags") or []
+            value = list(dict.fromkeys([*value, *([added] if isinstance(added, str) else added)]))
         if key not in kept or key not in theirs:
             card.data[key] = value
     block = _BLOCK.search(new.text)
@@ -153,7 +153,9 @@ def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) ->
     hub_id = hub_id_of(facts.dataset)
     scored = [(f"stage {row['stage']}", row) for row in table["stages"]]
     if scored:
-        scored.append((f"average of {_span([row['stage'] for row in table['stages']])}", table["average"]))
+        first, last = table["stages"][0]["stage"], table["stages"][-1]["stage"]
+        span = f"stage {first}" if len(scored) == 1 else f"stages {first} to {last}"
+        scored.append((f"average of {span}", table["average"]))
     return [
         EvalResult(
             task_type="image-feature-extraction",
@@ -172,20 +174,12 @@ def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) ->
     ]
 
 
-def _span(stages: Sequence[int]) -> str:
-    return f"stage {stages[0]}" if len(stages) == 1 else f"stages {stages[0]} to {stages[-1]}"
-
-
-def _as_list(value: Any) -> Iterable[str]:
-    return [value] if isinstance(value, str) else value or []
-
-
 MOST_NAMES = 50
 PUBLISHED_BACKBONE = "facebook/dinov2-base"
 
 
 def hub_id_of(place: str | None) -> str | None:
-    """The place if it is a repository on the Hub; a name without a namespace could as well be a folder's."""
+    """The place if it is ``namespace/name`` on the Hub; a bare name might as well be a folder's."""
     if place is None or place.count("/") != 1 or Path(os.path.expanduser(place)).exists():
         return None
     try:
@@ -196,7 +190,7 @@ def hub_id_of(place: str | None) -> str | None:
 
 
 def data_in_words(recipe: Recipe) -> str:
-    """The data set, without the name of a local folder."""
+    """The data set in words, which do not name a local folder."""
     facts = recipe.data.resolved
     if facts.dataset in BUILT_IN:
         return BUILT_IN[facts.dataset].words
@@ -207,24 +201,23 @@ def data_in_words(recipe: Recipe) -> str:
 
 def _summary(config: CategoryDiscoveryConfig, recipe: Recipe) -> str:
     method = method_named(recipe.model.variant)
-    backbone = "a small DINOv2 that was pretrained without labels on the images of stage 0"
-    if recipe.model.backbone is not None:
-        hub_id = hub_id_of(recipe.model.backbone)
-        backbone = f"`{hub_id}`" if hub_id else "a pretrained backbone from a local folder"
-    if recipe.model.backbone in BACKBONES:
-        backbone = f"`{recipe.model.backbone}`, the small backbone that comes with promptccd"
+    place = recipe.model.backbone
+    if place is None:
+        backbone = "a small DINOv2 that was pretrained without labels on the images of stage 0"
+    elif place in BACKBONES:
+        backbone = f"`{place}`, the small backbone that comes with promptccd"
+    else:
+        backbone = f"`{place}`" if hub_id_of(place) else "a pretrained backbone from a local folder"
     last = len(recipe.data.resolved.class_blocks) - 1
-    # One without images has no prototype.
-    known = sum(each < config.num_known for each in config.category_ids)
+    known = sum(each < config.num_known for each in config.category_ids)  # of those that have images
     found = len(config.category_ids) - known
     discovered = f"{found} discovered in stages without labels" if config.stage else "none discovered yet"
     number = ""
     if config.count_estimate is not None:
-        number = (
-            f"; the number of all of them was estimated as {CountEstimate.from_dict(config.count_estimate)}"
-        )
-    is_apart = recipe.training.exemplars_per_class and "exemplars" in method.published
-    replay = " with replay" if is_apart else ""
+        estimate = CountEstimate.from_dict(config.count_estimate)
+        number = f"; the number of all of them was estimated as {estimate}"
+    has_replay = recipe.training.exemplars_per_class and "exemplars" in method.published
+    replay = " with replay" if has_replay else ""
     return (
         f"{method.title}{replay} ({method.summary}) over {backbone}, after stage {config.stage} of {last} of continual "
         f"category discovery on {data_in_words(recipe)}. It tells {len(config.category_ids)} categories apart: "
@@ -286,7 +279,7 @@ def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
     lines = ["| | All | Old | New | Categories | Images |", "|---|---|---|---|---|---|"]
     for row in table["stages"]:
         count, limits = str(row["num_categories"]), row["count_range"]
-        if limits:  # clusters that ended empty got no category, so what was found may lie below
+        if limits:  # empty clusters became no category, so the number may lie below the range
             count += f" ({min(limits[0], row['num_categories'])} to {limits[1]})"
         lines.append(f"| Stage {row['stage']} | {_cells(row)} | {count} | {row['num_images']} |")
         if "native" in row:
@@ -316,22 +309,19 @@ def _results(recipe: Recipe, table: Mapping[str, Any]) -> str:
 
 
 def _prompts(recipe: Recipe, instruments: Instruments | None) -> str:
-    """What the prompts of the stage did, and what is wrong with it."""
+    """What the prompts of the stage did, and warnings."""
     if instruments is None or not (values := instruments.to_dict()):
         return ""
-    rows = [f"| {title} | {values[name]:.3g} |" for name, title in TITLES.items() if name in values]
-    said = [
-        f"- {warning[0].upper()}{warning[1:]}"
-        for warning in instruments.warnings(recipe.training.mixed_precision)
-    ]
     text = "Measured at the end of this stage on its own images."
-    return "\n".join(
-        ["## What the prompts do", "", text, "", "| | |", "|---|---|", *rows, *(["", *said] if said else [])]
-    )
+    lines = ["## What the prompts do", "", text, "", "| | |", "|---|---|"]
+    lines += [f"| {title} | {values[name]:.3g} |" for name, title in TITLES.items() if name in values]
+    if warnings := instruments.warnings(recipe.training.mixed_precision):
+        lines += ["", *(f"- {warning[0].upper()}{warning[1:]}" for warning in warnings)]
+    return "\n".join(lines)
 
 
 def _memory(recipe: Recipe) -> str:
-    """Which images are shown again, and who decided that."""
+    """Which images are trained on again, and which of this the paper does not say."""
     given = recipe.training
     if not given.exemplars_per_class:
         return ""
@@ -368,7 +358,7 @@ def _training(
         "whose very picture has another label elsewhere": sum(len(row["conflicting"]) for row in images),
     }
     left_out = "".join(f"; {count} {why} were left out" for why, count in reasons.items() if count)
-    said = yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True)
+    fields = yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True)
     return f"""## Training
 
 - Images: {used}{left_out}; labels of stage 0 only
@@ -378,23 +368,20 @@ def _training(
 Fields of the recipe that are not at their defaults:
 
 ```yaml
-{said.strip()}
+{fields.strip()}
 ```"""
 
 
 def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """What a recipe sets, without what no result depends on; a local folder is not named."""
-    shown = replace(
-        recipe,
-        data=replace(recipe.data, dataset=_shown_place(recipe.data.dataset)),
-        model=replace(recipe.model, backbone=_shown_place(recipe.model.backbone)),
-    )
-    usual, free = Recipe().to_dict(), FREE_FIELDS["training"]
+    """The fields that a recipe sets and a result depends on; local folders are not named."""
+    values, usual, free = recipe.to_dict(), Recipe().to_dict(), FREE_FIELDS["training"]
+    for section, key in PLACES:
+        values[section][key] = _shown_place(values[section][key])
     changed = {
         section: {
             key: item for key, item in fields.items() if item != usual[section][key] and key not in free
         }
-        for section, fields in shown.to_dict().items()
+        for section, fields in values.items()
     }
     return {section: fields for section, fields in changed.items() if fields}
 

@@ -1,9 +1,9 @@
 """From a recipe to the model that stage 0 starts with."""
 
-import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.randomness import torch_generator
+from promptccd.data.ranges import with_floats
 from promptccd.data.stage_images import Progress, StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import ConfigurationError, DataError, PromptCCDError
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def evaluation_view(recipe: Recipe) -> EvaluationView:
-    """The deterministic view of a recipe, before there is a checkpoint to read it from."""
+    """The deterministic view of a recipe, before a checkpoint exists that holds it."""
     return EvaluationView(build_image_processor(recipe.views))
 
 
@@ -46,7 +47,7 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
     """
     kind = method_named(recipe.model.variant).model.config_class
     own = kind.__dataclass_fields__
-    given = {key: value for key, value in dataclasses.asdict(recipe.model).items() if value is not None}
+    given = {key: value for key, value in asdict(recipe.model).items() if value is not None}
     given |= given.pop("options", {})
     foreign = sorted(given.keys() - own.keys() - _NOT_THE_MODELS)
     if foreign:
@@ -57,7 +58,7 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
         wanted = given.pop("num_parts", recipe.data.resolved.num_parts)
         if wanted not in ("auto", None):  # auto: chosen when stage 0 has been seen
             given["num_parts"] = wanted
-    options = {key: _as_typed(value, own[key].type) for key, value in given.items() if key in own}
+    options = {key: with_floats(value, own[key].type) for key, value in given.items() if key in own}
     try:
         kind(**options)  # sizes are checked before anything is loaded
     except StrictDataclassError as error:
@@ -65,17 +66,8 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
     return options
 
 
-def _as_typed(value: Any, kind: Any) -> Any:
-    """A whole number where a decimal one is expected, as people write ``replay_weight: 0``, is one."""
-    return float(value) if kind is float and type(value) is int else value
-
-
 def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryModel:
     """A model with a pretrained backbone, and a head and prompts drawn for the seed of the run.
-
-    Args:
-        recipe: names the variant, its sizes and the seed.
-        backbone: Hub id or folder of a bare backbone.
 
     Raises:
         ConfigurationError: there is no such backbone, or the variant's sizes do not fit together.
@@ -99,14 +91,7 @@ def initial_model(recipe: Recipe, backbone: str | Path) -> CategoryDiscoveryMode
 def stage_zero_model(
     recipe: Recipe, backbone: str | Path, images: StageImages, category_ids: np.ndarray, device: torch.device
 ) -> CategoryDiscoveryModel:
-    """The model stage 0 starts with; one that learns parts is shown what they are.
-
-    Args:
-        recipe: names the variant, its sizes and the seed.
-        backbone: Hub id or folder of a bare backbone.
-        images: readable images of stage 0.
-        category_ids: their labels.
-        device: where to put the model.
+    """The model stage 0 starts with; the part labels of a model with parts are fitted on stage 0's readable images.
 
     Raises:
         PromptCCDError: as `initial_model`, or no parts can be told apart.
@@ -123,14 +108,12 @@ def stage_zero_model(
         model.pretrained_patch_features(normalise(batch.to(device), view.mean, view.std))
         for batch in pixels.split(recipe.training.feature_batch_size)
     ]
-    # Processes may differ in the last bit, and a tie between numbers of parts must not set them apart.
+    # Processes may differ in the last bit, and must not choose different numbers of parts in a tie.
     labels = same_on_all(
         fit_part_labels(torch.cat(features), (side, side), wanted, seed=recipe.training.seed)
     )
     if labels.num_parts != model.config.num_parts:
-        sized = dataclasses.replace(
-            recipe, model=dataclasses.replace(recipe.model, num_parts=labels.num_parts)
-        )
+        sized = replace(recipe, model=replace(recipe.model, num_parts=labels.num_parts))
         model = initial_model(sized, backbone).to(device)
         logger.info("%d parts, background included, separate best.", labels.num_parts)
     assert model.part_labeller is not None
@@ -139,7 +122,7 @@ def stage_zero_model(
 
 
 def backbone_of(recipe: Recipe, run: RunDirectory) -> str | Path:
-    """Hub id or folder of the frozen backbone a run starts from."""
+    """Hub id or folder of the backbone a run starts from."""
     return recipe.model.backbone or run.backbone
 
 
@@ -164,11 +147,11 @@ def described_backbone(recipe: Recipe) -> Dinov2Config:
 def ensure_backbone(
     recipe: Recipe, run: RunDirectory, images: StageImages, device: torch.device, progress: Progress
 ) -> None:
-    """Pretrain the backbone a recipe describes without labels on stage-0 images, unless that was done.
+    """Pretrain the backbone a recipe describes, without labels on stage-0 images, unless that is done already.
 
     Raises:
-        ConfigurationError: the recipe names no backbone and describes none.
-        DataError: stage 0 has one image alone.
+        ConfigurationError: the recipe neither names nor describes a backbone.
+        DataError: stage 0 has only one image.
     """
     if recipe.model.backbone is not None or trusted(run.backbone):
         return
@@ -184,14 +167,10 @@ def ensure_backbone(
     backbone = pretrain_backbone(
         pixels.to(device), config, recipe.pretraining, seed=recipe.training.seed, progress=progress
     )
-    write_directory(
-        run.backbone,
-        lambda folder: backbone.save_pretrained(folder),
-        needed=backbone.get_memory_footprint(),
-    )
+    write_directory(run.backbone, backbone.save_pretrained, needed=backbone.get_memory_footprint())
 
 
-# What can be said without asking the Hub.
+# Configurations that need not be asked from the Hub.
 PUBLISHED = {"facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14)}
 
 
@@ -211,30 +190,26 @@ class ParameterCount:
 
 
 def count_parameters(recipe: Recipe) -> list[ParameterCount]:
-    """What learns, at the first and at the last stage; nothing is allocated or loaded.
+    """What learns at the first and at the last stage; nothing is allocated or loaded.
 
-    A mixture grows with the categories, a router learns at stage 0 alone. Where the number of parts is chosen on
-    the images (`num_parts` auto), the variant's default stands in for it.
+    A mixture grows with the categories; a router learns only at stage 0. If the number of parts is chosen on the
+    images (`num_parts` auto), the variant's default is counted.
 
     Raises:
         ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
     """
-    counts = [_learning(recipe, stage) for stage in (0, len(recipe.data.resolved.class_blocks) - 1)]
+    first, last = _learning(recipe, 0), _learning(recipe, len(recipe.data.resolved.class_blocks) - 1)
     titles = {**PARTS, **method_named(recipe.model.variant).parts}
-    undeclared = {name: name for each in counts for name in each if name not in titles}
+    undeclared = {name: name for name in [*first, *last] if name not in titles}
     return [
-        ParameterCount(title, counts[0].get(name, 0), counts[1].get(name, 0))
+        ParameterCount(title, first[name], last[name])
         for name, title in {**titles, **undeclared}.items()
-        if counts[0].get(name) or counts[1].get(name)
+        if first[name] or last[name]
     ]
 
 
 def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
-    """A model as it learns at a stage, of shapes without values.
-
-    Raises:
-        ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
-    """
+    """A model as it learns at a stage, on the meta device; errors are those of `count_parameters`."""
     variant = method_named(recipe.model.variant).model
     options = model_options(recipe)
     blocks = recipe.data.resolved.class_blocks
@@ -249,13 +224,12 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
     return model
 
 
-def _learning(recipe: Recipe, stage: int) -> dict[str, int]:
+def _learning(recipe: Recipe, stage: int) -> Counter[str]:
     model = model_on_meta(recipe, stage)
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for name, value in model.named_parameters():
         if value.requires_grad:
-            part = name.partition(".")[0]
-            counts[part] = counts.get(part, 0) + value.numel()
+            counts[name.partition(".")[0]] += value.numel()
     if model.mixture is not None:
         counts["mixture"] = model.mixture.num_parameters
     return counts
@@ -279,10 +253,10 @@ def _vision_config(recipe: Recipe) -> PreTrainedConfig:
 
 @dataclass(frozen=True)
 class TrainingSpace:
-    """Bytes of what a training writes; JSON, cards and logs beside it are small change.
+    """Bytes that a training writes, without the little that JSON, cards and logs take.
 
     Attributes:
-        backbone: of one that is pretrained here; 0 for another.
+        backbone: of a backbone that the run pretrains, else 0.
         stage: of a stage's checkpoint.
         state: of a state inside a stage.
     """
@@ -293,20 +267,16 @@ class TrainingSpace:
 
     @classmethod
     def of(cls, recipe: Recipe) -> "TrainingSpace":
-        """Counted on models of the first stage, where most is learnt, and of the last; nothing is allocated or loaded.
-
-        Raises:
-            ConfigurationError: there is no such model.
-        """
+        """Counted on meta models of the first stage, which learns most, and of the last; see `count_parameters`."""
         models = [model_on_meta(recipe, stage) for stage in (0, len(recipe.data.resolved.class_blocks) - 1)]
         made_here = 0 if recipe.model.backbone is not None else _bytes_of(models[0].backbone.parameters())
         states = [_state_bytes(model, _KEPT[recipe.training.optimizer]) for model in models]
         return cls(made_here, max(map(checkpoint_bytes, models)), max(states))
 
     def left(self, run: RunDirectory, num_stages: int) -> int:
-        """What is still to be written of a run, and of one that was not begun all of it.
+        """What is still to be written of a run.
 
-        Stages are never replaced, and of states one more than are kept is there while the oldest goes.
+        Stages are never replaced; of states, one more than `KEPT_STATES` exists until the oldest is deleted.
         """
         stages = sum(not run.stage(index).exists() for index in range(num_stages))
         states = max(0, KEPT_STATES + 1 - sum(1 for _ in run.path.glob("resume/stage*"))) if stages else 0
@@ -320,7 +290,7 @@ def checkpoint_bytes(model: CategoryDiscoveryModel) -> int:
 
 
 def space_of_all(recipes: Iterable[Recipe]) -> int:
-    """What trainings into folders of their own still write; 0 for one that says what is wrong when its turn comes."""
+    """What trainings in different folders still write; 0 for one with an error, which is raised when it is trained."""
     needed = 0
     for recipe in recipes:
         run = RunDirectory(Path(recipe.training.output_dir))
@@ -331,14 +301,14 @@ def space_of_all(recipes: Iterable[Recipe]) -> int:
     return needed
 
 
-_KEPT = {"sgd": 1, "adamw": 2}  # values that an optimiser keeps of each that learns
+_KEPT = {"sgd": 1, "adamw": 2}  # values that an optimiser keeps per learnt value
 
 
 def _state_bytes(model: CategoryDiscoveryModel, kept: int) -> int:
-    """Bytes of what learns, of what the optimiser keeps of it, and of what is fitted."""
+    """Bytes of the learnt values, of those the optimiser keeps, and of fitted buffers."""
     learnt = _bytes_of(value for value in model.parameters() if value.requires_grad)
     return checkpoint_bytes(model) - _bytes_of(model.parameters()) + (1 + kept) * learnt
 
 
 def _bytes_of(values: Iterable[Tensor]) -> int:
-    return sum(value.numel() * value.element_size() for value in values)
+    return sum(value.nbytes for value in values)

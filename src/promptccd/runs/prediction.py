@@ -1,4 +1,4 @@
-"""Assign the images of a folder to the categories of a checkpoint, from the checkpoint alone."""
+"""Assigns the images of a folder to the categories of a checkpoint, with nothing but the checkpoint."""
 
 import logging
 import os
@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A category that an image may be of.
+    """A category that an image may belong to.
 
     Attributes:
         category: its id.
         name: its name.
         known: whether it was labelled at stage 0.
-        confidence: that the image is of it, in 0..1.
+        confidence: that the image belongs to it, in 0..1.
     """
 
     category: int
@@ -55,13 +55,13 @@ class Prediction:
         category: category id.
         name: its name.
         known: whether it was labelled at stage 0.
-        strange: whether the image is likelier of none of the checkpoint's categories than of one; the category is then
-            the nearest.
-        confidence: that the image is of the category, in 0..1.
+        strange: whether the image more likely belongs to none of the checkpoint's categories; the category is then the
+            nearest one.
+        confidence: that the image belongs to the category, in 0..1.
         distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
             where the checkpoint knows them (1 is usual).
         note: what a person should know about how the file was read; empty for most.
-        best: the likeliest categories, this one first, where several were asked for.
+        best: the likeliest categories, this one first; empty unless several were asked for.
     """
 
     file: str
@@ -104,7 +104,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
         max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
 
     Raises:
-        RunError: the folder is damaged, or holds no model of ours, or one that is refused.
+        RunError: the folder is damaged, holds no model of this package, or one that is refused.
     """
     folder = Path(path)
     if not folder.exists() and folder.parent != Path() and folder.parent.exists():  # no Hub id, then
@@ -123,10 +123,10 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
 
 
 def stage_of(place: str | Path) -> str | Path:
-    """What holds a model: of a run its last finished stage, which is said; anything else as it is.
+    """The last finished stage of a run, which is logged; any other place as it is.
 
     Raises:
-        RunError: it is a run, and none of its stages is finished.
+        RunError: it is a run without a finished stage.
     """
     run = RunDirectory(place)
     if not run.begun:
@@ -153,45 +153,38 @@ def predict_folder(
         path: where it was loaded from; its image processor lies there.
         folder: searched with all its sub-folders, in the order of names; or an image file.
         batch_size: images per forward.
-        top_k: how many categories to name of every image, of fewer all; none names the likeliest alone.
+        top_k: how many categories to name for every image, at most all; by default only the likeliest.
 
     Raises:
         DataError: there is no such folder, or no file in it.
-        DivergedError: the model makes no numbers of an image; it is named.
+        DivergedError: features or distances of an image are not finite; it is named.
     """
     place = Path(folder)
     root, files = (place.parent, [place.name]) if place.is_file() else (place, sorted(_files_below(place)))
     if not files:
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     view = load_view(path)
-    readable: list[tuple[str, str]] = []
     skipped: dict[str, str] = {}
-    waiting: list[torch.Tensor] = []
+    waiting: list[tuple[str, str, torch.Tensor]] = []
     predictions: list[Prediction] = []
-
-    def assign() -> None:
-        nonlocal waiting, predictions
-        predictions += _assigned(model, torch.stack(waiting), view, readable[len(predictions) :], top_k)
-        waiting = []
-
     reading = _read_ahead(files, partial(_viewed, root, view), 2 * batch_size)
     for name, (pixels, verdict) in progress_bar(reading, len(files), "predicting"):
         if pixels is None:
             skipped[name] = verdict.note
             continue
-        readable.append((name, verdict.note if verdict.status is Status.NOTED else ""))
-        waiting.append(pixels)
+        waiting.append((name, verdict.note if verdict.status is Status.NOTED else "", pixels))
         if len(waiting) == batch_size:
-            assign()
+            predictions += _assigned(model, view, waiting, top_k)
+            waiting = []
     if waiting:
-        assign()
+        predictions += _assigned(model, view, waiting, top_k)
     return FolderPredictions(predictions, skipped)
 
 
 def _read_ahead(
     names: Sequence[str], read: Callable[[str], _Viewed], most: int
 ) -> Iterator[tuple[str, _Viewed]]:
-    """Names and what was read, in order; so many files are read, on every core, while the caller works on one."""
+    """Names and what was read, in order; threads read at most so many files ahead of the caller."""
     ahead: deque[tuple[str, Future[_Viewed]]] = deque()
     with ThreadPoolExecutor(available_cores()) as pool:
         try:
@@ -217,7 +210,7 @@ def _viewed(root: Path, view: EvaluationView, name: str) -> _Viewed:
 
 
 def require_finite(rows: torch.Tensor, names: Sequence[str]) -> None:
-    """Refuse what a model made of images where it is no number; nothing after it would be either.
+    """Refuse values that a model computed for images unless all are finite.
 
     Args:
         rows: one per image, ``(N, ...)``.
@@ -236,18 +229,20 @@ def require_finite(rows: torch.Tensor, names: Sequence[str]) -> None:
 
 def _assigned(
     model: CategoryDiscoveryModel,
-    pixels: torch.Tensor,
     view: EvaluationView,
-    files: list[tuple[str, str]],
+    images: Sequence[tuple[str, str, torch.Tensor]],
     top_k: int | None,
 ) -> list[Prediction]:
+    """Predictions of images, each given as its file, a note and its pixels."""
+    files, notes, pixels = zip(*images, strict=True)
+
     def embed(batch: torch.Tensor) -> torch.Tensor:
         return model.features_of(normalise(batch.to(model.device), view.mean, view.std))
 
-    features, wanted = in_smaller_batches(embed, pixels), [file for file, _ in files]
-    require_finite(features, wanted)
+    features = in_smaller_batches(embed, torch.stack(pixels))
+    require_finite(features, files)
     found = model.assign(features)
-    require_finite(torch.stack([found.confidences, found.distances], dim=1), wanted)
+    require_finite(torch.stack([found.confidences, found.distances], dim=1), files)
 
     def candidates(ids: torch.Tensor, confidences: torch.Tensor) -> list[Candidate]:
         pairs = zip(ids.tolist(), confidences.tolist(), strict=True)
@@ -255,18 +250,13 @@ def _assigned(
         return [Candidate(category, names[category], category < known, sure) for category, sure in pairs]
 
     best = [[] for _ in files] if top_k is None else [*map(candidates, *model.nearest(features, top_k))]
+    nearest = candidates(found.category_ids, found.confidences)
+    columns = files, nearest, found.strange.tolist(), found.distances.tolist(), notes, best
     return [
         Prediction(
-            file, each.category, each.name, each.known, strange, each.confidence, distance, note, others
+            file, first.category, first.name, first.known, strange, first.confidence, distance, note, others
         )
-        for (file, note), each, strange, distance, others in zip(
-            files,
-            candidates(found.category_ids, found.confidences),
-            found.strange.tolist(),
-            found.distances.tolist(),
-            best,
-            strict=True,
-        )
+        for file, first, strange, distance, note, others in zip(*columns, strict=True)
     ]
 
 

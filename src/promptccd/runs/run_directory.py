@@ -1,4 +1,4 @@
-"""The folder of a run: who may write to it, what it was made with, and how far it got."""
+"""The folder of a run: its lock, its records and its resumable states."""
 
 import json
 import logging
@@ -44,27 +44,21 @@ KEPT_STATES = 2
 OUT_OF_MEMORY = "out_of_memory.json"
 _RECORDS = ("manifest.json", "split.json", "images.json", "results.json", HISTORY, OUT_OF_MEMORY)
 _INNER = ("resume", "backbone", "logs", "logs/promptccd", "logs/wandb")  # the last three are a tracker's
-# The position of a state. All that is drawn is drawn by position: epoch and step are the state of the randomness too.
+# The position of a state. Randomness is keyed by position, so that epoch and step are its state too.
 _POSITION = ("stage", "epoch", "step", "batch_size", "seconds", "tensors")
-# Fields that may change between two sittings of one run without changing a byte of its stages.
+# Fields that may change before a run is continued: they change no byte of its stages.
 FREE_FIELDS = {
     "data": {"dataset"},  # the same data in another place; the split's fingerprint decides
     "model": {"max_model_bytes"},
     "training": {
-        "output_dir",
-        "num_workers",
-        "save_steps",
-        "report_to",
-        "push_to_hub",
-        "hub_namespace",
-        "hub_private",
+        "output_dir", "num_workers", "save_steps", "report_to", "push_to_hub", "hub_namespace", "hub_private",
         "resume_from",
     },
-}
+}  # fmt: skip
 _FACTS = ("dataset", "split", "num_classes", "images_per_class")
-_FOLDERS = (("data", "dataset"), ("model", "backbone"))
+PLACES = (("data", "dataset"), ("model", "backbone"))  # fields that may name a local folder
 ASSIGNMENTS = "assignments.json"
-# What a manifest says from the start, and what by stage.
+# Fields that every manifest has, and those it has by stage.
 _RECORDED = {"split_fingerprint": str, "data_fingerprint": str, "recipe": dict, "versions": dict}
 _BY_STAGE = ("seconds", "peak_memory", "instruments")
 _PACKAGES = ("promptccd", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
@@ -73,7 +67,7 @@ _PACKAGES = ("promptccd", "torch", "transformers", "datasets", "accelerate", "sa
 class RunDirectory:
     """Paths and records of one run.
 
-    Layout: ``stage0 ... stageT`` (one checkpoint each), ``backbone`` (if it was pretrained here), ``resume``
+    Layout: ``stage0 ... stageT`` (one checkpoint each), ``backbone`` (if the run pretrained it), ``resume``
     (states inside a stage), ``split.json``, ``manifest.json``, ``images.json``, ``results.json``.
 
     Args:
@@ -90,7 +84,7 @@ class RunDirectory:
 
     @property
     def name(self) -> str:
-        """What the run is called on the Hub: its folder's name, without what no repository may be called.
+        """The run's name on the Hub: its folder's name, without characters that a repository's name may not have.
 
         A sweep names its cells by fields and values, as in ``category_ratio=0.2``.
         """
@@ -114,7 +108,7 @@ class RunDirectory:
             return None
         try:
             score = ContinualScore.from_dict(values)
-            score.to_dict()  # what is no number is found here
+            score.to_dict()  # raises if a value is no number
             stages = [row.stage for row in score.stages]
             if stages != sorted(set(stages)):
                 raise ValueError(f"rows of stages {stages}")
@@ -148,9 +142,9 @@ class RunDirectory:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of the run, its folders found again from where the run lies now."""
+        """The recipe of the run, with local folders as seen from where the run lies now."""
         values = self.manifest["recipe"]
-        for section, key in _FOLDERS:
+        for section, key in PLACES:
             value = values.get(section, {}).get(key)
             if value is not None and (self.path / value).exists():
                 values[section][key] = str(self.path / value)
@@ -163,34 +157,22 @@ class RunDirectory:
 
     @property
     def num_stages(self) -> int:
-        """Number of stages of the run's split, trained or not; 0 before it is recorded."""
+        """Number of stages of the run's split, trained or not; 0 before the split is recorded."""
         split = self.read("split.json")
         return 0 if split is None else len(split["stages"])
 
     @property
     def num_finished(self) -> int:
-        """Number of stage folders from 0 on; what they hold is not looked at."""
+        """Number of stage folders from 0 on, whatever they hold."""
         return next(index for index in count() if not self.stage(index).exists())
 
     def require_recipe(self, recipe: Recipe) -> None:
-        """Refuse a recipe that a run which was begun cannot go on with; the data are not looked at.
-
-        Raises:
-            RunError: a setting differs; the settings are named.
-        """
+        """Refuse, with a `RunError`, a recipe that a begun run cannot be continued with; data are not compared."""
         if self.begun:
             _require_same(self.manifest["recipe"], _portable(recipe, self.path), self.path)
 
     def lock(self, wait_s: float = 0) -> None:
-        """Keep every other process from writing here until this one ends.
-
-        Args:
-            wait_s: how long to wait for somebody who writes here.
-
-        Raises:
-            RunError: another process writes to the run; its id is named. Or the lock is a link.
-            DiskError: nothing can be written there.
-        """
+        """Keep every other process from writing here until this one ends or calls `unlock`; see `lock_folder`."""
         self._lock = lock_folder(self.path, wait_s)
 
     def unlock(self) -> None:
@@ -200,7 +182,7 @@ class RunDirectory:
             self._lock = None
 
     def prepare(self, recipe: Recipe, stages: StageStream) -> None:
-        """Record what the run is made with, or make sure that a run to go on with was made with the same.
+        """Record what the run is made with, or check that a run to be continued was made with the same.
 
         Raises:
             SplitMismatchError: the images or the split differ; both fingerprints are named.
@@ -231,11 +213,11 @@ class RunDirectory:
             )
 
     def allow_smaller_batches(self, batch_size: int) -> None:
-        """Note that steps of so many images need more memory than there is: the run may go on with smaller ones."""
+        """Note that steps of so many images need too much memory: the run may continue with smaller ones."""
         self.write(OUT_OF_MEMORY, {"batch_size": batch_size})
 
     def _go_on_with(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        """Refuse other settings than before, but for a batch size that had to become smaller; that is recorded."""
+        """Refuse other settings than before, except a batch size that had to become smaller, which is recorded."""
         noted = (self.read(OUT_OF_MEMORY) or {}).get("batch_size")
         was, is_ = (values["training"]["batch_size"] for values in (before, now))
         smaller = was == noted and is_ < was
@@ -254,11 +236,7 @@ class RunDirectory:
             (self.path / OUT_OF_MEMORY).unlink()
 
     def require_split(self, stages: StageStream) -> None:
-        """Refuse to evaluate on another split than the run was trained on.
-
-        Raises:
-            SplitMismatchError: naming both fingerprints.
-        """
+        """Refuse, with a `SplitMismatchError`, to evaluate on another split than the run was trained on."""
         stages.require_fingerprint(self.manifest["split_fingerprint"], f"The run in {self.path}")
         recorded = (self.read("split.json") or {}).get("fingerprint")
         if recorded != stages.split.fingerprint:
@@ -268,7 +246,7 @@ class RunDirectory:
             )
 
     def stages_on_disk(self) -> int:
-        """Number of stage folders from 0 on, every one of them checked.
+        """Number of stage folders from 0 on, after checking each.
 
         Raises:
             RunError: a stage folder is damaged, or there is none.
@@ -285,7 +263,7 @@ class RunDirectory:
         return done
 
     def save_state(self, stage: int, state: TrainingState, seconds: float) -> None:
-        """Write a resumable state; older ones go only after it is in place."""
+        """Write a resumable state; older ones are deleted only after it is in place."""
         target = (
             make_inside(self.path, "resume") / f"stage{stage}-epoch{state.epoch:06d}-step{state.step:08d}"
         )
@@ -305,7 +283,7 @@ class RunDirectory:
         """Newest whole state inside a stage, with the seconds spent so far; `None` to begin the stage.
 
         Raises:
-            RunError: its sums are right, and yet something of it is absent; what is absent is named.
+            RunError: the state's sums are right, yet a part of it is missing; the part is named.
         """
         remove_leftovers(self.path / "resume")
         for folder in self._states(stage):
@@ -314,28 +292,24 @@ class RunDirectory:
         return None
 
     def forget_states(self, stage: int) -> None:
-        """Delete the states inside a stage whose checkpoint is in place, refused ones too."""
+        """Delete the states inside a finished stage, refused ones too."""
         for folder in (self.path / "resume").glob(f"*stage{stage}-*"):
             remove(folder)
-        with suppress(OSError):  # another stage has states there, or nobody
+        with suppress(OSError):  # it holds states of another stage, or does not exist
             (self.path / "resume").rmdir()
         (self.path / OUT_OF_MEMORY).unlink(missing_ok=True)
 
     def assignments(self, stage: int) -> dict[str, list[int]]:
-        """Sample ids and the category ids assigned to them at a stage.
-
-        Raises:
-            RunError: they are absent or damaged.
-        """
+        """Content of a stage's ``assignments.json``, see `assignments_in`."""
         return assignments_in(self.stage(stage))
 
     def record(self, score: StageScore) -> None:
-        """Put a stage's row into ``results.json``, in place of one that was there."""
-        others = (
-            [] if self.results is None else [row for row in self.results.stages if row.stage != score.stage]
-        )
-        table = ContinualScore("cacc", sorted([*others, score], key=lambda row: row.stage)).to_dict()
-        # Once more from the rounded rows, so that the mean is that of what is written.
+        """Put a stage's row into ``results.json``, in place of an earlier one."""
+        before = self.results
+        rows = {row.stage: row for row in before.stages} if before else {}
+        rows[score.stage] = score
+        table = ContinualScore("cacc", [rows[stage] for stage in sorted(rows)]).to_dict()
+        # Once more from the rounded rows, so that the mean is that of the written numbers.
         self.write("results.json", ContinualScore.from_dict(table).to_dict())
 
     def update_manifest(self, values: dict[str, Any]) -> None:
@@ -356,7 +330,7 @@ class RunDirectory:
         """A JSON record of the run, `None` if there is none.
 
         Raises:
-            RunError: it is a link, or no JSON object any more.
+            RunError: the file is a link, or holds no JSON object.
         """
         try:
             values = json.loads(read_file(self.path / name))
@@ -379,10 +353,10 @@ class RunDirectory:
 
 
 def assignments_in(folder: Path) -> dict[str, list[int]]:
-    """What the images of a finished stage were assigned to: ``sample_ids``, ``category_ids``, perhaps ``class_ids``.
+    """What a finished stage assigned its images to: ``sample_ids``, ``category_ids`` and perhaps ``class_ids``.
 
     Raises:
-        RunError: it is absent or damaged.
+        RunError: the file is missing or damaged.
     """
     try:
         given = json.loads((folder / ASSIGNMENTS).read_text(encoding="utf-8"))
@@ -408,11 +382,7 @@ def _is_by_stage(values: Any) -> bool:
 
 
 def _read_state(folder: Path) -> tuple[TrainingState, float]:
-    """A state and the seconds spent so far.
-
-    Raises:
-        RunError: a tensor or a number is absent: without it the stage would end in other bytes, and nobody would know.
-    """
+    """A state and the seconds spent so far; raises if a part is missing, without which other bytes would result."""
     position = json.loads((folder / "position.json").read_text(encoding="utf-8"))
     tensors = load_file(folder / "tensors.safetensors")
     absent = [name for name in _POSITION if name not in position]
@@ -428,12 +398,12 @@ def _read_state(folder: Path) -> tuple[TrainingState, float]:
 
 
 def _name_of(folder: Path) -> str:
-    """What a folder is called, ``.`` and ``..`` too."""
+    """The name of a folder, also of ``.`` and ``..``."""
     return Path(os.path.abspath(folder)).name
 
 
 def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
-    """The recipe with the benchmark's facts written out, for a record must not change when the table does.
+    """The recipe with the benchmark's facts written out, so that a record does not change when their table does.
 
     Local folders are written relative to the run: no absolute path, no name of a person.
     """
@@ -445,7 +415,7 @@ def _portable(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
         values["model"]["num_parts"] = recipe.model.num_parts or facts.num_parts
     # Not getpass.getuser: it fails for a user id without a name, which containers like to run under.
     somebody = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
-    for section, key in _FOLDERS:
+    for section, key in PLACES:
         value = values[section][key]
         if value is not None and value not in BUILT_IN and os.path.exists(os.path.expanduser(value)):
             relative = Path(os.path.relpath(os.path.expanduser(value), run))

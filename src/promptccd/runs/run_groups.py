@@ -1,4 +1,4 @@
-"""Which runs are averaged, what their row in a table is called, and which of them give the baselines."""
+"""Which runs are averaged, the names of their rows in a table, and which runs the baselines are scored with."""
 
 import json
 import re
@@ -22,10 +22,10 @@ def without_seed(name: str) -> str:
 
 
 def row_names(paths: Sequence[str | Path]) -> list[str]:
-    """Name of the row of every run; runs in one row differ in their seed alone.
+    """Name of the row of every run; runs in one row differ only in their seed.
 
-    Runs of one name that differ in more are told apart by the folders they lie in, or else by their seeds. A run that
-    is not finished has a row of its own, for its average is of fewer stages.
+    Runs of one name that differ in more get their folders into the name, or else their seeds. An unfinished run has a
+    row of its own, because its average is over fewer stages.
 
     Raises:
         RunError: a path is no run.
@@ -36,12 +36,7 @@ def row_names(paths: Sequence[str | Path]) -> list[str]:
 
 
 def require_seeds_alone(paths: Sequence[str | Path]) -> None:
-    """Refuse to average runs that differ in more than their seed.
-
-    Raises:
-        ConfigurationError: two runs and what they differ in are named.
-        RunError: a path is no run.
-    """
+    """Refuse, with a `ConfigurationError` that names the difference, to average runs that differ in more than seeds."""
     difference = _difference([_Run(Path(path)) for path in paths])
     if difference is not None:
         raise ConfigurationError(
@@ -51,28 +46,26 @@ def require_seeds_alone(paths: Sequence[str | Path]) -> None:
 
 
 def require_different(paths: Sequence[str | Path]) -> None:
-    """Refuse a run that is given twice: counted as two seeds it would narrow the deviation.
-
-    Raises:
-        ConfigurationError: it is named.
-    """
-    places = [Path(path).resolve() for path in paths]
-    for number, place in enumerate(places):
-        if place in places[:number]:
-            raise ConfigurationError(f"{paths[number]} is given twice: give every run once.")
+    """Refuse, with a `ConfigurationError`, a run that is given twice: as two seeds it would narrow the deviation."""
+    seen = set[Path]()
+    for path in paths:
+        place = Path(path).resolve()
+        if place in seen:
+            raise ConfigurationError(f"{path} is given twice: give every run once.")
+        seen.add(place)
 
 
 def backbone_name(backbone: str | Path) -> str:
-    """Hub id of a backbone, or just ``backbone`` for one that lies in a folder, where seeds have their own."""
+    """Hub id of a backbone, or ``backbone`` for one in a folder, which differs by seed."""
     return "backbone" if Path(backbone).exists() else str(backbone)
 
 
 def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict[str, str]]:
-    """For every run, what is scored with it of ``raw pixels`` and ``frozen ...``, and the name of the row it is for.
+    """For every run, the baselines to score with it (``raw pixels``, ``frozen ...``) and the names of their rows.
 
-    A baseline is scored once per data, views, restarts, backbone and seed, if possible with a run whose number
-    of categories was given. Baselines that differ in their seed alone share a row; where there are several rows, each
-    has the name of the row of a run in brackets.
+    A baseline is scored once per data, views, restarts, backbone and seed, if possible with a run whose number of
+    categories was given. Baselines that differ only in their seed share a row; if a baseline has several rows, each is
+    followed by the name of a run's row in brackets.
 
     Args:
         paths: folders of the runs.
@@ -95,14 +88,14 @@ def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict
 
 
 class _Run:
-    """What tells a run from others, from its records; they are read once, for making a recipe takes a while.
+    """What distinguishes a run from others; its records are read once, because making a recipe takes a while.
 
     Attributes:
         path: its folder.
         seed: of the training.
         counting: how it got its numbers of categories.
-        settings: all else that its result follows from, by name.
-        unfinished: what its row's name ends in: nothing, or how many stages are finished.
+        settings: everything else that decides its result, by name.
+        unfinished: end of its row's name: how many stages are finished, or empty if all are.
     """
 
     def __init__(self, path: Path):
@@ -117,7 +110,7 @@ class _Run:
             self.settings[f"backbone.{name}"] = value
 
     def baselines(self) -> Iterator[tuple[str, str]]:
-        """Names of its baselines, each with what it follows from but the seed and how categories are counted."""
+        """Names of its baselines, each with the settings that decide it, except the seed and the counting."""
         shown = ("data.", "views.", "training.kmeans_restarts")
         for name, follows in (
             (f"frozen {backbone_name(self._backbone)}", (*shown, "backbone.")),
@@ -127,7 +120,7 @@ class _Run:
             yield name, json.dumps(key, sort_keys=True)
 
     def _backbone_settings(self) -> Settings:
-        """How the run that pretrained the backbone did so, for every seed has one of its own; else where it lies."""
+        """How a run pretrained the backbone, since every seed has its own; or the place of any other backbone."""
         backbone = Path(self._backbone)
         maker = RunDirectory(backbone.parent)
         if backbone.name == maker.backbone.name and maker.begun:
@@ -139,7 +132,7 @@ class _Run:
 
 
 def _row_names(runs: Sequence[_Run], parts: int) -> dict[Path, str]:
-    """Names made of so many last parts of the path, and of more where these do not tell runs apart."""
+    """Names made of so many last parts of the path, or more where runs would have the same name."""
     groups: dict[str, list[_Run]] = {}
     for run in runs:
         groups.setdefault(without_seed(_last(run.path, parts)) + run.unfinished, []).append(run)
@@ -173,7 +166,7 @@ def _difference(runs: Sequence[_Run]) -> str | None:
 
 
 def _fields(run: RunDirectory, recipe: Recipe) -> Settings:
-    """A recipe by ``section.field``, without the seed, the backbone, and what may change between two sittings."""
+    """A recipe by ``section.field``, without the seed, the backbone and the `FREE_FIELDS`."""
     fields = {
         f"{section}.{name}": value
         for section, values in recipe.to_dict().items()
@@ -181,7 +174,7 @@ def _fields(run: RunDirectory, recipe: Recipe) -> Settings:
         if name not in FREE_FIELDS.get(section, ())
         and (section, name) not in (("training", "seed"), ("model", "backbone"))
     }
-    if recipe.data.resolved.split_rule != "sessions":  # these number the categories anew for every seed
+    if recipe.data.resolved.split_rule != "sessions":  # sessions number the categories anew for every seed
         fields["data.fingerprint"] = run.manifest["data_fingerprint"]
     return fields
 

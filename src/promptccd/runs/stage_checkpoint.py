@@ -1,7 +1,7 @@
-"""One stage on disk: loadable by ``from_pretrained``, predicting by itself, and saying what it holds."""
+"""One stage on disk: a model for ``from_pretrained`` with its image processor, card, registry and assignments."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +27,12 @@ from promptccd.registry import (
 )
 from promptccd.runs.run_directory import ASSIGNMENTS, RunDirectory
 from promptccd.storage import CHECKSUMS, problems_of, write_directory, write_json
+from promptccd.training.arguments import ModelArguments
 from promptccd.training.exemplars import Exemplars
 from promptccd.training.objectives import method_named
 
 EXEMPLARS = "exemplars.json"
+NO_CATEGORY = -1
 
 
 def save_stage(
@@ -38,12 +40,10 @@ def save_stage(
     model: CategoryDiscoveryModel,
     view: EvaluationView,
     *,
-    sample_ids: np.ndarray,
-    category_ids: np.ndarray,
+    assignments: Mapping[str, np.ndarray],
     card: str,
     registry: CategoryRegistry,
     exemplars: Exemplars | None = None,
-    class_ids: np.ndarray | None = None,
 ) -> None:
     """Write a stage's checkpoint, whole or not at all.
 
@@ -51,21 +51,16 @@ def save_stage(
         path: folder of the stage.
         model: the model with its prototypes set.
         view: its deterministic view, saved as ``preprocessor_config.json``.
-        sample_ids: images of the stage, ``(N,)``.
-        category_ids: what they were assigned to, ``(N,)``.
-        card: its model card, see `stage_card`.
+        assignments: see `assignments_in`, ``(N,)`` each.
+        card: text of the model card, see `stage_card`.
         registry: its categories, and what people corrected so far.
-        exemplars: images that later stages are shown again, where they are.
-        class_ids: what a classifier takes the images for, ``(N,)``, where there is one.
+        exemplars: images that later stages train on again, if any.
     """
 
     def fill(folder: Path) -> None:
         model.save_pretrained(folder)
         view.processor.save_pretrained(folder)
-        given = {"sample_ids": sample_ids, "category_ids": category_ids, "class_ids": class_ids}
-        write_json(
-            folder / ASSIGNMENTS, {name: each.tolist() for name, each in given.items() if each is not None}
-        )
+        write_json(folder / ASSIGNMENTS, {name: each.tolist() for name, each in assignments.items()})
         if exemplars is not None:
             write_json(folder / EXEMPLARS, exemplars.to_dict())
         save_registry(registry, folder)
@@ -75,10 +70,10 @@ def save_stage(
 
 
 def require_whole(path: str | Path) -> None:
-    """Refuse a checkpoint of ours that does not hold what was written.
+    """Refuse a checkpoint of promptccd that does not hold what was written.
 
-    A model that a person saved in Python has no sums, and none of the files that are written here alone: nothing is
-    asked of it. Nor is anything of a name on the Hub.
+    A model that a person saved in Python has no sums and none of the files that only this module writes: it is not
+    checked. Neither is a name on the Hub.
 
     Raises:
         RunError: a file was altered, is missing, or does not belong there; all are named.
@@ -95,7 +90,7 @@ def load_view(path: str | Path) -> EvaluationView:
     """The deterministic view saved beside a model, on the PIL backend whatever else is installed.
 
     Raises:
-        RunError: there is none, or it is not as ours are.
+        RunError: there is none, or it is refused.
     """
     try:
         place, values = find_model(path)
@@ -109,32 +104,18 @@ def load_view(path: str | Path) -> EvaluationView:
     return EvaluationView(processor)
 
 
-def load_stage(variant: str, path: Path, max_model_bytes: int | None = None) -> CategoryDiscoveryModel:
-    """The model of a finished stage of a run.
-
-    Args:
-        variant: the one that the run trains.
-        path: folder of the stage.
-        max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
-
-    Raises:
-        RunError: the stage holds no such model, or one that is refused.
-    """
+def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
+    """The model of a finished stage, given its run's arguments; a `RunError` if it holds no such model."""
+    kind = method_named(arguments.variant).model
     try:
-        model: CategoryDiscoveryModel = method_named(variant).model.from_pretrained(
-            path, max_model_bytes=max_model_bytes
-        )
+        model: CategoryDiscoveryModel = kind.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
     except (OSError, ValueError) as error:
         raise RunError(f"Cannot load the model of {path}: {one_line(error)}") from error
     return model
 
 
 def load_configuration(path: Path) -> CategoryDiscoveryConfig:
-    """The configuration of a finished stage; no weights are read.
-
-    Raises:
-        RunError: there is none, or one that is refused.
-    """
+    """The configuration of a finished stage, without its weights; a `RunError` if there is none or it is refused."""
     try:
         return stored_configuration(path)
     except (OSError, ValueError) as error:
@@ -157,10 +138,10 @@ def row_of(
         stage: its index.
         config: of its model.
         true_ids: true categories of its images, ``(N,)``.
-        found_ids: those it assigned, ``(N,)``; what people had corrected before is in them.
+        found_ids: categories it assigned, ``(N,)``, with the corrections made before the stage.
         num_known: number of initially labelled categories; ids below it are Old.
-        num_categories: categories known after it.
-        class_ids: what its classifier takes the images for, ``(N,)``, where it has one.
+        num_categories: categories known after the stage.
+        class_ids: what the model's classifier takes the images for, ``(N,)``, if it has one.
     """
     accuracy = clustering_accuracy(true_ids, found_ids, range(num_known))
     native = None if class_ids is None else clustering_accuracy(true_ids, class_ids, range(num_known))
@@ -170,27 +151,27 @@ def row_of(
 
 
 def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dict[int, str]]:
-    """How many categories a finished stage had when it was grouped, and the names by now of all there ever were.
+    """How many categories a finished stage had when it was grouped, and today's names of all it ever had.
 
-    What its images were assigned stays as it was written, and so does its row, whatever people corrected since.
+    Later corrections change neither the assignments nor the row of the table, which stay as they were written.
 
     Raises:
         RegistryError: its registry is damaged.
     """
     if not has_registry(path):
-        return len(config.category_ids), {**config.names_by_id, NO_CATEGORY: "no category"}
+        return len(config.category_ids), config.names_by_id | {NO_CATEGORY: "no category"}
     registry = load_registry(path)
     names = {each.id: each.name for each in registry.categories.values()}
-    while registry.log and registry.log[-1].patch is not None:  # of a correction since
+    while registry.log and registry.log[-1].patch is not None:  # a later correction
         registry.undo()
-    return len(registry.active), {**names, NO_CATEGORY: "no category"}
+    return len(registry.active), names | {NO_CATEGORY: "no category"}
 
 
 def load_exemplars(path: Path) -> Exemplars:
-    """The images that stages after a finished one are shown again.
+    """The images that stages after a finished one train on again.
 
     Raises:
-        RunError: it names none, or they are damaged.
+        RunError: the stage names none, or the file is damaged.
     """
     try:
         return Exemplars.from_dict(json.loads((path / EXEMPLARS).read_text(encoding="utf-8")))
@@ -203,33 +184,30 @@ def load_exemplars(path: Path) -> Exemplars:
         raise RunError(f"{path / EXEMPLARS} is damaged: {one_line(error)} Train the stage again.") from error
 
 
-NO_CATEGORY = -1
-
-
 @dataclass(frozen=True, eq=False)
 class SettledImages:
     """Images of earlier stages, with the category that each has by now.
 
     Attributes:
-        registry: as the last stage left it, edits since included; `None` before the first stage.
-        ids: per earlier stage the category ids ``(N,)``, -1 for an image that an edit took out of all.
+        registry: as the last stage and the corrections since left it; `None` before the first stage.
+        ids: per earlier stage the category ids ``(N,)``, -1 for an image that a correction left without one.
     """
 
     registry: CategoryRegistry | None
     ids: Sequence[np.ndarray]
 
     def category_of(self, sample_id: int) -> int:
-        """The category that an image has by now, -1 for none."""
+        """The category that an image has by now, or -1."""
         assert self.registry is not None
         return self.registry.members.get(key_of(sample_id), NO_CATEGORY)
 
     @property
     def assigned(self) -> list[np.ndarray]:
-        """Per earlier stage the ids of those images that have a category."""
+        """Per earlier stage, the ids of the images that have a category."""
         return [ids[ids != NO_CATEGORY] for ids in self.ids]
 
     def of_placed(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """The features of these images alone, and those of later stages whole."""
+        """Features of the images that have a category, and all features of later stages."""
         masks = [torch.from_numpy(ids != NO_CATEGORY) for ids in self.ids]
         return [
             each if stage >= len(masks) or bool(masks[stage].all()) else each[masks[stage].to(each.device)]
@@ -238,48 +216,44 @@ class SettledImages:
 
 
 def key_of(sample_id: int) -> str:
-    """What a registry calls an image of a data set."""
+    """The key of an image of a data set in a registry."""
     return f"row:{sample_id}"
 
 
 def settled_images(run: RunDirectory, sample_ids: Sequence[np.ndarray]) -> SettledImages:
-    """Images of earlier stages, with their categories when a stage begins.
+    """Images of earlier stages, with their categories when the next stage begins.
 
     Args:
         run: its earlier stages are finished.
-        sample_ids: per earlier stage its readable images; none of them for stage 0.
+        sample_ids: the readable images of every earlier stage.
 
     Raises:
         RegistryError: the last stage's registry is damaged.
     """
-    stage = len(sample_ids)
-    if stage == 0:
+    if not sample_ids:
         return SettledImages(None, [])
-    registry = load_registry(run.stage(stage - 1))
+    registry = load_registry(run.stage(len(sample_ids) - 1))
+    return SettledImages(registry, [_categories_of(each, registry) for each in sample_ids])
+
+
+def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
     members = registry.members
-    ids = [
-        np.array([members.get(key_of(each), NO_CATEGORY) for each in of_stage.tolist()], dtype=np.int64)
-        for of_stage in sample_ids
-    ]
-    return SettledImages(registry, ids)
+    return np.array([members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()], dtype=np.int64)
 
 
 def observe_stage(
-    settled: SettledImages,
-    found: Discovery,
-    sample_ids: np.ndarray,
-    names: Sequence[str],
+    settled: SettledImages, found: Discovery, sample_ids: np.ndarray, names: Sequence[str]
 ) -> tuple[CategoryRegistry, Discovery]:
-    """Take what a stage found into the registry.
+    """Add what a stage found to the registry.
 
     Args:
         settled: images of the stages before it.
-        found: its grouping; ids of new categories are provisional.
-        sample_ids: its readable images ``(N,)``.
+        found: the stage's grouping; ids of new categories are provisional.
+        sample_ids: the stage's readable images ``(N,)``.
         names: of the known categories; position is category id.
 
     Returns:
-        The registry after the stage, and the grouping under the ids that the registry gave.
+        The registry after the stage, and the grouping with the ids that the registry gave.
     """
     stage, keys = len(settled.ids), [key_of(each) for each in sample_ids.tolist()]
     prototypes = found.prototypes.float().cpu().numpy()
@@ -296,5 +270,5 @@ def observe_stage(
         stage, StageGroups.of(keys, found.category_ids, found.prototype_ids, prototypes, settled=before)
     )
     active = registry.active_prototypes()
-    ids = np.array([registry.members.get(key, NO_CATEGORY) for key in keys], dtype=np.int64)
+    ids = _categories_of(sample_ids, registry)
     return registry, Discovery(ids, torch.from_numpy(active.matrix).to(found.prototypes), active.ids)

@@ -1,9 +1,9 @@
-"""What an experiment tracker sees of a run: its recipe, losses, rates, speed, prompts, tables and groups."""
+"""What an experiment tracker gets of a run: its recipe, losses, rates, speed, prompts, tables and groups."""
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,33 +27,26 @@ MOST_GROUPS, MOST_IMAGES = 24, 10
 
 
 class Tracking(CategoryDiscoveryCallback):
-    """Tells the tracker of `report_to`, or those that the accelerator came with; epochs of all stages are its steps.
+    """Reports to the tracker of `report_to`, or to the accelerator's own; the epochs of all stages are its steps.
 
-    It stays open for what comes later, such as evaluations: who made the accelerator ends it with `end_training`.
+    The tracker stays open for later reports, such as evaluations: whoever made the accelerator ends it with
+    `end_training`.
 
     Args:
-        accelerator: what the trackers belong to.
-        run: the run they hear of.
+        accelerator: owns the trackers.
+        run: the run to report.
     """
 
     def __init__(self, accelerator: Accelerator, run: RunDirectory):
         self.accelerator, self.run = accelerator, run
 
     def on_train_begin(self, args: TrainingArguments, state: RunState, control: TrainingControl) -> None:
-        """Start the tracker, and tell it the recipe.
-
-        Raises:
-            ConfigurationError: its package is missing.
-        """
+        """Start the tracker with the recipe as its settings."""
         manifest = self.run.manifest
         self.start(args, state, {**_flat(manifest["recipe"]), "split": manifest["split_fingerprint"]})
 
     def start(self, args: TrainingArguments, state: RunState, settings: dict[str, Any] | None = None) -> None:
-        """Start the tracker, if one is wanted and none is there.
-
-        Raises:
-            ConfigurationError: its package is missing.
-        """
+        """Start the tracker, if one is wanted and not running; a `ConfigurationError` if its package is missing."""
         wanted = args.report_to
         if wanted == "none" or self.accelerator.trackers:
             return
@@ -65,7 +58,7 @@ class Tracking(CategoryDiscoveryCallback):
             )
 
     def _options(self, wanted: str) -> dict[str, Any]:
-        """What a tracker is started with; a run that goes on goes on there too, where it can."""
+        """What a tracker is started with; a continued run continues at the tracker too, if that can do so."""
         logs = make_inside(self.run.path, "logs")
         make_inside(logs, PROJECT if LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory else wanted)
         if wanted == "wandb":
@@ -85,13 +78,13 @@ class Tracking(CategoryDiscoveryCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
     ) -> None:
-        """All, Old and New of a protocol, and how many categories there were."""
+        """All, Old and New of a protocol, and the number of categories."""
         self._log(metrics, _last_epoch(args, state))
 
     def on_stage_end(
         self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
     ) -> None:
-        """What the prompts did, and the groups as a picture where the tracker shows pictures."""
+        """Measures of the prompts, and the groups as a picture if the tracker takes pictures."""
         step = _last_epoch(args, state)
         self._log({f"stage{state.stage}/{name}": value for name, value in metrics.items()}, step)
         able = [each for each in self.accelerator.trackers if hasattr(each, "log_images")]
@@ -111,7 +104,7 @@ def _last_epoch(args: TrainingArguments, state: RunState) -> int:
 
 
 def _identity(path: Any) -> str:
-    """The name a run has at its tracker, drawn once."""
+    """The run's id at its tracker, drawn once."""
     try:
         return read_file(path).decode()
     except FileNotFoundError:
@@ -120,7 +113,7 @@ def _identity(path: Any) -> str:
 
 
 def _flat(recipe: Mapping[str, Mapping[str, Any]]) -> dict[str, bool | int | float | str]:
-    """A recipe by ``section.field``; what is neither word nor number is written out."""
+    """A recipe by ``section.field``; values that are neither words nor numbers become JSON."""
     return {
         f"{section}.{name}": value if isinstance(value, bool | int | float | str) else json.dumps(value)
         for section, fields in recipe.items()
@@ -131,62 +124,44 @@ def _flat(recipe: Mapping[str, Mapping[str, Any]]) -> dict[str, bool | int | flo
 def group_picture(
     images: StageImages, features: Tensor, found: Discovery, names: Mapping[int, str], num_known: int
 ) -> Callable[[], Image.Image]:
-    """What draws the groups of a stage when it is asked to; features are not kept for it.
+    """Draws a stage's groups when called: discovered ones before known ones, the largest first, typical images first.
 
     Args:
         images: readable images of the stage.
-        features: theirs, ``(N, D)``, L2-normalised.
+        features: of these images, ``(N, D)``, L2-normalised; they are not kept.
         found: their categories.
         names: of the categories, by id.
         num_known: ids below it are of known categories.
     """
-    places = {category: row for row, category in enumerate(found.prototype_ids)}
-    rows = [places.get(category, 0) for category in found.category_ids.tolist()]
+    ids, places = found.category_ids, {category: row for row, category in enumerate(found.prototype_ids)}
+    rows = [places.get(category, 0) for category in ids.tolist()]
     likeness = (features * found.prototypes.to(features)[rows]).sum(1).cpu().numpy()
-    return partial(draw_groups, images, found.category_ids, likeness, names, num_known)
+
+    def draw() -> Image.Image:
+        sizes = Counter(ids[ids >= 0].tolist())
+        groups = sorted(sizes.items(), key=lambda each: (each[0] < num_known, -each[1], each[0]))[
+            :MOST_GROUPS
+        ]
+        height = TITLE + SIDE + GAP
+        size = GAP + MOST_IMAGES * (SIDE + GAP), max(1, len(groups)) * height + GAP
+        picture = Image.new("RGB", size, "white")
+        pen = ImageDraw.Draw(picture)
+        for row, (category, count) in enumerate(groups):
+            kind = "known" if category < num_known else "discovered"
+            title = f"{category}: {names.get(category, '')} ({kind}, {count} images)"
+            pen.text((GAP, row * height + 1), title.encode("ascii", "replace").decode(), fill="black")
+            members = np.flatnonzero(ids == category)
+            typical = members[np.argsort(-likeness[members], kind="stable")][:MOST_IMAGES]
+            for place, image in enumerate(typical.tolist()):
+                corner = (GAP + place * (SIDE + GAP), row * height + TITLE)
+                picture.paste(_thumbnail(images[image]), corner)
+        return picture
+
+    return draw
 
 
-def draw_groups(
-    images: StageImages,
-    category_ids: np.ndarray,
-    likeness: np.ndarray,
-    names: Mapping[int, str],
-    num_known: int,
-) -> Image.Image:
-    """A picture of the groups that a stage's images are in: discovered ones before known ones, the largest first.
-
-    Args:
-        images: readable images of the stage.
-        category_ids: the group of each, ``(N,)``.
-        likeness: how typical each is of its group, ``(N,)``.
-        names: of the categories, by id.
-        num_known: ids below it are of known categories.
-    """
-    ids, sizes = np.unique(category_ids[category_ids >= 0], return_counts=True)
-    shown = sorted(zip(ids.tolist(), sizes.tolist(), strict=True), key=lambda each: (-each[1], each[0]))
-    shown.sort(key=lambda each: each[0] < num_known)
-    height = TITLE + SIDE + GAP
-    drawn = shown[:MOST_GROUPS]
-    size = GAP + MOST_IMAGES * (SIDE + GAP), max(1, len(drawn)) * height + GAP
-    picture = Image.new("RGB", size, "white")
-    pen = ImageDraw.Draw(picture)
-    for row, (category, count) in enumerate(drawn):
-        kind = "known" if category < num_known else "discovered"
-        title = f"{category}: {names.get(category, '')} ({kind}, {count} images)"
-        pen.text((GAP, row * height + 1), title.encode("ascii", "replace").decode(), fill="black")
-        members = np.flatnonzero(category_ids == category)
-        typical = members[np.argsort(-likeness[members], kind="stable")][:MOST_IMAGES]
-        for place, image in enumerate(_thumbnails(images, typical.tolist())):
-            picture.paste(image, (GAP + place * (SIDE + GAP), row * height + TITLE))
-    return picture
-
-
-def _thumbnails(images: StageImages, rows: Sequence[int]) -> list[Image.Image]:
-    """Images no larger than `SIDE` each way; small ones are enlarged pixel by pixel."""
-    found = []
-    for row in rows:
-        image = images[row]
-        scale = SIDE / max(image.size)
-        size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
-        found.append(image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BICUBIC))
-    return found
+def _thumbnail(image: Image.Image) -> Image.Image:
+    """An image no larger than `SIDE` each way; a small one is enlarged pixel by pixel."""
+    scale = SIDE / max(image.size)
+    size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
+    return image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BICUBIC)

@@ -1,15 +1,17 @@
-"""A whole run: every stage trained, discovered, scored and saved; or taken up where it was left."""
+"""A whole run: trains, discovers, scores and saves every stage, and continues a run that was begun."""
 
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
@@ -26,10 +28,11 @@ from promptccd.evaluation import (
     ContinualAccuracy,
     ContinualScore,
     Discovery,
+    StageScore,
     labelled_categories,
 )
 from promptccd.evaluation.category_counts import COUNTS
-from promptccd.models import CategoryDiscoveryModel, Replay
+from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, Replay
 from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.model_card import stage_card
 from promptccd.runs.models import (
@@ -78,14 +81,14 @@ def stage_stream(
     Args:
         data: which images, and how they are cut.
         seed: seed of the split.
-        split_rule: another rule than the recipe's.
-        held_out_only: of the images the recipe leaves out instead of the others.
+        split_rule: replaces the recipe's rule.
+        held_out_only: cut only the images that the recipe leaves out, instead of the others.
     """
     facts = data.resolved
     table = load_images(facts.dataset, facts.split)
 
     def column(given: str | None, usual: str | None) -> str | None:
-        """The benchmark's column counts where the data has it; one that was asked for has to be there."""
+        """The column that was asked for, or else the benchmark's if the data has it."""
         return usual if given is None and usual in table.column_names else given
 
     return StageStream.from_dataset(
@@ -106,7 +109,7 @@ def stage_stream(
 
 
 def accelerator_for(arguments: TrainingArguments) -> Accelerator:
-    """Where and in which precision a training computes, and the tracker it reports to."""
+    """The accelerator of a training: its device, precision and tracker."""
     return Accelerator(
         cpu=not torch.cuda.is_available(),  # without it, processes of torchrun on CPUs do not find each other
         mixed_precision=arguments.mixed_precision,
@@ -124,15 +127,15 @@ def train_run(
     stages: StageStream | None = None,
     callbacks: Sequence[CategoryDiscoveryCallback] = (),
 ) -> ContinualScore:
-    """Train all stages of a recipe into ``recipe.training.output_dir``; a run that was begun goes on.
+    """Train all stages of a recipe into ``recipe.training.output_dir``; a run that was begun continues.
 
     Args:
-        recipe: what to train on, what and how.
-        accelerator: for a caller who has one; else one is made as the recipe says.
-        after_stages: called by the main process with the run and its finished stages: those it finds, and with every
-            one that it adds.
-        stages: for a caller who has them; else they are cut as the recipe says.
-        callbacks: what is told of the training, and may end it early.
+        recipe: the data, the model and how to train it.
+        accelerator: by default one is made as the recipe says.
+        after_stages: the main process calls it with the run and its finished stages, at the start (if any are
+            finished) and after every stage.
+        stages: by default they are cut as the recipe says.
+        callbacks: called during the training; they may end it early.
 
     Returns:
         The table so far, also in ``results.json``; of all stages, unless a callback ended the training.
@@ -143,7 +146,7 @@ def train_run(
     require_callbacks(callbacks)
     arguments, own_processes = recipe.training, accelerator is None
     accelerator = accelerator or accelerator_for(arguments)
-    space = TrainingSpace.of(recipe)  # a model that cannot be is refused before anything is read or written
+    space = TrainingSpace.of(recipe)  # refuses an impossible model before anything is read or written
     if accelerator.device.type == "cpu" and accelerator.is_main_process:
         logger.info("No GPU was found: training on the CPU.")
     if stages is None:
@@ -191,15 +194,16 @@ class _Run:
         self._seen: dict[bytes, Original] = {}  # pictures of all stages, by digest
         self._counts = COUNTS[recipe.training.counting](recipe.training)
         self.state = RunState(run.path, len(stages), accelerator.is_main_process)
-        told = [Tracking(accelerator, run), *callbacks]
-        self.callbacks = Callbacks(recipe.training, self.state, stop, told)
+        self.callbacks = Callbacks(
+            recipe.training, self.state, stop, [Tracking(accelerator, run), *callbacks]
+        )
 
     def train(self) -> ContinualScore:
         finished = self._finished_stages()
         if finished:
             logger.info("Finished already in %s: stages %s.", self.run.path, ", ".join(map(str, finished)))
         if self.accelerator.is_main_process:
-            take_over(self.run, self.stages, finished)
+            score_finished(self.run, self.stages, finished)
             self._conclude(finished)
         if len(finished) == len(self.stages):
             return self._table()
@@ -226,7 +230,7 @@ class _Run:
                 raise self.stop.error(f"stage {stage.index} is finished")
 
     def _tell_of(self, stage: int) -> None:
-        """Tell callbacks of a stage that is finished, from its records: every process has those."""
+        """Tell callbacks of a finished stage; every process reads its records."""
         rows = [row for row in self._table().stages if row.stage <= stage]
         if rows and rows[-1].stage == stage:
             self.callbacks.tell("on_evaluate", metrics=ContinualScore("cacc", rows).metrics(first=stage))
@@ -292,7 +296,7 @@ class _Run:
         self._finish_stage(stage, model, count, started - before)
 
     def _warn_of_bare(self, stage: LabelledStage) -> None:
-        """Say which categories that count as known are shown to nobody."""
+        """Warn of known categories without an image at stage 0."""
         bare = np.setdiff1d(np.arange(self.stages.num_known), self._known_ids())
         if len(bare) and self.accelerator.is_main_process:
             logger.warning(
@@ -304,20 +308,16 @@ class _Run:
     def _count_before(
         self, stage: Stage, model: CategoryDiscoveryModel, needed: bool
     ) -> CountEstimate | None:
-        """The number of categories a stage is trained with, by the model before it; none if it is only found later."""
+        """The number of categories a stage is trained with, from the model before it; none if it is found later."""
         settled = self._settled(stage.index)
-        assigned = settled.assigned or [self._known_ids()]
-
-        def features() -> list[Tensor]:
-            return settled.of_placed([self._features(model, each) for each in self.images])
-
+        assigned, features = self._protocol(settled).assigned, partial(self._features, model, settled)
         count = self._counts.before_training(stage, features, assigned)
         if count is None and needed:
             count = self._counts.after_training(stage, features(), assigned)
         return same_on_all(count)
 
     def _conclude(self, finished: Sequence[int]) -> None:
-        """What is left to do once stages are whole, also where a process ended before it could."""
+        """Tidy up after finished stages and hand them to `after_stages`, also those of an earlier, killed process."""
         for stage in finished:
             self.run.forget_states(stage)
         if finished and self.after_stages is not None:
@@ -326,12 +326,12 @@ class _Run:
     def _finish_stage(
         self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None, started: float
     ) -> None:
-        """Discover, score and save; the stage's folder comes last, for with it the stage is finished."""
+        """Discover, score and save; the stage's folder is written last, because it marks the stage as finished."""
         model.config.stage, model.config.num_known = stage.index, self.stages.num_known
-        settled = self._settled(stage.index)
-        features = settled.of_placed([self._features(model, images) for images in self.images])
+        images, settled = self.images[stage.index], self._settled(stage.index)
+        features = self._features(model, settled)
         protocol = self._protocol(settled)
-        own: Tensor | None = None  # what a classifier answers; at stage 0 there is the truth
+        own: Tensor | None = None  # the classifier's answers; stage 0 has labels
         if isinstance(stage, LabelledStage):
             found = labelled_categories(features[0], protocol.assigned[0])
         else:
@@ -341,36 +341,29 @@ class _Run:
             if count.is_estimate:
                 model.config.count_estimate = count.to_dict()
         registry, found = observe_stage(
-            settled, found, self.images[stage.index].sample_ids, self.stages.labelled.category_names
+            settled, found, images.sample_ids, self.stages.labelled.category_names
         )
         model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
         self._measure_spread(model, features, [*settled.assigned, found.category_ids])
         self.state.draw_groups = group_picture(
-            self.images[stage.index],
-            features[stage.index],
-            found,
-            model.config.names_by_id,
-            self.stages.num_known,
+            images, features[stage.index], found, model.config.names_by_id, self.stages.num_known
         )
         if not self.accelerator.is_main_process:
             return
-        class_ids = None if own is None else own.cpu().numpy()
+        assignments = {"sample_ids": images.sample_ids, "category_ids": found.category_ids}
+        if own is not None:
+            assignments["class_ids"] = own.cpu().numpy()
         if stage.index:
-            score = row_of(
-                stage.index,
-                model.config,
-                self._true_ids(stage),
-                found.category_ids,
-                self.stages.num_known,
-                num_categories=len(found.prototype_ids),
-                class_ids=class_ids,
+            score = _record_score(
+                self.run, self.stages, stage.index, model.config, assignments, len(found.prototype_ids)
             )
-            self.run.record(score)
             parts = {"All": score.all, "Old": score.old, "New": score.new}
-            said = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if not math.isnan(value))
+            figures = ", ".join(
+                f"{part} {value:.1f}" for part, value in parts.items() if not math.isnan(value)
+            )
             logger.info(
                 "stage %d: %s over %d images; categories so far: %s",
-                score.stage, said, score.num_images, count,
+                stage.index, figures, score.num_images, count,
             )  # fmt: skip
         self.run.write("images.json", [images.report.to_dict() for images in self.images])
         name, memory = f"stage{stage.index}", peak_memory(self.accelerator.device)
@@ -380,18 +373,16 @@ class _Run:
             self.run.stage(stage.index),
             model,
             self.view,
-            sample_ids=self.images[stage.index].sample_ids,
-            category_ids=found.category_ids,
-            card=self._card(model, found, self._instruments(model, stage, found), registry),
+            assignments=assignments,
+            card=self._card(model, found, self._instruments(model, images, found), registry),
             registry=registry,
-            exemplars=self._exemplars(settled, found, own, features[stage.index]),
-            class_ids=class_ids,
+            exemplars=self._exemplars(settled, assignments, features[stage.index]),
         )
 
     def _measure_spread(
         self, model: CategoryDiscoveryModel, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
     ) -> None:
-        """Tell the model how far the images so far lie from the prototypes of their categories."""
+        """Set the model's spread: how far the images so far lie from the prototypes of their categories."""
         places = {category: row for row, category in enumerate(model.config.category_ids)}
         rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
         placed = (rows >= 0).to(features[0].device)
@@ -401,21 +392,23 @@ class _Run:
         )
         model.set_spread(spread)
 
-    def _instruments(self, model: CategoryDiscoveryModel, stage: Stage, found: Discovery) -> Instruments:
-        """Whether the prompts did something: said, and recorded."""
+    def _instruments(
+        self, model: CategoryDiscoveryModel, images: StageImages, found: Discovery
+    ) -> Instruments:
+        """Measure what the prompts did; warn of problems and record the values in the manifest."""
         training = self.recipe.training
         instruments = measure(
             model,
-            self.images[stage.index],
+            images,
             self.view,
             found.category_ids,
             seed=training.seed,
             batch_size=training.feature_batch_size,
         )
-        values, name = instruments.to_dict(), f"stage{stage.index}"
+        stage = images.stage.index
         for warning in instruments.warnings(training.mixed_precision):
-            logger.warning("stage %d: %s", stage.index, warning)
-        self.run.update_manifest({"instruments": {name: values}})
+            logger.warning("stage %d: %s", stage, warning)
+        self.run.update_manifest({"instruments": {f"stage{stage}": instruments.to_dict()}})
         return instruments
 
     def _card(
@@ -441,26 +434,16 @@ class _Run:
         )
 
     def _model_before(self, stage: int) -> CategoryDiscoveryModel:
+        device = self.accelerator.device
         if stage == 0:
             if self.accelerator.is_main_process:
-                ensure_backbone(
-                    self.recipe, self.run, self.images[0], self.accelerator.device, self.stop.progress
-                )
+                ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)
             self.accelerator.wait_for_everyone()
-            return stage_zero_model(
-                self.recipe,
-                backbone_of(self.recipe, self.run),
-                self.images[0],
-                self._known_ids(),
-                self.accelerator.device,
-            )
-        model = self._load_stage(stage - 1).to(self.accelerator.device)
-        model.begin_discovery(lambda: self._load_stage(0))
+            backbone = backbone_of(self.recipe, self.run)
+            return stage_zero_model(self.recipe, backbone, self.images[0], self._known_ids(), device)
+        model = load_stage(self.run.stage(stage - 1), self.recipe.model).to(device)
+        model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
         return model
-
-    def _load_stage(self, stage: int) -> CategoryDiscoveryModel:
-        options = self.recipe.model
-        return load_stage(options.variant, self.run.stage(stage), options.max_model_bytes)
 
     def _replay(self, model: CategoryDiscoveryModel, stage: int) -> Replay | None:
         count, seed = self.recipe.training.replay_samples, self.recipe.training.seed
@@ -469,13 +452,13 @@ class _Run:
         return model.replay(count, torch_generator("replay", seed, stage))
 
     def _memory(self, model: CategoryDiscoveryModel, stage: int) -> Memory | None:
-        """What a stage is shown again, under the labels that it has by now, by the model before it."""
+        """Exemplars of earlier stages, with the labels they have by now; `None` without a memory."""
         training = self.recipe.training
         if stage == 0 or not training.exemplars_per_class:
             return None
         exemplars = load_exemplars(self.run.stage(stage - 1))
         labels = exemplars.labels(self._settled(stage).category_of)
-        classes = getattr(model.config, "num_classes", None)  # of a classifier, which labels have to be of
+        classes = getattr(model.config, "num_classes", None)  # of a classifier, which knows no other labels
         if classes is not None and labels.max(initial=NO_LABEL) >= classes:
             raise RunError(
                 f"{self.run.stage(stage - 1)} shows images of class {labels.max()} again, but its classifier has "
@@ -485,25 +468,25 @@ class _Run:
         return Memory.of(exemplars, shown, self.images[:stage])
 
     def _exemplars(
-        self, settled: SettledImages, found: Discovery, own: Tensor | None, features: Tensor
+        self, settled: SettledImages, assignments: Mapping[str, np.ndarray], features: Tensor
     ) -> Exemplars | None:
-        """The memory after a stage, of which classes that the method itself sees get images; none if it has none."""
-        stage, nothing = len(settled.ids), np.zeros(0, dtype=np.int64)
+        """The memory after a stage, extended by images of classes that are new to the method; or none."""
         if not self.recipe.training.exemplars_per_class:
             return None
-        classes = found.category_ids if own is None else own.cpu().numpy()
+        stage, nothing = len(settled.ids), np.zeros(0, dtype=np.int64)
         before = load_exemplars(self.run.stage(stage - 1)) if stage else Exemplars(*4 * [nothing])
-        labels = before.labels(settled.category_of)
+        labels, categories = before.labels(settled.category_of), assignments["category_ids"]
+        classes = assignments.get("class_ids", categories)
         return before.extended(
-            features, classes, found.category_ids, self.images[stage], labels, self.recipe.training
+            features, classes, categories, self.images[stage], labels, self.recipe.training
         )
 
     def _settled(self, stage: int) -> SettledImages:
-        """Images of earlier stages under the categories they have by now."""
+        """Images of earlier stages with the categories they have by now."""
         return settled_images(self.run, [images.sample_ids for images in self.images[:stage]])
 
     def _protocol(self, settled: SettledImages) -> ContinualAccuracy:
-        """The protocol as earlier stages, and people since, left it."""
+        """The protocol after the earlier stages and the corrections made since."""
         training = self.recipe.training
         protocol = ContinualAccuracy(
             self._known_ids(), self.stages.num_known, restarts=training.kmeans_restarts, seed=training.seed
@@ -514,17 +497,22 @@ class _Run:
     def _known_ids(self) -> np.ndarray:
         return self.stages.labelled.labels[self.images[0].positions]
 
-    def _features(self, model: CategoryDiscoveryModel, images: StageImages) -> Tensor:
-        return extract_features(
-            model,
-            images,
-            self.view,
-            device=self.accelerator.device,
-            batch_size=self.recipe.training.feature_batch_size,
-            num_workers=self.recipe.training.num_workers,
-            progress=self.stop.progress,
-            label=f"features of stage {images.stage.index}",
-        )
+    def _features(self, model: CategoryDiscoveryModel, settled: SettledImages) -> list[Tensor]:
+        """Features of the images so far, of earlier stages only those of images with a category."""
+        features = [
+            extract_features(
+                model,
+                images,
+                self.view,
+                device=self.accelerator.device,
+                batch_size=self.recipe.training.feature_batch_size,
+                num_workers=self.recipe.training.num_workers,
+                progress=self.stop.progress,
+                label=f"features of stage {images.stage.index}",
+            )
+            for images in self.images
+        ]
+        return settled.of_placed(features)
 
     def _read(self, stage: Stage) -> StageImages:
         self.images.append(
@@ -538,15 +526,11 @@ class _Run:
         )
         return self.images[-1]
 
-    def _true_ids(self, stage: Stage) -> np.ndarray:
-        return self.stages.evaluation_labels(stage)[self.images[stage.index].positions]
-
     def _table(self) -> ContinualScore:
-        """The rows scored so far."""
         return self.run.results or ContinualScore("cacc", [])
 
     def _finished_stages(self) -> list[int]:
-        """Stages whose checkpoints are whole, as the main process finds them."""
+        """Stages whose checkpoints are whole; the main process checks them for all."""
         whole = torch.zeros(len(self.stages), dtype=torch.int64, device=self.accelerator.device)
         if self.accelerator.is_main_process:
             for stage in self.stages:
@@ -556,16 +540,11 @@ class _Run:
         return whole.nonzero().flatten().tolist()
 
 
-def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:
-    """Score finished stages that have no row yet: their images were assigned where they were trained.
-
-    Args:
-        run: the run they lie in.
-        stages: the data as it is here.
-        finished: stages whose checkpoints are whole.
+def score_finished(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:
+    """Add the missing rows of finished stages to the table, such as those fetched from the Hub.
 
     Raises:
-        SplitMismatchError: a stage holds images that are not of that stage here.
+        SplitMismatchError: a stage holds images that do not belong to that stage of `stages`.
     """
     scored = {row.stage for row in run.results.stages} if run.results else set()
     for index in finished:
@@ -575,17 +554,28 @@ def take_over(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -
                 f"{run.stage(index)} was trained on other images than stage {index} holds here: use the data set, "
                 "class_blocks, cuts and seed it was made with, or start a new output_dir."
             )
-        if index == 0 or index in scored:
-            continue
-        true_ids = stages.evaluation_labels(stages[index])[np.searchsorted(own, given["sample_ids"])]
-        config = load_configuration(run.stage(index))
-        score = row_of(
-            index,
-            config,
-            true_ids,
-            given["category_ids"],
-            stages.num_known,
-            num_categories=categories_at(run.stage(index), config)[0],
-            class_ids=given.get("class_ids"),
-        )
-        run.record(score)
+        if index > 0 and index not in scored:
+            config = load_configuration(run.stage(index))
+            _record_score(run, stages, index, config, given, categories_at(run.stage(index), config)[0])
+
+
+def _record_score(
+    run: RunDirectory,
+    stages: StageStream,
+    index: int,
+    config: CategoryDiscoveryConfig,
+    assignments: Mapping[str, ArrayLike],
+    num_categories: int,
+) -> StageScore:
+    places = np.searchsorted(stages[index].sample_ids, assignments["sample_ids"])
+    score = row_of(
+        index,
+        config,
+        stages.evaluation_labels(stages[index])[places],
+        assignments["category_ids"],
+        stages.num_known,
+        num_categories=num_categories,
+        class_ids=assignments.get("class_ids"),
+    )
+    run.record(score)
+    return score

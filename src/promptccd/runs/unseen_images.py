@@ -1,95 +1,25 @@
 """Unseen images to evaluate a run on: its data set's test split, or what the run left out."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
 
 from promptccd.data.stage_images import StageImages
-from promptccd.data.stages import Stage, StageStream
+from promptccd.data.stages import StageStream
 from promptccd.errors import DataError
-from promptccd.evaluation.protocols import ScoredImages
 from promptccd.runs.train_run import stage_stream
 from promptccd.training.arguments import DataArguments
 
 COMPARED_IMAGES = 16
-# For a split of the data set, if one was asked for, and a rule, if it is another than the run's: its stages.
-CutTest = Callable[[str | None, str | None], StageStream]
-Read = Callable[[Stage], StageImages]
-
-
-@dataclass(frozen=True)
-class UnseenImages:
-    """Where the unseen images of a run come from.
-
-    Attributes:
-        data: the run's data.
-        cut: cuts the unseen images into stages.
-        stages: the run's stages.
-        trained_on: images of its finished stages; as many test stages are read.
-        read: reads the images of a stage.
-    """
-
-    data: DataArguments
-    cut: CutTest
-    stages: StageStream
-    trained_on: Sequence[StageImages]
-    read: Read
-
-    def in_stages(self, test_split: str | None) -> ScoredImages:
-        """Test images cut by the rule, the seed and the class blocks of the run (paper, inductive evaluation).
-
-        Args:
-            test_split: split of the data set; by default the benchmark's, else the images the run left out.
-
-        Raises:
-            DataError: there are no such images, they are those of the training, or of other categories.
-        """
-        test = self.cut(test_split, None)
-        if test.categories != self.stages.categories:
-            lacking = sorted(set(self.stages.categories) - set(test.categories))
-            raise DataError(
-                f"The test images are of other categories than the run's: they lack {lacking[:3]} ({len(lacking)}). "
-                "Give --test_split a split with the same categories."
-            )
-        images = [self.read(stage) for stage in test[: len(self.trained_on)]]
-        _require_unseen(images, self.trained_on, self.data, test_split)
-        labels = [test.evaluation_labels(each.stage)[each.positions] for each in images]
-        return ScoredImages(images, labels)
-
-    def whole(self, test_split: str | None) -> ScoredImages:
-        """All test images as one entry, their labels in the ids of the run.
-
-        Args:
-            test_split: as for `in_stages`.
-
-        Raises:
-            DataError: as for `in_stages`.
-        """
-        test = self.cut(test_split, "whole")
-        id_of = {name: index for index, name in enumerate(self.stages.categories)}
-        strangers = [name for name in test.categories if name not in id_of]
-        if strangers:
-            raise DataError(
-                f"The test images are of categories that the run does not have: {strangers[:3]} ({len(strangers)}). "
-                "Give --test_split a split with the same categories."
-            )
-        images = self.read(test[0])
-        _require_unseen([images], self.trained_on, self.data, test_split)
-        ids = np.asarray([id_of[name] for name in test.categories])
-        return ScoredImages([images], [ids[test.evaluation_labels(images.stage)[images.positions]]])
 
 
 def cut_given(
     stages: StageStream, test_images: Dataset | None, test_split: str | None, rule: str | None
 ) -> StageStream:
-    """Unseen images beside stages that a caller has, cut likewise.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Unseen images cut like stages that a caller has, by the same rule or another; a `DataError` without any."""
     changes = {} if rule is None else {"split_rule": rule}
     if (origin := stages.origin) is not None:
         other: dict[str, Any] = {**changes, "held_out": 0.0, "images_per_class": None}
@@ -106,11 +36,7 @@ def cut_given(
 
 
 def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str | None) -> StageStream:
-    """Unseen images of a data set that a recipe names, cut as it says.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Unseen images of a recipe's data set, cut as it says or by another rule; a `DataError` without any."""
     facts = data.resolved
     name = test_split or facts.test_split
     if name is None and facts.held_out > 0:
@@ -135,13 +61,39 @@ def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str 
         ) from error
 
 
-def _require_unseen(
+def ids_in_run(test: StageStream, stages: StageStream) -> np.ndarray:
+    """The run's id of every category of unseen images, ``(C,)``.
+
+    Args:
+        test: the unseen images: one stage of all of them, or stages of the run's own categories.
+        stages: the run's stages.
+
+    Raises:
+        DataError: the images are of a category that the run does not have or, cut into stages, lack one.
+    """
+    ids = {name: index for index, name in enumerate(stages.categories)}
+    foreign = [name for name in test.categories if name not in ids]
+    if test.split.rule == "whole" and foreign:
+        raise DataError(
+            f"The test images are of categories that the run does not have: {foreign[:3]} ({len(foreign)}). "
+            "Give --test_split a split with the same categories."
+        )
+    if test.split.rule != "whole" and test.categories != stages.categories:
+        lacking = sorted(set(stages.categories) - set(test.categories))
+        raise DataError(
+            f"The test images are of other categories than the run's: they lack {lacking[:3]} ({len(lacking)}). "
+            "Give --test_split a split with the same categories."
+        )
+    return np.asarray([ids[name] for name in test.categories])
+
+
+def require_unseen(
     test: Sequence[StageImages],
     trained_on: Sequence[StageImages],
     data: DataArguments,
     test_split: str | None,
 ) -> None:
-    """Refuse the training images as test images: a folder without splits gives them under any name."""
+    """Refuse, with a `DataError`, test images that are those of the training, as of a folder without splits."""
     trained = {int(sample): (each, row) for each in trained_on for row, sample in enumerate(each.sample_ids)}
     pairs = [
         (each[row], trained[int(sample)])
