@@ -1,4 +1,4 @@
-"""Discovered categories as a person looks at them: typical images, and the known categories that are nearest."""
+"""Discovered categories for people: typical images, and the nearest known categories."""
 
 import base64
 import io
@@ -13,17 +13,12 @@ from promptccd.data.images import media_type
 from promptccd.data.stage_images import StageImages
 
 SIDE = 96
-PIXEL_ART = 32  # up to this side an image is kept as it is and shown pixel by pixel
+PIXEL_ART = 32  # images up to this side are PNGs and shown pixel by pixel
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A small picture.
-
-    Attributes:
-        uri: ``data:`` URI.
-        is_small: whether the image itself is so small that its pixels should stay visible.
-    """
+    """A small picture as a ``data:`` URI; `is_small` asks for visible pixels."""
 
     uri: str
     is_small: bool
@@ -54,16 +49,10 @@ NEAREST = 3
 
 @dataclass(frozen=True)
 class NearKnown:
-    """A known category near a discovered one.
-
-    Attributes:
-        name: of the known category.
-        similarity: cosine of the angle between the mean features, at most 1.
-        image: a typical labelled image of it; `None` once the page is full.
-    """
+    """A known category near a discovered one, with a typical labelled image unless the page is full."""
 
     name: str
-    similarity: float
+    similarity: float  # cosine of the angle between the mean features
     image: Thumbnail | None
 
 
@@ -72,18 +61,16 @@ class CategoryCard:
     """A discovered category at the stage that discovered it.
 
     Attributes:
-        category: its id.
         name: its name.
         stage: the stage that discovered it.
         num_images: images in it at that stage.
-        mostly: the true category that most of them are of.
-        purity: share of them that are, in percent.
+        mostly: the most frequent true category of these images.
+        purity: share of images of that category, in percent.
         sample_ids: the images shown, nearest to the mean feature first.
         images: their pictures.
         near: known categories, nearest first.
     """
 
-    category: int
     name: str
     stage: int
     num_images: int
@@ -104,7 +91,7 @@ class CardMaker:
         categories: names of the true categories; position is category id.
         samples: pictures per card.
         cards: made so far.
-        left_out: discovered categories for which there was no room.
+        left_out: number of discovered categories beyond `MAX_CARDS`.
     """
 
     labelled: StageImages
@@ -124,7 +111,7 @@ class CardMaker:
         true_ids: np.ndarray,
         names: Mapping[int, str],
     ) -> None:
-        """Add a card for every category that is found at a stage for the first time.
+        """Add a card for every category that a stage discovers.
 
         Args:
             images: readable images of the stage.
@@ -138,7 +125,7 @@ class CardMaker:
             int(item): _mean(known_features[self.labels == item]) for item in np.unique(self.labels)
         }
         for category in np.unique(found_ids).tolist():
-            if category < 0 or category in known_means or category in self._seen:  # -1 is none
+            if category < 0 or category in known_means or category in self._seen:  # -1 is no category
                 continue
             self._seen.add(category)
             if len(self.cards) >= MAX_CARDS:
@@ -150,7 +137,6 @@ class CardMaker:
             most, count = Counter(true_ids[rows].tolist()).most_common(1)[0]
             self.cards.append(
                 CategoryCard(
-                    category=category,
                     name=names[category],
                     stage=images.stage.index,
                     num_images=len(rows),
@@ -177,7 +163,7 @@ class CardMaker:
         return near
 
     def _picture(self, images: StageImages, row: int) -> Thumbnail | None:
-        """A picture, as long as there is room."""
+        """A picture; `None` once the page is full."""
         if self._bytes > MAX_BYTES:
             return None
         picture = thumbnail(images[row])
