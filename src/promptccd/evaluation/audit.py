@@ -162,10 +162,10 @@ class AuditedRow(NamedTuple):
 
 
 def implied_old_share(all: float, old: float, new: float, decimals: int = 2) -> Interval | None:
-    """The shares of Old images, in 0..1, under which All can be the weighted mean of Old and New, all rounded.
+    """The shares of Old images, in 0..1, under which All can be the weighted mean of Old and New; `None` if none can.
 
-    A percentage with two decimals stands for any within 0.005 of it, so |All - w Old - (1 - w) New| <= 0.01 for every
-    possible share w. If Old equals New, all shares are possible or none; `None` stands for none.
+    Accuracies are in percent and rounded to `decimals`. With two, each stands for any value within 0.005 of it, so
+    |All - w Old - (1 - w) New| <= 0.01 for every possible share w. If Old equals New, all shares are possible or none.
     """
     room = 10.0**-decimals + _SLACK
     gap, rise = old - new, all - new

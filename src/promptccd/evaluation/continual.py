@@ -113,10 +113,9 @@ class ContinualScore:
         return {}
 
     def metrics(self, first: int = 0) -> dict[str, float]:
-        """Every figure by name, such as ``cacc/stage1/all``, for trackers, without those that are NaN.
+        """Figures by name, such as ``cacc/stage1/all``, for trackers: rows from stage `first` on, averages of all rows.
 
-        Args:
-            first: leave out rows of earlier stages; averages are of all rows.
+        Those that are NaN are left out.
         """
         found: dict[str, float] = {f"average/{part}": value for part, value in self.average.items()}
         found |= self.summary

@@ -39,25 +39,17 @@ class ProtocolOptions:
 
 @dataclass(frozen=True)
 class ProtocolTerms:
-    """A protocol in words.
+    """A protocol in words."""
 
-    Attributes:
-        text: all of it in one line.
-        images: that are scored.
-        reference: images whose categories the grouping knows.
-        count: where the number of groups comes from.
-        counted: what the groups are.
-        options: the fields of `ProtocolOptions` that it reads.
-        has_baselines: whether it can score features of another model.
-    """
-
-    text: str
+    text: str  # all of it in one line
     images: str = "unlabelled training images of the stage"
-    reference: str = "labelled images, and earlier stages under their predicted labels"
+    reference: str = (
+        "labelled images, and earlier stages under their predicted labels"  # known to the grouping
+    )
     count: str = "as the run was trained: given, or its estimate"
-    counted: str = "categories"
-    options: tuple[str, ...] = ()
-    has_baselines: bool = True
+    counted: str = "categories"  # what the groups are
+    options: tuple[str, ...] = ()  # fields of `ProtocolOptions` that it reads
+    has_baselines: bool = True  # whether it can score features of another model
 
 
 _SEEN = "test images of all categories seen so far"

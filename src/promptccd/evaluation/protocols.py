@@ -106,47 +106,28 @@ FeaturesOf = Callable[[int, Sequence[StageImages]], list[Tensor]]
 
 @dataclass(frozen=True)
 class ScoredImages:
-    """Images of consecutive stages and their true categories.
+    """Readable images of consecutive stages and their true categories."""
 
-    Attributes:
-        images: readable images by stage, the labelled stage first.
-        labels: true category ids, ``(N,)`` each, in the ids of the run.
-    """
-
-    images: Sequence[StageImages]
-    labels: Sequence[np.ndarray]
+    images: Sequence[StageImages]  # by stage, the labelled one first
+    labels: Sequence[np.ndarray]  # category ids of the run, (N,) each
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run as protocols see it.
-
-    Attributes:
-        trained: images of the stages of the training.
-        test_stages: unseen images cut into stages.
-        test_images: all unseen images, as one entry.
-        features: to group, of the run's models or of a baseline.
-        count_of_stage: number of categories that a stage was grouped with.
-        estimate: estimates the number of categories.
-        part_routing: how well patches are routed to their parts; `None` for a model without parts.
-        native: class of every given image by the classifier of a stage's model; `None` for a model without one.
-        method: name of the run's method, for messages.
-        num_known: initially labelled categories, which are Old at every stage; their ids come first.
-        restarts: of k-means.
-        seed: of all random numbers.
-    """
+    """A run as protocols see it."""
 
     trained: ScoredImages
-    test_stages: Callable[[], ScoredImages]
-    test_images: Callable[[], ScoredImages]
-    features: FeaturesOf
-    count_of_stage: Callable[[int], CountEstimate]
+    test_stages: Callable[[], ScoredImages]  # unseen images, cut into stages
+    test_images: Callable[[], ScoredImages]  # unseen images, as one entry
+    features: FeaturesOf  # of the run's models or of a baseline
+    count_of_stage: Callable[[int], CountEstimate]  # that the stage was grouped with
     estimate: CountOf
-    part_routing: Callable[[], ContinualScore | None]
+    part_routing: Callable[[], ContinualScore | None]  # `None` for a model without parts
+    # Class of every image by the classifier of a stage's model; `None` for a model without one.
     native: Callable[[int, StageImages], np.ndarray | None]
-    method: str
-    num_known: int
-    restarts: int
+    method: str  # for messages
+    num_known: int  # initially labelled categories, which are Old at every stage; their ids come first
+    restarts: int  # of k-means
     seed: int
 
     @property
@@ -252,7 +233,7 @@ def _steps_on_test(task: Task) -> ForgettingScore:
 
 
 def _sessions(task: Task) -> SessionScore:
-    """MetaGCD's setting; answers of a classifier are scored under separate assignments alone, as it publishes them."""
+    """MetaGCD's setting; a method's own classifier is scored under separate assignments alone."""
     found = session_accuracy(
         task.seen_test_features,
         task.seen_test_ids(),

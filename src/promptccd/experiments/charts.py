@@ -104,7 +104,7 @@ def line_chart(
     whole: bool = False,
     dodge: float = DODGE,
 ) -> Chart:
-    """Lines through points ``(x, y)`` or ``(x, y, deviation)`` with whole x, but not through those without finite y.
+    """Lines through points ``(x, y)`` or ``(x, y, deviation)`` with whole x; points without finite y are left out.
 
     Neither the vertical axis nor deviations exceed `y_least` and `y_most`; with `whole`, that axis has only whole
     numbers. `dodge` is the shift between series of few points. `label` is for readers who cannot see the drawing.
@@ -194,7 +194,7 @@ def heat_map(
 ) -> HeatMap:
     """Cells filled by their value between `limits`, in rows from the top; `None` and NaN leave no cell.
 
-    Values are written into large enough cells with `places` decimals, those below one half not with `blank_zeros`.
+    Large enough cells show their value with `places` decimals; with `blank_zeros`, only from one half on.
     """
     low, high = limits
     left = min(110.0, 12 + 5.6 * max((len(name) for name in rows), default=1) + 12)

@@ -306,17 +306,11 @@ _SETTINGS: Mapping[tuple[Any, ...], _Setting] = {
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """Printed rows of one method on one data set.
+    """Printed rows of one method on one data set, with their audit."""
 
-    Attributes:
-        rows: with their audit, by stage; `None` is the average.
-        source: where the paper prints them, in words.
-        differences: from the published setting, one phrase each; empty where figures compare.
-    """
-
-    rows: Mapping[int | None, AuditedRow]
-    source: str
-    differences: Sequence[str]
+    rows: Mapping[int | None, AuditedRow]  # by stage; `None` is the average
+    source: str  # where the paper prints them
+    differences: Sequence[str]  # from the published setting, a phrase each; empty where figures compare
 
 
 def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.linalg import orthogonal_procrustes
@@ -170,7 +170,7 @@ class MapPoint:
 
     sample_id: int
     stage: int  # that brought it
-    places: Sequence[tuple[float, float]]  # per stage from that one on
+    places: list[list[float]]  # x and y per stage from that one on
     found: MapEntry
     true: MapEntry
     text: str
@@ -179,17 +179,15 @@ class MapPoint:
 
 @dataclass(frozen=True)
 class MapFigure:
-    """The map of a report page; notes and movements are per stage."""
+    """The map of a report page."""
 
+    maps: StageMaps
     points: list[MapPoint]
-    num_stages: int
-    width: float
     height: float
     found: list[MapEntry]
     true: list[MapEntry]
-    notes: list[str]
-    method: str
-    moved: list[float | None]
+    notes: list[str]  # a line per stage
+    width: ClassVar = WIDTH
 
     @property
     def data(self) -> dict[str, Any]:
@@ -199,7 +197,7 @@ class MapFigure:
             "points": [
                 {
                     "stage": point.stage,
-                    "places": [list(place) for place in point.places],
+                    "places": point.places,
                     "found": [point.found.style, point.found.mark],
                     "true": [point.true.style, point.true.mark],
                 }
@@ -250,20 +248,22 @@ def map_figure(
             MapPoint(
                 sample_id,
                 stage,
-                places=[(layout[row][0], layout[row][1]) for layout in layouts[stage:]],
+                places=[layout[row] for layout in layouts[stage:]],
                 found=found[group],
                 true=true[category],
                 text=f"image {sample_id}, {where}: {said}",
                 is_discovered=group not in known,
             )
         )
+    entries = list(found.values()), list(true.values())
+    return MapFigure(maps, points, round(height + 2 * MARGIN, 1), *entries, _notes(maps))
+
+
+def _notes(maps: StageMaps) -> list[str]:
     notes = []
-    for stage, (layout, moved) in enumerate(zip(layouts, maps.moved, strict=True)):
+    for stage, (layout, moved) in enumerate(zip(maps.layouts, maps.moved, strict=True)):
         note = f"stage {stage}: {len(layout)} images"
         if moved is not None:
             note += f", earlier ones moved by {100 * moved:.1f} % of the width (median)"
         notes.append(note)
-    return MapFigure(
-        points, len(layouts), WIDTH, round(height + 2 * MARGIN, 1), list(found.values()), list(true.values()),
-        notes, maps.method, maps.moved,
-    )  # fmt: skip
+    return notes

@@ -208,58 +208,35 @@ TOLERANCE = 1e-3  # percentage points; results.json is rounded to four places
 
 @dataclass(frozen=True)
 class StageMeasures:
-    """Groups and accuracies of one unlabelled stage.
-
-    Attributes:
-        stage: its index.
-        score: its row of the table.
-        true_ids: true categories of the images, ``(N,)``.
-        found_ids: groups of the images, ``(N,)``.
-        num_true: number of true categories up to this stage.
-        names: of all groups by id, also of those that people retired later, and of "no category".
-        known_and_novel: see the function of that name.
-        blocks: `block_accuracies` of the stages up to this one.
-    """
+    """Groups and accuracies of one unlabelled stage."""
 
     stage: int
     score: StageScore
-    true_ids: np.ndarray
-    found_ids: np.ndarray
-    num_true: int
-    names: Mapping[int, str]
+    true_ids: np.ndarray  # (N,)
+    found_ids: np.ndarray  # (N,), groups of the images
+    num_true: int  # true categories up to this stage
+    names: Mapping[
+        int, str
+    ]  # of all groups by id, also of those that people retired later, and of "no category"
     known_and_novel: Mapping[str, int]
-    blocks: Sequence[tuple[int, float]]
+    blocks: Sequence[tuple[int, float]]  # `block_accuracies` of the stages up to this one
 
 
 @dataclass(frozen=True)
 class RunMeasures:
-    """All numbers of a run.
+    """All numbers of a run; costs and history are as far as recorded."""
 
-    Attributes:
-        name: of its folder.
-        recipe: of its training.
-        fingerprint: of its split.
-        versions: of packages, by name.
-        class_blocks: number of categories that each stage introduced.
-        categories: names of the true categories; position is category id.
-        stages: its finished unlabelled stages.
-        costs: time and memory per stage, as far as recorded.
-        history: its epochs; empty where not recorded.
-        instruments: measures of its prompts, by stage and by name of `promptccd.training.instruments.TITLES`.
-        routing: part routing accuracy; `None` for models without parts, or where it was not asked for.
-    """
-
-    name: str
+    name: str  # of its folder
     recipe: Recipe
-    fingerprint: str
-    versions: Mapping[str, str]
-    class_blocks: Sequence[int]
-    categories: Sequence[str]
-    stages: Sequence[StageMeasures]
+    fingerprint: str  # of its split
+    versions: Mapping[str, str]  # of packages
+    class_blocks: Sequence[int]  # number of categories that each stage introduced
+    categories: Sequence[str]  # names of the true categories; position is category id
+    stages: Sequence[StageMeasures]  # finished unlabelled ones
     costs: Sequence[StageCost]
     history: Sequence[EpochRecord]
-    instruments: Mapping[int, Mapping[str, float]]
-    routing: ContinualScore | None
+    instruments: Mapping[int, Mapping[str, float]]  # of prompts, by stage and name of `instruments.TITLES`
+    routing: ContinualScore | None  # `None` for models without parts, or where it was not asked for
 
     @property
     def score(self) -> ContinualScore:
@@ -269,21 +246,13 @@ class RunMeasures:
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """Runs that differ in their seed at one stage, or on average.
+    """All, Old and New of runs that differ in their seed at one stage, or on average."""
 
-    Attributes:
-        stage: its index; `None` for the average.
-        scores: the row of every run; empty for the average.
-        grouped: All, Old and New of semi-supervised k-means.
-        own: those of the method's own classifier; empty unless every run has one.
-        compared: whichever of the two stands beside the paper's figures.
-    """
-
-    stage: int | None
-    scores: Sequence[StageScore]
-    grouped: Mapping[str, Spread]
-    own: Mapping[str, Spread]
-    compared: Mapping[str, Spread]
+    stage: int | None  # `None` for the average
+    scores: Sequence[StageScore]  # of the runs; empty for the average
+    grouped: Mapping[str, Spread]  # by semi-supervised k-means
+    own: Mapping[str, Spread]  # by the method's own classifier; empty unless every run has one
+    compared: Mapping[str, Spread]  # the one of these two that stands beside the paper's figures
 
 
 def summary_rows(runs: Sequence[RunMeasures]) -> list[SummaryRow]:

@@ -27,23 +27,14 @@ Grid = tuple[list[str], list[list[str]]]  # header and rows
 
 @dataclass(frozen=True)
 class Entry:
-    """A method on a data set, in a part of a table.
-
-    Attributes:
-        part: of the table.
-        method: as the paper calls it.
-        benchmark: the data set.
-        figures: the paper's, by stage; `None` is the average.
-        cells: its trainings.
-        notes: why it has none, or how they differ from the paper's setting, a line each.
-    """
+    """A method, as the paper calls it, on a data set, in a part of a table."""
 
     part: TablePart
     method: str
     benchmark: str
-    figures: Mapping[int | None, AuditedRow]
+    figures: Mapping[int | None, AuditedRow]  # the paper's, by stage; `None` is the average
     cells: Sequence[SweepCell] = ()
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # why it has no cells, or how they differ from the paper's setting
 
     def scores(self, keys: Collection[str], other: bool = False) -> dict[str, list[ContinualScore]]:
         """Scores of finished cells by their values of `keys` in words.

@@ -181,9 +181,9 @@ def _map(figure: MapFigure | None) -> Iterator[Record]:
 
 
 def _movement(figure: MapFigure | None) -> Iterator[Record]:
-    for stage, moved in enumerate([] if figure is None else figure.moved):
+    for stage, moved in enumerate([] if figure is None else figure.maps.moved):
         if figure is not None and moved is not None:
-            yield {"stage": stage, "method": figure.method, "moved_share_of_width": moved}
+            yield {"stage": stage, "method": figure.maps.method, "moved_share_of_width": moved}
 
 
 def _plain(record: Record) -> Record:

@@ -105,7 +105,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         _require_alike(runs)
         if len(runs) == 1:
             pictures = _pictures(evaluation, runs[0], options)
-    return _write(names[0], runs, pictures, out, options)
+    return _write(names[0], runs, pictures, out)
 
 
 def write_run_comparison(
@@ -174,10 +174,7 @@ def _pictures(evaluation: RunEvaluation, run: RunMeasures, options: ReportOption
         features = [each.cpu().numpy() for each in evaluation.features_of_stage(index)]
         shown.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
         if index and options.samples:
-            stage = run.stages[index - 1]
-            maker.add_stage(
-                images[index], (features[0], features[-1]), stage.found_ids, stage.true_ids, stage.names
-            )
+            maker.add_stage(run.stages[index - 1], images[index], features[0], features[-1])
     pictures = _Pictures(cards=maker.cards, left_out=maker.left_out)
     if options.map_method:
         pictures.figure = map_figure(
@@ -192,17 +189,14 @@ def _pictures(evaluation: RunEvaluation, run: RunMeasures, options: ReportOption
     return pictures
 
 
-def _write(
-    name: str, runs: Sequence[RunMeasures], pictures: _Pictures, out: str | Path, options: ReportOptions
-) -> Path:
-    run = runs[0]
-    title = f"Report of {name}"
+def _write(name: str, runs: Sequence[RunMeasures], pictures: _Pictures, out: str | Path) -> Path:
+    run, last = runs[0], runs[0].stages[-1]
+    title, facts = f"Report of {name}", _facts(runs)
     published = published_table(run.recipe, len(run.stages))
-    last = run.stages[-1]
     page = render_page(
         "report.html.jinja",
         title=title,
-        facts=_facts(runs),
+        facts=facts,
         runs=runs,
         averages=average_spreads(each.score for each in runs),
         found=f"{last.score.num_categories} of {last.num_true}",
@@ -227,7 +221,7 @@ def _write(
         routing=routing_rows(runs),
     )
     records = run_records(runs, published, pictures.cards, pictures.figure)
-    return write_report_files(out, page, title, _facts(runs), records)
+    return write_report_files(out, page, title, facts, records)
 
 
 def _facts(runs: Sequence[RunMeasures]) -> dict[str, str]:

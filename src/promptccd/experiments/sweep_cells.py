@@ -1,7 +1,6 @@
 """The cells of a sweep: every recipe with every combination of values, once per seed."""
 
 import contextlib
-import dataclasses
 import gc
 import itertools
 import json
@@ -14,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -80,10 +79,10 @@ class SweepCell:
     @property
     def backbone_key(self) -> str:
         """Equal for cells of one seed that pretrain or load the same backbone."""
-        recipe = self.recipe
-        if recipe.model.backbone is not None:
-            return _key(recipe.model.backbone)
-        return _key(recipe.data, recipe.views, recipe.model.backbone_config, recipe.pretraining)
+        sections = self.recipe.to_dict()
+        backbone, config = sections["model"]["backbone"], sections["model"]["backbone_config"]
+        made_here = [sections["data"], sections["views"], config, sections["pretraining"]]
+        return json.dumps(made_here if backbone is None else backbone, sort_keys=True)
 
     @property
     def resumed_recipe(self) -> Recipe | None:
@@ -98,8 +97,7 @@ class SweepCell:
 
     def with_backbone(self, backbone: Path) -> Recipe:
         """The recipe with a backbone that another cell pretrained."""
-        model = dataclasses.replace(self.recipe.model, backbone=str(backbone))
-        return dataclasses.replace(self.recipe, model=model)
+        return replace(self.recipe, model=replace(self.recipe.model, backbone=str(backbone)))
 
     def require_same_recipe(self) -> None:
         """Refuse a cell whose run began with another recipe.
@@ -192,8 +190,8 @@ def _check_keys(settings: Mapping[str, Sequence[Any]], overrides: Mapping[str, S
 def _cell(
     config: Path, settings: dict[str, Any], seed: int, out: Path, overrides: Mapping[str, Settings]
 ) -> SweepCell:
-    parts = [config.stem, *(f"{_field(key)}={_readable(value)}" for key, value in settings.items())]
-    name = "-".join([*parts, f"seed{seed}"])
+    varied = (f"{key.partition('.')[2]}={_readable(value)}" for key, value in settings.items())
+    name = "-".join([config.stem, *varied, f"seed{seed}"])
     if len(name) > LONGEST_NAME:
         raise ConfigurationError(
             f"The folder name {name!r} has {len(name)} characters, at most {LONGEST_NAME} are kept apart safely. Put "
@@ -213,21 +211,12 @@ def _cell(
     return SweepCell(config.stem, settings, recipe)
 
 
-def _field(key: str) -> str:
-    return key.partition(".")[2]
-
-
 def _readable(value: Any) -> str:
     """A value as part of a file name: ``[7, 1, 1, 1]`` is ``7,1,1,1``, unsafe characters become ``_``."""
     text = value if isinstance(value, str) else json.dumps(value)
     bare = re.sub(r"[\s\"]", "", text)
     bare = re.sub(r"\],?\[", "_", bare).strip("[]{}")
     return re.sub(r"[^\w.,+=-]", "_", bare, flags=re.ASCII)
-
-
-def _key(*values: Any) -> str:
-    plain = [dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value for value in values]  # type: ignore[arg-type]
-    return json.dumps(plain, sort_keys=True)
 
 
 def _same_place(recorded: str | None, given: str) -> bool:
@@ -248,12 +237,7 @@ Work = Callable[[Recipe], Any]
 
 
 class CellProcess:
-    """A process that works on a cell, its output in ``train.log`` of the cell's folder.
-
-    Args:
-        recipe: of the cell.
-        work: called with the recipe; a function of a module, whose result is not used.
-    """
+    """A process that calls `work`, a function of a module, with a cell's recipe; output goes to its ``train.log``."""
 
     def __init__(self, recipe: Recipe, work: Work):
         folder = Path(recipe.training.output_dir)
