@@ -101,7 +101,7 @@ def test_lines_bars_and_cells_lie_on_the_drawing() -> None:
     assert [len(series.points) for series in bars.series] == [2, 1]
     assert bars.series[0].points[0].y == bars.base
     cells = heat_map(
-        "h", [[1.0, None], [math.nan, 3.0]], ["r", "s"], ["c", "d"], x_label="x", y_label="y"
+        "h", [[1.0, None], [math.nan, 3.0]], ["r", "s"], ["c", "d"], x_label="x", y_label="y", limits=(1, 3)
     ).cells
     assert [(cell.share, cell.shown) for cell in cells] == [(0.0, "1"), (1.0, "3")]
     assert shortened("abcdef", 4) == "abc…"

@@ -1,4 +1,4 @@
-"""A model and a stage in, numbers someone will quote out."""
+"""Accuracies, evaluation protocols, and the paper's figures with their audit."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,6 @@
 """Clustering accuracy: the one number of the field, in three parts. NumPy and SciPy only."""
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -29,22 +30,20 @@ PARTS = ClusteringAccuracy._fields
 def clustering_accuracy(y_true: ArrayLike, y_pred: ArrayLike, old_classes: Iterable) -> ClusteringAccuracy:
     """Share of images whose cluster is matched to their category, under the best one-to-one matching.
 
-    One Hungarian assignment over all images ("v2" in the field's code); Old and New are read off that same
-    matching, so All is always their mean weighted by numbers of images. The names of clusters do not matter.
-    There may be more clusters than categories or fewer.
+    One Hungarian assignment over all images ("v2" in the field's code) gives all three, so All is always the mean
+    of Old and New weighted by numbers of images. There may be more clusters than categories or fewer.
 
     Args:
         y_true: category of every image, ``(N,)``, integers or strings, gaps allowed.
         y_pred: cluster of every image, ``(N,)``, integers or strings.
-        old_classes: the initially labelled categories, in the values of `y_true`. Categories discovered at
-            earlier stages count as new, at every stage.
+        old_classes: the initially labelled categories, as values of `y_true`. Categories that earlier stages
+            discovered are new at every stage.
 
     Raises:
         DataError: the lengths differ, there is no image, or a value is neither integer nor string.
     """
     true, pred, is_old = _checked_pair(y_true, y_pred, old_classes)
-    correct = _correct(true, pred)
-    return ClusteringAccuracy(_percent(correct), _percent(correct[is_old]), _percent(correct[~is_old]))
+    return _accuracy(_correct(true, pred), is_old)
 
 
 def separate_clustering_accuracy(
@@ -52,23 +51,23 @@ def separate_clustering_accuracy(
 ) -> ClusteringAccuracy:
     """Old and New under an assignment of their own each ("v1" in the field's code), All their weighted mean.
 
-    A cluster may thus count for an old and for a new category at once: Old and New are never below those of
-    `clustering_accuracy`. Published by some papers, MetaGCD's among them; compare only with such figures.
+    A cluster may count for an old and for a new category at once: Old and New are never below those of
+    `clustering_accuracy`. Some papers publish these figures, MetaGCD's among them; compare only with such figures.
 
     Args:
-        y_true: category of every image, ``(N,)``, integers or strings, gaps allowed.
-        y_pred: cluster of every image, ``(N,)``, integers or strings.
-        old_classes: the initially labelled categories, in the values of `y_true`.
+        y_true: see `clustering_accuracy`, as the others.
+        y_pred: clusters.
+        old_classes: initially labelled categories.
 
     Raises:
-        DataError: the lengths differ, there is no image, or a value is neither integer nor string.
+        DataError: as `clustering_accuracy`.
     """
     true, pred, is_old = _checked_pair(y_true, y_pred, old_classes)
     correct = np.zeros(len(true), dtype=bool)
     for part in (is_old, ~is_old):
         if part.any():
             correct[part] = _correct(true[part], pred[part])
-    return ClusteringAccuracy(_percent(correct), _percent(correct[is_old]), _percent(correct[~is_old]))
+    return _accuracy(correct, is_old)
 
 
 def _correct(true: np.ndarray, pred: np.ndarray) -> np.ndarray:
@@ -90,20 +89,12 @@ def _checked_pair(
 
 
 def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
-    """The category that every cluster is matched to by `clustering_accuracy`.
-
-    Clusters that share no image with what is left for them are not in it.
-
-    Args:
-        y_true: category of every image, ``(N,)`` integers.
-        y_pred: cluster of every image, ``(N,)`` integers.
+    """The category that `clustering_accuracy` matches every cluster to, without clusters that share no image with it.
 
     Raises:
         DataError: as `clustering_accuracy`.
     """
-    true, pred = _checked(y_true, "y_true"), _checked(y_pred, "y_pred")
-    if len(true) != len(pred) or not len(true):
-        raise DataError(f"Expected y_true and y_pred of one length above 0, got {len(true)} and {len(pred)}.")
+    true, pred, _ = _checked_pair(y_true, y_pred, ())
     clusters, categories = np.unique(pred), np.unique(true)
     matching = _best_matching(np.searchsorted(clusters, pred), np.searchsorted(categories, true))
     return {
@@ -114,8 +105,8 @@ def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
 
 
 def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
-    """Category matched to every cluster, -1 for clusters that share no image with what is left for them."""
-    # Here, because it takes longer to import than an audit takes.
+    """Category matched to every cluster, -1 for clusters that share no image with it."""
+    # Imported here, because the import takes longer than an audit.
     from scipy.optimize import linear_sum_assignment
 
     num_clusters, num_categories = clusters.max() + 1, categories.max() + 1
@@ -123,13 +114,13 @@ def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
     counts = pairs.reshape(num_clusters, num_categories)
     rows, columns = linear_sum_assignment(counts, maximize=True)
     matching = np.full(num_clusters, -1)
-    # Which of the empty pairs the solver picks says nothing.
+    # The solver also matches pairs without an image.
     matching[rows] = np.where(counts[rows, columns] > 0, columns, -1)
     return matching
 
 
 def _codes(values: np.ndarray) -> np.ndarray:
-    """Position of every label among the distinct ones, so that gaps cost nothing; ids in a row need no sorting."""
+    """Position of every label among the distinct ones, so that gaps cost nothing; fast for ids with few gaps."""
     if values.dtype.kind in "iu":
         low, high = int(values.min()), int(values.max())
         if high - low < 4096 + 4 * len(values):
@@ -148,5 +139,6 @@ def _checked(values: ArrayLike, name: str) -> np.ndarray:
     return array
 
 
-def _percent(correct: np.ndarray) -> float:
-    return 100 * float(correct.mean()) if len(correct) else float("nan")
+def _accuracy(correct: np.ndarray, is_old: np.ndarray) -> ClusteringAccuracy:
+    parts = (correct, correct[is_old], correct[~is_old])
+    return ClusteringAccuracy(*(100 * float(part.mean()) if len(part) else math.nan for part in parts))

@@ -1,4 +1,4 @@
-"""Can an accuracy come from the split it is said to come from? Its share of Old images tells.
+"""Can an accuracy come from its declared split? The share of Old images that it implies tells.
 
 With one matching over all images, All = w Old + (1 - w) New, where w is the share of Old images. Three printed
 numbers therefore imply a share, up to rounding, and each of them is a whole number of images out of a known one:
@@ -9,8 +9,8 @@ numbers therefore imply a share, up to rounding, and each of them is a whole num
     audit_rows(published_rows("cifar100"))         # all rows, averages judged by their stages
     audit_row(score, split.counts[1].old_share)    # stage 1 of one's own run
 
-A verdict is about the numbers only: "impossible" says that they do not fit this split, be it another split or a
-misprint, and not which.
+A verdict is about the numbers only: "impossible" says that they do not fit this split. It does not say whether they
+come from another split or a misprint.
 """
 
 import math
@@ -28,13 +28,13 @@ from promptccd.evaluation.published import PublishedRow
 
 @dataclass(frozen=True)
 class SplitCounts:
-    """Images that one stage is scored on.
+    """Numbers of images that one stage is scored on.
 
     Attributes:
-        old: images of initially labelled categories.
-        new: images of the others.
-        inferred: whether the numbers were read off published accuracies instead of counted in the data; being no
-            whole number of them then proves nothing.
+        old: of initially labelled categories.
+        new: of the others.
+        inferred: whether the numbers come from published accuracies instead of the data; accuracies that are no whole
+            numbers of them then prove nothing.
     """
 
     old: int
@@ -48,7 +48,7 @@ class SplitCounts:
 
 
 def declared_split(row: PublishedRow) -> SplitCounts | None:
-    """Images that the paper says a row is scored on; `None` for averages and where nothing is known."""
+    """Images that a row is scored on by the paper's account; `None` for averages and unknown splits."""
     kind = row.protocol if row.protocol in _OWN_SPLIT else "transductive"
     if row.protocol == "inductive_cacc" or row.setting == "evaluation=inductive":
         kind = "inductive"
@@ -59,7 +59,7 @@ def declared_split(row: PublishedRow) -> SplitCounts | None:
 
 
 def _cut(class_blocks: Sequence[int], images_per_class: int) -> tuple[SplitCounts, ...]:
-    """Stages that the paper's fractions cut out of a data set with equally many images of every category."""
+    """Stages that the paper's fractions cut from a data set with equally many images of every category."""
     taken = [cut_sizes(images_per_class, ratios) for ratios in PAPER_CUTS]
     return tuple(
         SplitCounts(
@@ -79,7 +79,7 @@ _CIFAR, _IMAGENET, _TINY = (
     BENCHMARKS[name].class_blocks for name in ("cifar100", "imagenet100", "tinyimagenet")
 )
 
-# Per stage, by what is scored and data set. Fine-grained data sets and Caltech-101 have unequal categories: their
+# Per stage, by kind of split and data set. Fine-grained data sets and Caltech-101 have unequal categories: these
 # numbers are those that all clean rows of the paper agree on.
 DECLARED_SPLITS: Mapping[tuple[str, str], tuple[SplitCounts, ...]] = {
     ("transductive", "cifar100"): _cut(_CIFAR, 500),
@@ -99,14 +99,14 @@ DECLARED_SPLITS: Mapping[tuple[str, str], tuple[SplitCounts, ...]] = {
     ("class_split=1:2:3:4", "cifar100"): _cut((10, 20, 30, 40), 500),
     # 80 known categories and 5 more a session, all of their 100 test images.
     ("metagcd", "cifar100"): tuple(SplitCounts(8000, 500 * session) for session in (1, 2, 3, 4)),
-    # A fifth of the training images of 160 known categories and all of 40 others: of all pairs of numbers near these,
-    # the only one that two of the four printed rows are whole numbers of.
+    # A fifth of the training images of 160 known categories and all of 40 others: near these numbers, the only pair
+    # that two of the four printed rows are whole numbers of.
     ("pa_cgcd", "cub"): _inferred((960, 1198)),
 }
 
 
 Outcome = Literal["consistent", "impossible", "undecided"]
-WIDEST = 0.05  # an interval wider than this fits almost any split: Old and New are less than 0.4 points apart
+WIDEST = 0.05  # a wider interval fits almost any split: Old and New are less than 0.4 points apart
 _SLACK = 1e-9  # of sums of decimal fractions in binary
 
 
@@ -139,11 +139,11 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
         outcome: ``consistent``, ``impossible`` or ``undecided``.
-        implied: shares of Old images that the accuracies allow; `None` where no share does, or none was derived.
+        implied: shares of Old images that the accuracies allow; `None` where they allow none, or none was derived.
         declared: share of Old images of the split, `None` if unknown.
         reason: one sentence for a person.
     """
@@ -155,26 +155,17 @@ class Verdict:
 
 
 class AuditedRow(NamedTuple):
-    """A published row beside what its audit found."""
+    """A published row and the result of its audit."""
 
     row: PublishedRow
     verdict: Verdict
 
 
 def implied_old_share(all: float, old: float, new: float, decimals: int = 2) -> Interval | None:
-    """The shares of Old images under which All can be the weighted mean of Old and New, all of them rounded.
+    """The shares of Old images, in 0..1, under which All can be the weighted mean of Old and New; `None` if none can.
 
-    A value printed with two places stands for any within 0.005 of it, so |All - w Old - (1 - w) New| <= 0.01 for
-    every w that is possible. Where Old equals New every share is, or none.
-
-    Args:
-        all: accuracy over all images, percent.
-        old: over Old images, percent.
-        new: over New images, percent.
-        decimals: places the accuracies were rounded to.
-
-    Returns:
-        The interval within 0..1; `None` if there is no such share.
+    Accuracies are in percent and rounded to `decimals`. With two, each stands for any value within 0.005 of it, so
+    |All - w Old - (1 - w) New| <= 0.01 for every possible share w. If Old equals New, all shares are possible or none.
     """
     room = 10.0**-decimals + _SLACK
     gap, rise = old - new, all - new
@@ -190,7 +181,7 @@ def audit_row(row: Accuracies, declared: SplitCounts | float | None, decimals: i
     Args:
         row: All, Old and New in percent.
         declared: numbers of images of the split, or only its share of Old images in 0..1; `None` if unknown.
-        decimals: places the accuracies were rounded to.
+        decimals: of the rounded accuracies.
 
     Raises:
         DataError: an accuracy is outside 0..100, or the share outside 0..1.
@@ -224,14 +215,10 @@ def audit_row(row: Accuracies, declared: SplitCounts | float | None, decimals: i
 def audit_average(
     average: Accuracies, stages: Sequence[tuple[Accuracies, Verdict]], decimals: int = 2
 ) -> Verdict:
-    """Whether an average can come from a split: only the stages it is made of can tell.
+    """Whether an average can come from a split, judged by its stages.
 
-    All of an average is no mean of its Old and New with one weight, for every stage has a weight of its own.
-
-    Args:
-        average: unweighted means over the stages, percent.
-        stages: every stage with its verdict; empty if they are not known.
-        decimals: places the accuracies were rounded to.
+    All of an average is no weighted mean of its Old and New, because every stage has weights of its own. `average` is
+    the unweighted mean over `stages`, which come with their verdicts and are empty where they are not known.
     """
     if not stages:
         return Verdict("undecided", None, None, "An average alone implies no share: every stage has its own.")
@@ -251,23 +238,23 @@ def audit_average(
 
 
 def audit_rows(rows: Iterable[PublishedRow]) -> list[AuditedRow]:
-    """A verdict for every published row, held against the split the paper declares for it, in the order given.
+    """A verdict for every published row against the split that the paper declares for it, in the given order.
 
-    Averages are judged by those of their stages that are among the rows.
+    Averages are judged by their stages among the rows.
     """
     rows = list(rows)
     verdicts = {row: audit_row(row, declared_split(row)) for row in rows if row.stage is not None}
     stages: dict[tuple[str, ...], list[tuple[Accuracies, Verdict]]] = defaultdict(list)
     for row, verdict in verdicts.items():
-        stages[_run_of(row)].append((row, verdict))
+        stages[row.run].append((row, verdict))
     return [
-        AuditedRow(row, verdicts[row] if row in verdicts else audit_average(row, stages[_run_of(row)]))
+        AuditedRow(row, verdicts[row] if row in verdicts else audit_average(row, stages[row.run]))
         for row in rows
     ]
 
 
 def audited_by_stage(rows: Iterable[PublishedRow]) -> dict[int | None, AuditedRow]:
-    """Rows of one run with their verdicts by stage, `None` for the average: of what tables print again, the first."""
+    """Rows of one run with their verdicts by stage, `None` for the average; the first of those that tables repeat."""
     found: dict[int | None, AuditedRow] = {}
     for audited in audit_rows(rows):
         found.setdefault(audited.row.stage, audited)
@@ -283,7 +270,7 @@ MARKS = {
 
 
 def mark_of(figures: Mapping[int | None, AuditedRow]) -> str:
-    """A key of `MARKS` for printed stages that cannot come from their split; empty where they can."""
+    """The key of `MARKS` for rows with stages that cannot come from their split; empty where all can."""
     wrong = [
         audited.row
         for stage, audited in figures.items()
@@ -299,12 +286,8 @@ def mark_of(figures: Mapping[int | None, AuditedRow]) -> str:
     return "!" if len(wrong) > 1 else "?"
 
 
-def _run_of(row: PublishedRow) -> tuple[str, ...]:
-    return (row.benchmark, row.method, row.protocol, row.backbone, row.setting)
-
-
 def _whole_numbers(values: Sequence[float], split: SplitCounts, decimals: int) -> bool:
-    """Whether some number of right Old images and some of right New ones give all three accuracies."""
+    """Whether some numbers of right Old and New images give all three accuracies."""
     total, old, new = values
     sums = set(_right(total, split.old + split.new, decimals))
     return any(

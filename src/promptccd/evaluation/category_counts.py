@@ -1,6 +1,8 @@
 """Where a stage gets its number of categories from: the data set, or one of two estimates."""
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -31,8 +33,8 @@ def estimate_by_accuracy(
     """The number of clusters for which plain k-means over all images is most accurate on the labelled ones.
 
     Brent's bounded search from the number of labelled categories to ``max_count``, each count tried once; the
-    best one tried wins, the smallest of equals. Accuracy need not have one peak, so the search can miss a
-    better count. The range is that of the counts tried around the best with accuracy within 1 point of its.
+    best one tried wins, the smallest of equals. Accuracy need not have one peak, so the search can miss a better
+    count. The range covers the tried counts around the best whose accuracy is within 1 point of the best.
 
     Args:
         labelled: ``(L, D)``, L2-normalised.
@@ -72,7 +74,7 @@ def estimate_by_accuracy(
 
     if known == max_count:
         error(known)
-    else:  # the search stays inside its bounds and truncation takes up to 1 off: max_count is within reach
+    else:  # the search stays inside its bounds, and `int` takes up to 1 off: max_count can be reached
         minimize_scalar(error, bounds=(known, max_count + 1), method="bounded", options={"xatol": RESOLUTION})
     return _estimate(scores)
 
@@ -99,29 +101,25 @@ def _joined(labelled: Tensor, labels: Tensor, unlabelled: Tensor) -> Tensor:
 
 
 def _estimate(scores: dict[int, float]) -> CountEstimate:
-    """The best count with the counts tried next to it that are about as good."""
+    """The best count; its range ends where neighbouring counts are no longer about as good."""
+    best = max(scores, key=lambda count: (scores[count], -count))
     tried = sorted(scores)
-    best = max(tried, key=lambda count: (scores[count], -count))
     place = tried.index(best)
-    low = high = place
-    while low > 0 and scores[tried[low - 1]] >= scores[best] - MARGIN:
-        low -= 1
-    while high + 1 < len(tried) and scores[tried[high + 1]] >= scores[best] - MARGIN:
-        high += 1
-    return CountEstimate(
-        best, tried[low], tried[high], "labelled accuracy of k-means", "1 point of labelled accuracy"
-    )
+
+    def last_good(counts: Sequence[int]) -> int:
+        return list(takewhile(lambda count: scores[count] >= scores[best] - MARGIN, counts))[-1]
+
+    low, high = last_good(tried[place::-1]), last_good(tried[place:])
+    return CountEstimate(best, low, high, "labelled accuracy of k-means", "1 point of labelled accuracy")
 
 
 KMEANS_RESTARTS = 3  # per count that is tried: ranking counts needs less than grouping does
 
 
 class KnownCount:
-    """The number is given with the data, as in most of the paper's tables.
+    """The data says the number of categories, as in most of the paper's tables."""
 
-    Args:
-        arguments: seed and sample sizes.
-    """
+    estimated: ClassVar[Literal["never", "before training", "after training"]] = "never"
 
     def __init__(self, arguments: TrainingArguments):
         self.arguments = arguments
@@ -129,57 +127,49 @@ class KnownCount:
     def before_training(
         self, stage: Stage, features: Callable[[], list[Tensor]], assigned: Sequence[np.ndarray]
     ) -> CountEstimate | None:
-        """The number a stage is trained and grouped with; `None` if it is only found on the way.
+        """The number of categories to train and group a stage with; `None` if training itself finds it.
 
         Args:
-            stage: the stage to come.
-            features: computes the features of stages 0 to this one under the model of the stage before.
+            stage: the next stage.
+            features: computes the features of stages 0 to this one under the model of the stage before it.
             assigned: category ids of all earlier stages.
         """
-        return CountEstimate.known(self.number(stage))
+        if stage.index == 0 or self.estimated == "never":
+            return CountEstimate.known(self.number(stage))
+        if self.estimated == "before training":
+            return self.estimate(stage.index, features(), assigned)
+        return None
 
     def number(self, stage: Stage) -> int:
-        """What is told to a stage that is told its number."""
+        """The number of categories of a stage where none is estimated."""
         return stage.num_categories
-
-    def after_training(
-        self, stage: Stage, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
-    ) -> CountEstimate:
-        """The number a stage is grouped with, where `before_training` gave none."""
-        return self.estimate(stage.index, features, assigned)
 
     def estimate(
         self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
     ) -> CountEstimate:
-        """The number that features of one model speak for.
+        """Estimate the number of categories, also of a stage for which `before_training` gave none.
 
         Args:
             stage: index of an unlabelled stage.
-            features: of stages 0 to this one, ``(N, D)`` each.
+            features: of stages 0 to this one under one model, ``(N, D)`` each.
             assigned: category ids of all earlier stages.
         """
         raise NotImplementedError
 
 
 class GivenCount(KnownCount):
-    """The numbers of the recipe, as all rows of the paper's tables with unknown numbers share theirs."""
+    """The recipe says the numbers: all rows of a table of the paper with unknown numbers share theirs."""
 
     def number(self, stage: Stage) -> int:
-        """See the base class; labelled categories are as many as there are."""
+        """See the base class; the recipe has no number for the labelled stage."""
         given = self.arguments.given_counts
         return given[stage.index - 1] if given and stage.index else super().number(stage)
 
 
 class AccuracyCount(KnownCount):
-    """GCD's estimate, once before a stage: the count at which k-means groups labelled images best."""
+    """GCD's estimate: the count at which k-means groups labelled images best."""
 
-    def before_training(
-        self, stage: Stage, features: Callable[[], list[Tensor]], assigned: Sequence[np.ndarray]
-    ) -> CountEstimate | None:
-        """See the base class."""
-        if stage.index == 0:
-            return super().before_training(stage, features, assigned)
-        return self.estimate(stage.index, features(), assigned)
+    estimated = "before training"
 
     def estimate(
         self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
@@ -203,25 +193,21 @@ class AccuracyCount(KnownCount):
                 trial.labelled, trial.labels, trial.unlabelled, restarts=KMEANS_RESTARTS, seed=seed
             ).count
 
-        # One scale is tried: k-means knows none.
+        # K-means has no scale to try.
         off = calibrate(reference[0], torch.from_numpy(assigned[0]), seed, found, prior="matched")
         return off.widened(estimate, len(np.unique(ids)))
 
 
 class SplitMergeCount(KnownCount):
-    """PromptCCD-U: every fit of the mixture splits and merges, and the final features are counted once more.
+    """PromptCCD-U: every fit of the mixture splits and merges, and the final features give the estimate.
 
-    The mixture sees replay samples of earlier categories, the last estimate features of settled images, as many
-    per category as samples are replayed. These look more like the new images than samples of a diagonal Gaussian
-    do, and the estimate is the better for it; the mixture keeps the count of its own last fit, which may differ.
-    But for the paper's prior, the range is as wide as labelled categories, held out, are miscounted by.
+    The mixture is fitted with replay samples of earlier categories. The estimate takes features of settled images
+    instead, as many per category: they are more like the new images than samples of a diagonal Gaussian are. The
+    number of components that the mixture keeps may therefore differ. Unless the prior is the paper's, the range is as
+    wide as the error of the same estimate on held-out labelled categories.
     """
 
-    def before_training(
-        self, stage: Stage, features: Callable[[], list[Tensor]], assigned: Sequence[np.ndarray]
-    ) -> CountEstimate | None:
-        """See the base class."""
-        return super().before_training(stage, features, assigned) if stage.index == 0 else None
+    estimated = "after training"
 
     def estimate(
         self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
@@ -253,11 +239,9 @@ COUNTS: dict[str, type[KnownCount]] = {
 
 
 def _some_of_each(ids: np.ndarray, per_category: int, seed: int, stage: int) -> np.ndarray:
-    """Positions of at most so many images of every category, drawn at random, ascending."""
-    parts = []
+    """Positions of at most `per_category` random images of every category, ascending."""
+    chosen = []
     for category in np.unique(ids):
-        rows = numpy_generator("settled", seed, stage, int(category)).permutation(
-            np.flatnonzero(ids == category)
-        )
-        parts.append(rows[:per_category])
-    return np.sort(np.concatenate(parts))
+        generator = numpy_generator("settled", seed, stage, int(category))
+        chosen.append(generator.permutation(np.flatnonzero(ids == category))[:per_category])
+    return np.sort(np.concatenate(chosen))

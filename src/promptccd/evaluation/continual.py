@@ -1,7 +1,7 @@
 """Continual accuracy (cACC): Algorithm 1 of the paper, stage by stage."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,13 +15,13 @@ from promptccd.data.randomness import seed_of
 from promptccd.errors import DataError
 from promptccd.evaluation.accuracy import PARTS, clustering_accuracy
 
-# For stage t, its features (stages 0 to t) and the ids settled so far: how many categories there are.
+# Estimates the number of categories from a stage t, the features of stages 0 to t and the ids of earlier stages.
 CountOf = Callable[[int, Sequence[Tensor], Sequence[np.ndarray]], CountEstimate]
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """What semi-supervised k-means found at one stage.
+    """Groups of one stage.
 
     Attributes:
         category_ids: id assigned to every image of the stage, ``(N,)``.
@@ -34,7 +34,7 @@ class Discovery:
     prototype_ids: list[int]
 
     def assign(self, features: Tensor) -> np.ndarray:
-        """Category id of the nearest prototype for other images ``(M, D)``: ``(M,)``, by the rule of k-means."""
+        """Category id ``(M,)`` of the nearest prototype for other images ``(M, D)``, by the rule of k-means."""
         nearest, _ = nearest_centres(features, self.prototypes)
         return np.asarray(self.prototype_ids, dtype=np.int64)[nearest.cpu().numpy()]
 
@@ -48,10 +48,10 @@ class StageScore:
         all: over all images of the stage.
         old: over those of initially labelled categories.
         new: over the others.
-        num_categories: categories known after the stage, ids that were given.
+        num_categories: categories after the stage.
         num_images: images of the stage.
-        count_range: lowest and highest plausible number where it was estimated, else `None`.
-        native: All, Old and New of the answer of the method's own classifier, where it has one.
+        count_range: lowest and highest plausible number of categories where it was estimated, else `None`.
+        native: All, Old and New of the method's own classifier, where it has one.
     """
 
     stage: int
@@ -87,14 +87,14 @@ class ContinualScore:
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
-        """Further figures per stage in percent, by name: of a method's own classifier; some protocols have others."""
+        """Further figures per stage in percent, by name: of the method's own classifier, or of the protocol."""
         if self.native is None:
             return {}
         return {f"native_{part}": [getattr(row, part) for row in self.native.stages] for part in PARTS}
 
     @property
     def native(self) -> "ContinualScore | None":
-        """The same stages by the method's own classifier; none where one was not asked."""
+        """The same stages by the method's own classifier; `None` unless every stage has its answer."""
         rows = [
             replace(row, all=row.native[0], old=row.native[1], new=row.native[2], native=None)
             for row in self.stages
@@ -104,19 +104,18 @@ class ContinualScore:
 
     @property
     def as_published(self) -> "ContinualScore":
-        """Those figures that the paper prints of such a score: its All, Old and New."""
+        """The score whose All, Old and New the paper prints for this protocol."""
         return self
 
     @property
     def summary(self) -> Mapping[str, float]:
-        """Further figures of the whole run in percent, by name; some protocols have them."""
+        """Further figures of the whole run in percent, by name; empty for most protocols."""
         return {}
 
     def metrics(self, first: int = 0) -> dict[str, float]:
-        """Every figure by name, such as ``cacc/stage1/all``, for trackers; what does not exist is left out.
+        """Figures by name, such as ``cacc/stage1/all``, for trackers: rows from stage `first` on, averages of all rows.
 
-        Args:
-            first: rows of earlier stages are left out; averages are of all rows.
+        Those that are NaN are left out.
         """
         found: dict[str, float] = {f"average/{part}": value for part, value in self.average.items()}
         found |= self.summary
@@ -131,7 +130,7 @@ class ContinualScore:
         return {f"{self.protocol}/{name}": value for name, value in found.items() if not math.isnan(value)}
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types, rounded to 4 places; what does not exist is null."""
+        """As JSON types, rounded to 4 places; NaN is null."""
         rows = [
             {
                 name: _plain(value)
@@ -157,16 +156,21 @@ class ContinualScore:
 
 
 def stage_scores(values: Sequence[Mapping[str, Any]]) -> list[StageScore]:
-    """Rows from what `ContinualScore.to_dict` made of them."""
-    rows: list[dict[str, Any]] = [
-        {name: math.nan if value is None else value for name, value in row.items()} for row in values
-    ]
-    for row in rows:
-        limits = row.pop("count_range", math.nan)
-        row["count_range"] = tuple(limits) if isinstance(limits, list) else None
-        if (native := row.get("native")) is not None:
-            row["native"] = tuple(math.nan if value is None else value for value in native)
-    return [StageScore(**row) for row in rows]
+    """Rows from the dictionaries of `ContinualScore.to_dict`."""
+    rows = []
+    for row in values:
+        fields: dict[str, Any] = {name: math.nan if value is None else value for name, value in row.items()}
+        limits = row.get("count_range")
+        fields["count_range"] = tuple(limits) if isinstance(limits, list) else None
+        if "native" in row:
+            fields["native"] = tuple(not_null(row["native"]))
+        rows.append(StageScore(**fields))
+    return rows
+
+
+def not_null(values: Iterable[Any]) -> list[Any]:
+    """Values of a JSON file; null, which stands for NaN there, is NaN."""
+    return [math.nan if value is None else value for value in values]
 
 
 def discover_categories(
@@ -181,8 +185,7 @@ def discover_categories(
 ) -> Discovery:
     """Group a stage's images into the categories known so far and new ones.
 
-    New ids follow the highest one in use, largest category first; a cluster that ended empty gets none. An id
-    therefore always has images, and is never given twice.
+    New ids follow the highest one in use, largest category first. Empty clusters get no id, so every id has images.
 
     Args:
         features: L2-normalised features of the stage, ``(N, D)``.
@@ -191,7 +194,7 @@ def discover_categories(
         num_categories: K, known and new together.
         restarts: restarts of semi-supervised k-means.
         seed: seed of the restarts.
-        first_free: first id for new categories; `None` follows the highest reference id.
+        first_free: first id of new categories; by default the one after the highest reference id.
     """
     ids = torch.as_tensor(reference_ids, device=features.device)
     kmeans = SemiSupervisedKMeans(num_categories, n_init=restarts, random_state=seed % 2**32)
@@ -214,31 +217,26 @@ def discover_categories(
 
 
 def labelled_categories(features: Tensor, ids: np.ndarray) -> Discovery:
-    """What stage 0 knows: its labels, and the mean features of every category.
-
-    Args:
-        features: ``(N, D)``.
-        ids: category ids, ``(N,)``.
-    """
+    """Stage 0 as a discovery: its labels ``(N,)``, and the mean features ``(N, D)`` of every category as prototypes."""
     known = np.unique(ids)
     rows = [torch.from_numpy(np.flatnonzero(ids == category)).to(features.device) for category in known]
     return Discovery(ids, torch.stack([features[each].mean(0) for each in rows]), known.tolist())
 
 
 class ContinualAccuracy:
-    """Scores stages one after another, carrying predicted labels along.
+    """Scores stages one after another and accumulates predicted labels.
 
     Stage t is grouped with the labelled images *and all earlier stages under their predicted labels* as the
-    settled reference (Algorithm 1), all embedded by the model of stage t. With ``accumulate=False`` the
+    settled reference (Algorithm 1); the model of stage t gives all features. With ``accumulate=False`` the
     labelled images alone are the reference (the adapted GCD accuracy); a category that appears again at a later
-    stage then has another id there, for nothing ties the two. No id is ever given to two categories.
+    stage then has another id there. No id is ever given to two categories.
 
     Args:
         known_ids: category ids of the labelled images, ``(N_0,)``.
         num_known: number of initially labelled categories; ids below it are Old.
         restarts: restarts of semi-supervised k-means.
         seed: seed of the run.
-        accumulate: whether predicted labels join the reference.
+        accumulate: add predicted labels to the reference.
 
     Attributes:
         assigned: category ids by stage, stage 0 being the labelled one.
@@ -251,12 +249,7 @@ class ContinualAccuracy:
         self.num_known, self.restarts, self.seed, self.accumulate = num_known, restarts, seed, accumulate
 
     def discover(self, features: Sequence[Tensor], num_categories: int) -> Discovery:
-        """Group the newest stage and remember its labels.
-
-        Args:
-            features: features of stages 0 to t under the model of stage t.
-            num_categories: K_t.
-        """
+        """Group stage t by the features of stages 0 to t under its model, and keep its ids in `assigned`."""
         stage = len(features) - 1
         count = stage if self.accumulate else 1
         found = discover_categories(
@@ -272,13 +265,11 @@ class ContinualAccuracy:
         return found
 
     def score(self, found: Discovery, true_ids: np.ndarray, count: CountEstimate | None = None) -> StageScore:
-        """All, Old and New of a stage that was just discovered; the range of the count where it is an estimate."""
+        """The row of the stage that was discovered last."""
         accuracy = clustering_accuracy(true_ids, found.category_ids, range(self.num_known))
         return StageScore(
-            stage=len(self.assigned) - 1,
-            all=accuracy.all,
-            old=accuracy.old,
-            new=accuracy.new,
+            len(self.assigned) - 1,
+            *accuracy,
             num_categories=len(found.prototype_ids),
             num_images=len(true_ids),
             count_range=count.range if count is not None and count.is_estimate else None,
@@ -299,12 +290,12 @@ def continual_accuracy(
 
     Args:
         features_of: for stage t, the features of stages 0 to t under the model of stage t.
-        labels: true category ids per stage; those of stage 0 are the labels, the others only score.
-        num_categories: K_t per stage, or what estimates it from the stage, its features and the ids so far.
+        labels: true category ids per stage; those of stage 0 are the labels, the others are for scoring.
+        num_categories: K_t per stage, or a function that estimates it.
         num_known: number of initially labelled categories; ids below it are Old at every stage.
-        restarts: restarts of semi-supervised k-means.
-        seed: seed of the restarts.
-        accumulate: `False` keeps the labelled images as the only reference (the adapted GCD accuracy).
+        restarts: of semi-supervised k-means.
+        seed: of the run.
+        accumulate: `False` gives the adapted GCD accuracy.
     """
     protocol = ContinualAccuracy(labels[0], num_known, restarts=restarts, seed=seed, accumulate=accumulate)
     scores = []
@@ -330,12 +321,12 @@ def _plain(value: Any) -> Any:
 
 
 def max_forgetting(known_before: Sequence[float], known_after: Sequence[float]) -> float:
-    """M_f over several steps: the greatest loss of accuracy on initially known categories, in points.
+    """M_f: the greatest loss of accuracy on initially known categories over several steps, in points.
 
-    Below 0 where accuracy never fell. With one step it is that step's loss, ACC_0 - M_o.
+    Below 0 where accuracy never fell. With one step it is the loss of that step, ACC_0 - M_o.
 
     Args:
-        known_before: accuracy of the model of stage 0 on the known images that each step is scored on, percent.
+        known_before: accuracy of the model of stage 0 on the known images of each step, percent.
         known_after: accuracy on the same images after each step, percent.
 
     Raises:
@@ -351,7 +342,7 @@ def max_forgetting(known_before: Sequence[float], known_after: Sequence[float]) 
 
 
 def final_discovery(new: Sequence[float]) -> float:
-    """M_d over several steps as in Grow & Merge: accuracy on novel categories after the last step, percent.
+    """M_d as in Grow & Merge: accuracy on novel categories after the last step, percent.
 
     Raises:
         DataError: no step.
@@ -360,7 +351,7 @@ def final_discovery(new: Sequence[float]) -> float:
 
 
 def mean_discovery(new: Sequence[float]) -> float:
-    """M_d over several steps as in Happy: accuracy on novel categories, mean of the steps, percent.
+    """M_d as in Happy: accuracy on novel categories, mean of the steps, percent.
 
     Raises:
         DataError: no step.
@@ -373,8 +364,8 @@ def mean_discovery(new: Sequence[float]) -> float:
 class ForgettingScore(ContinualScore):
     """PA-CGCD's figures beside All, Old and New, which are M_all, M_o and M_d of every step.
 
-    Clusters are matched to categories once over all images of a step. ACC_0 is taken on the known ones among the same
-    images, so that M_f never compares two sets. In a setting with one step the figures are those of its only row.
+    Clusters are matched to categories once over all images of a step. ACC_0 is measured on the known ones among the
+    same images, so that M_f never compares two sets. With one step, the figures are those of its only row.
 
     Attributes:
         known_before: accuracy on the known images of every step under the model of stage 0, percent (ACC_0).
@@ -384,7 +375,7 @@ class ForgettingScore(ContinualScore):
 
     @property
     def forgotten(self) -> list[float]:
-        """What every step lost on known categories against stage 0, in points."""
+        """Accuracy on known categories that every step lost against stage 0, in points."""
         return [before - row.old for before, row in zip(self.known_before, self.stages, strict=True)]
 
     @property
@@ -409,7 +400,7 @@ class ForgettingScore(ContinualScore):
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
-        """ACC_0 and what was lost of it."""
+        """ACC_0 and what every step lost of it."""
         return {"known_before": self.known_before, "forgotten": self.forgotten}
 
     @property
@@ -421,7 +412,7 @@ class ForgettingScore(ContinualScore):
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "ForgettingScore":
         """What `to_dict` wrote."""
-        before = [math.nan if value is None else value for value in values["columns"]["known_before"]]
+        before = not_null(values["columns"]["known_before"])
         return cls(values["protocol"], stage_scores(values["stages"]), before)
 
 
@@ -436,19 +427,20 @@ def score_part_routing(
 ) -> StageScore:
     """All, Old and New of one stage: share of patches routed to the part they are labelled with (paper, S10).
 
-    Router and labels share part ids, so nothing is matched.
+    Router and labels share part ids, so nothing is matched. The row has the number of parts P in place of that of
+    categories.
 
     Args:
         stage: index of the stage.
         agreement: share of agreeing patches of every image, ``(N,)`` in 0..1.
         category_ids: true categories of the images, ``(N,)``.
         num_known: number of initially labelled categories; ids below it are Old.
-        num_parts: P; stands where other tables have the number of categories.
+        num_parts: P.
     """
     old = category_ids < num_known
 
     def percent(mask: np.ndarray) -> float:
-        # float64: in float32 All is no longer the weighted mean of Old and New to nine places
+        # In float32 All would not be the weighted mean of Old and New to nine places.
         return 100 * float(agreement[mask].mean(dtype=np.float64)) if mask.any() else math.nan
 
     return StageScore(stage, percent(old | True), percent(old), percent(~old), num_parts, len(agreement))

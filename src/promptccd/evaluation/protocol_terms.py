@@ -1,6 +1,6 @@
-"""Every evaluation protocol of the paper, in words: what is scored, against which reference, with how many groups.
+"""Every evaluation protocol of the paper in words: what is scored, against which reference, with how many groups.
 
-Help and messages tell them, and wait for no torch; `promptccd.evaluation.protocols` scores by them.
+For help and messages, without torch; `promptccd.evaluation.protocols` scores by them.
 """
 
 from collections.abc import Iterable
@@ -15,15 +15,15 @@ ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
 
 @dataclass(frozen=True)
 class ProtocolOptions:
-    """What a protocol can be told; none means its default.
+    """Options of protocols.
 
     Attributes:
-        test_split: split of the data set with the test images; none means the benchmark's, else the images that the
+        test_split: split of the data set with the test images; by default the benchmark's, else the images that the
             run left out.
-        estimator: how the number of categories is estimated; none means ``split_merge``.
+        estimator: of the number of categories; by default ``split_merge``.
 
     Raises:
-        ConfigurationError: an estimator nobody knows.
+        ConfigurationError: an unknown estimator.
     """
 
     test_split: str | None = None
@@ -39,25 +39,17 @@ class ProtocolOptions:
 
 @dataclass(frozen=True)
 class ProtocolTerms:
-    """What a protocol is.
+    """A protocol in words."""
 
-    Attributes:
-        text: one line that says it.
-        images: the images that are scored.
-        reference: whose categories the grouping is told.
-        count: where the number of groups comes from.
-        counted: what the groups are.
-        options: the fields of `ProtocolOptions` it reads.
-        has_baselines: whether features of another model can be scored with it.
-    """
-
-    text: str
+    text: str  # all of it in one line
     images: str = "unlabelled training images of the stage"
-    reference: str = "labelled images, and earlier stages under their predicted labels"
+    reference: str = (
+        "labelled images, and earlier stages under their predicted labels"  # known to the grouping
+    )
     count: str = "as the run was trained: given, or its estimate"
-    counted: str = "categories"
-    options: tuple[str, ...] = ()
-    has_baselines: bool = True
+    counted: str = "categories"  # what the groups are
+    options: tuple[str, ...] = ()  # fields of `ProtocolOptions` that it reads
+    has_baselines: bool = True  # whether it can score features of another model
 
 
 _SEEN = "test images of all categories seen so far"
@@ -121,7 +113,7 @@ def protocol_named(name: str) -> ProtocolTerms:
 
 
 def options_by_protocol(options: ProtocolOptions, names: Iterable[str]) -> dict[str, ProtocolOptions]:
-    """What each of some protocols reads of the options.
+    """The options that each protocol reads.
 
     Raises:
         ConfigurationError: an unknown protocol, or an option that none of them reads.

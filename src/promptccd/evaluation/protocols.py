@@ -1,13 +1,12 @@
 """Every evaluation protocol of the paper, by name: what is scored, against which reference, with how many groups.
 
-A protocol knows features, labels and counts; where they come from is `promptccd.runs.evaluate_run`'s to say.
+A protocol takes features, labels and numbers of categories from a `Task`, which `promptccd.runs.evaluate_run` fills.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +32,7 @@ from promptccd.evaluation.continual import (
     continual_accuracy,
     discover_categories,
     labelled_categories,
+    not_null,
     stage_scores,
 )
 
@@ -49,23 +49,20 @@ class SessionScore(ContinualScore):
 
     @property
     def as_published(self) -> ContinualScore:
-        """See the base class: those under separate assignments."""
+        """The accuracies under separate assignments."""
         pairs = zip(self.stages, self.separate, strict=True)
         return ContinualScore(self.protocol, [replace(row, **own._asdict()) for row, own in pairs])
 
     @property
     def columns(self) -> Mapping[str, Sequence[float]]:
-        """The accuracies under separate assignments; what a classifier answers has these alone."""
+        """The accuracies under separate assignments; a method's own classifier has only these."""
         found = {f"{part}_v1": [getattr(each, part) for each in self.separate] for part in PARTS}
         return {**found, **{f"{name}_v1": values for name, values in super().columns.items()}}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "SessionScore":
         """What `to_dict` wrote."""
-        columns = [
-            [math.nan if value is None else value for value in values["columns"][f"{part}_v1"]]
-            for part in PARTS
-        ]
+        columns = [not_null(values["columns"][f"{part}_v1"]) for part in PARTS]
         separate = [ClusteringAccuracy(*row) for row in zip(*columns, strict=True)]
         return cls(values["protocol"], stage_scores(values["stages"]), separate)
 
@@ -86,8 +83,8 @@ def session_accuracy(
         labels: true category ids of these images, for sessions 1, 2, ...
         num_categories: K for sessions 1, 2, ...: the categories seen so far.
         num_known: number of initially labelled categories; ids below it are Old in every session.
-        restarts: restarts of k-means.
-        seed: seed of the restarts.
+        restarts: of k-means.
+        seed: of the restarts.
 
     Raises:
         DataError: a session has fewer test images than categories.
@@ -109,47 +106,28 @@ FeaturesOf = Callable[[int, Sequence[StageImages]], list[Tensor]]
 
 @dataclass(frozen=True)
 class ScoredImages:
-    """Images of consecutive stages and their true categories.
+    """Readable images of consecutive stages and their true categories."""
 
-    Attributes:
-        images: readable images by stage, the labelled stage first.
-        labels: true category ids, ``(N,)`` each, in the ids of the run.
-    """
-
-    images: Sequence[StageImages]
-    labels: Sequence[np.ndarray]
+    images: Sequence[StageImages]  # by stage, the labelled one first
+    labels: Sequence[np.ndarray]  # category ids of the run, (N,) each
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a protocol scores.
-
-    Attributes:
-        trained: images of the stages that were trained on.
-        test_stages: unseen images cut into stages.
-        test_images: all unseen images, as one entry.
-        features: features to group: of a model's own, or of a baseline.
-        count_of_stage: number of categories that a stage was grouped with.
-        estimate: estimates the number by the estimator that was asked for.
-        native: class of every given image by the classifier of a stage's model; `None` for a model without one.
-        part_routing: how well patches are routed to their parts; `None` for a model without parts.
-        method: name of the run's method, for messages.
-        num_known: initially labelled categories, which are Old at every stage; their ids come first.
-        restarts: of k-means.
-        seed: of everything that is drawn.
-    """
+    """A run as protocols see it."""
 
     trained: ScoredImages
-    test_stages: Callable[[], ScoredImages]
-    test_images: Callable[[], ScoredImages]
-    features: FeaturesOf
-    count_of_stage: Callable[[int], CountEstimate]
+    test_stages: Callable[[], ScoredImages]  # unseen images, cut into stages
+    test_images: Callable[[], ScoredImages]  # unseen images, as one entry
+    features: FeaturesOf  # of the run's models or of a baseline
+    count_of_stage: Callable[[int], CountEstimate]  # that the stage was grouped with
     estimate: CountOf
-    part_routing: Callable[[], ContinualScore | None]
+    part_routing: Callable[[], ContinualScore | None]  # `None` for a model without parts
+    # Class of every image by the classifier of a stage's model; `None` for a model without one.
     native: Callable[[int, StageImages], np.ndarray | None]
-    method: str
-    num_known: int
-    restarts: int
+    method: str  # for messages
+    num_known: int  # initially labelled categories, which are Old at every stage; their ids come first
+    restarts: int  # of k-means
     seed: int
 
     @property
@@ -159,7 +137,7 @@ class Task:
 
     @property
     def categories_so_far(self) -> list[int]:
-        """Categories that every unlabelled stage and those before it hold."""
+        """Number of categories up to every unlabelled stage."""
         return [images.stage.num_categories for images in self.trained.images[1:]]
 
     def seen_test_ids(self) -> list[np.ndarray]:
@@ -174,199 +152,148 @@ class Task:
         return chosen_rows(self.features(stage, test.images)[0], seen)
 
 
-class Protocol(ABC):
-    """One way to score a run; `promptccd.evaluation.protocol_terms` says in words what it is.
-
-    Attributes:
-        scores: what `score` gives.
-    """
-
-    scores: ClassVar[type[ContinualScore]] = ContinualScore
-
-    @abstractmethod
-    def score(self, task: Task) -> ContinualScore:
-        """Score every finished unlabelled stage.
-
-        Raises:
-            PromptCCDError: the run or its data lack what the protocol needs.
-        """
-
-
 def chosen_rows(features: Tensor, wanted: np.ndarray) -> Tensor:
-    """Features of the images that a mask ``(N,)`` wants."""
+    """Features of the images that a mask ``(N,)`` chooses."""
     return features[torch.from_numpy(wanted).to(features.device)]
 
 
-# For a stage and the mask of known images among the scored ones: their category ids.
-KnownAtFirst = Callable[[int, np.ndarray], np.ndarray]
+def _continual(
+    task: Task, scored: ScoredImages | None = None, count: CountOf | None = None, *, accumulate: bool = True
+) -> ContinualScore:
+    """Algorithm 1 of the paper, by default on the images and numbers of categories of the training."""
+    scored = scored or task.trained
+    return continual_accuracy(
+        lambda stage: task.features(stage, scored.images[: stage + 1]),
+        scored.labels,
+        count or (lambda stage, *_: task.count_of_stage(stage)),
+        num_known=task.num_known,
+        restarts=task.restarts,
+        seed=task.seed,
+        accumulate=accumulate,
+    )
 
 
-@dataclass(frozen=True)
-class Continual(Protocol):
-    """Algorithm 1 of the paper.
+def _forgetting(
+    task: Task,
+    labels: Sequence[np.ndarray],
+    answer: Callable[[int, Discovery], Discovery],
+    known_at_first: Callable[[int, np.ndarray], np.ndarray],
+) -> ForgettingScore:
+    """PA-CGCD's figures of images with these true ids, from stage 1 on; stages are grouped as for continual accuracy.
 
-    Attributes:
-        accumulate: whether predicted labels join the reference; without it, the adapted GCD accuracy of the supplement.
-        images: of a task the reference and the scored images.
-        count: of a task how many categories a stage has.
+    `answer` puts the ids of the scored images into the discovery of a stage. `known_at_first` gives the ids of known
+    images by the model of stage 0, from a stage and the mask of known images among the scored ones.
     """
+    trained = task.trained
+    continual = ContinualAccuracy(trained.labels[0], task.num_known, restarts=task.restarts, seed=task.seed)
+    rows, before = [], []
+    for stage, true_ids in enumerate(labels, start=1):
+        count = task.count_of_stage(stage)
+        found = continual.discover(task.features(stage, trained.images[: stage + 1]), count.count)
+        rows.append(continual.score(answer(stage, found), true_ids, count))
+        is_known = np.isin(true_ids, task.known)
+        if is_known.any():
+            ids = known_at_first(stage, is_known)
+            before.append(clustering_accuracy(true_ids[is_known], ids, task.known).all)
+        else:
+            before.append(math.nan)
+    return ForgettingScore("pa-cgcd", rows, before)
 
-    accumulate: bool = True
-    images: Callable[[Task], ScoredImages] = lambda task: task.trained
-    count: Callable[[Task], CountOf] = lambda task: lambda stage, *_: task.count_of_stage(stage)
 
-    def score(self, task: Task) -> ContinualScore:
-        """See the base class."""
-        scored = self.images(task)
-        return continual_accuracy(
-            lambda stage: task.features(stage, scored.images[: stage + 1]),
-            scored.labels,
-            self.count(task),
-            num_known=task.num_known,
+def _steps(task: Task) -> ForgettingScore:
+    """PA-CGCD's figures on the unlabelled images of each stage."""
+    trained = task.trained
+    reference, *unlabelled = task.features(0, trained.images)
+
+    def known_at_first(stage: int, is_known: np.ndarray) -> np.ndarray:
+        return discover_categories(
+            chosen_rows(unlabelled[stage - 1], is_known),
+            reference,
+            trained.labels[0],
+            task.num_known,
             restarts=task.restarts,
-            seed=task.seed,
-            accumulate=self.accumulate,
-        )
+            seed=seed_of("known before", task.seed, stage),
+        ).category_ids
+
+    return _forgetting(task, trained.labels[1:], lambda stage, found: found, known_at_first)
 
 
-class Steps(Protocol):
-    """PA-CGCD's figures on the unlabelled images of a stage, which are grouped as for continual accuracy."""
-
-    scores = ForgettingScore
-
-    def score(self, task: Task) -> ForgettingScore:
-        """See the base class."""
-        scored = task.trained
-        continual = ContinualAccuracy(
-            scored.labels[0], task.num_known, restarts=task.restarts, seed=task.seed
-        )
-        at_first = self.known_at_first(task)
-        rows, before = [], []
-        for stage, true_ids in enumerate(self.true_ids(task), start=1):
-            count = task.count_of_stage(stage)
-            found = continual.discover(task.features(stage, scored.images[: stage + 1]), count.count)
-            rows.append(continual.score(self.scored(task, stage, found), true_ids, count))
-            is_known = np.isin(true_ids, task.known)
-            if is_known.any():
-                ids = at_first(stage, is_known)
-                before.append(clustering_accuracy(true_ids[is_known], ids, task.known).all)
-            else:
-                before.append(math.nan)
-        return ForgettingScore("pa-cgcd", rows, before)
-
-    def true_ids(self, task: Task) -> list[np.ndarray]:
-        """True category ids of the scored images, stage by stage from the first unlabelled one on."""
-        return list(task.trained.labels[1:])
-
-    def scored(self, task: Task, stage: int, found: Discovery) -> Discovery:
-        """What was found, with the ids of the images that are scored."""
-        return found
-
-    def known_at_first(self, task: Task) -> KnownAtFirst:
-        """What the model of stage 0 makes of the known ones among the images that are scored."""
-        scored = task.trained
-        reference, *unlabelled = task.features(0, scored.images)
-
-        def ids(stage: int, is_known: np.ndarray) -> np.ndarray:
-            return discover_categories(
-                chosen_rows(unlabelled[stage - 1], is_known),
-                reference,
-                scored.labels[0],
-                task.num_known,
-                restarts=task.restarts,
-                seed=seed_of("known before", task.seed, stage),
-            ).category_ids
-
-        return ids
-
-
-class StepsOnTest(Steps):
+def _steps_on_test(task: Task) -> ForgettingScore:
     """PA-CGCD's figures as its own code takes them: on test images, each given the nearest prototype's category."""
-
-    def true_ids(self, task: Task) -> list[np.ndarray]:
-        """See the base class."""
-        return task.seen_test_ids()
-
-    def scored(self, task: Task, stage: int, found: Discovery) -> Discovery:
-        """See the base class."""
-        return replace(found, category_ids=found.assign(task.seen_test_features(stage)))
-
-    def known_at_first(self, task: Task) -> KnownAtFirst:
-        """See the base class."""
-        scored = task.trained
-        test = task.test_images()
-        reference, unseen = task.features(0, [scored.images[0], *test.images])
-        known = np.isin(test.labels[0], task.known)
-        ids = labelled_categories(reference, scored.labels[0]).assign(chosen_rows(unseen, known))
-        return lambda stage, is_known: ids
+    test = task.test_images()
+    reference, unseen = task.features(0, [task.trained.images[0], *test.images])
+    known = np.isin(test.labels[0], task.known)
+    ids = labelled_categories(reference, task.trained.labels[0]).assign(chosen_rows(unseen, known))
+    return _forgetting(
+        task,
+        task.seen_test_ids(),
+        lambda stage, found: replace(found, category_ids=found.assign(task.seen_test_features(stage))),
+        lambda stage, is_known: ids,
+    )
 
 
-class Sessions(Protocol):
-    """MetaGCD's setting; its published figures are those with separate assignments."""
-
-    scores = SessionScore
-
-    def score(self, task: Task) -> SessionScore:
-        """See the base class; what a classifier answers is scored by separate assignments alone."""
-        found = session_accuracy(
-            task.seen_test_features,
-            task.seen_test_ids(),
-            task.categories_so_far,
-            num_known=task.num_known,
-            restarts=task.restarts,
-            seed=task.seed,
-        )
-        (test,), (labels,) = task.test_images().images, task.test_images().labels
-        rows = []
-        for row, count in zip(found.stages, task.categories_so_far, strict=True):
-            if (answers := task.native(row.stage, test)) is None:
-                return found
-            seen = labels < count
-            own = separate_clustering_accuracy(labels[seen], answers[seen], task.known)
-            rows.append(replace(row, native=(own.all, own.old, own.new)))
-        return replace(found, stages=rows)
+def _sessions(task: Task) -> SessionScore:
+    """MetaGCD's setting; a method's own classifier is scored under separate assignments alone."""
+    found = session_accuracy(
+        task.seen_test_features,
+        task.seen_test_ids(),
+        task.categories_so_far,
+        num_known=task.num_known,
+        restarts=task.restarts,
+        seed=task.seed,
+    )
+    (test,), (labels,) = task.test_images().images, task.test_images().labels
+    rows = []
+    for row, count in zip(found.stages, task.categories_so_far, strict=True):
+        if (answers := task.native(row.stage, test)) is None:
+            return found
+        seen = labels < count
+        own = separate_clustering_accuracy(labels[seen], answers[seen], task.known)
+        rows.append(replace(row, native=own))
+    return replace(found, stages=rows)
 
 
-class Native(Protocol):
-    """What a parametric method answers by itself."""
-
-    def score(self, task: Task) -> ContinualScore:
-        """See the base class."""
-        rows = []
-        for stage, true_ids in enumerate(task.trained.labels[1:], start=1):
-            answers = task.native(stage, task.trained.images[stage])
-            if answers is None:
-                raise ConfigurationError(
-                    f"Protocol native scores a classifier, and {task.method} has none: choose cacc."
-                )
-            accuracy = clustering_accuracy(true_ids, answers, task.known)
-            rows.append(StageScore(stage, *accuracy, len(np.unique(answers)), len(true_ids)))
-        return ContinualScore("native", rows)
-
-
-class PartRouting(Protocol):
-    """How often the router of PromptCCD++ agrees with the part labels; nothing is grouped."""
-
-    def score(self, task: Task) -> ContinualScore:
-        """See the base class."""
-        score = task.part_routing()
-        if score is None:
+def _native(task: Task) -> ContinualScore:
+    """Answers of a method's own classifier."""
+    rows = []
+    for stage, true_ids in enumerate(task.trained.labels[1:], start=1):
+        answers = task.native(stage, task.trained.images[stage])
+        if answers is None:
             raise ConfigurationError(
-                f"Protocol part-routing needs a model with parts, got variant {task.method}: evaluate a run of "
-                "promptccd-pp, or choose another protocol."
+                f"Protocol native scores a classifier, and {task.method} has none: choose cacc."
             )
-        return score
+        accuracy = clustering_accuracy(true_ids, answers, task.known)
+        rows.append(StageScore(stage, *accuracy, len(np.unique(answers)), len(true_ids)))
+    return ContinualScore("native", rows)
 
 
-# By the names of `PROTOCOLS`.
-SCORERS: dict[str, Protocol] = {
-    "cacc": Continual(),
-    "gcd": Continual(accumulate=False),
-    "inductive": Continual(images=lambda task: task.test_stages()),  # on images that no stage was trained on
-    "unknown": Continual(count=lambda task: task.estimate),  # whatever the run was trained with
-    "pa-cgcd": Steps(),
-    "pa-cgcd-test": StepsOnTest(),
-    "metagcd": Sessions(),
-    "native": Native(),
-    "part-routing": PartRouting(),
+def _part_routing(task: Task) -> ContinualScore:
+    """How often the router of PromptCCD++ agrees with the part labels; nothing is grouped."""
+    score = task.part_routing()
+    if score is None:
+        raise ConfigurationError(
+            f"Protocol part-routing needs a model with parts, got variant {task.method}: evaluate a run of "
+            "promptccd-pp, or choose another protocol."
+        )
+    return score
+
+
+# By the names of `PROTOCOLS`: each scores every finished unlabelled stage. It raises a `PromptCCDError` where the run
+# or its data lack what it needs.
+SCORERS: Mapping[str, Callable[[Task], ContinualScore]] = {
+    "cacc": _continual,
+    "gcd": lambda task: _continual(task, accumulate=False),
+    "inductive": lambda task: _continual(task, task.test_stages()),
+    "unknown": lambda task: _continual(task, count=task.estimate),  # however the training counted
+    "pa-cgcd": _steps,
+    "pa-cgcd-test": _steps_on_test,
+    "metagcd": _sessions,
+    "native": _native,
+    "part-routing": _part_routing,
+}
+# The scores of a protocol that have more than `ContinualScore`.
+SCORE_TYPES: Mapping[str, type[ContinualScore]] = {
+    "pa-cgcd": ForgettingScore,
+    "pa-cgcd-test": ForgettingScore,
+    "metagcd": SessionScore,
 }

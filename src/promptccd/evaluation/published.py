@@ -1,7 +1,7 @@
-"""What the paper prints: every accuracy of its result tables, under our names of data sets and methods.
+"""Every accuracy of the paper's result tables, under our names of data sets and methods.
 
-The table ``published.csv`` holds the figures as printed, none corrected; averages over data sets are left out, and
-so is what is no accuracy. `promptccd.evaluation.audit` tells which rows can come from the split they are said to.
+``published.csv`` holds the figures as printed, without corrections, averages over data sets and figures that are no
+accuracies. `promptccd.evaluation.audit` tells which rows can come from the split that the paper declares.
 
     for row in published_rows("cub", "promptccd-pp"):
         print(row.stage or "average", row.all, row.old, row.new)
@@ -15,7 +15,7 @@ from importlib.resources import files
 
 from promptccd.evaluation.accuracy import PARTS
 
-# Of one printed number several tables repeat the average; the first of them is named.
+# Several tables repeat an average; these two print it first.
 _MAIN_TABLES = ("main_result_avg", "main_result_avg_ssb")
 
 # Numbers of categories after every unlabelled stage, which all rows of a table with unknown numbers share.
@@ -69,6 +69,11 @@ class PublishedRow:
     forgetting: float | None = None
     std: tuple[float, float, float] | None = None
 
+    @property
+    def run(self) -> tuple[str, str, str, str, str]:
+        """What rows of one run share: data set, method, protocol, backbone and setting."""
+        return (self.benchmark, self.method, self.protocol, self.backbone, self.setting)
+
 
 def published_rows(
     benchmark: str | None = None,
@@ -77,25 +82,17 @@ def published_rows(
     backbone: str | None = "dinov2",
     setting: str | None = "",
 ) -> list[PublishedRow]:
-    """The printed rows that fit, in the paper's order; `None` fits everything, and nothing may fit.
+    """The printed rows with these values of `PublishedRow`, in the paper's order; `None` allows any value.
 
-    Args:
-        benchmark: name of the data set, as a recipe calls it.
-        method: see `PublishedRow`.
-        protocol: see `PublishedRow`.
-        backbone: ``dino``, ``dinov2`` or ``other``.
-        setting: what differs from the paper's default, for example ``seed=7``, ``seeds=5`` (averages with their
-            deviation) or ``class_split=4:2:2:2``.
+    A setting is what differs from the paper's default, for example ``seed=7``, ``seeds=5`` (averages with their
+    deviation) or ``class_split=4:2:2:2``.
     """
-    wanted = {
-        "benchmark": benchmark,
-        "method": method,
-        "protocol": protocol,
-        "backbone": backbone,
-        "setting": setting,
-    }
-    named = {name: value for name, value in wanted.items() if value is not None}
-    return [row for row in _all_rows() if all(getattr(row, name) == value for name, value in named.items())]
+    wanted = (benchmark, method, protocol, backbone, setting)
+    return [
+        row
+        for row in _all_rows()
+        if all(value in (None, own) for value, own in zip(wanted, row.run, strict=True))
+    ]
 
 
 def published_results(benchmark: str | None, variant: str) -> dict[str, float] | None:
@@ -113,18 +110,16 @@ def _all_rows() -> tuple[PublishedRow, ...]:
 
 
 def _row(cells: dict[str, str]) -> PublishedRow:
+    texts = {
+        name: cells[name] for name in ("benchmark", "method", "protocol", "backbone", "setting", "table")
+    }
     deviations = [float(cells[f"std_{part}"]) for part in PARTS if cells[f"std_{part}"]]
     return PublishedRow(
-        benchmark=cells["benchmark"],
-        method=cells["method"],
-        protocol=cells["protocol"],
-        backbone=cells["backbone"],
-        setting=cells["setting"],
+        **texts,
         stage=int(cells["stage"]) if cells["stage"] else None,
         all=float(cells["all"]),
         old=float(cells["old"]),
         new=float(cells["new"]),
-        table=cells["table"],
         forgetting=float(cells["forgetting"]) if cells["forgetting"] else None,
         std=(deviations[0], deviations[1], deviations[2]) if deviations else None,
     )

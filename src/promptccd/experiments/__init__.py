@@ -1,4 +1,4 @@
-"""Many runs: sweeps, what they are compared with, and the pages that show it."""
+"""Many runs: sweeps, comparisons, the paper's tables, and report pages."""
 
 from typing import TYPE_CHECKING
 

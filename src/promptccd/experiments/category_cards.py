@@ -1,10 +1,11 @@
-"""Discovered categories as a person looks at them: typical images, and the known categories that are nearest."""
+"""Discovered categories for people: typical images, and the nearest known categories."""
 
 import base64
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -12,18 +13,16 @@ from PIL import Image
 from promptccd.data.images import media_type
 from promptccd.data.stage_images import StageImages
 
+if TYPE_CHECKING:
+    from promptccd.experiments.measures import StageMeasures
+
 SIDE = 96
-PIXEL_ART = 32  # up to this side an image is kept as it is and shown pixel by pixel
+PIXEL_ART = 32  # images up to this side are PNGs and shown pixel by pixel
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A small picture.
-
-    Attributes:
-        uri: ``data:`` URI.
-        is_small: whether the image itself is so small that its pixels should stay visible.
-    """
+    """A small picture as a ``data:`` URI; `is_small` asks for visible pixels."""
 
     uri: str
     is_small: bool
@@ -54,105 +53,69 @@ NEAREST = 3
 
 @dataclass(frozen=True)
 class NearKnown:
-    """A known category near a discovered one.
-
-    Attributes:
-        name: of the known category.
-        similarity: cosine of the angle between the mean features, at most 1.
-        image: a typical labelled image of it; `None` once the page is full.
-    """
+    """A known category near a discovered one, with a typical labelled image unless the page is full."""
 
     name: str
-    similarity: float
+    similarity: float  # cosine of the angle between the mean features
     image: Thumbnail | None
 
 
 @dataclass(frozen=True)
 class CategoryCard:
-    """A discovered category at the stage that discovered it.
+    """A discovered category at the stage that discovered it."""
 
-    Attributes:
-        category: its id.
-        name: its name.
-        stage: the stage that discovered it.
-        num_images: images in it at that stage.
-        mostly: the true category that most of them are of.
-        purity: share of them that are, in percent.
-        sample_ids: the images shown, nearest to the mean feature first.
-        images: their pictures.
-        near: known categories, nearest first.
-    """
-
-    category: int
     name: str
     stage: int
     num_images: int
-    mostly: str
-    purity: float
-    sample_ids: Sequence[int]
+    mostly: str  # the most frequent true category of its images
+    purity: float  # share of images of that category, in percent
+    sample_ids: Sequence[int]  # images that are shown, nearest to the mean feature first
     images: Sequence[Thumbnail]
-    near: Sequence[NearKnown]
+    near: Sequence[NearKnown]  # nearest first
 
 
 @dataclass
 class CardMaker:
-    """Makes the cards of a run, stage by stage, until the page is full.
+    """Makes the cards of a run, stage by stage, until the page is full."""
 
-    Attributes:
-        labelled: readable images of stage 0.
-        labels: their categories, ``(N,)``.
-        categories: names of the true categories; position is category id.
-        samples: pictures per card.
-        cards: made so far.
-        left_out: discovered categories for which there was no room.
-    """
-
-    labelled: StageImages
-    labels: np.ndarray
-    categories: Sequence[str]
-    samples: int = 8
+    labelled: StageImages  # readable images of stage 0
+    labels: np.ndarray  # (N,), their categories
+    categories: Sequence[str]  # names of the true categories; position is category id
+    samples: int  # pictures per card
     cards: list[CategoryCard] = field(default_factory=list)
-    left_out: int = 0
+    left_out: int = 0  # discovered categories beyond `MAX_CARDS`
     _bytes: int = 0
     _seen: set[int] = field(default_factory=set)
 
     def add_stage(
         self,
+        stage: "StageMeasures",
         images: StageImages,
-        features: Sequence[np.ndarray],
-        found_ids: np.ndarray,
-        true_ids: np.ndarray,
-        names: Mapping[int, str],
+        known_features: np.ndarray,
+        own_features: np.ndarray,
     ) -> None:
-        """Add a card for every category that is found at a stage for the first time.
+        """Add a card for every category that a stage discovers.
 
-        Args:
-            images: readable images of the stage.
-            features: features of stage 0 and of the stage under the model of the stage, ``(N, D)`` each, normalised.
-            found_ids: groups of the images of the stage.
-            true_ids: their true categories.
-            names: of groups by id.
+        Features of stage 0 and of the stage itself are those of the stage's model, ``(N, D)`` each, normalised.
         """
-        known_features, own_features = features
         known_means = {
             int(item): _mean(known_features[self.labels == item]) for item in np.unique(self.labels)
         }
-        for category in np.unique(found_ids).tolist():
-            if category < 0 or category in known_means or category in self._seen:  # -1 is none
+        for category in np.unique(stage.found_ids).tolist():
+            if category < 0 or category in known_means or category in self._seen:  # -1 is no category
                 continue
             self._seen.add(category)
             if len(self.cards) >= MAX_CARDS:
                 self.left_out += 1
                 continue
-            rows = np.flatnonzero(found_ids == category)
+            rows = np.flatnonzero(stage.found_ids == category)
             mean = _mean(own_features[rows])
             typical = rows[np.argsort(-(own_features[rows] @ mean), kind="stable")][: self.samples]
-            most, count = Counter(true_ids[rows].tolist()).most_common(1)[0]
+            most, count = Counter(stage.true_ids[rows].tolist()).most_common(1)[0]
             self.cards.append(
                 CategoryCard(
-                    category=category,
-                    name=names[category],
-                    stage=images.stage.index,
+                    name=stage.names[category],
+                    stage=stage.stage,
                     num_images=len(rows),
                     mostly=self.categories[most],
                     purity=100 * count / len(rows),
@@ -177,7 +140,7 @@ class CardMaker:
         return near
 
     def _picture(self, images: StageImages, row: int) -> Thumbnail | None:
-        """A picture, as long as there is room."""
+        """A picture; `None` once the page is full."""
         if self._bytes > MAX_BYTES:
             return None
         picture = thumbnail(images[row])

@@ -1,7 +1,7 @@
-"""Charts as numbers: where lines, bars and cells go on a drawing, for the macros that draw them as SVG.
+"""Charts as numbers: places of lines, bars and cells, for the macros of ``charts.html.jinja`` that draw them as SVG.
 
-Coordinates are in units of the drawing, `WIDTH` wide; a page scales it. A series has a colour and a mark of its
-own, so that nobody depends on telling colours apart.
+Coordinates are in units of the drawing, which is `WIDTH` wide and scaled by the page. Series differ in colour and
+mark, for readers who cannot tell colours apart.
 """
 
 import math
@@ -11,10 +11,10 @@ from typing import ClassVar
 
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 34
-DODGE, FEW_POINTS = 3.0, 12  # how far lines of few points stand apart
-ROOM_TO_DODGE = 18.0  # all of them together, so that none leaves the drawing
-NICE_TICKS, WHOLE_TICKS = 5, 8  # steps between the values at an axis, at most
-NUM_STYLES = 10  # colours of the style sheet, and marks and dashes that go with them
+DODGE, FEW_POINTS = 3.0, 12  # shift between lines of at most so many points
+ROOM_TO_DODGE = 18.0  # between the first and the last of these lines: none leaves the drawing
+NICE_TICKS, WHOLE_TICKS = 5, 8  # most steps between the values at an axis
+NUM_STYLES = 10  # colours of the style sheet, each with a mark and a dash
 FEWEST_ON_MAP = 3  # images; a map of fewer says nothing
 
 
@@ -28,7 +28,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Point:
-    """A place on the drawing with what a reader is told about it."""
+    """A place on the drawing with its tooltip."""
 
     x: float
     y: float
@@ -39,7 +39,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """A line or a set of bars: its name, its style (0 to `NUM_STYLES` - 1) and its points."""
+    """A line or a set of bars; styles are 0 to `NUM_STYLES` - 1."""
 
     name: str
     style: int
@@ -48,7 +48,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """What the macros ``lines`` and ``bars`` draw."""
+    """A drawing for the macros ``lines`` and ``bars``."""
 
     label: str
     x_label: str
@@ -59,12 +59,12 @@ class Chart:
     bar_width: float = 0.0
     width: ClassVar = WIDTH
     height: ClassVar = HEIGHT
-    base: ClassVar = HEIGHT - BOTTOM  # of bars, and where the horizontal axis lies
+    base: ClassVar = HEIGHT - BOTTOM  # of bars and the horizontal axis
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a heat map; `share` in 0..1 is how strongly it is filled."""
+    """A cell of a heat map, filled by `share` in 0..1."""
 
     x: float
     y: float
@@ -75,7 +75,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """What the macro ``heat_map`` draws."""
+    """A drawing for the macro ``heat_map``."""
 
     label: str
     x_label: str
@@ -90,7 +90,6 @@ class HeatMap:
     width: ClassVar = WIDTH
 
 
-Scale = Callable[[float], float]
 Values = Sequence[tuple[float, float] | tuple[float, float, float | None]]
 
 
@@ -105,17 +104,10 @@ def line_chart(
     whole: bool = False,
     dodge: float = DODGE,
 ) -> Chart:
-    """Lines through points ``(x, y)`` or ``(x, y, deviation)``; places without a number are left out.
+    """Lines through points ``(x, y)`` or ``(x, y, deviation)`` with whole x; points without finite y are left out.
 
-    Args:
-        label: what the drawing shows, for those who cannot see it.
-        series: points by name, in order of x.
-        x_label: name of the horizontal axis; its values are whole numbers.
-        y_label: name of the vertical axis.
-        y_least: what no value can fall below; neither the axis nor a deviation goes beyond.
-        y_most: what no value can exceed, likewise.
-        whole: whether values are counts, so that only whole numbers are written at the axis.
-        dodge: how far series of few points stand apart.
+    Neither the vertical axis nor deviations exceed `y_least` and `y_most`; with `whole`, that axis has only whole
+    numbers. `dodge` is the shift between series of few points. `label` is for readers who cannot see the drawing.
     """
     points = {
         name: [(float(x), float(y), rest[0] if rest else None) for x, y, *rest in each if math.isfinite(y)]
@@ -130,7 +122,8 @@ def line_chart(
     ends = [end for _, y, deviation in flat for end in limits(y, deviation or 0.0)] or [0.0, 1.0]
     ticks = nice_ticks(min(ends), max(ends), least_step=1.0 if whole else 0.0)
     y_ticks = [tick for tick in ticks if y_least <= tick <= y_most]
-    x_scale, y_scale = _scales((min(xs), max(xs)), (y_ticks[0], y_ticks[-1]))
+    x_scale = _scale(min(xs), max(xs), LEFT + 10, WIDTH - RIGHT - 10)
+    y_scale = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
 
     def place(name: str, side: float, x: float, y: float, deviation: float | None) -> Point:
         said = f"{name}, {x_label} {x:g}: {y:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
@@ -138,16 +131,12 @@ def line_chart(
         return Point(x_scale(x) + side, y_scale(y), said, low, high)
 
     few = max((len(each) for each in points.values()), default=0) <= FEW_POINTS
-    # Marks and bars on one another cannot be told apart.
+    # Without a shift, marks and error bars at the same place would hide each other.
     spread = min(dodge, ROOM_TO_DODGE / max(1, len(points) - 1)) if few else 0.0
-    drawn = [
-        Series(
-            name,
-            number % NUM_STYLES,
-            [place(name, (number - (len(points) - 1) / 2) * spread, *point) for point in each],
-        )
-        for number, (name, each) in enumerate(points.items())
-    ]
+    drawn = []
+    for number, (name, each) in enumerate(points.items()):
+        side = (number - (len(points) - 1) / 2) * spread
+        drawn.append(Series(name, number % NUM_STYLES, [place(name, side, *point) for point in each]))
     return Chart(
         label, x_label, y_label,
         [Tick(x_scale(x), f"{x:g}") for x in whole_ticks(min(xs), max(xs))],
@@ -164,43 +153,29 @@ def bar_chart(
     x_label: str,
     y_label: str,
 ) -> Chart:
-    """Bars side by side, one of every series for each group, from zero.
-
-    Args:
-        label: what the drawing shows, for those who cannot see it.
-        groups: names along the horizontal axis; every one of them is written if they are few.
-        series: a value per group by name, `None` where there is none.
-        x_label: name of the horizontal axis.
-        y_label: name of the vertical axis.
-    """
-    values = [
-        value for each in series.values() for value in each if value is not None and math.isfinite(value)
-    ]
+    """Bars from zero, side by side: one of every series for each group; of many groups, only some are named."""
+    values = [value for each in series.values() for value in each if value is not None]
     y_ticks = nice_ticks(0, max(values, default=1) or 1)
-    _, y_scale = _scales((0, 1), (0, y_ticks[-1]))
-    slot = (WIDTH - LEFT - RIGHT) / max(1, len(groups))
+    y_scale = _scale(0, y_ticks[-1], HEIGHT - BOTTOM, TOP)
+    width = WIDTH - LEFT - RIGHT
+    slot = width / max(1, len(groups))
     bar = min(26.0, 0.8 * slot / max(1, len(series)))
-    every = math.ceil(
-        len(groups) * max((len(group) for group in groups), default=1) * 6.2 / (WIDTH - LEFT - RIGHT)
-    )
+    every = math.ceil(len(groups) * max((len(group) for group in groups), default=1) * 6.2 / width)
+    middles = [LEFT + (place + 0.5) * slot for place in range(len(groups))]
     drawn = []
     for number, (name, each) in enumerate(series.items()):
         offset = (number - (len(series) - 1) / 2) * bar - bar / 2
         points = [
-            Point(
-                LEFT + (place + 0.5) * slot + offset, y_scale(value), f"{groups[place]}, {name}: {value:.4g}"
-            )
-            for place, value in enumerate(each)
-            if value is not None and math.isfinite(value)
+            Point(middle + offset, y_scale(value), f"{group}, {name}: {value:.4g}")
+            for middle, group, value in zip(middles, groups, each, strict=True)
+            if value is not None
         ]
         drawn.append(Series(name, number % NUM_STYLES, points))
-    ticks = [
-        Tick(LEFT + (place + 0.5) * slot, group)
-        for place, group in enumerate(groups)
-        if place % max(1, every) == 0
-    ]
     return Chart(
-        label, x_label, y_label, ticks, [Tick(y_scale(y), f"{y:g}") for y in y_ticks], drawn, bar,
+        label, x_label, y_label,
+        [Tick(*each) for each in list(zip(middles, groups, strict=True))[:: max(1, every)]],
+        [Tick(y_scale(y), f"{y:g}") for y in y_ticks],
+        drawn, bar,
     )  # fmt: skip
 
 
@@ -212,27 +187,16 @@ def heat_map(
     *,
     x_label: str,
     y_label: str,
-    limits: tuple[float, float] | None = None,
+    limits: tuple[float, float],
     show_values: bool = True,
     blank_zeros: bool = False,
     places: int = 0,
 ) -> HeatMap:
-    """Cells filled by their value.
+    """Cells filled by their value between `limits`, in rows from the top; `None` and NaN leave no cell.
 
-    Args:
-        label: what the drawing shows, for those who cannot see it.
-        values: one row of values per entry of `rows`; `None` or NaN leaves a cell empty.
-        rows: names of the rows, from the top.
-        columns: names of the columns.
-        x_label: name of the columns together.
-        y_label: name of the rows together.
-        limits: values of an empty and a full cell; `None` for those of the smallest and the largest.
-        show_values: whether the values are written into the cells.
-        blank_zeros: whether values below one half are not.
-        places: decimals of written values.
+    Large enough cells show their value with `places` decimals; with `blank_zeros`, only from one half on.
     """
-    given = [value for row in values for value in row if value is not None and math.isfinite(value)]
-    low, high = limits or (min(given, default=0.0), max(given, default=1.0))
+    low, high = limits
     left = min(110.0, 12 + 5.6 * max((len(name) for name in rows), default=1) + 12)
     side_x = min(64.0, (WIDTH - left - RIGHT) / max(1, len(columns)))
     side_y = min(26.0, side_x) if len(rows) > 6 else 30.0
@@ -254,23 +218,18 @@ def heat_map(
     every_y = max(1, math.ceil(11 / side_y))
     return HeatMap(
         label, x_label, y_label,
-        [Tick(left + (place + 0.5) * side_x, name) for place, name in enumerate(columns) if place % every_x == 0],
-        [
-            Tick(TOP + (place + 0.5) * side_y, shortened(name, 16))
-            for place, name in enumerate(rows)
-            if place % every_y == 0
-        ],
+        [Tick(left + (place + 0.5) * side_x, columns[place]) for place in range(0, len(columns), every_x)],
+        [Tick(TOP + (place + 0.5) * side_y, shortened(rows[place], 16)) for place in range(0, len(rows), every_y)],
         cells, side_x, side_y, left, height=TOP + len(rows) * side_y + BOTTOM,
     )  # fmt: skip
 
 
 def nice_ticks(low: float, high: float, least_step: float = 0.0) -> list[float]:
-    """Round numbers that enclose a range: steps of 1, 2 or 5 times a power of ten, but none below the least."""
+    """Round numbers that enclose a range, in steps of 1, 2 or 5 times a power of ten, or of `least_step` if larger."""
     span = high - low or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / NICE_TICKS))
-    step = max(
-        least_step, next(power * factor for factor in (1, 2, 5, 10) if power * factor * NICE_TICKS >= span)
-    )
+    nice_step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * NICE_TICKS >= span)
+    step = max(least_step, nice_step)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
 
@@ -282,24 +241,17 @@ def whole_ticks(low: float, high: float) -> list[float]:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text that is at most so long, its end replaced by an ellipsis."""
+    """A text of at most `most` characters, an ellipsis in place of its end."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def style_of(category: int) -> tuple[int, int]:
-    """Colour and mark: 64 categories in a row differ in one of them, the first eight in both."""
+    """Colour and mark: a hundred categories in a row differ in one of them, the first ten in both."""
     return category % NUM_STYLES, (category + category // NUM_STYLES) % NUM_STYLES
 
 
-def _scales(x_range: tuple[float, float], y_range: tuple[float, float]) -> tuple[Scale, Scale]:
-    """Functions from values to places; a range without extent lies in the middle."""
-
-    def scale(low: float, high: float, first: float, last: float) -> Scale:
-        if high <= low:
-            return lambda value: (first + last) / 2
-        return lambda value: first + (value - low) / (high - low) * (last - first)
-
-    return (
-        scale(*x_range, LEFT + 10, WIDTH - RIGHT - 10),
-        scale(*y_range, HEIGHT - BOTTOM, TOP),
-    )
+def _scale(low: float, high: float, first: float, last: float) -> Callable[[float], float]:
+    """A function from values to places; a range without extent lies in the middle."""
+    if high <= low:
+        return lambda value: (first + last) / 2
+    return lambda value: first + (value - low) / (high - low) * (last - first)

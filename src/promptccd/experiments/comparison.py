@@ -1,10 +1,12 @@
-"""Variants side by side: one page from their scores alone, no model is loaded."""
+"""Variants side by side, from their scores alone, and what the paper prints for a recipe."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS
@@ -13,7 +15,16 @@ from promptccd.evaluation.accuracy import PARTS
 from promptccd.evaluation.audit import audited_by_stage
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, HeatMap, heat_map, line_chart
-from promptccd.experiments.measures import ABSENT, Spread, StageCost, count_range, count_text, signed
+from promptccd.experiments.measures import (
+    ABSENT,
+    Spread,
+    StageCost,
+    average_spreads,
+    count_range,
+    count_text,
+    signed,
+    stage_spreads,
+)
 from promptccd.experiments.pages import Record, render_page, write_report_files
 from promptccd.training.recipe import Recipe
 
@@ -23,7 +34,7 @@ Costs = Mapping[str, Sequence[Sequence[StageCost]]]
 
 @dataclass(frozen=True)
 class GridFigure:
-    """A value over two settings that were varied, a panel per variant.
+    """A value over two settings, a panel per variant.
 
     Attributes:
         title: heading of the figure.
@@ -31,8 +42,8 @@ class GridFigure:
         rows: its values, from the top.
         column_label: the setting that changes from column to column.
         columns: its values.
-        panels: by variant a value per row and column; `None` or NaN where a cell failed or was not run.
-        unit: what the values are.
+        panels: a value per row and column, by variant; `None` or NaN where a cell failed or was not run.
+        unit: of the values, in words.
     """
 
     title: str
@@ -57,14 +68,11 @@ def write_comparison(
 
     Args:
         groups: scores of the runs of every variant; differences are to the first variant.
-        out: folder for ``index.html``, ``report.csv`` and ``report.json``.
+        out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
         title: heading of the page.
         facts: what was run, in words by name.
         grid: a value over two settings, where two were varied.
-        costs: what the stages of every run cost, by variant.
-
-    Returns:
-        Path of the page.
+        costs: of the stages of every run, by variant.
 
     Raises:
         DiskError: the folder cannot be written.
@@ -72,34 +80,34 @@ def write_comparison(
     """
     if not groups or not all(groups.values()):
         raise ValueError("Expected at least one variant and at least one run of each to compare.")
-    groups = with_own_answers(groups)
+    groups, facts, costs = with_own_answers(groups), facts or {}, costs or {}
     sections = {
         "averages": average_records(groups),
         "stages": stage_records(groups),
-        "costs": cost_records(costs or {}),
+        "costs": _cost_records(costs),
         "grid": _grid_records(grid),
     }
     page = render_page(
         "comparison.html.jinja",
         title=title,
-        facts=facts or {},
+        facts=facts,
         first=next(iter(groups)),
         averages=_average_rows(groups),
         stages=_stage_rows(groups),
         counts=_count_rows(groups),
         charts=stage_charts(groups),
-        costs=_cost_rows(costs or {}),
+        costs=_cost_rows(costs),
         grid=grid,
         panels=_grid_panels(grid),
     )
-    return write_report_files(out, page, title, facts or {}, sections)
+    return write_report_files(out, page, title, facts, sections)
 
 
 def with_own_answers(groups: Scores) -> dict[str, Sequence[ContinualScore]]:
-    """The same rows, each with one of what the methods' own classifiers answered behind it, where they have any.
+    """The same rows, each followed by one of the answers of the method's own classifier, where it has one.
 
-    Where the paper's figures are of other matchings than All, Old and New (MetaGCD's v1), a row has those, and what a
-    classifier answers has them alone.
+    Where the paper's figures are of another matching (MetaGCD's v1), a row of these comes between, and the classifier
+    is scored by that matching alone.
     """
     rows: dict[str, Sequence[ContinualScore]] = {}
     for name, scores in groups.items():
@@ -114,12 +122,12 @@ def with_own_answers(groups: Scores) -> dict[str, Sequence[ContinualScore]]:
 
 def average_records(groups: Scores) -> list[Record]:
     """Mean, deviation and difference to the first variant of the averages over stages, in percent."""
-    first = _averages(next(iter(groups.values())))
+    first = average_spreads(next(iter(groups.values())))
     records = []
     for name, scores in groups.items():
         record: Record = {"variant": name, "runs": len(scores)}
-        for part, spread in _averages(scores).items():
-            record |= _two_numbers(part, spread)
+        for part, spread in average_spreads(scores).items():
+            record |= {part: rounded(spread.mean), f"{part}_std": rounded(spread.std)}
             record[f"{part}_difference"] = rounded(spread.mean - first[part].mean)
         records.append(record)
     return records
@@ -131,15 +139,15 @@ def stage_records(groups: Scores) -> list[Record]:
     for name, scores in groups.items():
         for stage, rows in _by_stage(scores).items():
             record: Record = {"variant": name, "stage": stage, "runs": len(rows)}
-            for part in PARTS:
-                record |= _two_numbers(part, Spread.of(getattr(row, part) for row in rows))
+            for part, spread in stage_spreads(rows).items():
+                record |= {part: rounded(spread.mean), f"{part}_std": rounded(spread.std)}
             record["categories"] = rounded(Spread.of(row.num_categories for row in rows).mean)
             record["categories_low"], record["categories_high"] = count_range(rows) or (None, None)
             records.append(record)
     return records
 
 
-def cost_records(costs: Costs) -> list[Record]:
+def _cost_records(costs: Costs) -> list[Record]:
     """Means over runs of seconds and memory, per variant and stage."""
     records = []
     for name, runs in costs.items():
@@ -152,10 +160,6 @@ def cost_records(costs: Costs) -> list[Record]:
     return records
 
 
-def _averages(scores: Sequence[ContinualScore]) -> dict[str, Spread]:
-    return {part: Spread.of(score.average[part] for score in scores) for part in PARTS}
-
-
 def _by_stage(scores: Sequence[ContinualScore]) -> dict[int, list[StageScore]]:
     rows: dict[int, list[StageScore]] = {}
     for score in scores:
@@ -165,26 +169,24 @@ def _by_stage(scores: Sequence[ContinualScore]) -> dict[int, list[StageScore]]:
 
 
 def _average_rows(groups: Scores) -> list[list[str]]:
-    averages = [_averages(scores) for scores in groups.values()]
-    differences = [[signed(each[part].mean - averages[0][part].mean) for part in PARTS] for each in averages]
-    differences[0] = [ABSENT] * 3
-    return [
-        [name, str(len(scores)), *map(str, own.values()), *apart]
-        for (name, scores), own, apart in zip(groups.items(), averages, differences, strict=True)
-    ]
-
-
-def _stage_rows(groups: Scores) -> list[list[str]]:
-    rows = []
-    for name, scores in groups.items():
-        for stage, many in _by_stage(scores).items():
-            spreads = [str(Spread.of(getattr(row, part) for row in many)) for part in PARTS]
-            rows.append([name, str(stage), *spreads])
+    averages = {name: average_spreads(scores) for name, scores in groups.items()}
+    first, rows = next(iter(averages.values())), []
+    for name, own in averages.items():
+        apart = [ABSENT if own is first else signed(own[part].mean - first[part].mean) for part in PARTS]
+        rows.append([name, str(len(groups[name])), *map(str, own.values()), *apart])
     return rows
 
 
+def _stage_rows(groups: Scores) -> list[list[str]]:
+    return [
+        [name, str(stage), *map(str, stage_spreads(rows).values())]
+        for name, scores in groups.items()
+        for stage, rows in _by_stage(scores).items()
+    ]
+
+
 def _count_rows(groups: Scores) -> list[list[str]]:
-    """A row per variant, a cell per stage: mean number of categories, and the widest range of an estimate."""
+    """A header, and a row per variant: `count_text` of every stage."""
     numbers = sorted({stage for scores in groups.values() for stage in _by_stage(scores)})
     rows = [["", *(f"stage {stage}" for stage in numbers)]]
     for name, scores in groups.items():
@@ -195,29 +197,22 @@ def _count_rows(groups: Scores) -> list[list[str]]:
 
 def stage_charts(groups: Scores) -> list[Chart]:
     """All, Old and New over stages, a line per variant."""
-    names = {"all": "All", "old": "Old", "new": "New"}
-
-    def points(part: str) -> dict[str, list[tuple[float, float, float | None]]]:
-        series: dict[str, list[tuple[float, float, float | None]]] = {}
-        for name, scores in groups.items():
-            spreads = {
-                stage: Spread.of(getattr(row, part) for row in rows)
-                for stage, rows in _by_stage(scores).items()
-            }
-            series[name] = [(stage, spread.mean, spread.std) for stage, spread in spreads.items()]
-        return series
-
-    return [
-        line_chart(
-            f"{label} after every stage, a line per variant",
-            points(part),
-            x_label="stage",
-            y_label=f"{label}, percent",
-            y_least=0,
-            y_most=100,
+    spreads = {
+        name: {stage: stage_spreads(rows) for stage, rows in _by_stage(scores).items()}
+        for name, scores in groups.items()
+    }
+    charts = []
+    for part in PARTS:
+        label = part.capitalize()
+        series = {
+            name: [(stage, own[part].mean, own[part].std) for stage, own in by_stage.items()]
+            for name, by_stage in spreads.items()
+        }
+        said = f"{label} after every stage, a line per variant"
+        charts.append(
+            line_chart(said, series, x_label="stage", y_label=f"{label}, percent", y_least=0, y_most=100)
         )
-        for part, label in names.items()
-    ]
+    return charts
 
 
 def _cost_rows(costs: Costs) -> list[list[str]]:
@@ -227,29 +222,25 @@ def _cost_rows(costs: Costs) -> list[list[str]]:
         first = Spread.of(cost.seconds for run in runs for cost in run if cost.stage == 0)
         later = Spread.of(cost.seconds for run in runs for cost in run if cost.stage > 0)
         total = Spread.of(sum(cost.seconds for cost in run) for run in runs if run)
-        process = Spread.of(_most(run, lambda cost: cost.process_bytes) for run in runs)
-        accelerator = Spread.of(_most(run, lambda cost: cost.accelerator_bytes) for run in runs)
-        memory = [_megabytes(process.mean), _megabytes(accelerator.mean)]
+        memory = [_most_memory(runs, what) for what in ("process_bytes", "accelerator_bytes")]
         rows.append([name, str(first), str(later), str(total), *memory])
     return rows
 
 
-def _most(run: Sequence[StageCost], of: Callable[[StageCost], int | None]) -> int | None:
-    return max((value for cost in run if (value := of(cost)) is not None), default=None)
+def _most_memory(runs: Sequence[Sequence[StageCost]], what: str) -> str:
+    """The mean over runs of the most memory of their stages, in MB."""
+    recorded = [[getattr(cost, what) for cost in run if getattr(cost, what) is not None] for run in runs]
+    mean = Spread.of(max(values) for values in recorded if values).mean
+    return ABSENT if math.isnan(mean) else f"{mean / 1e6:.0f}"
 
 
 def _grid_panels(grid: GridFigure | None) -> list[tuple[str, HeatMap]]:
-    """Heat maps of one common scale."""
+    """Heat maps with one scale."""
     if grid is None:
         return []
-    values = [
-        value
-        for panel in grid.panels.values()
-        for row in panel
-        for value in row
-        if value is not None and math.isfinite(value)
-    ]
-    limits = (min(values, default=0.0), max(values, default=1.0))
+    values = np.asarray(list(grid.panels.values()), dtype=float)  # `None` becomes NaN
+    given = values[np.isfinite(values)].tolist()
+    limits = (min(given, default=0.0), max(given, default=1.0))
     return [
         (
             name,
@@ -280,17 +271,9 @@ def _grid_records(grid: GridFigure | None) -> list[Record]:
     ]
 
 
-def _two_numbers(part: str, spread: Spread) -> Record:
-    return {part: rounded(spread.mean), f"{part}_std": rounded(spread.std)}
-
-
 def rounded(value: float | None) -> float | None:
-    """A number of a record: four places are enough, and what does not exist is null."""
+    """A number of a record, with four places; `None` for NaN."""
     return None if value is None or math.isnan(value) else round(value, 4)
-
-
-def _megabytes(value: float) -> str:
-    return ABSENT if math.isnan(value) else f"{value / 1e6:.0f}"
 
 
 # The protocol under which the paper reports a way of counting categories.
@@ -301,14 +284,14 @@ _USUAL_BACKBONE = "dinov2"
 
 @dataclass(frozen=True)
 class _Setting:
-    """Where the paper prints figures of a split, and what sets them apart from cACC, if anything does."""
+    """Protocol and setting under which the paper prints figures of a split, and how they differ from cACC."""
 
     protocol: str
     setting: str = ""
     note: str | None = None
 
 
-# Splits beside the benchmarks' own, all with a given number of categories: data set, class blocks, split rule, cuts.
+# Splits other than the benchmarks' own, all with known numbers of categories: data set, class blocks, split rule, cuts.
 _SETTINGS: Mapping[tuple[Any, ...], _Setting] = {
     ("cifar100", (40, 20, 20, 20), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=4:2:2:2"),
     ("cifar100", (40, 30, 20, 10), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=4:3:2:1"),
@@ -323,17 +306,11 @@ _SETTINGS: Mapping[tuple[Any, ...], _Setting] = {
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """Printed rows of one method on one data set.
+    """Printed rows of one method on one data set, with their audit."""
 
-    Attributes:
-        rows: row and its audit by stage; `None` is the average.
-        source: which rows they are, in words.
-        differences: what differs from the published setting, one phrase each; empty where figures compare.
-    """
-
-    rows: Mapping[int | None, AuditedRow]
-    source: str
-    differences: Sequence[str]
+    rows: Mapping[int | None, AuditedRow]  # by stage; `None` is the average
+    source: str  # where the paper prints them
+    differences: Sequence[str]  # from the published setting, a phrase each; empty where figures compare
 
 
 def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
@@ -341,7 +318,7 @@ def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
 
     Args:
         recipe: of the run.
-        num_scored: unlabelled stages the run has finished.
+        num_scored: number of unlabelled stages that the run has finished.
     """
     benchmark, method = recipe.data.benchmark, recipe.published_name
     own = BACKBONES.get(recipe.model.backbone or "")
@@ -351,16 +328,15 @@ def published_table(recipe: Recipe, num_scored: int) -> PublishedTable | None:
     for backbone in dict.fromkeys([own or _USUAL_BACKBONE, *BACKBONES.values()]):
         rows = published_rows(benchmark, method, setting.protocol, backbone, setting.setting)
         if rows:
-            said = f"{method} on {benchmark} with {backbone}, seed 1, table {rows[0].table}"
+            source = f"{method} on {benchmark} with {backbone}, seed 1, table {rows[0].table}"
             notes = [setting.note] if setting.note else []
-            return PublishedTable(
-                audited_by_stage(rows), said, [*notes, *differences(recipe, num_scored, backbone)]
-            )
+            notes += differences(recipe, num_scored, backbone)
+            return PublishedTable(audited_by_stage(rows), source, notes)
     return None
 
 
 def _setting_of(recipe: Recipe) -> _Setting | None:
-    """Where the paper's figures of the recipe's split stand; `None` for a split it has none of."""
+    """Where the paper prints figures of the recipe's split; `None` where it has none."""
     data, counting = recipe.data, recipe.training.counting
     facts, own = BENCHMARKS.get(data.benchmark or ""), data.resolved
     cuts = PAPER_CUTS if data.resolved_cuts is None else tuple(map(tuple, data.resolved_cuts))
@@ -374,7 +350,7 @@ def _setting_of(recipe: Recipe) -> _Setting | None:
 
 
 def differences(recipe: Recipe, num_scored: int, backbone: str) -> list[str]:
-    """What keeps a run from the paper's setting with a backbone, a phrase each; it has scored so many stages."""
+    """How a run that has scored some stages differs from the paper's setting with a backbone, a phrase each."""
     facts, own = BENCHMARKS[recipe.data.benchmark or ""], recipe.data.resolved
     num_stages = len(own.class_blocks) - 1
     found = []

@@ -1,9 +1,9 @@
-"""The map of features as the page draws it: places on the drawing, marks, and what a point says."""
+"""The map of features: layouts that are carried from stage to stage, and how a page draws them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.linalg import orthogonal_procrustes
@@ -16,10 +16,11 @@ from promptccd.errors import ConfigurationError, DataError
 from promptccd.experiments.charts import style_of
 
 PERPLEXITY = 30.0
-NEIGHBOURS = 5  # a new point starts amid so many placed ones
-FIRST_ITERATIONS = 1000  # what is not settled now moves at the next stage
-ONLY_ITERATIONS = 500  # where none follows: half the time, and as many neighbours kept together
-LATER_ITERATIONS = 300  # t-SNE goes on from a finished layout, so it needs few
+WIDTH, MARGIN = 600.0, 12.0  # of the drawing
+NEIGHBOURS = 5  # a new point starts at the mean of so many placed ones
+FIRST_ITERATIONS = 1000  # with fewer, points would go on moving at the next stage
+ONLY_ITERATIONS = 500  # where no stage follows: keeps as many neighbours together in half the time
+LATER_ITERATIONS = 300  # few are enough from a finished layout
 FEWEST_FOR_TSNE = 5
 
 
@@ -29,9 +30,9 @@ class StageMaps:
 
     Attributes:
         rows: rows of the features that are shown, ascending, ``(M,)``.
-        layouts: per stage the places of those shown points that exist then, ``(M_t, 2)``; the first M_t of `rows`.
-        moved: per stage how far points of the stage before moved: the median over them, as a share of the width of
-            the map before; `None` at the first stage.
+        layouts: per stage the places of the shown points that exist then, ``(M_t, 2)``: the first M_t of `rows`.
+        moved: per stage the median distance that earlier points moved, as a share of the width of the map before;
+            `None` at the first stage.
         method: ``"tsne"`` or ``"pca"``.
     """
 
@@ -42,16 +43,7 @@ class StageMaps:
 
 
 def choose_points(sizes: Sequence[int], max_points: int, seed: int) -> np.ndarray:
-    """Which rows a map shows: of every stage the same share, at least one, drawn by rule.
-
-    Args:
-        sizes: rows that each stage adds; the rows of a stage follow those of the one before.
-        max_points: about how many to choose.
-        seed: of the draw.
-
-    Returns:
-        Rows, ascending.
-    """
+    """About `max_points` random rows, ascending: the same share of the rows that each stage adds, at least one."""
     total, start, chosen = sum(sizes), 0, []
     for stage, size in enumerate(sizes):
         wanted = size if total <= max_points else min(size, max(1, round(max_points * size / total)))
@@ -64,14 +56,14 @@ def choose_points(sizes: Sequence[int], max_points: int, seed: int) -> np.ndarra
 def stage_maps(
     features_by_stage: Sequence[np.ndarray], method: str = "tsne", *, seed: int = 1, max_points: int = 1500
 ) -> StageMaps:
-    """Lay out the features of every stage, each layout carried over from the one before.
+    """Lay out the features of every stage, each layout starting from the one before.
 
     Args:
         features_by_stage: per stage ``(N_t, D)`` of all points that exist then. Row i is the same image at every
             stage, under the model of that stage; later stages add rows at the end. D may differ.
         method: ``"tsne"`` keeps neighbours together, ``"pca"`` keeps the two widest directions.
         seed: of the choice of points and of t-SNE.
-        max_points: about how many points to show; fewer are drawn by rule.
+        max_points: about how many points to show, by `choose_points`.
 
     Raises:
         ConfigurationError: an unknown method.
@@ -129,7 +121,7 @@ _METHODS = {"tsne": _tsne, "pca": _pca}
 
 
 def _start(features: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """Where points start: at their old place, or amid the placed points that are nearest in feature space."""
+    """Where points start: at their old place, or at the mean of the placed points nearest in feature space."""
     placed, new = features[: len(before)], features[len(before) :]
     if not len(new):
         return before.astype(np.float32)
@@ -139,7 +131,7 @@ def _start(features: np.ndarray, before: np.ndarray) -> np.ndarray:
 
 
 def _aligned(layout: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """Turned, mirrored and shifted so that the first points lie as near as possible to where they lay before."""
+    """Turned, mirrored and shifted so that earlier points lie as near as possible to their old places."""
     if not len(before):
         return layout
     now = layout[: len(before)]
@@ -163,12 +155,9 @@ def _checked(features: np.ndarray, stage: int) -> np.ndarray:
     return array
 
 
-WIDTH, MARGIN = 600.0, 12.0
-
-
 @dataclass(frozen=True)
 class MapEntry:
-    """An entry of the legend: name, colour and mark."""
+    """An entry of the legend."""
 
     name: str
     style: int
@@ -177,50 +166,38 @@ class MapEntry:
 
 @dataclass(frozen=True)
 class MapPoint:
-    """A point: where it is at every stage from the one that brought it, and the two ways to paint it.
-
-    Attributes:
-        sample_id: image.
-        stage: the stage that brought it.
-        places: x and y on the drawing per stage from `stage` on.
-        found: group it was put into.
-        true: its true category.
-        text: what a reader is told about it.
-        is_discovered: whether its group was discovered and not labelled.
-    """
+    """An image on the map, with its group and its true category."""
 
     sample_id: int
-    stage: int
-    places: Sequence[tuple[float, float]]
+    stage: int  # that brought it
+    places: list[list[float]]  # x and y per stage from that one on
     found: MapEntry
     true: MapEntry
     text: str
-    is_discovered: bool
+    is_discovered: bool  # its group is none of the labelled categories
 
 
 @dataclass(frozen=True)
 class MapFigure:
-    """What the template draws."""
+    """The map of a report page."""
 
+    maps: StageMaps
     points: list[MapPoint]
-    num_stages: int
-    width: float
     height: float
     found: list[MapEntry]
     true: list[MapEntry]
-    notes: list[str]
-    method: str
-    moved: list[float | None]
+    notes: list[str]  # a line per stage
+    width: ClassVar = WIDTH
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the script of the page needs, as JSON types."""
+        """What ``map.js`` reads, as JSON types."""
         return {
             "notes": self.notes,
             "points": [
                 {
                     "stage": point.stage,
-                    "places": [list(place) for place in point.places],
+                    "places": point.places,
                     "found": [point.found.style, point.found.mark],
                     "true": [point.true.style, point.true.mark],
                 }
@@ -231,65 +208,62 @@ class MapFigure:
 
 def map_figure(
     maps: StageMaps,
-    sample_ids: Sequence[np.ndarray],
-    found_ids: Sequence[np.ndarray],
-    true_ids: Sequence[np.ndarray],
+    stages: np.ndarray,
+    sample_ids: np.ndarray,
+    found_ids: np.ndarray,
+    true_ids: np.ndarray,
     found_names: Mapping[int, str],
     true_names: Sequence[str],
 ) -> MapFigure:
     """Scale the layouts onto one drawing, all stages alike.
 
     Args:
-        maps: layouts of stages 0 to t.
-        sample_ids: images of every stage.
-        found_ids: groups of the images of every stage; labels at stage 0.
-        true_ids: true categories of the images of every stage.
+        maps: of the images, which are all shown at the last stage.
+        stages: the stage that brought each image, ascending, ``(N,)``.
+        sample_ids: the images, ``(N,)``.
+        found_ids: their groups, which are labels at stage 0, ``(N,)``.
+        true_ids: their true categories, ``(N,)``.
         found_names: of groups by id.
         true_names: of categories; position is id.
     """
-    samples, found, true = (np.concatenate(list(ids))[maps.rows] for ids in (sample_ids, found_ids, true_ids))
-    stage_of = np.repeat(np.arange(len(sample_ids)), [len(ids) for ids in sample_ids])[maps.rows]
     every = np.concatenate(maps.layouts)
     low, extent = every.min(axis=0), np.ptp(every, axis=0)
     scale = (WIDTH - 2 * MARGIN) / max(float(extent[0]), 1e-12)
     height = min(max(float(extent[1]) * scale, 0.4 * WIDTH), WIDTH)
-    scale = min(scale, height / max(float(extent[1]), 1e-12)) if extent[1] > 0 else scale
-    scale = 0.0 if not extent.any() else scale
-    layouts = [np.round((layout - low) * scale + MARGIN, 1) for layout in maps.layouts]
-    known = set(true[stage_of == 0].tolist())
-    found_entries = {
-        int(item): MapEntry(found_names[int(item)], *style_of(int(item))) for item in np.unique(found)
-    }
-    true_entries = {
-        int(item): MapEntry(true_names[int(item)], *style_of(int(item))) for item in np.unique(true)
-    }
+    if extent[1] > 0:
+        scale = min(scale, height / max(float(extent[1]), 1e-12))
+    if not extent.any():
+        scale = 0.0
+    layouts = [np.round((layout - low) * scale + MARGIN, 1).tolist() for layout in maps.layouts]
+    known = set(true_ids[stages == 0].tolist())
+    found = {item: MapEntry(found_names[item], *style_of(item)) for item in np.unique(found_ids).tolist()}
+    true = {item: MapEntry(true_names[item], *style_of(item)) for item in np.unique(true_ids).tolist()}
     points = []
-    for row in range(len(maps.rows)):
-        stage, group, category = int(stage_of[row]), int(found[row]), int(true[row])
-        said = f"put into {found_names[group]}, is {true_names[category]}" if stage else true_names[category]
+    columns = (ids.tolist() for ids in (stages, sample_ids, found_ids, true_ids))
+    for row, (stage, sample_id, group, category) in enumerate(zip(*columns, strict=True)):
+        where, said = "labelled", true_names[category]
+        if stage:
+            where, said = f"stage {stage}", f"put into {found_names[group]}, is {true_names[category]}"
         points.append(
             MapPoint(
-                sample_id=int(samples[row]),
-                stage=stage,
-                places=[(float(layout[row, 0]), float(layout[row, 1])) for layout in layouts[stage:]],
-                found=found_entries[group],
-                true=true_entries[category],
-                text=f"image {samples[row]}, {f'stage {stage}' if stage else 'labelled'}: {said}",
+                sample_id,
+                stage,
+                places=[layout[row] for layout in layouts[stage:]],
+                found=found[group],
+                true=true[category],
+                text=f"image {sample_id}, {where}: {said}",
                 is_discovered=group not in known,
             )
         )
-    return MapFigure(
-        points, len(maps.layouts), WIDTH, round(height + 2 * MARGIN, 1),
-        list(found_entries.values()), list(true_entries.values()),
-        [_note(stage, layout, maps.moved[stage]) for stage, layout in enumerate(maps.layouts)],
-        maps.method, maps.moved,
-    )  # fmt: skip
+    entries = list(found.values()), list(true.values())
+    return MapFigure(maps, points, round(height + 2 * MARGIN, 1), *entries, _notes(maps))
 
 
-def _note(stage: int, layout: np.ndarray, moved: float | None) -> str:
-    shown = f"stage {stage}: {len(layout)} images"
-    return (
-        shown
-        if moved is None
-        else f"{shown}, earlier ones moved by {100 * moved:.1f} % of the width (median)"
-    )
+def _notes(maps: StageMaps) -> list[str]:
+    notes = []
+    for stage, (layout, moved) in enumerate(zip(maps.layouts, maps.moved, strict=True)):
+        note = f"stage {stage}: {len(layout)} images"
+        if moved is not None:
+            note += f", earlier ones moved by {100 * moved:.1f} % of the width (median)"
+        notes.append(note)
+    return notes

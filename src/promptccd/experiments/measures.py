@@ -1,12 +1,14 @@
-"""What a run got right and wrong, what it cost, and how that spreads over seeds."""
+"""What a run got right and wrong, what it cost, and how much seeds differ."""
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats.contingency import crosstab
 
 from promptccd.errors import MismatchError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
@@ -17,7 +19,7 @@ from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
-# What a group that an image was put into is to its category.
+# An image is of a known or a novel category, and so is its group.
 KINDS = {
     "known_right": "known, right",
     "known_as_other_known": "known, in another known group",
@@ -29,18 +31,12 @@ KINDS = {
 
 
 def known_and_novel(true_ids: np.ndarray, found_ids: np.ndarray, num_known: int) -> dict[str, int]:
-    """Numbers of images of a stage by `KINDS`; together they are all of them.
+    """Numbers of images of a stage by `KINDS`; true and found ids are ``(N,)``, known ones below `num_known`.
 
-    An image counts as what its group is matched to, as in the accuracy: right known ones over all known ones is
-    Old, right novel ones over all novel ones is New. A group that is matched to nothing is known or novel by its id.
-
-    Args:
-        true_ids: true category of every image, ``(N,)``.
-        found_ids: id of the group every image was put into, ``(N,)``.
-        num_known: number of initially labelled categories; ids below it are known.
+    A group is the category that it is matched to, as in the accuracy: the share of right images among the known ones
+    is Old, among the novel ones New. A group that is matched to nothing is known or novel by its id.
     """
-    matched = matched_categories(true_ids, found_ids)
-    category = np.asarray([matched.get(int(found), -1) for found in found_ids])
+    category = _category_of_group(true_ids, found_ids)
     as_known = np.where(category >= 0, category, found_ids) < num_known
     known, right = true_ids < num_known, category == true_ids
     masks = (
@@ -50,16 +46,15 @@ def known_and_novel(true_ids: np.ndarray, found_ids: np.ndarray, num_known: int)
     return {kind: int(mask.sum()) for kind, mask in zip(KINDS, masks, strict=True)}
 
 
+def _category_of_group(true_ids: np.ndarray, found_ids: np.ndarray) -> np.ndarray:
+    """The category that the group of every image is matched to, -1 where it is matched to nothing."""
+    matched = matched_categories(true_ids, found_ids)
+    return np.asarray([matched.get(int(found), -1) for found in found_ids])
+
+
 @dataclass(frozen=True)
 class CategorySize:
-    """A category beside the group that is matched to it.
-
-    Attributes:
-        category: true category id; `None` for a group that is matched to nothing.
-        found: id of the group; `None` for a category that no group is matched to.
-        true_images: images of the category at the stage.
-        found_images: images in the group.
-    """
+    """A category beside the group that is matched to it; `None` where one of the two has no match."""
 
     category: int | None
     found: int | None
@@ -68,34 +63,26 @@ class CategorySize:
 
 
 def category_sizes(true_ids: np.ndarray, found_ids: np.ndarray) -> list[CategorySize]:
-    """Every category of a stage by id, then groups that are matched to none; images add up on either side."""
+    """Every category of a stage by id, then the groups that are matched to none; each image counts on both sides."""
     matched = {category: found for found, category in matched_categories(true_ids, found_ids).items()}
-    true_counts = _counts(true_ids)
-    found_counts = _counts(found_ids)
-    sizes = [
-        CategorySize(category, found, images, found_counts[found] if found is not None else 0)
-        for category, images in true_counts.items()
-        for found in [matched.get(category)]
-    ]
+    true_counts, found_counts = Counter(true_ids.tolist()), Counter(found_ids.tolist())
+    sizes = []
+    for category, images in sorted(true_counts.items()):
+        found = matched.get(category)
+        sizes.append(CategorySize(category, found, images, 0 if found is None else found_counts[found]))
     left_over = sorted(found_counts.keys() - set(matched.values()))
     return [*sizes, *(CategorySize(None, found, 0, found_counts[found]) for found in left_over)]
 
 
 def confusion(true_ids: np.ndarray, found_ids: np.ndarray) -> tuple[list[int], list[int], np.ndarray]:
-    """True categories, groups in the order of what they are matched to, and images of every pair of them.
+    """True categories, groups in the same order, and the number of images of every pair of them.
 
-    What is right stands on the diagonal; groups matched to nothing and categories without a group come last.
+    Right images are on the diagonal; categories and groups without a match come last.
     """
     sizes = sorted(category_sizes(true_ids, found_ids), key=lambda size: size.found is None)
     rows = [size.category for size in sizes if size.category is not None]
     columns = [size.found for size in sizes if size.found is not None]
-    row_of = {category: place for place, category in enumerate(rows)}
-    column_of = {found: place for place, found in enumerate(columns)}
-    counts = np.zeros((len(rows), len(columns)), dtype=np.int64)
-    np.add.at(
-        counts, ([row_of[int(item)] for item in true_ids], [column_of[int(item)] for item in found_ids]), 1
-    )
-    return rows, columns, counts
+    return rows, columns, crosstab(true_ids, found_ids, levels=(rows, columns)).count
 
 
 def block_accuracies(
@@ -104,33 +91,22 @@ def block_accuracies(
     """Images and accuracy in percent for the categories that each stage introduced; NaN where there is no image.
 
     Block 0 are the labelled categories, so its accuracy is Old; weighted by images, the accuracies give All.
-
-    Args:
-        true_ids: true category of every image of a stage, ``(N,)``.
-        found_ids: id of the group every image was put into, ``(N,)``.
-        class_blocks: number of categories that every stage introduced.
     """
-    matched = matched_categories(true_ids, found_ids)
-    right = np.asarray([matched.get(int(found), -1) for found in found_ids]) == true_ids
-    ends = np.cumsum(class_blocks)
+    right = _category_of_group(true_ids, found_ids) == true_ids
     rows = []
-    for end, size in zip(ends, class_blocks, strict=True):
+    for end, size in zip(np.cumsum(class_blocks), class_blocks, strict=True):
         inside = (true_ids >= end - size) & (true_ids < end)
-        rows.append((int(inside.sum()), 100 * float(right[inside].mean()) if inside.any() else float("nan")))
+        rows.append((int(inside.sum()), 100 * float(right[inside].mean()) if inside.any() else math.nan))
     return rows
 
 
 def forgetting(accuracies: Sequence[float]) -> float:
-    """How far the last accuracy lies below the best one before it, in percentage points; NaN for less than two.
+    """How far the last accuracy lies below the best one before it, in percentage points; below 0 where it is the best.
 
-    Negative where the last one is the best.
+    NaN for less than two accuracies that exist.
     """
-    given = [value for value in accuracies if not np.isnan(value)]
-    return max(given[:-1]) - given[-1] if len(given) > 1 else float("nan")
-
-
-def _counts(ids: np.ndarray) -> dict[int, int]:
-    return {int(item): int(size) for item, size in zip(*np.unique(ids, return_counts=True), strict=True)}
+    given = [value for value in accuracies if not math.isnan(value)]
+    return max(given[:-1]) - given[-1] if len(given) > 1 else math.nan
 
 
 ABSENT = "\N{EN DASH}"  # what tables show where there is no number
@@ -138,12 +114,9 @@ ABSENT = "\N{EN DASH}"  # what tables show where there is no number
 
 @dataclass(frozen=True)
 class Spread:
-    """Values of several runs in two numbers.
+    """Mean, standard deviation (n - 1) and number of values of several runs.
 
-    Attributes:
-        mean: their mean; NaN where there is none.
-        std: their standard deviation (n - 1); `None` for less than two values.
-        count: how many there are.
+    The mean of no value is NaN; the deviation of less than two is `None`.
     """
 
     mean: float
@@ -152,7 +125,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> "Spread":
-        """The spread of the values that exist: `None` and NaN are passed over."""
+        """The spread of the values that are neither `None` nor NaN."""
         given = [float(value) for value in values if value is not None and not math.isnan(value)]
         if not given:
             return cls(math.nan, None, 0)
@@ -165,20 +138,21 @@ class Spread:
         return f"{self.mean:.1f}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
 
 
-def spreads_of(scores: Sequence[ContinualScore], place: int | None) -> list[Spread]:
-    """All, Old and New of several runs at one of their rows, `None` for the average."""
-    return [
-        Spread.of(
-            score.average[part] if place is None else getattr(score.stages[place], part) for score in scores
-        )
-        for part in PARTS
-    ]
+def average_spreads(scores: Iterable[ContinualScore]) -> dict[str, Spread]:
+    """All, Old and New of several runs, averages over stages."""
+    averages = [score.average for score in scores]
+    return {part: Spread.of(average[part] for average in averages) for part in PARTS}
+
+
+def stage_spreads(rows: Sequence[StageScore]) -> dict[str, Spread]:
+    """All, Old and New of several runs at one stage."""
+    return {part: Spread.of(getattr(row, part) for row in rows) for part in PARTS}
 
 
 def count_range(rows: Iterable[StageScore]) -> tuple[int, int] | None:
     """The widest range of estimated numbers of categories of a stage; `None` where none was estimated.
 
-    Clusters that ended empty got no category, so that what was found may lie below the estimate: it counts too.
+    Empty clusters are no categories, so a stage may have fewer than its estimate: the range then begins there.
     """
     ranges = [
         (min(row.count_range[0], row.num_categories), row.count_range[1]) for row in rows if row.count_range
@@ -187,7 +161,7 @@ def count_range(rows: Iterable[StageScore]) -> tuple[int, int] | None:
 
 
 def count_text(rows: Sequence[StageScore]) -> str:
-    """Mean number of categories that runs found at a stage, with that range; a dash where there is no run."""
+    """Mean number of categories of several runs at a stage, with `count_range`; a dash where there is no run."""
     if not rows:
         return ABSENT
     mean = f"{statistics.mean(row.num_categories for row in rows):.1f}".removesuffix(".0")
@@ -203,11 +177,11 @@ def signed(value: float) -> str:
 
 @dataclass(frozen=True)
 class StageCost:
-    """What a stage cost.
+    """Time and memory of a stage.
 
     Attributes:
         stage: index of the stage.
-        seconds: from reading its images to its checkpoint, which is saved then.
+        seconds: from reading its images to saving its checkpoint.
         process_bytes: most memory of the process until the end of the stage; `None` where not recorded.
         accelerator_bytes: most memory of the GPU during the stage; `None` without one, or where not recorded.
     """
@@ -219,7 +193,7 @@ class StageCost:
 
 
 def stage_costs(manifest: Mapping[str, Any]) -> list[StageCost]:
-    """The costs that a run's manifest records, by stage; stages trained elsewhere have none."""
+    """The costs in a run's manifest, by stage; stages that were trained elsewhere have none."""
     memory = manifest.get("peak_memory", {})
     costs = []
     for name, seconds in manifest.get("seconds", {}).items():
@@ -234,92 +208,73 @@ TOLERANCE = 1e-3  # percentage points; results.json is rounded to four places
 
 @dataclass(frozen=True)
 class StageMeasures:
-    """What happened at one unlabelled stage.
-
-    Attributes:
-        stage: its index.
-        score: its row of the table.
-        true_ids: true category of every image, ``(N,)``.
-        found_ids: id of the group every image was put into, ``(N,)``.
-        num_true: categories that exist so far.
-        names: of all groups by id, of those that people retired since too, and of no category.
-        known_and_novel: see the function of that name.
-        blocks: images and accuracy of the categories that each stage introduced, up to this one.
-    """
+    """Groups and accuracies of one unlabelled stage."""
 
     stage: int
     score: StageScore
-    true_ids: np.ndarray
-    found_ids: np.ndarray
-    num_true: int
-    names: Mapping[int, str]
+    true_ids: np.ndarray  # (N,)
+    found_ids: np.ndarray  # (N,), groups of the images
+    num_true: int  # true categories up to this stage
+    names: Mapping[
+        int, str
+    ]  # of all groups by id, also of those that people retired later, and of "no category"
     known_and_novel: Mapping[str, int]
-    blocks: Sequence[tuple[int, float]]
+    blocks: Sequence[tuple[int, float]]  # `block_accuracies` of the stages up to this one
 
 
 @dataclass(frozen=True)
 class RunMeasures:
-    """A run's numbers.
+    """All numbers of a run; costs and history are as far as recorded."""
 
-    Attributes:
-        name: of its folder.
-        recipe: it was made with.
-        fingerprint: of its split.
-        versions: of the packages it was made with.
-        class_blocks: categories that each stage introduced.
-        categories: names of the true categories; position is category id.
-        stages: measures of its finished unlabelled stages.
-        costs: time and memory per stage, as far as recorded.
-        history: its epochs; empty where not recorded.
-        instruments: what prompts did, by stage and by name of `promptccd.training.instruments.TITLES`.
-        routing: part routing accuracy; `None` for models without parts, or where it was not asked for.
-    """
-
-    name: str
+    name: str  # of its folder
     recipe: Recipe
-    fingerprint: str
-    versions: Mapping[str, str]
-    class_blocks: Sequence[int]
-    categories: Sequence[str]
-    stages: Sequence[StageMeasures]
+    fingerprint: str  # of its split
+    versions: Mapping[str, str]  # of packages
+    class_blocks: Sequence[int]  # number of categories that each stage introduced
+    categories: Sequence[str]  # names of the true categories; position is category id
+    stages: Sequence[StageMeasures]  # finished unlabelled ones
     costs: Sequence[StageCost]
     history: Sequence[EpochRecord]
-    instruments: Mapping[int, Mapping[str, float]]
-    routing: ContinualScore | None
+    instruments: Mapping[int, Mapping[str, float]]  # of prompts, by stage and name of `instruments.TITLES`
+    routing: ContinualScore | None  # `None` for models without parts, or where it was not asked for
 
     @property
     def score(self) -> ContinualScore:
         """The table, as ``results.json`` holds it."""
         return ContinualScore("cacc", [stage.score for stage in self.stages])
 
-    @property
-    def num_known(self) -> int:
-        """Number of initially labelled categories."""
-        return self.class_blocks[0]
-
 
 @dataclass(frozen=True)
-class Answers:
-    """Scores of runs that differ in their seed, by who answered.
+class SummaryRow:
+    """All, Old and New of runs that differ in their seed at one stage, or on average."""
 
-    Attributes:
-        grouped: of semi-supervised k-means.
-        own: of the method's own classifier; empty unless every run has one.
-        as_published: those of the two that the paper's figures are taken to be of.
-    """
+    stage: int | None  # `None` for the average
+    scores: Sequence[StageScore]  # of the runs; empty for the average
+    grouped: Mapping[str, Spread]  # by semi-supervised k-means
+    own: Mapping[str, Spread]  # by the method's own classifier; empty unless every run has one
+    compared: Mapping[str, Spread]  # the one of these two that stands beside the paper's figures
 
-    grouped: Sequence[ContinualScore]
-    own: Sequence[ContinualScore]
-    as_published: Sequence[ContinualScore]
 
-    @classmethod
-    def of(cls, runs: Sequence[RunMeasures]) -> "Answers":
-        """Of runs of one method."""
-        grouped = [run.score for run in runs]
-        own = [native for score in grouped if (native := score.native) is not None]
-        own = own if len(own) == len(runs) else []
-        compares = own and method_named(runs[0].recipe.model.variant).answers_natively
-        return cls(grouped, own, own if compares else grouped)
+def summary_rows(runs: Sequence[RunMeasures]) -> list[SummaryRow]:
+    """A row per stage of runs of one method, and one for their average."""
+    grouped = [run.score for run in runs]
+    own = [native for score in grouped if (native := score.native) is not None]
+    own = own if len(own) == len(runs) else []
+    natively = own and method_named(runs[0].recipe.model.variant).answers_natively
+
+    def row(
+        stage: int | None,
+        scores: Sequence[StageScore],
+        kmeans: Mapping[str, Spread],
+        native: Mapping[str, Spread],
+    ) -> SummaryRow:
+        return SummaryRow(stage, scores, kmeans, native if own else {}, native if natively else kmeans)
+
+    rows = []
+    for place, stage in enumerate(runs[0].stages):
+        scores, own_scores = ([score.stages[place] for score in many] for many in (grouped, own))
+        rows.append(row(stage.stage, scores, stage_spreads(scores), stage_spreads(own_scores)))
+    return [*rows, row(None, [], average_spreads(grouped), average_spreads(own))]
 
 
 def measure_run(evaluation: RunEvaluation, *, routing: bool = True) -> RunMeasures:
@@ -327,15 +282,15 @@ def measure_run(evaluation: RunEvaluation, *, routing: bool = True) -> RunMeasur
 
     Args:
         evaluation: the run beside its data.
-        routing: whether part routing is computed, which loads the models of the variants that have parts.
+        routing: also compute part routing, which loads the models of variants with parts.
 
     Raises:
-        RunError: images that were assigned to a category cannot be read any more.
-        MismatchError: ``results.json`` says something else than the assignments give.
+        RunError: the images that can be read are not those that were assigned.
+        MismatchError: ``results.json`` has other accuracies than the assignments give.
     """
     run, stages = evaluation.run, evaluation.stages
     manifest = run.manifest
-    measured = [measure_stage(evaluation, index) for index in range(1, evaluation.num_stages)]
+    measured = [_measure_stage(evaluation, index) for index in range(1, evaluation.num_stages)]
     recorded = {row.stage: row for row in run.results.stages} if run.results else {}
     for stage in measured:
         _require_agreement(stage.score, recorded.get(stage.stage), str(run.path))
@@ -357,14 +312,8 @@ def measure_run(evaluation: RunEvaluation, *, routing: bool = True) -> RunMeasur
     )
 
 
-def measure_stage(evaluation: RunEvaluation, index: int) -> StageMeasures:
-    """Measure one unlabelled stage as it was grouped; see `measure_run`.
-
-    People may have corrected its categories since: names are those of now, merged and dissolved ones included.
-
-    Raises:
-        RunError: the readable images are not those that were assigned.
-    """
+def _measure_stage(evaluation: RunEvaluation, index: int) -> StageMeasures:
+    """Measure an unlabelled stage as it was grouped; only names are those that people gave its categories since."""
     images, num_known = evaluation.images[index], evaluation.stages.num_known
     path, given = evaluation.run.stage(index), evaluation.run.assignments(index)
     if list(given["sample_ids"]) != images.sample_ids.tolist():

@@ -1,4 +1,4 @@
-"""Pages that stand alone: templates that escape every name, and the files beside them."""
+"""Pages in one file each, from templates that escape all values, and the files beside them."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ Sections = Mapping[str, Sequence[Record]]
 
 
 def templates_of(*packages: str) -> Environment:
-    """What renders the templates in ``templates/`` of packages: every value is escaped, a missing one is an error."""
+    """Renders templates in ``templates/`` of packages; it escapes every value, and a missing one is an error."""
     return Environment(
         loader=ChoiceLoader([PackageLoader(each) for each in packages]),
         autoescape=True,
@@ -37,11 +37,11 @@ def write_report_files(
     """Write ``index.html``, ``report.json`` and ``report.csv``; returns the path of the page.
 
     Args:
-        out: the folder; made if it is not there.
-        page: the page.
+        out: the folder; made if it does not exist.
+        page: the text of ``index.html``.
         title: of the report.
         facts: what the numbers are about, by name.
-        sections: numbers on the page; in the CSV a row per record, its first cell the section.
+        sections: numbers on the page; the CSV has a row per record, its first cell the section.
 
     Raises:
         DiskError: the folder or a file cannot be written.
@@ -66,17 +66,14 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def safe_cell(value: Any) -> Any:
-    """A value for a cell: text that a spreadsheet would take for a formula gets an apostrophe before it.
-
-    Numbers stay numbers, negative ones too; `None` is an empty cell.
-    """
+    """A value for a cell: text that a spreadsheet would take for a formula gets an apostrophe before it."""
     if isinstance(value, str) and value.startswith(FORMULA_STARTS):
         return f"'{value}"
     return value
 
 
 def csv_text(header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV, a column for every name in the header; what a row does not have is an empty cell."""
+    """Rows as CSV, a column for every name in the header; missing values and `None` are empty cells."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([safe_cell(name) for name in header])

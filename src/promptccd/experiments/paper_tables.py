@@ -1,12 +1,9 @@
-"""The paper's tables: what has to be run for one, and its cells laid out like the paper.
-
-Their methods and data sets are those of the rows in ``published.csv``.
-"""
+"""The paper's tables: which runs one needs, and its figures laid out like the paper's."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from promptccd.evaluation.audit import MARKS, mark_of
 from promptccd.evaluation.published import SHARED_COUNTS
 from promptccd.experiments.charts import Chart, line_chart
 from promptccd.experiments.comparison import BACKBONES, Scores, differences, rounded, stage_charts
-from promptccd.experiments.measures import ABSENT, Spread, forgetting, signed
+from promptccd.experiments.measures import ABSENT, Spread, average_spreads, forgetting, signed
 from promptccd.experiments.pages import Record, render_page, write_report_files
 from promptccd.experiments.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
 from promptccd.experiments.table_parts import TablePart, paper_tables
@@ -30,47 +27,35 @@ Grid = tuple[list[str], list[list[str]]]  # header and rows
 
 @dataclass(frozen=True)
 class Entry:
-    """A place of a table.
-
-    Attributes:
-        part: of the table it stands in.
-        method: as the paper calls it.
-        benchmark: the data set.
-        figures: what the paper prints there, by stage; `None` is the average.
-        cells: what is trained for it.
-        notes: why nothing is, or what keeps it from the paper's setting, a line each.
-    """
+    """A method, as the paper calls it, on a data set, in a part of a table."""
 
     part: TablePart
     method: str
     benchmark: str
-    figures: Mapping[int | None, AuditedRow]
+    figures: Mapping[int | None, AuditedRow]  # the paper's, by stage; `None` is the average
     cells: Sequence[SweepCell] = ()
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # why it has no cells, or how they differ from the paper's setting
 
     def scores(self, keys: Collection[str], other: bool = False) -> dict[str, list[ContinualScore]]:
-        """What finished cells reached, scored as the paper's rows, by the settings of `keys` in words.
+        """Scores of finished cells by their values of `keys` in words.
 
-        Args:
-            keys: settings that were varied.
-            other: give the answer that is not set beside the paper's, of methods that have two.
+        Of methods with two answers, `other` asks for the one that does not stand beside the paper's.
         """
         scoring = ProtocolScoring(self.part.protocol)
         found: dict[str, list[ContinualScore]] = {}
-        for cell in self.cells:
+        for cell in self._finished:
             varied = ", ".join(f"{key.partition('.')[2]}={cell.settings[key]}" for key in keys)
-            if cell.finished() and (score := (scoring.other if other else scoring.stored)(cell)) is not None:
+            if (score := (scoring.other if other else scoring.stored)(cell)) is not None:
                 found.setdefault(varied, []).append(score)
         return found
 
-    @property
-    def other_answer(self) -> str:
-        """Who gives the answer that is not set beside the paper's."""
-        return "k-means" if self.cells and self.cells[0].answers_natively else "own classifier"
+    @cached_property
+    def _finished(self) -> list[SweepCell]:
+        return [cell for cell in self.cells if cell.finished()]  # once, for it reads all files of a run
 
     @property
     def printed(self) -> ContinualScore | None:
-        """The paper's rows by stage; none where it prints an average alone, or nothing."""
+        """The paper's rows by stage; `None` where it prints an average alone, or nothing."""
         rows = [audited.row for stage, audited in self.figures.items() if stage]
         scores = [StageScore(row.stage or 0, row.all, row.old, row.new, 0, 0) for row in rows]
         if rows and rows[0].forgetting is not None:
@@ -79,7 +64,7 @@ class Entry:
 
     @property
     def printed_average(self) -> Mapping[str, float]:
-        """All, Old and New as the paper's table has them; NaN where it has none."""
+        """The paper's All, Old and New, averages over stages; NaN where it prints none."""
         if None in self.figures:
             return {part: getattr(self.figures[None].row, part) for part in PARTS}
         return self.printed.average if self.printed else dict.fromkeys(PARTS, math.nan)
@@ -87,20 +72,20 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlan:
-    """How a table is to be run.
+    """How to run a table.
 
     Attributes:
         recipes: folder of the recipes.
         seeds: of every cell.
         out: folder of the runs.
-        backbone: whose figures they are set beside, ``dino`` or ``dinov2``.
+        backbone: half of the paper's table, ``dino`` or ``dinov2``.
         weights: of that backbone, by Hub id or place, where a person asks for them.
-        methods: some of the table's; all where none is named.
-        places: some of its data sets, and where they lie if not where their benchmark says; all where none is named.
-        small: whether to try it out in minutes.
-        look: whether to leave out data that cannot be loaded, which may fetch it.
+        methods: some of the table's; all by default.
+        places: some of its data sets, and where they lie if not where their benchmark says; all by default.
+        small: run a trial of minutes.
+        look: leave out data that cannot be loaded, which may fetch it.
         settings: values to try, by ``section.field``.
-        overrides: values by section and field that all cells have.
+        overrides: values of all cells, by section and field.
     """
 
     recipes: Path
@@ -116,29 +101,30 @@ class TablePlan:
     overrides: Mapping[str, Settings] = field(default_factory=dict)
 
     def entries(self, name: str) -> list[Entry]:
-        """All places of a table, the cells of each planned and checked.
+        """All entries of a table, with their cells planned and checked.
 
         Raises:
-            ConfigurationError: the table has no such method, data set or backbone, or a cell cannot be.
+            ConfigurationError: the table has no such method, data set or backbone, or a cell is refused.
         """
         parts = paper_tables()[name]
         places = [(part, *place) for part in parts for place in part.places(self.backbone)]
         methods = list(dict.fromkeys(method for _, method, _ in places))
         benchmarks = list(dict.fromkeys(benchmark for _, _, benchmark in places))
-        known = {"backbone": [self.backbone] if places else [parts[0].backbone]}
-        known |= {"method": methods, "data set": benchmarks}
-        for what, wanted in zip(known, ([self.backbone], self.methods, self.places), strict=True):
+        for what, wanted, known in (
+            ("backbone", [self.backbone], [self.backbone if places else parts[0].backbone]),
+            ("method", self.methods, methods),
+            ("data set", self.places, benchmarks),
+        ):
             for each in wanted:
-                if each not in known[what]:
-                    has = ", ".join(known[what])
+                if each not in known:
+                    has = ", ".join(known)
                     raise ConfigurationError(
                         f"The paper's table {name} has no {what} {each!r}: it has {has}."
                     )
-        wanted_methods, wanted_benchmarks = self.methods or methods, self.places or benchmarks
         return [
-            self._entry(*place)
-            for place in places
-            if place[1] in wanted_methods and place[2] in wanted_benchmarks
+            self._entry(part, method, benchmark)
+            for part, method, benchmark in places
+            if method in (self.methods or methods) and benchmark in (self.places or benchmarks)
         ]
 
     def _entry(self, part: TablePart, method: str, benchmark: str) -> Entry:
@@ -152,7 +138,7 @@ class TablePlan:
         own = _scaled(blocks) if self.small else blocks
         settings: dict[str, Sequence[Any]] = {key: [value] for key, value in part.settings.items()}
         given = SHARED_COUNTS.get(part.published, {}).get(benchmark)
-        if given and recipe.training.counting == "known":  # a method that counts does so itself
+        if given and recipe.training.counting == "known":  # other methods count by themselves
             counts = [max(own[0], round(count * sum(own) / sum(blocks))) for count in given]
             settings["training.category_count"] = [counts]
         settings |= dict(self.settings)
@@ -177,18 +163,18 @@ class TablePlan:
         return replace(entry, cells=cells, notes=self._differences(cells[0].recipe) if part.label else ())
 
     def _differences(self, recipe: Recipe) -> list[str]:
-        """What keeps a recipe from the paper's setting; of data and weights in another place a person has said so."""
+        """How a recipe differs from the paper's setting, but for places of data and weights that a person gave."""
         elsewhere = replace(recipe, data=replace(recipe.data, dataset=None))
         found = differences(elsewhere, len(recipe.data.resolved.class_blocks) - 1, self.backbone)
         return [f"Not comparable: {each}." for each in found if not (self.weights and "backbone" in each)]
 
 
 SMALL_CLASSES = 20
-_TUNED_ON_DIGITS = {"prompts_at_test", "num_parts"}  # neither a rate nor a length nor a size of the backbone
+_TUNED_ON_DIGITS = {"prompts_at_test", "num_parts"}  # options of the model that a trial does not take over
 
 
 def _small_values(digits: Mapping[str, Settings], blocks: Sequence[int] | None) -> dict[str, dict[str, Any]]:
-    """What a trial lays over a recipe: few images, and rates, lengths and backbone that the method has on digits."""
+    """The values of a trial: few images, and the rates, lengths and backbone of the method's recipe for digits."""
     model = {name: value for name, value in digits["model"].items() if name not in _TUNED_ON_DIGITS}
     training = dict(digits["training"])
     del training["output_dir"]
@@ -202,7 +188,7 @@ def _small_values(digits: Mapping[str, Settings], blocks: Sequence[int] | None) 
 
 
 def _scaled(blocks: Sequence[int]) -> list[int]:
-    """The same proportions for few categories; every stage has one."""
+    """Numbers of categories in the same proportions for a trial, at least one at every stage."""
     later = [max(1, round(SMALL_CLASSES * block / sum(blocks))) for block in blocks[1:]]
     return [SMALL_CLASSES - sum(later), *later]
 
@@ -217,17 +203,18 @@ def _data_problem(dataset: str, split: str) -> str:
 
 
 def table_records(entries: Sequence[Entry], keys: Collection[str] = ()) -> list[Record]:
-    """A row per place and values of the settings of `keys`: ours over seeds, the paper's, difference and mark.
+    """A row per entry and values of `keys`: ours over seeds, the paper's, difference and mark.
 
-    What a method with a classifier answers in the other way has a row behind it, without the paper's.
+    Of a method with two answers, a row of the other one follows, without the paper's figures.
     """
-    scores = [entry.scores(keys) for entry in entries]
-    variations = list(dict.fromkeys(varied for each in scores for varied in each)) or [""]
+    scores = [(entry, entry.scores(keys), entry.scores(keys, other=True)) for entry in entries]
+    variations = list(dict.fromkeys(varied for _, own, _ in scores for varied in own)) or [""]
     records = []
-    for (entry, found), varied in product(zip(entries, scores, strict=True), variations):
-        records.append(_record(entry, [varied], found.get(varied, []), entry.printed_average))
-        if own := entry.scores(keys, other=True).get(varied):
-            records.append(_record(entry, [varied, entry.other_answer], own, dict.fromkeys(PARTS, math.nan)))
+    for (entry, own, others), varied in product(scores, variations):
+        records.append(_record(entry, [varied], own.get(varied, []), entry.printed_average))
+        if other := others.get(varied):
+            who = "k-means" if entry.cells[0].answers_natively else "own classifier"
+            records.append(_record(entry, [varied, who], other, dict.fromkeys(PARTS, math.nan)))
     return records
 
 
@@ -237,8 +224,7 @@ def _record(
     record: Record = {"part": entry.part.title, "method": ", ".join(filter(None, (entry.method, *varied)))}
     mark = "" if all(map(math.isnan, paper.values())) else mark_of(entry.figures)
     record |= {"benchmark": entry.benchmark, "runs": len(own), "mark": mark}
-    for part in PARTS:
-        spread = Spread.of(score.average[part] for score in own)
+    for part, spread in average_spreads(own).items():
         figures = (spread.mean, spread.std, paper[part], spread.mean - paper[part])
         for name, value in zip(("", "_std", "_paper", "_difference"), figures, strict=True):
             record[f"{part}{name}"] = rounded(value)
@@ -246,7 +232,7 @@ def _record(
 
 
 def layout(records: Sequence[Record]) -> dict[str, Grid]:
-    """Tables by part: per method what was measured, what the paper prints with its mark, and the difference."""
+    """Tables by part, with up to three rows per method: ours, the paper's with its mark, and the difference."""
     tables: dict[str, Grid] = {}
     for title in dict.fromkeys(record["part"] for record in records):
         own = {
@@ -285,7 +271,7 @@ _ROWS = {"": _measured, ", paper": _printed, ", difference": _difference}
 
 
 def remarks(entries: Sequence[Entry], records: Sequence[Record]) -> list[str]:
-    """What has to be said below a table, a line each: what was left out, what differs, what marks mean."""
+    """The lines below a table: what was left out, what differs, what marks mean."""
     notes = [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
     if own := dict.fromkeys(
         entry.method for entry in entries for cell in entry.cells if cell.answers_natively
@@ -304,16 +290,7 @@ def write_table_page(
     facts: Mapping[str, str],
     keys: Collection[str] = (),
 ) -> Path:
-    """Write tables and a figure for every data set, ``index.html``, with the numbers as CSV and JSON beside it.
-
-    Args:
-        entries: places of the table.
-        records: what `table_records` has of them.
-        out: folder for the files.
-        title: heading of the page.
-        facts: what was run, in words by name.
-        keys: settings that were varied.
-    """
+    """Write a page with tables and charts for every data set; the numbers, `table_records`, are beside it."""
     own: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
     paper: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
     for entry in entries:
@@ -353,5 +330,5 @@ def _charts(groups: Scores) -> list[Chart]:
 
 
 def _forgotten(score: ContinualScore) -> float:
-    """M_f where the protocol has it, else what Old has lost since its best stage."""
+    """M_f where the protocol has it, else the points of Old that were lost since its best stage."""
     return score.m_f if isinstance(score, ForgettingScore) else forgetting([row.old for row in score.stages])

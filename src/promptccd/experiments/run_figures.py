@@ -1,6 +1,6 @@
-"""Figures of a run report, from measures to charts and tables of text."""
+"""Charts and tables of a run report."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,62 +10,57 @@ from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.measures import (
     ABSENT,
     KINDS,
-    Answers,
     RunMeasures,
     Spread,
     StageMeasures,
+    average_spreads,
     category_sizes,
     confusion,
     count_text,
     forgetting,
     signed,
-    spreads_of,
+    stage_spreads,
+    summary_rows,
 )
 from promptccd.training.instruments import TITLES
 from promptccd.training.objectives import LOSSES, method_named
 
-MAX_DRAWN = 60  # categories of a figure; a longer one nobody reads
+MAX_DRAWN = 60  # categories of a figure that can still be read
 Table = tuple[list[str], list[list[str]]]
 
 
 def score_rows(runs: Sequence[RunMeasures], published: PublishedTable | None) -> Table:
-    """All, Old and New per stage and on average beside the published ones, if there are any.
-
-    A classifier's own answers have columns of their own; where the paper's figures are taken to be of such answers, it
-    is these that they are compared with.
-    """
+    """All, Old and New per stage and on average, of a method's own classifier too, beside the published ones."""
+    summary = summary_rows(runs)
     header = ["", "images", "categories", "All", "Old", "New"]
-    answers = Answers.of(runs)
-    if answers.own:
+    if summary[0].own:
         header += ["own classifier: All", "Old", "New"]
     if published:
         header += ["paper: All", "Old", "New", "paper fits the split"]
     rows = []
-    for place in [*range(len(runs[0].stages)), None]:
-        stage, cells = None, ["average", "", ""]
-        if place is not None:
-            stage, same = runs[0].stages[place].stage, [score.stages[place] for score in answers.grouped]
-            cells = [f"stage {stage}", _whole(score.num_images for score in same), count_text(same)]
-        spreads = spreads_of(answers.grouped, place)
-        own = spreads_of(answers.own, place) if answers.own else []
-        compared = _published_cells(published, stage, spreads_of(answers.as_published, place))
-        rows.append([*cells, *map(str, [*spreads, *own]), *compared])
+    for row in summary:
+        cells = ["average", "", ""]
+        if row.stage is not None:
+            images = _whole(score.num_images for score in row.scores)
+            cells = [f"stage {row.stage}", images, count_text(row.scores)]
+        spreads = [*row.grouped.values(), *row.own.values()]
+        rows.append([*cells, *map(str, spreads), *_published_cells(published, row.stage, row.compared)])
     return header, rows
 
 
 def known_and_novel_rows(run: RunMeasures) -> Table:
-    """Numbers of images by what they are and what they were taken for."""
+    """Numbers of images of every stage by `KINDS`."""
     rows = [[f"stage {each.stage}", *map(str, each.known_and_novel.values())] for each in run.stages]
     return ["", *KINDS.values()], rows
 
 
 def confusion_map(run: RunMeasures, stage: StageMeasures) -> HeatMap | None:
-    """Images by true category and group; `None` where they are too many to be drawn."""
+    """Images by true category and group; `None` for more than `MAX_DRAWN` of either."""
     categories, groups, counts = confusion(stage.true_ids, stage.found_ids)
     if max(len(categories), len(groups)) > MAX_DRAWN:
         return None
     totals = counts.sum(axis=1, keepdims=True)
-    drawn = heat_map(
+    return heat_map(
         f"Images of stage {stage.stage} by true category and by group",
         (100 * counts / totals).tolist(),
         [run.categories[item] for item in categories],
@@ -76,11 +71,10 @@ def confusion_map(run: RunMeasures, stage: StageMeasures) -> HeatMap | None:
         show_values=len(groups) <= 15,
         blank_zeros=True,
     )
-    return drawn
 
 
 def size_chart(run: RunMeasures, stage: StageMeasures) -> Chart | None:
-    """True and found sizes side by side; `None` where the categories are too many to be drawn."""
+    """True and found sizes of the categories, side by side; `None` for more than `MAX_DRAWN`."""
     sizes = category_sizes(stage.true_ids, stage.found_ids)
     if len(sizes) > MAX_DRAWN:
         return None
@@ -101,7 +95,7 @@ def size_chart(run: RunMeasures, stage: StageMeasures) -> Chart | None:
 
 
 def size_rows(run: RunMeasures, stage: StageMeasures) -> Table:
-    """The same as text."""
+    """True and found sizes of the categories as text."""
     rows = [
         [
             "(no category)" if size.category is None else run.categories[size.category],
@@ -114,23 +108,18 @@ def size_rows(run: RunMeasures, stage: StageMeasures) -> Table:
     return ["category", "group matched to it", "true images", "found images"], rows
 
 
-def block_means(runs: Sequence[RunMeasures]) -> np.ndarray:
-    """Mean accuracy over runs of the categories of block s after stage t, ``(S, T)``; NaN before they exist."""
+def block_map(runs: Sequence[RunMeasures]) -> HeatMap:
+    """Mean accuracy over runs of the categories that each stage introduced, after every stage that has them."""
     stages = runs[0].stages
     means = np.full((len(stages) + 1, len(stages)), np.nan)
     for column, stage in enumerate(stages):
         for block in range(len(stage.blocks)):
             means[block, column] = Spread.of(run.stages[column].blocks[block][1] for run in runs).mean
-    return means
-
-
-def block_map(means: np.ndarray) -> HeatMap:
-    """That matrix as a picture."""
     return heat_map(
         "Accuracy on the categories of every stage after every stage",
         means.tolist(),
         [_block_name(block) for block in range(len(means))],
-        [f"stage {stage + 1}" for stage in range(means.shape[1])],
+        [f"stage {stage + 1}" for stage in range(len(stages))],
         x_label="after",
         y_label="categories of",
         limits=(0, 100),
@@ -139,32 +128,26 @@ def block_map(means: np.ndarray) -> HeatMap:
 
 
 def block_rows(runs: Sequence[RunMeasures]) -> Table:
-    """Per block: accuracy when it was new, at last, and how much was forgotten on the way."""
+    """Accuracy on the categories that each stage introduced: at first, at last, and how much was forgotten."""
     rows = []
-    last = len(runs[0].stages)
-    for block in range(last + 1):
+    for block in range(len(runs[0].stages) + 1):
         courses = [[stage.blocks[block][1] for stage in run.stages[max(block - 1, 0) :]] for run in runs]
         first = Spread.of(course[0] for course in courses)
         end = Spread.of(course[-1] for course in courses)
         lost = Spread.of(forgetting(course) for course in courses)
-        rows.append([_block_name(block), str(first), str(end), signed(-lost.mean) if lost.count else ABSENT])
+        rows.append([_block_name(block), str(first), str(end), signed(-lost.mean)])
     return ["categories of", "at first, percent", "at last, percent", "last against best before"], rows
 
 
 def count_chart(runs: Sequence[RunMeasures]) -> Chart:
-    """Numbers of categories per stage: true ones and, as the mean over runs, those that were found."""
-    stages = runs[0].stages
-    found = [
-        Spread.of(run.stages[place].score.num_categories for run in runs) for place in range(len(stages))
-    ]
+    """True numbers of categories per stage, and the found ones as the mean over runs."""
+    stages, found = runs[0].stages, []
+    for place, stage in enumerate(stages):
+        spread = Spread.of(run.stages[place].score.num_categories for run in runs)
+        found.append((stage.stage, spread.mean, spread.std))
     return line_chart(
         "True and found numbers of categories after every stage",
-        {
-            "true": [(stage.stage, stage.num_true) for stage in stages],
-            "found": [
-                (stage.stage, spread.mean, spread.std) for stage, spread in zip(stages, found, strict=True)
-            ],
-        },
+        {"true": [(stage.stage, stage.num_true) for stage in stages], "found": found},
         x_label="stage",
         y_label="categories",
         whole=True,
@@ -172,7 +155,7 @@ def count_chart(runs: Sequence[RunMeasures]) -> Chart:
 
 
 def count_rows(runs: Sequence[RunMeasures]) -> Table:
-    """The same as text, with where the numbers come from."""
+    """True and found numbers of categories as text, with the range of an estimate."""
     rows = [
         [f"stage {stage.stage}", str(stage.num_true), count_text([run.stages[place].score for run in runs])]
         for place, stage in enumerate(runs[0].stages)
@@ -181,7 +164,7 @@ def count_rows(runs: Sequence[RunMeasures]) -> Table:
 
 
 def history_charts(run: RunMeasures) -> list[Chart]:
-    """Losses and learning rate over epochs, a line per stage; none where they were not recorded."""
+    """Losses and learning rate over epochs, a line per stage; no chart where they were not recorded."""
     if not run.history:
         return []
     names = dict.fromkeys(name for record in run.history for name in record.losses)
@@ -194,14 +177,8 @@ def history_charts(run: RunMeasures) -> list[Chart]:
             if name in values:
                 series.setdefault(f"stage {record.stage}", []).append((record.epoch + 1, values[name]))
         label = titles.get(name, name.replace("_", " "))
-        charts.append(
-            line_chart(
-                f"{label} over the epochs of every stage",
-                series,
-                x_label="epoch",
-                y_label=label,
-            )
-        )
+        said = f"{label} over the epochs of every stage"
+        charts.append(line_chart(said, series, x_label="epoch", y_label=label))
     return charts
 
 
@@ -211,21 +188,18 @@ def cost_rows(runs: Sequence[RunMeasures]) -> Table:
     for stage in sorted({cost.stage for run in runs for cost in run.costs}):
         costs = [cost for run in runs for cost in run.costs if cost.stage == stage]
         epochs = [record.seconds for run in runs for record in run.history if record.stage == stage]
+        per_epoch = f"{Spread.of(epochs).mean:.2f}" if epochs else ABSENT
         memory = [
-            Spread.of(None if value is None else value / 1e6 for value in values)
-            for values in (
-                [cost.process_bytes for cost in costs],
-                [cost.accelerator_bytes for cost in costs],
-            )
+            Spread.of(value and value / 1e6 for value in values)
+            for values in zip(*((cost.process_bytes, cost.accelerator_bytes) for cost in costs), strict=True)
         ]
         seconds = Spread.of(cost.seconds for cost in costs)
-        per_epoch = f"{Spread.of(epochs).mean:.2f}" if epochs else ABSENT
         rows.append([f"stage {stage}", str(seconds), per_epoch, *map(str, memory)])
     return ["", "seconds", "of which per epoch", "peak of the process, MB", "peak of the GPU, MB"], rows
 
 
 def prompt_rows(runs: Sequence[RunMeasures]) -> Table:
-    """What the prompts did at every stage, the mean over runs; no rows for a method without prompts."""
+    """What prompts did at every stage, the mean over runs; no rows for a method without prompts."""
     stages = sorted({stage for run in runs for stage in run.instruments})
     rows = []
     for name, title in TITLES.items():
@@ -241,23 +215,23 @@ def routing_rows(runs: Sequence[RunMeasures]) -> Table:
     scores = [run.routing for run in runs if run.routing is not None]
     if not scores:
         return [], []
-    places = {f"stage {row.stage}": place for place, row in enumerate(scores[0].stages)}
     rows = [
-        [name, *map(str, spreads_of(scores, place))] for name, place in {**places, "average": None}.items()
+        [f"stage {rows[0].stage}", *map(str, stage_spreads(rows).values())]
+        for rows in zip(*(score.stages for score in scores), strict=True)
     ]
+    rows.append(["average", *map(str, average_spreads(scores).values())])
     return ["", "All", "Old", "New"], rows
 
 
-def _published_cells(published: PublishedTable | None, stage: int | None, own: Sequence[Spread]) -> list[str]:
+def _published_cells(
+    published: PublishedTable | None, stage: int | None, own: Mapping[str, Spread]
+) -> list[str]:
     if published is None:
         return []
     if stage not in published.rows:
         return [ABSENT] * 4
     row, verdict = published.rows[stage]
-    cells = [
-        f"{getattr(row, part):.1f} ({signed(spread.mean - getattr(row, part))})"
-        for part, spread in zip(PARTS, own, strict=True)
-    ]
+    cells = [f"{getattr(row, part):.1f} ({signed(own[part].mean - getattr(row, part))})" for part in PARTS]
     said = {"consistent": "✓ yes", "impossible": "✗ no", "undecided": "? cannot tell"}[verdict.outcome]
     return [*cells, said]
 

@@ -1,4 +1,4 @@
-"""Everything on a run report as records: what ``report.json`` and ``report.csv`` hold."""
+"""The numbers of a run report as records, for ``report.json`` and ``report.csv``."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,12 +10,11 @@ from promptccd.experiments.category_cards import CategoryCard
 from promptccd.experiments.comparison import PublishedTable
 from promptccd.experiments.map_figure import MapFigure
 from promptccd.experiments.measures import (
-    Answers,
     RunMeasures,
     category_sizes,
     confusion,
     forgetting,
-    spreads_of,
+    summary_rows,
 )
 from promptccd.experiments.pages import Record, Sections
 
@@ -26,7 +25,7 @@ def run_records(
     cards: Sequence[CategoryCard],
     figure: MapFigure | None,
 ) -> Sections:
-    """Records by section; accuracies in percent. A map and cards are those of the first run."""
+    """Records by section; accuracies in percent. Map and cards are of the first run."""
     first = runs[:1]
     sections = {
         "scores": _of(runs, _scores),
@@ -49,7 +48,7 @@ def run_records(
 
 
 def _of(runs: Sequence[RunMeasures], make: Callable[[RunMeasures], Iterable[Record]]) -> list[Record]:
-    """What there is of every run, each record with its name."""
+    """The records of all runs, each with the name of its run."""
     return [{"run": run.name, **record} for run in runs for record in make(run)]
 
 
@@ -58,42 +57,33 @@ def _scores(run: RunMeasures) -> Iterator[Record]:
     for row, stage in zip(values["stages"], run.stages, strict=True):
         low, high = row.pop("count_range") or (None, None)
         own = _natives(row.pop("native", None))
-        yield {
-            "seed": seed,
-            **row,
-            **own,
-            "true_categories": stage.num_true,
-            "count_low": low,
-            "count_high": high,
-        }
+        counts = {"true_categories": stage.num_true, "count_low": low, "count_high": high}
+        yield {"seed": seed, **row, **own, **counts}
     native = run.score.native
     own = _natives(native.average.values() if native else None)
     yield {"seed": seed, "stage": "average", **values["average"], **own}
 
 
 def _natives(values: Iterable[Any] | None) -> Record:
-    """All, Old and New of a classifier, where there is one."""
-    return (
-        {} if values is None else {f"native_{part}": each for part, each in zip(PARTS, values, strict=True)}
-    )
+    """All, Old and New of the method's own classifier; empty without one."""
+    return {f"native_{part}": value for part, value in zip(PARTS, values, strict=True)} if values else {}
 
 
 def _summary(runs: Sequence[RunMeasures], published: PublishedTable | None) -> list[Record]:
-    """Means over runs; published figures are held against the answers that they are taken to be of."""
-    records, answers = [], Answers.of(runs)
-    for place in [*range(len(runs[0].stages)), None]:
-        stage = None if place is None else runs[0].stages[place].stage
-        record: Record = {"stage": "average" if stage is None else stage, "runs": len(runs)}
-        audited = published.rows.get(stage) if published else None
-        for begins, scores in {"": answers.grouped, "native_": answers.own}.items():
-            for part, spread in zip(PARTS, spreads_of(scores, place), strict=True) if scores else ():
+    """Means over runs beside the published figures."""
+    records = []
+    for row in summary_rows(runs):
+        record: Record = {"stage": "average" if row.stage is None else row.stage, "runs": len(runs)}
+        audited = published.rows.get(row.stage) if published else None
+        for begins, spreads in {"": row.grouped, "native_": row.own}.items():
+            for part, spread in spreads.items():
                 record |= {f"{begins}{part}": spread.mean, f"{begins}{part}_std": spread.std}
         if published is not None and audited is not None:
-            for part, spread in zip(PARTS, spreads_of(answers.as_published, place), strict=True):
+            for part, spread in row.compared.items():
                 printed = getattr(audited.row, part)
                 record |= {f"{part}_published": printed, f"{part}_difference": spread.mean - printed}
             record |= {
-                "published_of": "own classifier" if answers.as_published is answers.own else "k-means",
+                "published_of": "own classifier" if row.compared is row.own else "k-means",
                 "published_differs": "; ".join(published.differences),
                 "published_outcome": audited.verdict.outcome,
                 "published_reason": audited.verdict.reason,
@@ -156,11 +146,8 @@ def _prompts(run: RunMeasures) -> Iterator[Record]:
 
 def _routing(run: RunMeasures) -> Iterator[Record]:
     for row in [] if run.routing is None else run.routing.to_dict()["stages"]:
-        yield {
-            "parts" if key == "num_categories" else key: value
-            for key, value in row.items()
-            if key != "count_range"
-        }
+        del row["count_range"]
+        yield {"parts" if key == "num_categories" else key: value for key, value in row.items()}
 
 
 def _discovered(card: CategoryCard) -> Record:
@@ -194,17 +181,15 @@ def _map(figure: MapFigure | None) -> Iterator[Record]:
 
 
 def _movement(figure: MapFigure | None) -> Iterator[Record]:
-    for stage, moved in enumerate([] if figure is None else figure.moved):
+    for stage, moved in enumerate([] if figure is None else figure.maps.moved):
         if figure is not None and moved is not None:
-            yield {"stage": stage, "method": figure.method, "moved_share_of_width": moved}
+            yield {"stage": stage, "method": figure.maps.method, "moved_share_of_width": moved}
 
 
 def _plain(record: Record) -> Record:
-    """Eight digits of every number are enough; what does not exist is null."""
-    return {name: _number(value) for name, value in record.items()}
+    """Numbers with eight digits; those that are not finite are null."""
+    return {name: _number(value) if isinstance(value, float) else value for name, value in record.items()}
 
 
-def _number(value: Any) -> Any:
-    if not isinstance(value, float):
-        return value
+def _number(value: float) -> float | None:
     return float(f"{value:.8g}") if math.isfinite(value) else None

@@ -3,21 +3,18 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from promptccd.errors import ConfigurationError
-from promptccd.evaluation.accuracy import PARTS
 from promptccd.experiments.category_cards import CardMaker, CategoryCard
 from promptccd.experiments.comparison import published_table, write_comparison
 from promptccd.experiments.map_figure import MapFigure, choose_points, map_figure, stage_maps
-from promptccd.experiments.measures import RunMeasures, Spread, measure_run
+from promptccd.experiments.measures import RunMeasures, average_spreads, measure_run
 from promptccd.experiments.pages import render_page, write_report_files
 from promptccd.experiments.run_figures import (
     block_map,
-    block_means,
     block_rows,
     confusion_map,
     cost_rows,
@@ -47,8 +44,8 @@ class ReportOptions:
     Attributes:
         map_method: ``"tsne"`` or ``"pca"``; `None` for no map.
         max_points: about how many points the map shows.
-        samples: pictures per discovered category; 0 for none, and then no card either.
-        routing: whether part routing is computed for variants with parts.
+        samples: pictures per discovered category; 0 for no cards.
+        routing: compute part routing for variants with parts.
         dataset: where the data lies now, if not where the runs recorded it.
         num_workers: loader processes.
 
@@ -72,7 +69,7 @@ class ReportOptions:
 
 @dataclass
 class _Pictures:
-    """What needs the features of a run."""
+    """Map and cards, which need the features of a run."""
 
     figure: MapFigure | None = None
     cards: list[CategoryCard] = field(default_factory=list)
@@ -84,15 +81,11 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
 
     Args:
         paths: folders of the runs.
-        out: folder for ``index.html``, ``report.csv`` and ``report.json``.
+        out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
         options: what to show.
 
-    Returns:
-        Path of the page.
-
     Raises:
-        ConfigurationError: a run is given twice, or they differ in their names or in more than their seed; these are
-            compared, not averaged.
+        ConfigurationError: a run is given twice, or the runs differ in their names or in more than their seed.
         PromptCCDError: a run is missing, damaged or without a scored stage, or its records disagree.
     """
     options = options or ReportOptions()
@@ -112,7 +105,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         _require_alike(runs)
         if len(runs) == 1:
             pictures = _pictures(evaluation, runs[0], options)
-    return _write(names[0], runs, pictures, out, options)
+    return _write(names[0], runs, pictures, out)
 
 
 def write_run_comparison(
@@ -120,8 +113,7 @@ def write_run_comparison(
 ) -> Path:
     """Write a page that puts variants side by side; runs that differ in their seed alone are one variant.
 
-    Runs of one name that differ in more bear their folder's name too; those that are not finished make a row of their
-    own, which says so.
+    Rows are named as by `promptccd.runs.run_groups.row_names`.
 
     Raises:
         PromptCCDError: as `write_report`.
@@ -157,7 +149,7 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
 
 
 def _require_alike(runs: Sequence[RunMeasures]) -> None:
-    """Seeds that are averaged have the same stages."""
+    """Refuse to average runs that differ in their stages."""
     first, last = runs[0], runs[-1]
     if (list(last.class_blocks), len(last.stages)) != (list(first.class_blocks), len(first.stages)):
         raise ConfigurationError(
@@ -167,13 +159,14 @@ def _require_alike(runs: Sequence[RunMeasures]) -> None:
 
 
 def _pictures(evaluation: RunEvaluation, run: RunMeasures, options: ReportOptions) -> _Pictures:
-    """Map and cards; every stage's features are computed once."""
+    """Map and cards; the features of every stage are computed once."""
     if options.map_method is None and options.samples == 0:
         return _Pictures()
-    images = evaluation.images
+    images, seed = evaluation.images, evaluation.recipe.training.seed
     labels = evaluation.true_ids(images[0])
     maker = CardMaker(images[0], labels, run.categories, options.samples)
-    rows = choose_points([len(each) for each in images], options.max_points, evaluation.recipe.training.seed)
+    sizes = [len(each) for each in images]
+    rows = choose_points(sizes, options.max_points, seed)
     shown: list[np.ndarray] = []
     first = 0 if options.map_method else 1
     for index in range(first, evaluation.num_stages):
@@ -181,57 +174,31 @@ def _pictures(evaluation: RunEvaluation, run: RunMeasures, options: ReportOption
         features = [each.cpu().numpy() for each in evaluation.features_of_stage(index)]
         shown.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
         if index and options.samples:
-            stage = run.stages[index - 1]
-            maker.add_stage(
-                images[index], (features[0], features[-1]), stage.found_ids, stage.true_ids, stage.names
-            )
+            maker.add_stage(run.stages[index - 1], images[index], features[0], features[-1])
     pictures = _Pictures(cards=maker.cards, left_out=maker.left_out)
     if options.map_method:
-        pictures.figure = _map(evaluation, run, rows, shown, labels, options)
+        pictures.figure = map_figure(
+            stage_maps(shown, options.map_method, seed=seed, max_points=len(rows)),
+            np.repeat(np.arange(len(images)), sizes)[rows],
+            np.concatenate([each.sample_ids for each in images])[rows],
+            np.concatenate([labels, *(stage.found_ids for stage in run.stages)])[rows],
+            np.concatenate([labels, *(stage.true_ids for stage in run.stages)])[rows],
+            run.stages[-1].names,
+            run.categories,
+        )
     return pictures
 
 
-def _map(
-    evaluation: RunEvaluation,
-    run: RunMeasures,
-    rows: np.ndarray,
-    shown: Sequence[np.ndarray],
-    labels: np.ndarray,
-    options: ReportOptions,
-) -> MapFigure:
-    seed = evaluation.recipe.training.seed
-    maps = stage_maps(shown, options.map_method or "", seed=seed, max_points=len(rows))
-    sizes = np.cumsum([0, *(len(each) for each in evaluation.images)])
-    of_stage = [rows[(rows >= low) & (rows < high)] - low for low, high in pairwise(sizes)]
-
-    def chosen(values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [each[own] for each, own in zip(values, of_stage, strict=True)]
-
-    return map_figure(
-        maps,
-        chosen([each.sample_ids for each in evaluation.images]),
-        chosen([labels, *(stage.found_ids for stage in run.stages)]),
-        chosen([labels, *(stage.true_ids for stage in run.stages)]),
-        run.stages[-1].names,
-        run.categories,
-    )
-
-
-def _write(
-    name: str, runs: Sequence[RunMeasures], pictures: _Pictures, out: str | Path, options: ReportOptions
-) -> Path:
-    run = runs[0]
-    title = f"Report of {name}"
+def _write(name: str, runs: Sequence[RunMeasures], pictures: _Pictures, out: str | Path) -> Path:
+    run, last = runs[0], runs[0].stages[-1]
+    title, facts = f"Report of {name}", _facts(runs)
     published = published_table(run.recipe, len(run.stages))
-    averages = {part: str(Spread.of(each.score.average[part] for each in runs)) for part in PARTS}
-    means = block_means(runs)
-    last = run.stages[-1]
     page = render_page(
         "report.html.jinja",
         title=title,
-        facts=_facts(runs),
+        facts=facts,
         runs=runs,
-        averages=averages,
+        averages=average_spreads(each.score for each in runs),
         found=f"{last.score.num_categories} of {last.num_true}",
         scores=score_rows(runs, published),
         published=published,
@@ -240,7 +207,7 @@ def _write(
             (stage, confusion_map(run, stage), size_chart(run, stage), size_rows(run, stage))
             for stage in run.stages
         ],
-        block_map=block_map(means),
+        block_map=block_map(runs),
         blocks=block_rows(runs),
         count_chart=count_chart(runs),
         counts=count_rows(runs),
@@ -248,14 +215,13 @@ def _write(
         figure=pictures.figure,
         cards=pictures.cards,
         left_out=pictures.left_out,
-        samples=options.samples,
         history=history_charts(run),
         costs=cost_rows(runs),
         prompts=prompt_rows(runs),
         routing=routing_rows(runs),
     )
     records = run_records(runs, published, pictures.cards, pictures.figure)
-    return write_report_files(out, page, title, _facts(runs), records)
+    return write_report_files(out, page, title, facts, records)
 
 
 def _facts(runs: Sequence[RunMeasures]) -> dict[str, str]:

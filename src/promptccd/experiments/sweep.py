@@ -1,9 +1,9 @@
-"""A grid of trainings: each in a process of its own, taken up where it was left, one failure stopping no other."""
+"""A grid of trainings: each runs in a process of its own and is resumed; the failure of one does not stop others."""
 
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -32,18 +32,18 @@ logger = logging.getLogger(__name__)
 
 STATE = "sweep.json"
 BASELINES_OF = "baselines of "
-_SECONDS_BETWEEN_LOOKS = 0.3  # for a signal; the end of a cell is noticed at once
+_SECONDS_BETWEEN_LOOKS = 0.3  # for a signal; the end of a cell needs no look
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep leaves, read from the folders of its runs.
+    """The results of a sweep, read from the folders of its runs.
 
     Attributes:
-        cells: all of them, in the order of the grid.
-        scores: table of every finished cell, by name.
-        baselines: tables per seed of what the variants are held against, by name.
-        failures: why a cell, or the baselines of one, are missing, by name.
+        cells: in the order of the grid.
+        scores: of every finished cell, by name.
+        baselines: scores per seed, by the name of their row.
+        failures: why a cell, or its baselines or protocol, is missing, by name.
     """
 
     cells: Sequence[SweepCell]
@@ -53,7 +53,7 @@ class SweepResult:
 
     @property
     def groups(self) -> dict[str, list[ContinualScore]]:
-        """Tables by variant, one per seed that is finished, and the baselines after them."""
+        """Scores by variant, one per finished seed, then those of the baselines."""
         groups: dict[str, list[ContinualScore]] = {}
         for cell in self.cells:
             if cell.name in self.scores:
@@ -70,18 +70,18 @@ def run_sweep(
     scorings: Sequence[ProtocolScoring] = (),
     train: Work = train_run,
 ) -> SweepResult:
-    """Train all cells that are not finished; a sweep that was begun goes on, and may have grown.
+    """Train all cells that are not finished; an earlier sweep in the folder goes on, also with more cells.
 
     Cells that would pretrain the same backbone share that of the first one. The stages are the same bytes as if each
     cell had been trained alone on this machine with this number of threads.
 
     Args:
-        cells: what `plan_cells` made for the same `out`.
+        cells: from `plan_cells` for the same `out`.
         out: folder of the runs; the state of the sweep is in its ``sweep.json``.
-        jobs: cells at work at once.
+        jobs: number of cells at work at once.
         baselines: also score the frozen backbone and raw pixels, once per data and seed.
         scorings: also score every cell by these protocols.
-        train: what trains a cell, a function of a module.
+        train: trains a cell; a function of a module.
 
     Raises:
         RunError: a cell was begun with other settings, another sweep is at work here, or a link lies in the way.
@@ -114,7 +114,7 @@ class _Sweep:
     def run(self, train: Work, baselines: bool, scorings: Sequence[ProtocolScoring]) -> SweepResult:
         for cell in self.cells:
             cell.require_same_recipe()
-        # Whether all of a cell is on the Hub the training finds out itself.
+        # Only the training can tell whether all of a cell is on the Hub.
         done = [cell for cell in self.cells if cell.finished() and not cell.recipe.training.push_to_hub]
         todo = [cell for cell in self.cells if cell not in done]
         if done:
@@ -124,33 +124,28 @@ class _Sweep:
             self._note(cell, status="finished", seconds=cell.seconds)
         require_space(self.out, space_of_all(cell.recipe for cell in todo), f"{len(todo)} trainings")
         self._open = {cell.name for cell in todo}
-        self._work_through(todo, train, self._recipe)
+        self._work_through(todo, train)
         finished = [cell for cell in self.cells if cell.name not in self.failures]
         tables = {}
+        prefixes = ["", BASELINES_OF]
         if baselines:
             rows = baseline_rows([cell.path for cell in finished], [cell.variant for cell in finished])
             sources = [cell for cell, names in zip(finished, rows, strict=True) if names]
             unscored = [cell for cell in sources if RunDirectory(cell.path).read(BASELINES) is None]
-            self._work_through(unscored, score_baselines, lambda cell, _: cell.recipe, BASELINES_OF)
+            self._work_through(unscored, score_baselines, BASELINES_OF)
             tables = _named_baselines(finished, rows)
         for scoring in scorings:
+            prefixes.append(f"{scoring.protocol} of ")
             unscored = [cell for cell in finished if scoring.stored(cell) is None]
-            self._work_through(unscored, scoring, lambda cell, _: cell.recipe, f"{scoring.protocol} of ")
+            self._work_through(unscored, scoring, prefixes[-1])
         results = {cell.name: RunDirectory(cell.path).results for cell in finished}
         scores = {name: score for name, score in results.items() if score is not None}
-        prefixes = ("", BASELINES_OF, *(f"{scoring.protocol} of " for scoring in scorings))
         names = [f"{prefix}{cell.name}" for prefix in prefixes for cell in self.cells]
         failures = {name: self.failures[name] for name in names if name in self.failures}
         return SweepResult(self.cells, scores, tables, failures)
 
-    def _work_through(
-        self,
-        todo: Sequence[SweepCell],
-        work: Work,
-        recipe_of: Callable[[SweepCell, Collection[SweepCell]], Recipe | None],
-        prefix: str = "",
-    ) -> None:
-        """Work on cells, several at once; `recipe_of` says with what, or `None` to let a cell wait."""
+    def _work_through(self, todo: Sequence[SweepCell], work: Work, prefix: str = "") -> None:
+        """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
         waiting, seconds = list(todo), list[float]()
         running: list[tuple[SweepCell, CellProcess]] = []
         asked = False
@@ -158,7 +153,9 @@ class _Sweep:
             while running or (waiting and not self.stop.received):
                 while waiting and len(running) < self.jobs and not self.stop.received:
                     at_work = [cell for cell, _ in running]
-                    ready = ((cell, recipe_of(cell, at_work)) for cell in waiting)
+                    ready = (
+                        (cell, cell.recipe if prefix else self._recipe(cell, at_work)) for cell in waiting
+                    )
                     cell, recipe = next((pair for pair in ready if pair[1] is not None), (None, None))
                     if cell is None or recipe is None:
                         break
@@ -208,7 +205,7 @@ class _Sweep:
             self._note(cell, status=status, seconds=spent, error=error)
 
     def _recipe(self, cell: SweepCell, running: Collection[SweepCell]) -> Recipe | None:
-        """The recipe with the backbone that the cell shares; `None` while another cell is making that."""
+        """The recipe with the backbone that the cell shares; `None` while another cell pretrains it."""
         resumed = cell.resumed_recipe
         if resumed is not None:
             backbone = Path(resumed.model.backbone or "")
@@ -225,12 +222,12 @@ class _Sweep:
         return None if any(mate in running for mate in mates) else cell.recipe
 
     def _note(self, cell: SweepCell, **values: Any) -> None:
-        """Put what is known of a cell into ``sweep.json``; those of an earlier, other grid stay."""
+        """Write values of a cell into ``sweep.json``; notes of cells from an earlier, other grid stay."""
         try:
             cells = dict(json.loads(read_file(self.out / STATE))["cells"])
             before = dict(cells.get(cell.name, {}))
         except (OSError, ValueError, TypeError, KeyError):
-            cells, before = {}, {}  # notes for a person: what counts is in the folders of the runs
+            cells, before = {}, {}  # notes for a person; the sweep itself reads the folders of the runs
         facts = {"config": cell.config, "settings": dict(cell.settings), "seed": cell.seed}
         cells[cell.name] = {**before, **facts, "error": None, **values}
         RunDirectory(self.out).write(STATE, {"cells": cells})
@@ -239,7 +236,7 @@ class _Sweep:
 def _named_baselines(
     cells: Sequence[SweepCell], rows: Sequence[Mapping[str, str]]
 ) -> dict[str, list[ContinualScore]]:
-    """Scores by row, one per seed: those of frozen backbones first, then those of pixels."""
+    """Scores by row, one per seed: frozen backbones first, then pixels."""
     found: dict[str, dict[str, list[ContinualScore]]] = {}
     for cell, names in zip(cells, rows, strict=True):
         tables = RunDirectory(cell.path).read(BASELINES) or {} if names else {}

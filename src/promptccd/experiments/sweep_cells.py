@@ -1,7 +1,6 @@
 """The cells of a sweep: every recipe with every combination of values, once per seed."""
 
 import contextlib
-import dataclasses
 import gc
 import itertools
 import json
@@ -14,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -24,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from promptccd.errors import ConfigurationError, PromptCCDError
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.protocols import SCORERS
+from promptccd.evaluation.protocols import SCORE_TYPES
 from promptccd.runs.evaluate_run import RunEvaluation
 from promptccd.runs.models import described_backbone, model_options
 from promptccd.runs.run_directory import RunDirectory
@@ -44,8 +43,8 @@ class SweepCell:
 
     Attributes:
         config: name of the recipe file, without its ending.
-        settings: what the grid sets, by ``section.field``.
-        recipe: all of it; ``training.output_dir`` is the folder of the run.
+        settings: values of the grid, by ``section.field``.
+        recipe: of the training; its ``training.output_dir`` is the folder of the run.
     """
 
     config: str
@@ -64,12 +63,12 @@ class SweepCell:
 
     @property
     def name(self) -> str:
-        """Name of that folder: the variant and ``-seed7``, so that `evaluate` and `report` average over seeds."""
+        """Name of the folder: the variant and ``-seed7``, so that `evaluate` and `report` average over seeds."""
         return self.path.name
 
     @property
     def variant(self) -> str:
-        """What cells that differ in their seed alone have in common: a row of the table."""
+        """The name without its seed: cells that differ in their seed alone share a row of the table."""
         return self.name.removesuffix(f"-seed{self.seed}")
 
     @property
@@ -79,15 +78,15 @@ class SweepCell:
 
     @property
     def backbone_key(self) -> str:
-        """Equal for cells that pretrain the same backbone, or load the same one, given their seed."""
-        recipe = self.recipe
-        if recipe.model.backbone is not None:
-            return _key(recipe.model.backbone)
-        return _key(recipe.data, recipe.views, recipe.model.backbone_config, recipe.pretraining)
+        """Equal for cells of one seed that pretrain or load the same backbone."""
+        sections = self.recipe.to_dict()
+        backbone, config = sections["model"]["backbone"], sections["model"]["backbone_config"]
+        made_here = [sections["data"], sections["views"], config, sections["pretraining"]]
+        return json.dumps(made_here if backbone is None else backbone, sort_keys=True)
 
     @property
     def resumed_recipe(self) -> Recipe | None:
-        """The recipe with the backbone that the run was begun with; `None` if it was not begun."""
+        """The recipe with the backbone that the run began with; `None` before it has begun."""
         run = RunDirectory(self.path)
         if not run.begun:
             return None
@@ -97,15 +96,14 @@ class SweepCell:
         return self.with_backbone(self.path.parent / Path(backbone).parent.name / "backbone")
 
     def with_backbone(self, backbone: Path) -> Recipe:
-        """The recipe with a backbone that another cell made."""
-        model = dataclasses.replace(self.recipe.model, backbone=str(backbone))
-        return dataclasses.replace(self.recipe, model=model)
+        """The recipe with a backbone that another cell pretrained."""
+        return replace(self.recipe, model=replace(self.recipe.model, backbone=str(backbone)))
 
     def require_same_recipe(self) -> None:
-        """Refuse a cell whose run was begun with another recipe.
+        """Refuse a cell whose run began with another recipe.
 
         Raises:
-            RunError: naming the settings that differ.
+            RunError: it names the settings that differ.
         """
         RunDirectory(self.path).require_recipe(self.resumed_recipe or self.recipe)
 
@@ -113,7 +111,7 @@ class SweepCell:
         """Whether the folder holds this whole training: the same recipe, every stage and its row in the table."""
         run = RunDirectory(self.path)
         if not run.begun or not _same_place(run.recipe.data.dataset, self.recipe.data.resolved.dataset):
-            return False  # of data that lies elsewhere now the training finds out whether it is the same
+            return False  # only the training can tell whether data in another place is the same
         rows = [] if run.results is None else [row.stage for row in run.results.stages]
         return rows == list(range(1, run.num_stages)) and not any(
             problems_of(run.stage(stage)) for stage in range(run.num_stages)
@@ -125,7 +123,7 @@ class SweepCell:
         return round(sum(RunDirectory(self.path).manifest["seconds"].values()), 1)
 
     def conclude(self) -> None:
-        """Delete what a training, or a scoring, that was killed after the last stage could not delete any more."""
+        """Delete what is left of a training, or a scoring, that was killed after the last stage."""
         run = RunDirectory(self.path)
         remove_leftovers(run.path)
         for stage in range(run.num_stages):
@@ -139,18 +137,18 @@ def plan_cells(
     out: str | Path,
     overrides: Mapping[str, Settings] | None = None,
 ) -> list[SweepCell]:
-    """All cells, seed by seed within recipe and combination; every recipe is built and checked here.
+    """All cells, by recipe, combination and seed; every recipe is built and checked here.
 
     Args:
         configs: recipe files.
         seeds: seeds of the trainings.
-        settings: values to try, by ``section.field``; combined with each other, and named in the run's folder.
+        settings: values to try, by ``section.field``; all combinations, which the folders are named by.
         out: folder of the runs.
-        overrides: values by section and field that all cells have beside these, not named in their folders.
+        overrides: values of all cells, by section and field, which the folders are not named by.
 
     Raises:
-        ConfigurationError: an unknown field, a value of the wrong type or range, a field that is both to be tried
-            and the same for all cells, or two cells of one name.
+        ConfigurationError: an unknown field, a value of the wrong type or range, a field in both `settings` and
+            `overrides`, or two cells of one name.
     """
     _check_keys(settings, overrides or {})
     for what, values in (("config", configs), ("seed", seeds), *settings.items()):
@@ -170,7 +168,7 @@ def plan_cells(
 
 
 def grid_keys(settings: Mapping[str, Sequence[Any]]) -> tuple[str, str] | None:
-    """The two fields that span a picture: `None` unless exactly two have several values."""
+    """The two fields with several values; `None` unless there are exactly two."""
     several = [key for key, values in settings.items() if len(values) > 1]
     return (several[0], several[1]) if len(several) == 2 else None
 
@@ -192,8 +190,8 @@ def _check_keys(settings: Mapping[str, Sequence[Any]], overrides: Mapping[str, S
 def _cell(
     config: Path, settings: dict[str, Any], seed: int, out: Path, overrides: Mapping[str, Settings]
 ) -> SweepCell:
-    parts = [config.stem, *(f"{_field(key)}={_readable(value)}" for key, value in settings.items())]
-    name = "-".join([*parts, f"seed{seed}"])
+    varied = (f"{key.partition('.')[2]}={_readable(value)}" for key, value in settings.items())
+    name = "-".join([config.stem, *varied, f"seed{seed}"])
     if len(name) > LONGEST_NAME:
         raise ConfigurationError(
             f"The folder name {name!r} has {len(name)} characters, at most {LONGEST_NAME} are kept apart safely. Put "
@@ -213,21 +211,12 @@ def _cell(
     return SweepCell(config.stem, settings, recipe)
 
 
-def _field(key: str) -> str:
-    return key.partition(".")[2]
-
-
 def _readable(value: Any) -> str:
-    """A value as part of a file name: ``[7, 1, 1, 1]`` is ``7,1,1,1``, what is not safe becomes ``_``."""
+    """A value as part of a file name: ``[7, 1, 1, 1]`` is ``7,1,1,1``, unsafe characters become ``_``."""
     text = value if isinstance(value, str) else json.dumps(value)
     bare = re.sub(r"[\s\"]", "", text)
     bare = re.sub(r"\],?\[", "_", bare).strip("[]{}")
     return re.sub(r"[^\w.,+=-]", "_", bare, flags=re.ASCII)
-
-
-def _key(*values: Any) -> str:
-    plain = [dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value for value in values]  # type: ignore[arg-type]
-    return json.dumps(plain, sort_keys=True)
 
 
 def _same_place(recorded: str | None, given: str) -> bool:
@@ -241,24 +230,19 @@ logger = logging.getLogger(__name__)
 
 LOG = "train.log"
 BASELINES = "baselines.json"
-SECONDS_TO_WAIT_FOR_LOCK = 30.0  # a killed sweep's cells let go of their runs within one
+SECONDS_TO_WAIT_FOR_LOCK = 30.0  # cells of a killed sweep release their runs within one second
 _LAST_LINES = 5
 
 Work = Callable[[Recipe], Any]
 
 
 class CellProcess:
-    """A cell at work, its output in ``train.log`` of its folder.
-
-    Args:
-        recipe: what to work on; ``training.output_dir`` is the folder.
-        work: what to do, a function of a module; its value is not used.
-    """
+    """A process that calls `work`, a function of a module, with a cell's recipe; output goes to its ``train.log``."""
 
     def __init__(self, recipe: Recipe, work: Work):
         folder = Path(recipe.training.output_dir)
         self.log = make_inside(folder.parent, folder.name) / LOG
-        os.close(open_to_change(self.log))  # it may be killed before it writes a word
+        os.close(open_to_change(self.log))  # `problem` reads it, even if the process is killed at once
         self.started = time.monotonic()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, work.__module__])
@@ -270,7 +254,7 @@ class CellProcess:
 
     @property
     def sentinel(self) -> int:
-        """Ready for `multiprocessing.connection.wait` when the process has ended."""
+        """For `multiprocessing.connection.wait`: ready when the process has ended."""
         return self._process.sentinel
 
     @property
@@ -279,21 +263,21 @@ class CellProcess:
         return self._process.is_alive()
 
     def stop(self) -> None:
-        """Ask it to save and leave."""
+        """Ask it to save and end."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it, and the loader processes it started, at once."""
+        """End it and its loader processes at once."""
         self._signal(signal.SIGKILL)
         self._process.join()
 
     def problem(self) -> str | None:
-        """Why it did not do its work, from the end of its log; `None` if it did. It has ended by then."""
+        """Why an ended process failed, from the end of its log; `None` if it did not."""
         self._process.join()
         code = self._process.exitcode
         if code == 0:
             return None
-        self._signal(signal.SIGKILL)  # loader processes that it left, or itself where only its server died
+        self._signal(signal.SIGKILL)  # its loader processes, or itself if only the server died
         lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line]
         if code is not None and code < 0:
             hint = "; out of memory?" if -code == signal.SIGKILL else ""
@@ -305,7 +289,7 @@ class CellProcess:
         with contextlib.suppress(ProcessLookupError):
             try:
                 os.killpg(self._process.pid, number)
-            except ProcessLookupError:  # it has not begun to lead its group yet, or all of it is gone
+            except ProcessLookupError:  # it does not lead its group yet, or the whole group is gone
                 if self.running:
                     os.kill(self._process.pid, number)
 
@@ -323,13 +307,13 @@ def score_baselines(recipe: Recipe) -> None:
 
 @dataclass(frozen=True)
 class ProtocolScoring:
-    """Scores a finished run by a protocol, into ``file`` of its folder; cACC is in its results already."""
+    """Scores a finished run by a protocol into ``file`` of its folder; cACC is in its results already."""
 
     protocol: str
 
     @property
     def file(self) -> str:
-        """Name of the file."""
+        """Name of the file with the score."""
         return f"score-{self.protocol}.json"
 
     def __call__(self, recipe: Recipe) -> None:
@@ -340,14 +324,14 @@ class ProtocolScoring:
         evaluation.run.write(self.file, evaluation.evaluate(self.protocol).to_dict())
 
     def stored(self, cell: SweepCell) -> ContinualScore | None:
-        """Of such a score what the paper prints, by the classifier of methods whose rows are taken to be its."""
+        """The score to compare with the paper, of k-means or of the method's own classifier; `None` before scoring."""
         score = self._score(cell)
         if score is None:
             return None
         return (score.native if cell.answers_natively else None) or score.as_published
 
     def other(self, cell: SweepCell) -> ContinualScore | None:
-        """The other answer of a method with a classifier: that of k-means where `stored` has the classifier's."""
+        """The score of the other answer of a method with a classifier; `None` for other methods."""
         score = self._score(cell)
         if score is None or score.native is None:
             return None
@@ -358,13 +342,13 @@ class ProtocolScoring:
         if self.protocol == "cacc":
             return run.results
         values = run.read(self.file)
-        return None if values is None else SCORERS[self.protocol].scores.from_dict(values)
+        return None if values is None else SCORE_TYPES.get(self.protocol, ContinualScore).from_dict(values)
 
 
 def _start_server() -> None:
-    """Start the server, ignoring Ctrl-C, which a terminal sends to it too: the sweep stops its cells itself."""
+    """Start the server; it ignores Ctrl-C from the terminal, because the sweep stops its cells itself."""
     if threading.current_thread() is not threading.main_thread():
-        return  # no place to change what a signal does; the first cell starts the server
+        return  # signals can only be set in the main thread; the first cell starts the server
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         forkserver.ensure_running()
@@ -373,8 +357,8 @@ def _start_server() -> None:
 
 
 def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path) -> None:
-    """What the new process does."""
-    gc.freeze()  # Accelerate collects garbage after every stage: not through all that the server imported
+    """The main function of the process of a cell."""
+    gc.freeze()  # Accelerate collects garbage after every stage, without this among all imports of the server too
     os.setpgid(0, 0)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -396,12 +380,12 @@ def _work_alone(values: dict[str, Any], work: Work, log: Path, folder: Path) -> 
     except PromptCCDError as error:
         logger.error("%s: %s", type(error).__name__, error)
         sys.exit(error.exit_code)
-    except BaseException:  # to the log of the cell, not to the terminal of the sweep
+    except BaseException:  # into the log of the cell
         logger.exception("This is a bug, or the machine ran out of something:")
         sys.exit(1)
 
 
 def _die_with(sentinel: Any) -> None:
-    """Once the sweep is gone, by whatever signal, nobody would know of this process: end it and its children."""
+    """End this process and its children once the sweep is gone, whatever ended it."""
     connection.wait([sentinel])
     os.killpg(0, signal.SIGKILL)

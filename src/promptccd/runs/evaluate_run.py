@@ -205,7 +205,7 @@ class RunEvaluation:
                 f"{self.run.path} has finished stage 0 alone, and accuracy is that of unlabelled stages: run the "
                 "training command again, it goes on from there."
             )
-        return replace(SCORERS[protocol].score(self.task(own, features)), protocol=protocol)
+        return replace(SCORERS[protocol](self.task(own, features)), protocol=protocol)
 
     def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
         """What a protocol with these options scores, on given features or else those of the run's own models."""

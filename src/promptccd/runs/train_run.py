@@ -313,7 +313,7 @@ class _Run:
         assigned, features = self._protocol(settled).assigned, partial(self._features, model, settled)
         count = self._counts.before_training(stage, features, assigned)
         if count is None and needed:
-            count = self._counts.after_training(stage, features(), assigned)
+            count = self._counts.estimate(stage.index, features(), assigned)
         return same_on_all(count)
 
     def _conclude(self, finished: Sequence[int]) -> None:
@@ -335,7 +335,7 @@ class _Run:
         if isinstance(stage, LabelledStage):
             found = labelled_categories(features[0], protocol.assigned[0])
         else:
-            count = count or same_on_all(self._counts.after_training(stage, features, protocol.assigned))
+            count = count or same_on_all(self._counts.estimate(stage.index, features, protocol.assigned))
             found = protocol.discover(features, count.count)
             own = model.assign_natively(features[stage.index])
             if count.is_estimate:
