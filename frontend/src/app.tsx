@@ -3,7 +3,7 @@ import { home, NOWHERE } from "./api";
 import { Changed } from "./changed";
 import { Desk, Order } from "./desk";
 import { Grid } from "./grid";
-import { Choice, Cover, GroupList, Groups, Name } from "./groups";
+import { Choice, GroupList, Groups, Name, Offer } from "./groups";
 import { Actions, Photo, showWhy, Top, useWhy } from "./layers";
 import { PhotoMap } from "./map";
 import { Same } from "./same";
@@ -108,12 +108,7 @@ function Head({ desk }: { desk: Desk }) {
           <small>{t("resembles")}</small>
           {group.near.slice(0, 4).map((id) => {
             const other = desk.byId.get(id);
-            return other && (
-              <button key={id} class="offer" title={t("merge")} onClick={() => desk.open({ kind: "merge", ids: [group.id, id] })}>
-                <Cover desk={desk} group={other} most={1} />
-                <span class={other.named ? "" : "none"} dir="auto">{other.name}</span>
-              </button>
-            );
+            return other && <Offer key={id} desk={desk} group={other} title={t("merge")} onClick={() => desk.open({ kind: "merge", ids: [group.id, id] })} />;
           })}
         </div>
       )}
@@ -176,11 +171,7 @@ function Quick({ desk }: { desk: Desk }) {
       </div>
       <div class="answers">
         {offered.map((group, index) => (
-          <button key={group.id} class="offer" onClick={() => void desk.move([row], group.id)}>
-            <kbd>{index + 1}</kbd>
-            <Cover desk={desk} group={group} most={3} />
-            <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
-          </button>
+          <Offer key={group.id} desk={desk} group={group} most={3} number={index + 1} onClick={() => void desk.move([row], group.id)} />
         ))}
         <p class="row">
           <button onClick={() => void desk.gather([row])}><kbd>N</kbd> {t("newGroup")}</button>

@@ -3,7 +3,7 @@ import { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { About, address, exported, get, Group, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
-import { Cover } from "./groups";
+import { Cover, Offer } from "./groups";
 import { percent, t } from "./texts";
 
 function Sheet({ desk, name, label, children }: { desk: Desk; name: string; label: string; children: ComponentChildren }) {
@@ -39,10 +39,7 @@ export function Top({ desk }: { desk: Desk }) {
 
 /** The keys, and what found the groups. */
 function HelpSheet({ desk }: { desk: Desk }) {
-  const [about, setAbout] = useState<About | null>(null);
-  useEffect(() => {
-    void get<About>("about").then(setAbout);
-  }, []);
+  const about = useAnswer<About>("about");
   return (
     <Sheet desk={desk} name="sheet help" label={t("help")}>
       <h2>{t("keys")}</h2>
@@ -168,27 +165,26 @@ function WhyHere({ desk, row }: { desk: Desk; row: number }) {
       {why.others.filter((each) => each.id !== why.group).slice(0, 4).map(({ id, like }) => {
         const group = desk.byId.get(id);
         return group && (
-          <button key={id} class="offer" onClick={() => void desk.move([row], id)}>
-            <Cover desk={desk} group={group} most={1} />
-            <span dir="auto">{group.name}</span>
-            <small>{t("likeness", { like: like.toFixed(2) })}</small>
-          </button>
+          <Offer key={id} desk={desk} group={group} note={t("likeness", { like: like.toFixed(2) })} onClick={() => void desk.move([row], id)} />
         );
       })}
     </aside>
   );
 }
 
-export function useWhy(row: number, revision: string): Why | null {
-  const [found, setFound] = useState<{ row: number; why: Why } | null>(null);
+export const useWhy = (row: number, revision: string) => useAnswer<Why>(`why/${row}`, revision);
+
+/** What the server says at an address, asked anew in another state; the answer of another address is none. */
+function useAnswer<T>(path: string, revision = ""): T | null {
+  const [found, setFound] = useState<{ path: string; answer: T } | null>(null);
   useEffect(() => {
     let current = true;
-    void get<Why>(`why/${row}`).then((why) => current && setFound({ row, why }));
+    void get<T>(path).then((answer) => current && setFound({ path, answer }));
     return () => {
       current = false;
     };
-  }, [row, revision]);
-  return found?.row === row ? found.why : null;
+  }, [path, revision]);
+  return found?.path === path ? found.answer : null;
 }
 
 /** Where photographs go: a group that is typed or pointed at, likest first, or a new one. */
@@ -221,11 +217,7 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
       <input autofocus value={typed} dir="auto" maxLength={100} placeholder={t("typeGroup")} aria-label={t("typeGroup")} onInput={(event) => (setTyped(event.currentTarget.value), setAt(0))} onKeyDown={onKeyDown} />
       <div class="targets">
         {offered.map((group, index) => (
-          <button key={group.id} class={`offer${index === at ? " here" : ""}`} onClick={() => take(group.id)}>
-            <Cover desk={desk} group={group} most={1} />
-            <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
-            <small>{group.size}</small>
-          </button>
+          <Offer key={group.id} desk={desk} group={group} note={group.size} class={`offer${index === at ? " here" : ""}`} onClick={() => take(group.id)} />
         ))}
         {words && !exact && (
           <button class={`offer${at === offered.length ? " here" : ""}`} onClick={() => take(null)}>

@@ -133,14 +133,14 @@ def test_nobody_comes_back_so_it_is_forgotten(backbone_folder: Path, store: Stor
     while first.exists() and time.monotonic() < deadline:
         visits.get(stays.id)
         time.sleep(0.05)
-    assert len(visits) == 1
+    assert len(visits._open) == 1
     assert not first.exists()
     with pytest.raises(VisitOverError):
         visits.get(goes.id)
     deadline = time.monotonic() + 30
     while second.exists() and time.monotonic() < deadline:  # nobody asks: a timer looks
         time.sleep(0.05)
-    assert len(visits) == 0
+    assert len(visits._open) == 0
     assert not second.exists()
 
 
@@ -251,4 +251,4 @@ def test_a_model_that_is_not_there_is_told_without_where_it_should_be(
         visits.open()
     assert str(tmp_path) not in str(raised.value)
     assert str(tmp_path) in caplog.text
-    assert len(visits) == 0
+    assert len(visits._open) == 0

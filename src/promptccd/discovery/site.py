@@ -50,6 +50,7 @@ def cookies(scope: Message, name: str) -> list[str]:
     return [value for each, _, value in sent if each == name]
 
 
+FOREIGN = Refusal(403, "Other pages may not ask this one.")
 SPACE_FRAMES = ("https://huggingface.co", "https://*.hf.space")
 
 
@@ -106,6 +107,26 @@ class Site:
             return cls.of_space(environment["SPACE_HOST"], more)
         listen = environment.get("GRADIO_SERVER_NAME", "127.0.0.1")
         return cls.of_machine(listen, filter(None, (name.strip() for name in more.split(","))))
+
+    def refusal(self, scope: Message, *, from_elsewhere: bool, advice: str = "") -> Refusal | None:
+        """Why a request is turned away; `None` if it is not.
+
+        Args:
+            scope: of the request.
+            from_elsewhere: whether a browser may say that another page led here.
+            advice: what to do about a name that is not ours.
+        """
+        host = header(scope, b"host")
+        if not self.has_host(host):
+            return Refusal(421, f"This page does not go by that name{advice}.")
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return Refusal(405, "Only GET, HEAD and POST are answered here.")
+        has_origin = any(name == b"origin" for name, _ in scope["headers"])
+        if has_origin and not self.has_origin(header(scope, b"origin"), host):
+            return FOREIGN
+        if not from_elsewhere and header(scope, b"sec-fetch-site") not in ("", "same-origin", "none"):
+            return FOREIGN
+        return None
 
     def has_host(self, host: str) -> bool:
         """Whether a ``Host`` header names this site. The port is whatever a tunnel made of it."""

@@ -33,9 +33,8 @@ API = (
     "queue/", "call/", "run/", "reset", "cancel", "upload", "file=", "info", "openapi.json", "heartbeat/",
     "startup-events", "app_id", "theme.css", "login_check", "user",
 )  # fmt: skip
-HERE = ("same-origin", "none")  # where a browser may say that a request comes from which changes something
 SPOOFABLE = (b"x-forwarded-host", b"x-gradio-server", b"x-forwarded-proto", b"x-forwarded-for", b"forwarded")
-FOREIGN = Refusal(403, "Other pages may not ask this one.")
+ADD_NAME = "; whoever runs it can add the name"
 NO_FILE = Refusal(404, "There is no such file.")
 ADDRESS = Refusal(400, "Addresses are not fetched: download the images and upload them.")
 
@@ -68,7 +67,8 @@ class RequestGuard:
             await send({"type": "websocket.close", "code": 1008})  # which nothing here speaks
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        refusal = self._of_site(scope) or _of_route(scope) or self._of_file(scope)
+        foreign = self._site.refusal(scope, from_elsewhere=scope["method"] != "POST", advice=ADD_NAME)
+        refusal = foreign or _of_route(scope) or self._of_file(scope)
         if refusal is not None:
             await refusal.answer()(scope, receive, send)
             return
@@ -97,20 +97,6 @@ class RequestGuard:
         else:
             answer = self._app
         await answer(scope, receive, send)
-
-    def _of_site(self, scope: Message) -> Refusal | None:
-        """Whether it is asked for by its name, and not by a page of somebody else."""
-        host = header(scope, b"host")
-        if not self._site.has_host(host):
-            return Refusal(421, "This page does not go by that name; whoever runs it can add the name.")
-        if scope["method"] not in ("GET", "HEAD", "POST"):
-            return Refusal(405, "Only GET, HEAD and POST are answered here.")
-        has_origin = any(name == b"origin" for name, _ in scope["headers"])
-        if has_origin and not self._site.has_origin(header(scope, b"origin"), host):
-            return FOREIGN
-        if scope["method"] == "POST" and header(scope, b"sec-fetch-site") not in ("", *HERE):
-            return FOREIGN
-        return None
 
     def _of_file(self, scope: Message) -> Refusal | None:
         """A file is there for whoever it belongs to. Nobody learns whether somebody else has it."""

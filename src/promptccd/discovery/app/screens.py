@@ -88,7 +88,7 @@ class VisitBench(Workbench):
 
     def refresh(self) -> str:
         """Nobody else writes there, and what is being written by a grouping is for the bench after this one."""
-        with self._guard:
+        with self.still:
             return self.journal.mark
 
     def answer(self, act: Callable[[CategoryRegistry], object]) -> dict[str, Any]:

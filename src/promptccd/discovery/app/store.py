@@ -10,7 +10,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +62,40 @@ class PageLimits:
     per_address: int = 256
     untaken_s: float = 600.0
     patience: Patience = Patience()
+
+
+class Sweeper:
+    """Calls a function in time to remove what nobody came back to; nothing runs while nothing waits.
+
+    Args:
+        sweep: removes it; returns in how many seconds it should be called again, `None` if nothing waits.
+    """
+
+    def __init__(self, sweep: Callable[[], float | None]):
+        self._sweep, self._lock = sweep, threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def wake(self, within_s: float) -> None:
+        """Call it then, unless it will be called anyway."""
+        with self._lock:
+            if self._timer is None:
+                self._timer = threading.Timer(within_s + 0.1, self._run)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close(self) -> None:
+        """Do not call it until somebody asks again."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _run(self) -> None:
+        with self._lock:
+            self._timer = None
+        within_s = self._sweep()
+        if within_s is not None:
+            self.wake(within_s)
 
 
 class FullError(PromptCCDError):
@@ -208,8 +242,8 @@ class Store:
         self.root = Path(os.path.abspath(self._folder.name))
         self._key = secrets.token_bytes(32)
         self._shelves: dict[Path, Shelf] = {}
-        self._lock = threading.Lock()  # of the shelves, their holders and the timer
-        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()  # of the shelves and their holders
+        self._sweeper = Sweeper(self.sweep)
 
     def owner(self, token: str | None) -> str:
         """The folder of whoever has a secret; it does not tell the secret."""
@@ -218,12 +252,7 @@ class Store:
         return hmac.new(self._key, token.encode(errors="replace"), hashlib.sha256).hexdigest()[:32]
 
     def shelf(self, owner: str, size: int = 0, most: int | None = None) -> Shelf:
-        """A new one, held by whoever asks.
-
-        Args:
-            owner: see `owner`.
-            size: bytes that will be written to begin with.
-            most: that may ever lie there; by default those of the quota.
+        """A new one, held by whoever asks, with room for so many bytes, on which `most` may ever lie.
 
         Raises:
             FullError: there is no room.
@@ -264,7 +293,7 @@ class Store:
         with self._lock:
             shelf.holders -= 1
             shelf.left_at = time.monotonic()
-            self._set_timer()
+        self._sweeper.wake(self._untaken_s)
 
     def drop(self, shelf: Shelf) -> None:
         """Hold it no more; the last who does removes it."""
@@ -284,15 +313,17 @@ class Store:
             shelf.folder.parent.rmdir()
         shelf.claim.resize(0)
 
-    def sweep(self) -> None:
-        """Remove what nobody has held for too long."""
+    def sweep(self) -> float | None:
+        """Remove what nobody has held for too long; returns in how many seconds there may be more of it."""
         latest = time.monotonic() - self._untaken_s
         with self._lock:
-            old = [each for each in self._shelves.values() if not each.holders and each.left_at <= latest]
-        for shelf in old:
-            self.remove(shelf)
+            left = [each for each in self._shelves.values() if not each.holders]
+        for shelf in left:
+            if shelf.left_at <= latest:
+                self.remove(shelf)
         if self._parent is not None:
             _remove_empty_files(self._parent)
+        return self._untaken_s if left else None
 
     def clear(self, owner: str) -> None:
         """Remove what nobody holds of an owner."""
@@ -303,26 +334,10 @@ class Store:
 
     def close(self) -> None:
         """Delete everything."""
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
+        self._sweeper.close()
         for shelf in list(self._shelves.values()):
             self.remove(shelf)
         self._folder.cleanup()
-
-    def _set_timer(self) -> None:
-        """Look again when something may have waited too long; `_lock` is held."""
-        if self._timer is None:
-            self._timer = threading.Timer(self._untaken_s + 0.1, self._timed)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def _timed(self) -> None:
-        self.sweep()
-        with self._lock:
-            self._timer = None
-            if any(not each.holders for each in self._shelves.values()):
-                self._set_timer()
 
 
 def _remove_empty_files(folder: Path) -> None:

@@ -36,15 +36,10 @@ class BrokenUploadError(Exception):
 
 @dataclass
 class _Progress:
-    """What arrived since somebody last looked."""
+    """What arrived since somebody last looked: names of files, and how many bytes of each."""
 
     news: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=1000))
     is_done: bool = False
-
-    def end(self) -> None:
-        """It is over; whoever asks from now on learns only that."""
-        self.is_done = True
-        self.news.clear()
 
 
 class Uploads:
@@ -57,6 +52,7 @@ class Uploads:
 
     def __init__(self, store: Store, limits: IntakeLimits):
         self._store, self._limits = store, limits
+        self._overhead = 3 * BLOCK * limits.max_files
         self._followed: dict[str, _Progress] = {}
 
     async def receive(self, scope: Message, receive: Receive, owner: str, name: str = "") -> App:
@@ -74,32 +70,31 @@ class Uploads:
         refusal = self._of_length(scope)
         if refusal is not None:
             return refusal.answer()
-        progress = self._begun(name)
+        progress = _Progress()
+        if name:
+            self._followed[name] = progress
         try:
             shelf = self._store.shelf(owner, int(header(scope, b"content-length")) + self._overhead)
         except FullError as error:
             return Refusal(503, str(error)).answer({"Retry-After": "60"})
-        try:
-            paths = await self._write(scope, receive, shelf, progress)
-            await run_in_threadpool(shelf.settle)
-        except (BrokenUploadError, FormParserError) as error:
-            self._store.remove(shelf)
-            return Refusal(400, str(error)).answer()
-        except (DataError, FullError) as error:
-            self._store.remove(shelf)
-            return Refusal(413, str(error)).answer()
-        except OSError as error:
-            self._store.remove(shelf)
-            return Refusal(
-                503, f"The upload cannot be kept here: {error.strerror}. Try again later."
-            ).answer()
-        except BaseException:
-            self._store.remove(shelf)
-            raise
-        finally:
-            progress.end()
-            while len(self._followed) > MOST_FOLLOWED:
-                del self._followed[next(iter(self._followed))]
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._store.remove, shelf)
+            try:
+                paths = await self._write(scope, receive, shelf, progress)
+                await run_in_threadpool(shelf.settle)
+            except (BrokenUploadError, FormParserError) as error:
+                return Refusal(400, str(error)).answer()
+            except (DataError, FullError) as error:
+                return Refusal(413, str(error)).answer()
+            except OSError as error:
+                text = f"The upload cannot be kept here: {error.strerror}. Try again later."
+                return Refusal(503, text).answer()
+            finally:
+                progress.is_done = True
+                progress.news.clear()
+                while len(self._followed) > MOST_FOLLOWED:
+                    del self._followed[next(iter(self._followed))]
+            undo.pop_all()
         self._store.leave(shelf)
         return JSONResponse([str(path) for path in paths])
 
@@ -111,26 +106,14 @@ class Uploads:
             await asyncio.sleep(EVERY_S)
         return Refusal(404, "There is no such upload.").answer()
 
-    def _begun(self, name: str) -> _Progress:
-        progress = _Progress()
-        if name:
-            self._followed[name] = progress
-        return progress
-
-    @property
-    def _overhead(self) -> int:
-        return 3 * BLOCK * self._limits.max_files
-
     def _of_length(self, scope: Message) -> Refusal | None:
         length = header(scope, b"content-length")
         if not length.isdigit():
             return Refusal(411, "An upload must say how long it is.")
-        if int(length) > self._limits.max_total_bytes + ENVELOPE_BYTES:
-            return Refusal(
-                413,
-                f"This upload has {int(length)} bytes; the limit is {self._limits.max_total_bytes} in all. Give fewer "
-                "images at a time.",
-            )
+        most = self._limits.max_total_bytes
+        if int(length) > most + ENVELOPE_BYTES:
+            text = f"This upload has {int(length)} bytes; the limit is {most} in all. Give fewer images at a time."
+            return Refusal(413, text)
         return None
 
     async def _write(self, scope: Message, receive: Receive, shelf: Shelf, progress: _Progress) -> list[Path]:
@@ -166,16 +149,14 @@ class _Form:
     def __init__(self, folder: Path, limits: IntakeLimits, note: Callable[[tuple[str, int]], None]):
         self._folder, self._limits, self._note = folder, limits, note
         self._budget = ByteBudget(limits, "The upload")
-        self._header: tuple[bytes, bytes] = (b"", b"")
-        self._disposition = b""
+        self._header, self._value, self._disposition = b"", b"", b""
         self._name = ""
         self._file: BinaryIO | None = None
         self.paths: list[Path] = []
         self.is_complete = False
         self.callbacks: Any = {
-            "on_part_begin": self._begin,
-            "on_header_field": self._field,
-            "on_header_value": self._value,
+            "on_header_field": self._header_data,
+            "on_header_value": self._value_data,
             "on_header_end": self._header_end,
             "on_headers_finished": self._open,
             "on_part_data": self._data,
@@ -189,22 +170,20 @@ class _Form:
             self._file.close()
             self._file = None
 
-    def _begin(self) -> None:
-        self._header, self._disposition = (b"", b""), b""
+    def _header_data(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
 
-    def _field(self, data: bytes, start: int, end: int) -> None:
-        self._header = (self._header[0] + data[start:end], self._header[1])
-
-    def _value(self, data: bytes, start: int, end: int) -> None:
-        self._header = (self._header[0], self._header[1] + data[start:end])
+    def _value_data(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
 
     def _header_end(self) -> None:
-        if self._header[0].lower() == b"content-disposition":
-            self._disposition = self._header[1]
-        self._header = (b"", b"")
+        if self._header.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._header = self._value = b""
 
     def _open(self) -> None:
         _, options = parse_options_header(self._disposition)
+        self._disposition = b""
         if b"filename" not in options:
             return  # a field; nobody reads it
         self._limits.require_files(len(self.paths) + 1, "The upload")

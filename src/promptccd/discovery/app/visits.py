@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.app.store import ANYBODY, Claim, FullError, PageLimits, Quota, Shelf, Store
+from promptccd.discovery.app.store import ANYBODY, Claim, FullError, PageLimits, Quota, Shelf, Store, Sweeper
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.project import FEATURES, FeatureCache, open_project
@@ -113,9 +112,7 @@ class VisitLock:
             self._lock.release()
             raise VisitOverError("This visit is over and its images are deleted: give the images again.")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._lock.release()
 
     def end(self) -> None:
@@ -135,12 +132,12 @@ class Visit:
     """One person's images and groups.
 
     Attributes:
-        id: random; whoever knows it is that person.
         session: theirs, with a registry and categories of its own; only weights are shared.
         store: of all files.
         owner: whose files it takes, see `promptccd.discovery.app.store.Store.owner`.
         memory: what is kept of their images, in bytes.
         decoding: held while a photograph is decoded; all visitors share it.
+        id: random; whoever knows it is that person.
         lock: held while the session is read or changed.
         stop: set to leave what takes long.
         busy: whether something is done that takes long.
@@ -156,12 +153,12 @@ class Visit:
         at_end: called when the visit is over, for what is kept of it elsewhere.
     """
 
-    id: str
     session: DiscoverySession
     store: Store
     owner: str
     memory: Claim
     decoding: threading.Semaphore
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     lock: VisitLock = field(default_factory=VisitLock)
     stop: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
@@ -287,36 +284,30 @@ class Visits:
         self._model: SharedModel | None = None
         self._loading, self._decoding = threading.Lock(), threading.BoundedSemaphore(_DECODED_AT_ONCE)
         self._open: dict[str, Visit] = {}
-        self._lock = threading.Lock()  # of the one below and `_open`; never held while a visit is waited for
-        self._timer: threading.Timer | None = None
-
-    def __len__(self) -> int:
-        return len(self._open)
+        self._lock = threading.Lock()  # of `_open`; never held while a visit is waited for
+        self._sweeper = Sweeper(self.sweep)
 
     def open(self, owner: str = ANYBODY) -> Visit:
-        """A new visit.
-
-        Args:
-            owner: whose files it may take.
+        """A new visit, which may take the files of an owner.
 
         Raises:
             PromptCCDError: as many people as can be here are here already, or the model cannot be loaded, for a
                 reason that is logged.
         """
+        self.sweep()
         self._make_room()
-        model = self._shared_model()
+        with self._loading:
+            self._model = self._model or SharedModel.load(self.place)
         with self._lock:
-            self._require_room()
-            visit = Visit(
-                secrets.token_urlsafe(24),
-                model.session(self.limits),
-                self.store,
-                owner,
-                self.memory.claim(),
-                self._decoding,
-            )
+            if len(self._open) >= self.most:
+                raise PromptCCDError(
+                    f"{self.most} people are here, which is the most at once: try again in a few minutes, or run "
+                    "promptccd demo on your own machine."
+                )
+            session, memory = self._model.session(self.limits), self.memory.claim()
+            visit = Visit(session, self.store, owner, memory, self._decoding)
             self._open[visit.id] = visit
-            self._set_timer()
+        self._sweeper.wake(self.lifetime_s)
         return visit
 
     def get(self, visit_id: str) -> Visit:
@@ -384,19 +375,18 @@ class Visits:
         for clear in found.at_end:
             clear()
 
-    def sweep(self) -> None:
-        """Forget visits that nobody came back to in `lifetime_s`."""
+    def sweep(self) -> float | None:
+        """Forget visits that nobody came back to in `lifetime_s`; returns in how many seconds the next may be over."""
         for visit in list(self._open.values()):
             if self._is_stale(visit):
                 logger.info("A visit is over: no sign of life for %.0f s.", self.lifetime_s)
                 self.forget(visit.id)
+        seen = [visit.seen_at for visit in list(self._open.values())]
+        return max(0.0, min(seen) + self.lifetime_s - time.monotonic()) if seen else None
 
     def close(self) -> None:
         """End all visits."""
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+        self._sweeper.close()
         for visit_id in list(self._open):
             self.forget(visit_id)
 
@@ -405,37 +395,6 @@ class Visits:
 
     def _make_room(self) -> None:
         """When all places are taken, end the oldest visit that never had an image, if there is one."""
-        self.sweep()
-        if len(self._open) < self.most:
-            return
         idle = [visit for visit in list(self._open.values()) if not visit.session.stages]
-        if idle:
+        if idle and len(self._open) >= self.most:
             self.forget(min(idle, key=lambda visit: visit.seen_at).id)
-
-    def _require_room(self) -> None:
-        if len(self._open) >= self.most:
-            raise PromptCCDError(
-                f"{self.most} people are here, which is the most at once: try again in a few minutes, or run "
-                "promptccd demo on your own machine."
-            )
-
-    def _shared_model(self) -> SharedModel:
-        with self._loading:
-            if self._model is None:
-                self._model = SharedModel.load(self.place)
-            return self._model
-
-    def _set_timer(self) -> None:
-        """Look again when the next visit may be over; `_lock` is held."""
-        if self._timer is not None or not self._open:
-            return
-        first = min(visit.seen_at for visit in self._open.values()) + self.lifetime_s - time.monotonic()
-        self._timer = threading.Timer(max(first, 0) + 0.1, self._timed)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _timed(self) -> None:
-        self.sweep()
-        with self._lock:
-            self._timer = None
-            self._set_timer()

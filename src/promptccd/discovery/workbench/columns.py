@@ -65,6 +65,10 @@ class Columns:
         self.sure[rows] = [round(255 * confidences.get(key, 1.0)) for key in keys]
         self.flags[rows] = [PINNED * (key in pinned) + NEWEST * (images[key] == stage) for key in keys]
 
+    def packed(self) -> bytes:
+        """All of them one after the other, as a window reads them."""
+        return self.group.astype("<i4").tobytes() + self.sure.tobytes() + self.flags.tobytes()
+
     def take(self, registry: CategoryRegistry, keys: Iterable[str], row_of: Mapping[str, int]) -> Change:
         """Look again at photographs of which something has changed."""
         changed = sorted(keys, key=row_of.__getitem__)

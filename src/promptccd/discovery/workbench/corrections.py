@@ -67,6 +67,7 @@ class Workbench:
         RunError: it is not said what it was made of.
 
     Attributes:
+        still: held while the categories are read or changed.
         closing: whether nobody need wait for what is new any more.
         can_write: whether groups may be written beside the photographs.
     """
@@ -80,7 +81,8 @@ class Workbench:
                 f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
             )
         self.out, self._project = out, open_project(out)
-        self._guard, self._laying, self._loading = threading.RLock(), threading.Lock(), threading.Lock()
+        self.still = threading.RLock()
+        self._laying, self._loading = threading.Lock(), threading.Lock()
         self._features: Features | None = None
         self._means: Means | None = None
         self._columns: Columns | None = None
@@ -118,7 +120,7 @@ class Workbench:
 
     def refresh(self) -> str:
         """Take in what others have corrected; returns what names this state and no other."""
-        with self._guard:
+        with self.still:
             if (stamp := self._stamped()) != self._stamp:
                 try:
                     if stamp[0] != self._stamp[0]:
@@ -131,7 +133,7 @@ class Workbench:
 
     @contextmanager
     def _writing(self, most: int) -> Iterator[None]:
-        with self._guard:
+        with self.still:
             lock = lock_folder(self._project, wait_s=OTHERS_TAKE_S)
             try:
                 self.refresh()
@@ -199,16 +201,10 @@ class Workbench:
 
     def columns(self) -> Columns:
         """Where every photograph is."""
-        with self._guard:
+        with self.still:
             if self._columns is None:
                 self._columns = Columns(self.registry, self.photos.keys)
             return self._columns
-
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """Nobody corrects anything here meanwhile."""
-        with self._guard:
-            yield
 
     def standing(self, category: Category) -> str:
         """Whether a category was there before the newest photographs, and before all of them."""
@@ -240,7 +236,7 @@ class Workbench:
     def means(self) -> Means:
         """What every group looks like."""
         self.features()  # outside of the guard: they may have to be read
-        with self._guard:
+        with self.still:
             if self._means is None:
                 self._means = Means(self.features(), self.columns().group)
             return self._means
@@ -371,7 +367,7 @@ class Workbench:
         from promptccd.discovery.grouping import pair_questions
 
         keys, features = self.photos.keys, self.features()
-        with self._guard:
+        with self.still:
             registry, columns = self.registry.copy(), self.columns()
             open_rows = np.flatnonzero((columns.group != NOWHERE) & (columns.flags & PINNED == 0))
             covers = [row for each in registry.active for row in columns.shown(each.id).cover]
@@ -423,7 +419,7 @@ class Workbench:
         before = load_before(self.out)
         if before is None:
             return {"new": [], "grown": [], "shrunk": [], "moved": [], "doubted": []}
-        with self._guard:
+        with self.still:
             change, row_of = self.registry.changes_since(before), self.photos.rows
         return {
             "new": list(change.new),
@@ -443,7 +439,7 @@ class Workbench:
 
     def answer(self, act: Callable[[CategoryRegistry], object]) -> dict[str, Any]:
         """What `edit` has made of it: `summary`, and the photographs that are not as they were in the state `base`."""
-        with self._guard:
+        with self.still:
             before, change = self.edit(act)
             told = {**self._summary(self.journal.mark), "base": before, "changed": None}
             if change is not None:
@@ -459,7 +455,7 @@ class Workbench:
 
     def summary(self) -> dict[str, Any]:
         """The groups and what can be taken back: all that a window shows besides single photographs."""
-        with self._guard:
+        with self.still:
             return self._summary(self.refresh())
 
     def _summary(self, revision: str) -> dict[str, Any]:
