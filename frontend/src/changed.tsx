@@ -8,7 +8,7 @@ const IN_ROW = 12;
 export function Changed({ desk }: { desk: Desk }) {
   const change = desk.change;
   if (!change) return <p class="empty">{t("loading")}</p>;
-  const arrived = desk.count("new");
+  const arrived = desk.counts.new;
   const none = !arrived && !Object.values(change).some((each: unknown[]) => each.length);
   return (
     <div class="scroll overview changes">

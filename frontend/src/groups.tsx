@@ -177,7 +177,7 @@ function Places({ desk }: { desk: Desk }) {
     <>
       {desk.hasKnown && <button class="place" onClick={() => desk.go("changed")}>{t("changed")}</button>}
       {PLACES.map(([place, words]) => {
-        const n = desk.count(place);
+        const n = desk.counts[place];
         if (!n || (place === "new" && !desk.summary!.stage)) return null;
         return (
           <button key={place} class={`place${desk.place === place ? " here" : ""}`} onClick={() => desk.go(place)} {...(place === "none" ? dropsOn(desk, null) : {})}>
