@@ -236,12 +236,11 @@ function TakeSheet({ desk }: { desk: Desk }) {
   const [names, setNames] = useState(false);
   const [progress, setProgress] = useState<Progress | null>(null);
   const isWriting = progress !== null && !progress.place && !progress.problem;
-  useEffect(() => {
-    void get<Progress | null>("export").then(setProgress);
-  }, []);
+  const look = () => void get<Progress | null>("export").then(setProgress);
+  useEffect(look, []);
   useEffect(() => {
     if (!isWriting) return;
-    const timer = setInterval(() => void get<Progress | null>("export").then(setProgress), ASKED_AGAIN_MS);
+    const timer = setInterval(look, ASKED_AGAIN_MS);
     return () => clearInterval(timer);
   }, [isWriting]);
   const begin = (kind: string | null) => exported(kind, names).then(setProgress, (error: Error) => desk.fail(error));

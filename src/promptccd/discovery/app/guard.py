@@ -35,8 +35,6 @@ API = (
 )  # fmt: skip
 SPOOFABLE = (b"x-forwarded-host", b"x-gradio-server", b"x-forwarded-proto", b"x-forwarded-for", b"forwarded")
 ADD_NAME = "; whoever runs it can add the name"
-NO_FILE = Refusal(404, "There is no such file.")
-ADDRESS = Refusal(400, "Addresses are not fetched: download the images and upload them.")
 
 
 class RequestGuard:
@@ -103,7 +101,9 @@ class RequestGuard:
         asked, _, path = _route(scope).partition("file=")
         if asked != PREFIX:
             return None
-        return None if self._has(path, owner_of(self._store, scope)) else NO_FILE
+        if self._has(path, owner_of(self._store, scope)):
+            return None
+        return Refusal(404, "There is no such file.")
 
     def _has(self, path: str, owner: str) -> bool:
         shelf = self._store.find(path, owner)
@@ -123,7 +123,7 @@ class RequestGuard:
             if isinstance(value, dict):
                 path = value.get("path")
                 if _is_address(path):
-                    return ADDRESS
+                    return Refusal(400, "Addresses are not fetched: download the images and upload them.")
                 if isinstance(path, str) and not self._has(path, owner):
                     return Refusal(400, "That file was not uploaded here, or is deleted again: upload it.")
                 waiting += value.values()
@@ -172,12 +172,11 @@ class RequestGuard:
 
     def _marked(self, scope: Message, send: Send) -> Send:
         """Headers beside every answer; no other origin is ever let in."""
-        frames, route = " ".join(("'self'", *self._site.frames)), _route(scope)
-        policy = (
-            POLICY if route.startswith(SCREENS) else "frame-ancestors"
-        )  # Gradio's own page needs inline scripts
+        route = _route(scope)
+        # Gradio's own page needs inline scripts.
+        policy = POLICY if route.startswith(SCREENS) else "frame-ancestors"
         added = [
-            (b"content-security-policy", f"{policy} {frames}".encode()),
+            (b"content-security-policy", " ".join((policy, "'self'", *self._site.frames)).encode()),
             (b"referrer-policy", b"same-origin"),
             (b"x-content-type-options", b"nosniff"),
         ]

@@ -39,8 +39,7 @@ def most_connections(wanted: int) -> int:
 class PatientProtocol(H11Protocol):
     """HTTP of uvicorn with limits on time and number.
 
-    Seconds are counted in ticks in which this process was ready to read: what it is late with itself is not held
-    against anybody.
+    Seconds are counted in ticks in which this process was ready to read: nobody has to pay for its own delays.
 
     Args:
         patience: with a request that is on its way.
@@ -95,9 +94,8 @@ class PatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
-        for timer in (self._ticking, self._unread):
-            if timer is not None:
-                timer.cancel()
+        for timer in filter(None, (self._ticking, self._unread)):
+            timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -135,12 +133,11 @@ class PatientProtocol(H11Protocol):
         if self.awaits_request and not self.flow.read_paused:
             self._waited += self._tick_s
             self._silent += self._tick_s
-            if self._is_late:
+            if self._is_late():
                 self.end(b"408 Request Timeout", LATE)
                 return
         self._watch()
 
-    @property
     def _is_late(self) -> bool:
         patience = self._patience
         if self.conn.their_state is h11.IDLE:
@@ -165,11 +162,7 @@ def keep_files_private() -> Path:
 
 
 def guarded(
-    blocks: gr.Blocks,
-    look: Mapping[str, Any],
-    site: Site,
-    visits: Visits,
-    limits: PageLimits,
+    blocks: gr.Blocks, look: Mapping[str, Any], site: Site, visits: Visits, limits: PageLimits
 ) -> App:
     """What answers requests to a page.
 
@@ -202,14 +195,7 @@ def guarded(
 
 
 def forget_page(request: gr.Request) -> Callable[[], None]:
-    """What makes Gradio forget what a page shows: it keeps the last value of every component, pictures included.
-
-    Args:
-        request: of that page.
-
-    Returns:
-        To be called when the visit is over.
-    """
+    """What makes Gradio forget a page: it keeps the last value of every component, pictures included."""
     holder, session = request.request.app.state_holder, request.session_hash
 
     def forget() -> None:

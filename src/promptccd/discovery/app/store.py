@@ -103,11 +103,11 @@ class FullError(PromptCCDError):
 
 
 class Quota:
-    """Never gives out more than there is.
+    """Bytes that all visitors share, of which no more is given out than there is.
 
     Args:
         total: bytes.
-        what: they are of, for the message.
+        what: what they are bytes of, for the message.
         advice: what to do when they are used up.
     """
 
@@ -125,7 +125,7 @@ class Quota:
         """A part of it.
 
         Raises:
-            FullError: so much is not left.
+            FullError: too little is left.
         """
         claim = Claim(self)
         claim.resize(size)
@@ -151,11 +151,7 @@ class Quota:
 
 
 class Claim:
-    """What somebody has of a quota.
-
-    Attributes:
-        size: bytes.
-    """
+    """Bytes that somebody has of a quota: `size`."""
 
     def __init__(self, quota: Quota):
         self._quota, self.size = quota, 0
@@ -164,7 +160,7 @@ class Claim:
         """Have more or less.
 
         Raises:
-            FullError: so much is not left; nothing changed.
+            FullError: too little is left; nothing changed.
         """
         self._quota._change(size - self.size)
         self.size = size
@@ -185,8 +181,8 @@ class Shelf:
         owner: see `Store.owner`.
         claim: on the quota.
         most: bytes that may lie on it; by default those of the quota.
-        holders: who needs it now, such as the visits that took it.
-        left_at: when nobody held it any more, in seconds of the monotonic clock.
+        holders: how many need it now, such as the visits that took it.
+        left_at: when the last of them left it, in seconds of the monotonic clock.
     """
 
     folder: Path
@@ -225,7 +221,7 @@ class Shelf:
 
 
 class Store:
-    """All shelves. The folder goes with this object.
+    """All shelves, in a folder that goes with this object.
 
     Args:
         quota: of bytes.

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.limits import MIB, IntakeLimits
-from promptccd.data.views import EvaluationView
 from promptccd.discovery.app.store import ANYBODY, Claim, FullError, PageLimits, Quota, Shelf, Store, Sweeper
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.embedding import load_embedder
@@ -23,9 +23,7 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.workbench import Workbench
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.hub.space import fetched, parted
-from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES
-from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -47,47 +45,30 @@ def called(place: str) -> str:
     return name if is_remote(place) else Path(name).absolute().name
 
 
-@dataclass(frozen=True)
-class SharedModel:
-    """What is loaded once.
+def _load(place: str) -> DiscoverySession:
+    """A session of a finished stage or a bare backbone, which all visitors begin with.
 
-    Attributes:
-        model: in evaluation mode.
-        view: its deterministic view.
-        registry: its categories, as every visitor finds them.
+    Raises:
+        PromptCCDError: it cannot be loaded, for a reason that is logged and not shown.
     """
+    try:
+        folder = fetched(place)
+        model, view = load_embedder(folder)
+        model.config.name_or_path = called(place)
+        return DiscoverySession(model.eval(), view, registry_of(model, folder))
+    except PromptCCDError as error:  # which may name folders of this machine
+        logger.error("No visit can begin: %s", error)
+        raise PromptCCDError(
+            "The model of this page cannot be loaded. Whoever runs the page finds the reason in its log; try again "
+            "later."
+        ) from error
 
-    model: CategoryDiscoveryModel
-    view: EvaluationView
-    registry: CategoryRegistry
 
-    @classmethod
-    def load(cls, place: str) -> "SharedModel":
-        """Load a finished stage or a bare backbone.
-
-        Raises:
-            PromptCCDError: it cannot be loaded, for a reason that is logged and not shown.
-        """
-        try:
-            folder = fetched(place)
-            model, view = load_embedder(folder)
-            model.config.name_or_path = called(place)
-            return cls(model.eval(), view, registry_of(model, folder))
-        except PromptCCDError as error:  # which may name folders of this machine
-            logger.error("No visit can begin: %s", error)
-            raise PromptCCDError(
-                "The model of this page cannot be loaded. Whoever runs the page finds the reason in its log; try "
-                "again later."
-            ) from error
-
-    def session(self, limits: IntakeLimits) -> DiscoverySession:
-        """A session whose model has modules, categories and configuration of its own over the same weights.
-
-        Categories of one visitor's model, and hooks that an explanation sets, are so out of reach of the others.
-        """
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        own = copy.deepcopy(self.model, {id(tensor): tensor for tensor in tensors})
-        return DiscoverySession(own, self.view, self.registry.copy(), limits=limits, workers=_WORKERS)
+def _own(shared: DiscoverySession, limits: IntakeLimits) -> DiscoverySession:
+    """A session whose model has modules, categories and configuration of its own, over the same weights."""
+    tensors = [*shared.model.parameters(), *shared.model.buffers()]
+    model = copy.deepcopy(shared.model, {id(tensor): tensor for tensor in tensors})
+    return DiscoverySession(model, shared.view, shared.registry.copy(), limits=limits, workers=_WORKERS)
 
 
 class VisitOverError(PromptCCDError):
@@ -102,11 +83,6 @@ class VisitLock:
         self._over = False
 
     def __enter__(self) -> None:
-        """Wait for it.
-
-        Raises:
-            VisitOverError: the visit is over.
-        """
         self._lock.acquire()
         if self._over:
             self._lock.release()
@@ -134,22 +110,22 @@ class Visit:
     Attributes:
         session: theirs, with a registry and categories of its own; only weights are shared.
         store: of all files.
-        owner: whose files it takes, see `promptccd.discovery.app.store.Store.owner`.
-        memory: what is kept of their images, in bytes.
+        owner: whose files it takes, see `Store.owner`.
+        memory: bytes of what is kept of their images in memory.
         decoding: held while a photograph is decoded; all visitors share it.
-        id: random; whoever knows it is that person.
+        id: whoever knows it is that person.
+        address: of their screens.
         lock: held while the session is read or changed.
         stop: set to leave what takes long.
         busy: whether something is done that takes long.
-        address: of its screens; random, and known to that person alone.
-        turns: answers of its screens that are made at once.
-        project: what its screens show and correct, as it lies on the disk; none before the first images.
-        bench: the same, for its screens; none before the first groups.
+        turns: answers of the screens that are made at once.
+        project: what the screens show and correct, on the disk; `None` before the first images.
+        bench: the same, for the screens; `None` before the first groups.
         came_with: hash of the categories that the model came with.
         seen_at: when they last did something, in seconds of the monotonic clock.
-        uploads: what `take` took; deleted with the visit, unless another visit took it, too.
+        uploads: what `take` took; deleted with the last visit that took it.
         brought: bytes of all uploads so far.
-        prepared: what they can download now; likewise deleted.
+        prepared: what they can download now.
         at_end: called when the visit is over, for what is kept of it elsewhere.
     """
 
@@ -158,12 +134,12 @@ class Visit:
     owner: str
     memory: Claim
     decoding: threading.Semaphore
-    id: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    id: str = field(default_factory=partial(secrets.token_urlsafe, 24))
+    address: str = field(default_factory=partial(secrets.token_urlsafe, 24))
     lock: VisitLock = field(default_factory=VisitLock)
     stop: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
-    address: str = field(default_factory=lambda: secrets.token_urlsafe(24))
-    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_TURNS))
+    turns: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, _TURNS))
     project: Shelf | None = None
     bench: Workbench | None = None
     seen_at: float = field(default_factory=time.monotonic)
@@ -208,10 +184,10 @@ class Visit:
         return list(found)
 
     def weigh(self) -> None:
-        """Count what is kept of the images in memory, and let go of the newest if that is too much for the page.
+        """Count what is kept of the images in memory.
 
         Raises:
-            FullError: it is too much.
+            FullError: it is too much for the page; the newest images are let go.
         """
         try:
             self.memory.resize(self.session.bytes_in_memory)
@@ -220,7 +196,7 @@ class Visit:
             raise
 
     def room(self) -> Shelf:
-        """That of the project, with room for what one more reading and grouping leave there.
+        """The project's shelf, with room for what one more reading and grouping leave there.
 
         Raises:
             DataError: it would become too much for one visitor.
@@ -236,7 +212,6 @@ class Visit:
     def take_up(self) -> DiscoverySession:
         """The session, with the categories as they were corrected on its screens."""
         if self.bench is not None:
-            self.bench.refresh()
             self.session.registry = self.bench.registry.copy()
         return self.session
 
@@ -281,7 +256,7 @@ class Visits:
         self._hub = Quota(store.quota.total, "data sets of the Hub", "Download it and upload the images")
         self._fetched: dict[str, Claim] = {}
         self._fetching = threading.Lock()
-        self._model: SharedModel | None = None
+        self._shared: DiscoverySession | None = None
         self._loading, self._decoding = threading.Lock(), threading.BoundedSemaphore(_DECODED_AT_ONCE)
         self._open: dict[str, Visit] = {}
         self._lock = threading.Lock()  # of `_open`; never held while a visit is waited for
@@ -297,14 +272,14 @@ class Visits:
         self.sweep()
         self._make_room()
         with self._loading:
-            self._model = self._model or SharedModel.load(self.place)
+            self._shared = self._shared or _load(self.place)
         with self._lock:
             if len(self._open) >= self.most:
                 raise PromptCCDError(
                     f"{self.most} people are here, which is the most at once: try again in a few minutes, or run "
                     "promptccd demo on your own machine."
                 )
-            session, memory = self._model.session(self.limits), self.memory.claim()
+            session, memory = _own(self._shared, self.limits), self.memory.claim()
             visit = Visit(session, self.store, owner, memory, self._decoding)
             self._open[visit.id] = visit
         self._sweeper.wake(self.lifetime_s)

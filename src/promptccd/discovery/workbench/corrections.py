@@ -57,7 +57,7 @@ class Workbench:
     """A project that others may correct, too: the command line, other windows, another page.
 
     A correction is made under the project's lock, in the state that the last one left, and is a line on the disk when
-    `edit` returns. What is asked for between corrections costs a look at two files.
+    `edit` returns. Between corrections a request costs a look at two files.
 
     Args:
         out: folder of the results of a discovery.
@@ -68,7 +68,8 @@ class Workbench:
 
     Attributes:
         still: held while the categories are read or changed.
-        closing: whether nobody need wait for what is new any more.
+        title: of the page.
+        closing: whether the page is being closed: nobody need wait for what is new any more.
         can_write: whether groups may be written beside the photographs.
     """
 
@@ -81,6 +82,7 @@ class Workbench:
                 f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
             )
         self.out, self._project = out, open_project(out)
+        self.title = self.out.absolute().name
         self.still = threading.RLock()
         self._laying, self._loading = threading.Lock(), threading.Lock()
         self._features: Features | None = None
@@ -109,17 +111,12 @@ class Workbench:
         return tuple(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
 
     @property
-    def title(self) -> str:
-        """That of the page."""
-        return self.out.absolute().name
-
-    @property
     def registry(self) -> CategoryRegistry:
         """The categories, as `refresh` left them."""
         return self.journal.registry
 
     def refresh(self) -> str:
-        """Take in what others have corrected; returns what names this state and no other."""
+        """Take in what others have corrected; returns the name of the state."""
         with self.still:
             if (stamp := self._stamped()) != self._stamp:
                 try:
@@ -145,16 +142,14 @@ class Workbench:
                 os.close(lock)
 
     def edit(self, act: Callable[[CategoryRegistry], object]) -> tuple[str, Change | None]:
-        """Let something happen to the categories, on the disk when this returns.
-
-        It costs what it changes, however many photographs there are.
+        """Change the categories; the change is on the disk when this returns, and costs what it changes.
 
         Returns:
-            The state that it happened in, and what it changed of photographs; `None` if that is not known.
+            The state before, and what changed of photographs; `None` if that is not known.
 
         Raises:
             RegistryError: it is not possible; nothing changed.
-            RunError: somebody else writes there, and does not end.
+            RunError: another process writes there and does not end.
             DiskError: it cannot be written; nothing changed.
         """
         with self._writing(LONGEST_WHILE_BUSY):
@@ -193,7 +188,7 @@ class Workbench:
         return change
 
     def _patch_of(self, step: Step) -> Patch | None:
-        """What a step changed, unless what came after it has done away with that."""
+        """What a step changed; `None` if a later step has dropped its entry."""
         if step.entry is not None:
             return step.entry.patch
         entries = [*self.registry.log[-1:], *self.registry.redo_stack]
@@ -207,7 +202,7 @@ class Workbench:
             return self._columns
 
     def standing(self, category: Category) -> str:
-        """Whether a category was there before the newest photographs, and before all of them."""
+        """``known`` if the model came with it, ``settled`` if an earlier stage found it, ``new`` otherwise."""
         return "known" if category.known else "settled" if category.settled(self.registry.stage) else "new"
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
@@ -226,7 +221,7 @@ class Workbench:
     # Features
 
     def features(self) -> Features:
-        """Those of all photographs; they stay in memory from the first call on."""
+        """Features of all photographs; they stay in memory from the first call on."""
         with self._loading:
             keys = self.photos.keys
             if self._features is None or self._features.keys is not keys:
@@ -242,7 +237,7 @@ class Workbench:
             return self._means
 
     def _placed(self, category: int) -> Assignment | None:
-        """Photographs of a category; `None` if none has features."""
+        """A category's photographs with features, assigned; `None` if there are none."""
         features, row_of = self.features(), self.photos.rows
         members = self.registry.members_of(self.registry.category(category).id)
         keys = [key for key in members if key in row_of and features.there[row_of[key]]]
@@ -254,7 +249,7 @@ class Workbench:
         return np.unique(np.array([self.photos.rows[key] for key in images], dtype=np.int64))
 
     def _means_after(self, images: Sequence[str], to: int | None) -> dict[int, np.ndarray]:
-        """New prototypes of the groups that lose or get photographs; settled ones keep theirs."""
+        """New prototypes of the categories that lose or get photographs; settled ones keep theirs."""
         rows = self._rows_of(images)
         found = self.means().after(rows, self.columns().group[rows], to)
         categories, stage = self.registry.categories, self.registry.stage
@@ -274,7 +269,7 @@ class Workbench:
         """Make photographs a category of their own.
 
         Raises:
-            RegistryError: none of them has features, without which nobody knows what the category looks like.
+            RegistryError: none of them has features, which the category's prototype is made of.
         """
         mean = self.features().mean(self._rows_of(images))
         if mean is None:
@@ -284,7 +279,7 @@ class Workbench:
         return Gather(images, mean, self._means_after(images, None), name)
 
     def answer_question(self, first: str, second: str, is_same: bool) -> Edit:
-        """Put a photograph where another one is, or see to it that it is not there.
+        """Put the first photograph into the category of the second, or keep it out of there.
 
         Raises:
             RegistryError: the second is in no category any more.
@@ -325,7 +320,7 @@ class Workbench:
         return likest(self.features(), row, most)
 
     def why(self, row: int) -> dict[str, Any]:
-        """Why a photograph is where it is, and where else it could be, as far as the project tells."""
+        """Why a photograph is in its category, and where else it could be."""
         key, registry = self.photos.keys[row], self.registry
         home, columns = registry.members.get(key), self.columns()
         features = self.features()
@@ -355,7 +350,7 @@ class Workbench:
     def questions(self, skipped: Sequence[tuple[int, int]] = ()) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
 
-        Asked about are the least sure ones that nobody has put anywhere, each beside a typical one of a group.
+        The first is one of the least sure that nobody has put anywhere, the second a typical one of a group.
 
         Args:
             skipped: rows of pairs that are not asked about again.
@@ -401,7 +396,7 @@ class Workbench:
             return places
 
     def about(self) -> dict[str, Any]:
-        """What found the groups, how many there may be, and where all of it is kept."""
+        """What found the groups, how many there may be, and where they are kept."""
         record = read_record(self.out)
         count = record["estimate"]
         model, method = (display_name(record["found_with"].get(name, "")) for name in ("model", "method"))
@@ -430,15 +425,19 @@ class Workbench:
         }
 
     def _resembling(self) -> dict[int, list[int]]:
-        """Of every category those that it resembles, as long as all look as they did."""
+        """For every category those that it resembles, most alike first; kept until a prototype changes."""
         looks = [(each.id, each.prototype_row) for each in self.registry.active]
         if looks != self._near[0]:
             found = self.registry.active_prototypes()
-            self._near = looks, _near(found.ids, found.matrix)
+            matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
+            likeness = (matrix @ matrix.T).fill_diagonal_(-torch.inf)
+            order = likeness.argsort(dim=1, descending=True, stable=True)[:, : min(NEAR, len(looks) - 1)]
+            near = [[found.ids[each] for each in row] for row in order.tolist()]
+            self._near = looks, dict(zip(found.ids, near, strict=True))
         return self._near[1]
 
     def answer(self, act: Callable[[CategoryRegistry], object]) -> dict[str, Any]:
-        """What `edit` has made of it: `summary`, and the photographs that are not as they were in the state `base`."""
+        """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
         with self.still:
             before, change = self.edit(act)
             told = {**self._summary(self.journal.mark), "base": before, "changed": None}
@@ -454,7 +453,7 @@ class Workbench:
             return told
 
     def summary(self) -> dict[str, Any]:
-        """The groups and what can be taken back: all that a window shows besides single photographs."""
+        """The groups and what can be undone: all that a window shows besides single photographs."""
         with self.still:
             return self._summary(self.refresh())
 
@@ -489,19 +488,8 @@ class Workbench:
         }
 
 
-def _near(ids: Sequence[int], prototypes: np.ndarray) -> dict[int, list[int]]:
-    """Of every category the ids of those that it resembles, most alike first."""
-    if len(ids) < 2:
-        return {}
-    matrix = prototypes / np.maximum(np.linalg.norm(prototypes, axis=1, keepdims=True), 1e-12)
-    likeness = matrix @ matrix.T
-    np.fill_diagonal(likeness, -np.inf)
-    order = np.argsort(-likeness, axis=1, kind="stable")[:, : min(NEAR, len(ids) - 1)]
-    return {each: [ids[col] for col in order[row]] for row, each in enumerate(ids)}
-
-
 def _told(entry: LogEntry) -> dict[str, Any]:
-    """What happened, in values that a window puts into words."""
+    """A correction in values that a window puts into words."""
     what, images = entry.what, entry.what.get("images") or ()  # a grouping says how many, and not which
     name = what.get("name") if isinstance(what.get("name"), str) else None
     return {

@@ -113,7 +113,7 @@ class TakeAwayPanel:
     def __init__(self, desk: Desk):
         self._desk = desk
         gr.HTML(render("take_away.html.jinja"))
-        self.what = gr.CheckboxGroup(
+        what = gr.CheckboxGroup(
             [
                 *((words, name) for name, (words, _) in OFFERS.items()),
                 ("And in all of these, the names of your files", NAMES),
@@ -123,7 +123,7 @@ class TakeAwayPanel:
             elem_id="pc-what",
         )
         with gr.Row(elem_classes="pc-actions"):
-            self.prepare = gr.Button("Prepare the files", variant="primary", elem_id="pc-prepare")
+            button = gr.Button("Prepare the files", variant="primary", elem_id="pc-prepare")
         self.files = gr.File(
             label="Ready: click a size to download",
             file_count="multiple",
@@ -134,11 +134,7 @@ class TakeAwayPanel:
         if os.environ.get("OAUTH_CLIENT_ID"):
             self._offer_push()
         self.outputs = [self.files]
-
-    def connect(self) -> None:
-        """Wire the buttons."""
-        inputs = [self._desk.visit_id, self.what]
-        made = self.prepare.click(self._prepare, inputs, self.files, api_name="take_away", **MODEL)
+        made = button.click(self._prepare, [desk.visit_id, what], self.files, api_name="take_away", **MODEL)
         made.success(None, js=TO_THE_FILES, api_visibility="private")
 
     def show(self, visit: Visit) -> Updates:
