@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class Panel(Protocol):
         outputs: components that `show` may update.
     """
 
-    outputs: Sequence[Any]
+    outputs: list[Any]
 
     def show(self, visit: Visit) -> Updates:
         """What the panel looks like now."""

@@ -10,6 +10,7 @@ from starlette.routing import Mount, Route
 
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
+from promptccd.discovery.app.guard import owner_of
 from promptccd.discovery.app.store import Shelf
 from promptccd.discovery.app.visits import Visit, VisitOverError, Visits
 from promptccd.discovery.checkpoint import save_progress
@@ -127,13 +128,13 @@ def group_in(visit: Visit, progress: Progress, num_categories: int | None = None
         before.closing = True
 
 
-def screens_of(visits: Visits, owner_of: Callable[[Message], str]) -> App:
-    """What answers the screens of all visits, below their addresses; `owner_of` says whose a request is."""
+def screens_of(visits: Visits) -> App:
+    """What answers the screens of all visits, below their addresses."""
     shown = application(screens(_bench_of))
 
     async def of_visit(scope: Message, receive: Receive, send: Send) -> None:
         try:
-            visit = visits.at(scope["path_params"]["address"], owner_of(scope))
+            visit = visits.at(scope["path_params"]["address"], owner_of(visits.store, scope))
         except VisitOverError as error:
             await PlainTextResponse(str(error), 410)(scope, receive, send)
             return

@@ -17,7 +17,7 @@ import h11
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from promptccd.discovery.app.guard import SCREENS, RequestGuard, owner_of
+from promptccd.discovery.app.guard import SCREENS, RequestGuard
 from promptccd.discovery.app.screens import screens_of
 from promptccd.discovery.app.store import PageLimits, Patience
 from promptccd.discovery.app.visits import Visits
@@ -31,9 +31,9 @@ BUSY = b"As many connections as can be are open: try again in a minute."
 def most_connections(wanted: int) -> int:
     """As many as wanted, or as many as leave this process files to open."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        wanted if allowed == resource.RLIM_INFINITY else max(1, min(wanted, allowed // FILES_PER_CONNECTION))
-    )
+    if allowed == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, allowed // FILES_PER_CONNECTION))
 
 
 class PatientProtocol(H11Protocol):
@@ -150,10 +150,7 @@ FOLDER = "GRADIO_TEMP_DIR"  # Gradio serves files below it, and nothing else
 
 
 def keep_files_private() -> Path:
-    """A folder where no other user of this machine can look, and nothing is left behind.
-
-    It is what ``GRADIO_TEMP_DIR`` names, where that is set already.
-    """
+    """The folder that ``GRADIO_TEMP_DIR`` names, or a new one that only this user can read and that goes at the end."""
     if not os.environ.get(FOLDER):
         folder = tempfile.mkdtemp(prefix="promptccd-uploads-")  # mode 0700
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -164,33 +161,24 @@ def keep_files_private() -> Path:
 def guarded(
     blocks: gr.Blocks, look: Mapping[str, Any], site: Site, visits: Visits, limits: PageLimits
 ) -> App:
-    """What answers requests to a page.
+    """What answers requests to a page; the screens of visits are below `SCREENS`.
 
     Args:
         blocks: the page.
         look: how it looks, as options of Gradio.
         site: whose requests are answered.
-        visits: everybody who is here; their screens are below `SCREENS`.
+        visits: everybody who is here.
         limits: on all requests together.
     """
     host, store = FastAPI(docs_url=None, redoc_url=None, openapi_url=None), visits.store
-    host.mount(SCREENS.rstrip("/"), screens_of(visits, functools.partial(owner_of, store)))
+    host.mount(SCREENS.rstrip("/"), screens_of(visits))
     blocks.state_session_capacity = limits.pages
     blocks.has_launched = True  # so that Gradio checks where a file lies that it is to serve
     app = gr.mount_gradio_app(
-        host,
-        blocks,
-        path="/",
-        run_history=False,
-        enable_monitoring=False,
-        allowed_paths=[],
-        max_file_size=visits.limits.max_total_bytes,  # a zip may be as large as all files together
-        ssr_mode=False,
-        show_error=False,
-        pwa=False,
-        head=SCRIPT,
-        **look,
-    )
+        host, blocks, path="/", head=SCRIPT, **look,
+        run_history=False, enable_monitoring=False, ssr_mode=False, show_error=False, pwa=False,
+        allowed_paths=[], max_file_size=visits.limits.max_total_bytes,  # a zip may be as large as all files
+    )  # fmt: skip
     return RequestGuard(app, site, store, visits.limits, limits)
 
 
@@ -213,10 +201,10 @@ class PageServer(ServingThread):
     """Serves an application until it is closed.
 
     Args:
-        app: what answers; it should look at whoever asks first.
+        app: what answers; it checks who asks.
         host: address to listen on.
         port: by default the first free one from 7860 on.
-        limits: of which those on connections hold here.
+        limits: those on connections hold here.
 
     Attributes:
         url: where it is.

@@ -17,21 +17,18 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, StreamingResponse
 
 from promptccd.data.limits import MIB, ByteBudget, IntakeLimits
 from promptccd.discovery.app.store import BLOCK, FullError, Shelf, Store
-from promptccd.discovery.site import App, Message, Receive, Refusal, header
+from promptccd.discovery.site import App, Message, Receive, header
 from promptccd.errors import DataError
 
 ENVELOPE_BYTES = MIB  # what the form adds to the files
 KNOWN_S = 3.0  # until an upload that somebody wants to follow has begun
 MOST_FOLLOWED = 256  # the newest, over ones included: a small upload may end before it is asked for
 EVERY_S = 0.1  # between two looks at an upload
-
-
-class BrokenUploadError(Exception):
-    """The form is not one, or ends before its end."""
 
 
 @dataclass
@@ -52,7 +49,6 @@ class Uploads:
 
     def __init__(self, store: Store, limits: IntakeLimits):
         self._store, self._limits = store, limits
-        self._overhead = 3 * BLOCK * limits.max_files
         self._followed: dict[str, _Progress] = {}
 
     async def receive(self, scope: Message, receive: Receive, owner: str, name: str = "") -> App:
@@ -65,30 +61,29 @@ class Uploads:
             name: by which it can be followed.
 
         Returns:
-            The answer: paths of the files as JSON, or why there are none.
+            The answer: paths of the files as JSON.
+
+        Raises:
+            HTTPException: it is refused.
+            FullError: there is no room for it.
         """
-        refusal = self._of_length(scope)
-        if refusal is not None:
-            return refusal.answer()
+        size = self._size_of(scope)
         progress = _Progress()
         if name:
             self._followed[name] = progress
-        try:
-            shelf = self._store.shelf(owner, int(header(scope, b"content-length")) + self._overhead)
-        except FullError as error:
-            return Refusal(503, str(error)).answer({"Retry-After": "60"})
         with contextlib.ExitStack() as undo:
+            shelf = self._store.shelf(owner, size)
             undo.callback(self._store.remove, shelf)
             try:
                 paths = await self._write(scope, receive, shelf, progress)
                 await run_in_threadpool(shelf.settle)
-            except (BrokenUploadError, FormParserError) as error:
-                return Refusal(400, str(error)).answer()
+            except FormParserError as error:
+                raise HTTPException(400, str(error)) from error
             except (DataError, FullError) as error:
-                return Refusal(413, str(error)).answer()
+                raise HTTPException(413, str(error)) from error
             except OSError as error:
                 text = f"The upload cannot be kept here: {error.strerror}. Try again later."
-                return Refusal(503, text).answer()
+                raise HTTPException(503, text) from error
             finally:
                 progress.is_done = True
                 progress.news.clear()
@@ -99,27 +94,31 @@ class Uploads:
         return JSONResponse([str(path) for path in paths])
 
     async def follow(self, name: str) -> App:
-        """How far the upload of a name is, as events; 404 if it does not begin soon."""
+        """How far the upload of a name is, as events.
+
+        Raises:
+            HTTPException: it does not begin soon.
+        """
         for _ in range(round(KNOWN_S / EVERY_S)):
             if name in self._followed:
                 return StreamingResponse(_events(self._followed[name]), media_type="text/event-stream")
             await asyncio.sleep(EVERY_S)
-        return Refusal(404, "There is no such upload.").answer()
+        raise HTTPException(404, "There is no such upload.")
 
-    def _of_length(self, scope: Message) -> Refusal | None:
-        length = header(scope, b"content-length")
+    def _size_of(self, scope: Message) -> int:
+        """Bytes to reserve for an upload, unless it does not say how long it is or is too long."""
+        length, most = header(scope, b"content-length"), self._limits.max_total_bytes
         if not length.isdigit():
-            return Refusal(411, "An upload must say how long it is.")
-        most = self._limits.max_total_bytes
+            raise HTTPException(411, "An upload must say how long it is.")
         if int(length) > most + ENVELOPE_BYTES:
             text = f"This upload has {int(length)} bytes; the limit is {most} in all. Give fewer images at a time."
-            return Refusal(413, text)
-        return None
+            raise HTTPException(413, text)
+        return int(length) + 3 * BLOCK * self._limits.max_files
 
     async def _write(self, scope: Message, receive: Receive, shelf: Shelf, progress: _Progress) -> list[Path]:
         kind, options = parse_options_header(header(scope, b"content-type"))
         if kind != b"multipart/form-data" or b"boundary" not in options:
-            raise BrokenUploadError("An upload is a form with files.")
+            raise HTTPException(400, "An upload is a form with files.")
         with contextlib.closing(_Form(shelf.folder, self._limits, progress.news.append)) as form:
             parser = MultipartParser(options[b"boundary"], form.callbacks)
             while True:
@@ -128,23 +127,12 @@ class Uploads:
                 if not message.get("more_body"):  # nor is there more from who has gone
                     break
             if not form.is_complete:
-                raise BrokenUploadError("The upload ends in the middle of a file.")
+                raise HTTPException(400, "The upload ends in the middle of a file.")
             return form.paths
 
 
 class _Form:
-    """Writes the files of a form, one after the other.
-
-    Args:
-        folder: each file gets a folder of its own there, under its own name.
-        limits: on the number of files and on their bytes.
-        note: is called with the name of a file and how many bytes of it arrived.
-
-    Attributes:
-        callbacks: for the parser.
-        paths: of the files so far.
-        is_complete: whether the form has come to its end.
-    """
+    """Writes the files of a form, each into a numbered folder; `note` is told names and how many bytes arrived."""
 
     def __init__(self, folder: Path, limits: IntakeLimits, note: Callable[[tuple[str, int]], None]):
         self._folder, self._limits, self._note = folder, limits, note

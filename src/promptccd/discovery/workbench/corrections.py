@@ -324,7 +324,7 @@ class Workbench:
         key, registry = self.photos.keys[row], self.registry
         home, columns = registry.members.get(key), self.columns()
         features = self.features()
-        told: dict[str, Any] = {
+        why: dict[str, Any] = {
             "group": home,
             "set": bool(columns.flags[row] & PINNED),
             "sure": registry.confidences.get(key),
@@ -333,19 +333,19 @@ class Workbench:
             "others": [],
         }
         if not features.there[row]:
-            return told
+            return why
         if home is not None:
             near = [each for each in self.alike(row, 400)[1:] if columns.group[each] == home]
-            told["like"] = near[:3]
+            why["like"] = near[:3]
         found = registry.active_prototypes()
         if found.ids:
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
             likeness = matrix @ features.matrix[row]
             order = likeness.argsort(descending=True, stable=True)[:9].tolist()
-            told["others"] = [
+            why["others"] = [
                 {"id": found.ids[each], "like": round(float(likeness[each]), 3)} for each in order
             ]
-        return told
+        return why
 
     def questions(self, skipped: Sequence[tuple[int, int]] = ()) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
@@ -440,7 +440,7 @@ class Workbench:
         """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
         with self.still:
             before, change = self.edit(act)
-            told = {**self._summary(self.journal.mark), "base": before, "changed": None}
+            answer = {**self._summary(self.journal.mark), "base": before, "changed": None}
             if change is not None:
                 columns, rows = self.columns(), change.rows
                 values = {
@@ -449,8 +449,8 @@ class Workbench:
                     "sure": columns.sure[rows],
                     "flags": columns.flags[rows],
                 }
-                told["changed"] = {name: each.tolist() for name, each in values.items()}
-            return told
+                answer["changed"] = {name: each.tolist() for name, each in values.items()}
+            return answer
 
     def summary(self) -> dict[str, Any]:
         """The groups and what can be undone: all that a window shows besides single photographs."""
@@ -483,12 +483,12 @@ class Workbench:
             "photos": len(self.photos.keys),
             "stage": registry.stage,
             "groups": groups,
-            "undo": _told(log[-1]) if log and log[-1].patch is not None else None,
-            "redo": _told(redo[-1]) if redo else None,
+            "undo": _described(log[-1]) if log and log[-1].patch is not None else None,
+            "redo": _described(redo[-1]) if redo else None,
         }
 
 
-def _told(entry: LogEntry) -> dict[str, Any]:
+def _described(entry: LogEntry) -> dict[str, Any]:
     """A correction in values that a window puts into words."""
     what, images = entry.what, entry.what.get("images") or ()  # a grouping says how many, and not which
     name = what.get("name") if isinstance(what.get("name"), str) else None

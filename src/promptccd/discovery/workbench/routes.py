@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 
 from promptccd.data.images import media_type
 from promptccd.data.limits import MIB
-from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, cookies, header
+from promptccd.discovery.site import App, Message, Receive, Send, Site, cookies, header, refusal
 from promptccd.discovery.workbench.acts import act_of
 from promptccd.discovery.workbench.corrections import Workbench
 from promptccd.discovery.workbench.photos import SIDES, Photos
@@ -72,27 +72,29 @@ class Doorkeeper:
             await send(message)
 
         if scope["type"] == "http":
-            await (self._answer_instead(scope) or self._app)(scope, receive, marked)
+            try:
+                answer = self._answer(scope)
+            except HTTPException as why:
+                answer = refusal(why)
+            await answer(scope, receive, marked)
         elif scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def _answer_instead(self, scope: Message) -> App | None:
+    def _answer(self, scope: Message) -> App:
         opens = scope["method"] == "GET" and scope["path"] == "/"
-        refusal = self._site.refusal(scope, from_elsewhere=opens)
-        if refusal is not None:
-            return refusal.answer()
+        self._site.require_own(scope, from_elsewhere=opens)
         if scope["method"] == "POST" and not header(scope, b"origin"):
-            return Refusal(403, "A correction says which page it comes from.").answer()
+            raise HTTPException(403, "A correction says which page it comes from.")
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if opens and self._is_token(given):
             swapped = RedirectResponse("/", 303, NOT_KEPT)
             swapped.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return swapped
-        if any(map(self._is_token, cookies(scope, self._cookie))):
-            return None
-        return Refusal(401, "Open the address that promptccd open has printed: it ends in a token.").answer()
+        if not any(map(self._is_token, cookies(scope, self._cookie))):
+            raise HTTPException(401, "Open the address that promptccd open has printed: it ends in a token.")
+        return self._app
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())
@@ -142,7 +144,7 @@ def screens(bench_of: Callable[[Request], Workbench]) -> list[Route]:
     def answered(make: Callable[[Workbench, Request], Response]) -> Callable[[Request], Response]:
         return lambda request: make(bench_of(request), request)  # starlette calls it in a thread
 
-    def told(tell: Callable[[Workbench, Request], Any]) -> Callable[[Request], Response]:
+    def as_json(tell: Callable[[Workbench, Request], Any]) -> Callable[[Request], Response]:
         return answered(lambda bench, request: _json(tell(bench, request)))
 
     async def state(request: Request) -> Response:
@@ -166,13 +168,13 @@ def screens(bench_of: Callable[[Request], Workbench]) -> list[Route]:
         Route("/api/state", state),
         Route("/api/columns", answered(lambda bench, _: _binary(bench.columns().packed()))),
         Route("/api/map", answered(lambda bench, _: _binary(bench.layout().astype("<f4").tobytes()))),
-        Route("/api/about", told(lambda bench, _: bench.about())),
-        Route("/api/changed", told(lambda bench, _: bench.changed())),
-        Route("/api/names", told(_names)),
-        Route("/api/search", told(lambda bench, asked: bench.photos.found(asked.query_params.get("q", "")[:200]))),
-        Route("/api/alike/{row:int}", told(lambda bench, asked: bench.alike(_row(bench.photos, asked)))),
-        Route("/api/why/{row:int}", told(lambda bench, asked: bench.why(_row(bench.photos, asked)))),
-        Route("/api/questions", told(_questions)),
+        Route("/api/about", as_json(lambda bench, _: bench.about())),
+        Route("/api/changed", as_json(lambda bench, _: bench.changed())),
+        Route("/api/names", as_json(_names)),
+        Route("/api/search", as_json(lambda bench, asked: bench.photos.found(asked.query_params.get("q", "")[:200]))),
+        Route("/api/alike/{row:int}", as_json(lambda bench, asked: bench.alike(_row(bench.photos, asked)))),
+        Route("/api/why/{row:int}", as_json(lambda bench, asked: bench.why(_row(bench.photos, asked)))),
+        Route("/api/questions", as_json(_questions)),
         Route("/api/picture/{generation}/{row:int}/{side:int}", answered(_picture)),
         Route("/api/pictures/{generation}/{side:int}", answered(_pictures)),
         Route("/api/edit", edit, methods=["POST"]),

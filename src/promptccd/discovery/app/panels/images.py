@@ -7,6 +7,7 @@ from pathlib import Path
 import gradio as gr
 
 from promptccd.data.images import Status
+from promptccd.data.limits import MIB
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
 from promptccd.discovery.app.desk import (
@@ -39,30 +40,17 @@ class ImagesPanel:
 
     def __init__(self, desk: Desk):
         self._desk, limits = desk, desk.visits.limits
-        gr.HTML(
-            render(
-                "images_intro.html.jinja",
-                limits=limits,
-                mib=limits.max_file_bytes // 2**20,
-                mib_all=limits.max_total_bytes // 2**20,
-            )
-        )
+        mib, mib_all = limits.max_file_bytes // MIB, limits.max_total_bytes // MIB
+        gr.HTML(render("images_intro.html.jinja", limits=limits, mib=mib, mib_all=mib_all))
         self.upload = gr.File(
-            label="Images or zip archives",
-            file_count="multiple",
-            file_types=["image", ".zip"],
-            type="filepath",
-            height=220,
-            elem_id="pc-upload",
-        )
+            label="Images or zip archives", file_count="multiple", file_types=["image", ".zip"],
+            type="filepath", height=220, elem_id="pc-upload",
+        )  # fmt: skip
         with gr.Accordion("Or a data set of the Hugging Face Hub", open=False):
             self.hub_name = gr.Textbox(
-                label="Name of the data set",
-                placeholder="namespace/name",
+                label="Name of the data set", placeholder="namespace/name", max_lines=1, max_length=200,
                 info="Its training split; one column must hold images.",
-                max_lines=1,
-                max_length=200,
-            )
+            )  # fmt: skip
         with gr.Row(elem_classes="pc-actions"):
             self.find = gr.Button("Find groups", variant="primary", elem_id="pc-find")
             self.cancel = gr.Button("Cancel", visible=False, elem_id="pc-cancel")
@@ -121,8 +109,8 @@ class ImagesPanel:
         yield {self.cancel: gr.Button(visible=True), self.status: _progress("Waiting for the model")}
 
         def shown() -> Updates:
-            updates = {self._tabs: gr.Tabs(selected="groups")}
-            for panel in (self, *self._after):
+            updates: Updates = {self._tabs: gr.Tabs(selected="groups")} | self.show(visit)
+            for panel in self._after:
                 updates |= panel.show(visit)
             return updates
 

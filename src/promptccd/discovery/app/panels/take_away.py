@@ -10,17 +10,11 @@ from typing import Any
 import gradio as gr
 
 from promptccd.data.limits import MIB
+from promptccd.discovery import exports
 from promptccd.discovery.app.desk import MODEL, QUIET, Desk, Updates, errors_shown, render
 from promptccd.discovery.app.store import Shelf, blocks, size_of
 from promptccd.discovery.app.visits import Visit
 from promptccd.discovery.checkpoint import save_checkpoint
-from promptccd.discovery.exports import (
-    AssignmentRow,
-    assignment_rows,
-    export_csv,
-    export_dataset,
-    export_image_folder,
-)
 from promptccd.discovery.page import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError
@@ -74,21 +68,25 @@ def zipped(folder: Path, shelf: Shelf) -> Path:
     return target
 
 
-def _images(session: DiscoverySession, rows: list[AssignmentRow], shelf: Shelf, names: bool) -> Path:
-    return zipped(export_image_folder(Rationed(session, shelf), rows, shelf.folder, names), shelf)
+def _images(session: DiscoverySession, rows: list[exports.AssignmentRow], shelf: Shelf, names: bool) -> Path:
+    return zipped(exports.export_image_folder(Rationed(session, shelf), rows, shelf.folder, names), shelf)
 
 
-def _checkpoint(session: DiscoverySession, rows: list[AssignmentRow], shelf: Shelf, names: bool) -> Path:
+def _checkpoint(
+    session: DiscoverySession, rows: list[exports.AssignmentRow], shelf: Shelf, names: bool
+) -> Path:
     tensors = [*session.model.parameters(), *session.model.buffers()]
     shelf.reserve(sum(each.nbytes for each in tensors) + 8 * ROOM)
     return zipped(save_checkpoint(session, shelf.folder / "checkpoint"), shelf)
 
 
 # What can be taken: the words on the page, and what makes the file, with or without the names of the visitor's files.
-OFFERS: dict[str, tuple[str, Callable[[DiscoverySession, list[AssignmentRow], Shelf, bool], Path]]] = {
+OFFERS: dict[
+    str, tuple[str, Callable[[DiscoverySession, list[exports.AssignmentRow], Shelf, bool], Path]]
+] = {
     "csv": (
         "Table of all files and their groups (CSV)",
-        lambda session, rows, shelf, names: export_csv(session, rows, shelf.folder, names),
+        lambda session, rows, shelf, names: exports.export_csv(session, rows, shelf.folder, names),
     ),
     "images": ("Images, a folder for each group (zip)", _images),
     "page": (
@@ -113,24 +111,15 @@ class TakeAwayPanel:
     def __init__(self, desk: Desk):
         self._desk = desk
         gr.HTML(render("take_away.html.jinja"))
-        what = gr.CheckboxGroup(
-            [
-                *((words, name) for name, (words, _) in OFFERS.items()),
-                ("And in all of these, the names of your files", NAMES),
-            ],
-            value=["csv"],
-            label="What to take",
-            elem_id="pc-what",
-        )
+        offers = [(words, name) for name, (words, _) in OFFERS.items()]
+        offers.append(("And in all of these, the names of your files", NAMES))
+        what = gr.CheckboxGroup(offers, value=["csv"], label="What to take", elem_id="pc-what")
         with gr.Row(elem_classes="pc-actions"):
             button = gr.Button("Prepare the files", variant="primary", elem_id="pc-prepare")
         self.files = gr.File(
-            label="Ready: click a size to download",
-            file_count="multiple",
-            interactive=False,
-            visible=False,
+            label="Ready: click a size to download", file_count="multiple", interactive=False, visible=False,
             elem_id="pc-files",
-        )
+        )  # fmt: skip
         if os.environ.get("OAUTH_CLIENT_ID"):
             self._offer_push()
         self.outputs = [self.files]
@@ -146,7 +135,7 @@ class TakeAwayPanel:
             if not set(what) - {NAMES}:
                 raise DataError("Nothing is ticked: tick what you want to take.")
             shelf, names = visit.prepare(), NAMES in what
-            rows = assignment_rows(visit.take_up(), file_names=names)
+            rows = exports.assignment_rows(visit.take_up(), file_names=names)
             files = []
             for offer in [make for name, (_, make) in OFFERS.items() if name in what]:
                 shelf.reserve(TABLE_BYTES * len(rows) + PAGE_BYTES)
@@ -185,11 +174,11 @@ def push_groups(visit: Visit, owner: str, name: str, token: str, *, private: boo
         FullError: there is no room for a copy of the images.
         HubError: the Hub refuses, or cannot be reached.
     """
-    rows = assignment_rows(visit.take_up())
+    rows = exports.assignment_rows(visit.take_up())
     if all(row.category is None for row in rows):
         raise DataError("No image is in a group, so there is nothing to push: take a correction back first.")
     shelf = visit.prepare()
-    folder = export_dataset(Rationed(visit.session, shelf), rows, shelf.folder)
+    folder = exports.export_dataset(Rationed(visit.session, shelf), rows, shelf.folder)
     shelf.settle()
     target = f"{owner}/{(name or '').strip() or 'discovered-groups'}"
     publish_groups(folder, target, private=private, token=token)
