@@ -6,7 +6,7 @@ import { Desk, Layer } from "./desk";
 import { Cover, Offer } from "./groups";
 import { percent, t } from "./texts";
 
-function Sheet({ desk, name, label, children }: { desk: Desk; name: string; label: string; children: ComponentChildren }) {
+function Sheet({ desk, name, label, title = label, children }: { desk: Desk; name: string; label: string; title?: string; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => {
     const element = dialog.current!;
@@ -21,6 +21,7 @@ function Sheet({ desk, name, label, children }: { desk: Desk; name: string; labe
       onCancel={(event) => (event.preventDefault(), desk.close())}
       onClick={(event) => event.target === dialog.current && desk.close()}
     >
+      {title && <h2>{title}</h2>}
       {children}
     </dialog>
   );
@@ -41,8 +42,7 @@ export function Top({ desk }: { desk: Desk }) {
 function HelpSheet({ desk }: { desk: Desk }) {
   const about = useAnswer<About>("about");
   return (
-    <Sheet desk={desk} name="sheet help" label={t("help")}>
-      <h2>{t("keys")}</h2>
+    <Sheet desk={desk} name="sheet help" label={t("help")} title={t("keys")}>
       <ul class="keys">
         {t("keyList").split(" · ").map((line) => (
           <li key={line}>
@@ -94,7 +94,7 @@ function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "lar
     event.preventDefault();
   };
   return (
-    <Sheet desk={desk} name="large" label={desk.label(row)}>
+    <Sheet desk={desk} name="large" label={desk.label(row)} title="">
       <div class="stage" onKeyDown={onKeyDown} tabIndex={-1} autofocus
         onTouchStart={(event) => (touched.current = event.touches[0].clientX)}
         onTouchEnd={(event) => {
@@ -213,7 +213,6 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
   };
   return (
     <Sheet desk={desk} name="sheet" label={t("moveTitle", { n: rows.length })}>
-      <h2>{t("moveTitle", { n: rows.length })}</h2>
       <input autofocus value={typed} dir="auto" maxLength={100} placeholder={t("typeGroup")} aria-label={t("typeGroup")} onInput={(event) => (setTyped(event.currentTarget.value), setAt(0))} onKeyDown={onKeyDown} />
       <div class="targets">
         {offered.map((group, index) => (
@@ -246,7 +245,6 @@ function TakeSheet({ desk }: { desk: Desk }) {
   const begin = (kind: string | null) => exported(kind, names).then(setProgress, (error: Error) => desk.fail(error));
   return (
     <Sheet desk={desk} name="sheet take" label={t("takeAway")}>
-      <h2>{t("takeAway")}</h2>
       <a class="button" href={address("groups.csv")} download>{t("takeTable")}</a>
       <button disabled={isWriting} onClick={() => void begin("imagefolder")}>{t("takeFolders")}</button>
       <button disabled={isWriting} onClick={() => void begin("dataset")}>{t("takeDataset")}</button>
@@ -282,7 +280,6 @@ function MergeSheet({ desk, ids }: { desk: Desk; ids: number[] }) {
   const listed = groups.some((group) => group.name === name);
   return (
     <Sheet desk={desk} name="sheet wide" label={t("mergeTitle", { n: groups.length })}>
-      <h2>{t("mergeTitle", { n: groups.length })}</h2>
       <fieldset class="sides">
         <legend>{t("mergeName")}</legend>
         {groups.map((group) => (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from promptccd.data.limits import MIB, IntakeLimits
-from promptccd.discovery.app.store import Quota, Store
+from promptccd.discovery.app.store import PageLimits, Quota, Store
 from promptccd.discovery.app.visits import Visits
 
 
@@ -14,7 +14,7 @@ from promptccd.discovery.app.visits import Visits
 def visits(backbone_folder: Path) -> Iterator[Visits]:
     """Visits over a bare backbone, with a gigabyte for their files."""
     store = Store(Quota(1024 * MIB, "files"))
-    made = Visits(str(backbone_folder), store, limits=IntakeLimits.for_visitors())
+    made = Visits(str(backbone_folder), store, IntakeLimits.for_visitors(), PageLimits())
     yield made
     made.close()
     store.close()

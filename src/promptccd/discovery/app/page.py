@@ -95,10 +95,7 @@ def build_app(
     """
     together = page_limits or PageLimits()
     store = Store(Quota(together.disk_bytes, "files"), keep_files_private(), untaken_s=together.untaken_s)
-    visits = Visits(
-        place, store, limits=limits or IntakeLimits.for_visitors(),
-        memory_bytes=together.memory_bytes, most=together.visits,
-    )  # fmt: skip
+    visits = Visits(place, store, limits or IntakeLimits.for_visitors(), together)
     return Page(_blocks(visits), visits, together)
 
 

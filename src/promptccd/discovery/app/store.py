@@ -46,6 +46,7 @@ class PageLimits:
         memory_bytes: of what is kept of their images in memory.
         request_bytes: of requests, other than uploads, that are being read.
         visits: at once.
+        lifetime_s: seconds without a sign of life until a visit is forgotten.
         pages: that Gradio remembers, at about half a megabyte each; it drops the one unused the longest.
         connections: open at once.
         per_address: requests that one address may have under way; this machine itself is not counted.
@@ -57,6 +58,7 @@ class PageLimits:
     memory_bytes: int = 2048 * MIB
     request_bytes: int = 64 * MIB
     visits: int = 50
+    lifetime_s: float = 1800.0
     pages: int = 256
     connections: int = 512
     per_address: int = 256

@@ -27,7 +27,6 @@ from promptccd.models.loading import BACKBONES
 
 logger = logging.getLogger(__name__)
 
-LIFETIME_S = 1800.0
 _TURNS = 4  # of 40 threads that all visitors share
 _DECODED_AT_ONCE = 2  # photographs of all visitors for their screens; each may take 100 MB
 _WORKERS = 2  # images of one visitor that are decoded at once; others wait for the same cores
@@ -235,24 +234,13 @@ class Visits:
         place: the model, loaded once, at the first visit.
         store: where files of visitors are.
         limits: on what a visitor brings.
-        memory_bytes: what may be kept of the images of all visitors.
-        lifetime_s: seconds without a sign of life until a visit is forgotten.
-        most: visits at once.
+        together: on all visitors.
     """
 
-    def __init__(
-        self,
-        place: str,
-        store: Store,
-        *,
-        limits: IntakeLimits,
-        memory_bytes: int = PageLimits.memory_bytes,
-        lifetime_s: float = LIFETIME_S,
-        most: int = 50,
-    ):
+    def __init__(self, place: str, store: Store, limits: IntakeLimits, together: PageLimits):
         self.place, self.store, self.limits = place, store, limits
-        self.lifetime_s, self.most = lifetime_s, most
-        self.memory = Quota(memory_bytes, "images in memory")
+        self.lifetime_s, self._most = together.lifetime_s, together.visits
+        self.memory = Quota(together.memory_bytes, "images in memory")
         self._hub = Quota(store.quota.total, "data sets of the Hub", "Download it and upload the images")
         self._fetched: dict[str, Claim] = {}
         self._fetching = threading.Lock()
@@ -274,9 +262,9 @@ class Visits:
         with self._loading:
             self._shared = self._shared or _load(self.place)
         with self._lock:
-            if len(self._open) >= self.most:
+            if len(self._open) >= self._most:
                 raise PromptCCDError(
-                    f"{self.most} people are here, which is the most at once: try again in a few minutes, or run "
+                    f"{self._most} people are here, which is the most at once: try again in a few minutes, or run "
                     "promptccd demo on your own machine."
                 )
             session, memory = _own(self._shared, self.limits), self.memory.claim()
@@ -371,5 +359,5 @@ class Visits:
     def _make_room(self) -> None:
         """When all places are taken, end the oldest visit that never had an image, if there is one."""
         idle = [visit for visit in list(self._open.values()) if not visit.session.stages]
-        if idle and len(self._open) >= self.most:
+        if idle and len(self._open) >= self._most:
             self.forget(min(idle, key=lambda visit: visit.seen_at).id)
