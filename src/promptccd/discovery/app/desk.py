@@ -54,17 +54,13 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = templates_of("promptccd.discovery.app", "promptccd.experiments")
+    environment = templates_of("promptccd.discovery.app")
     environment.filters.update(percent=percent, counted=counted)
     return environment
 
 
 class Panel(Protocol):
-    """A part of the page.
-
-    Attributes:
-        outputs: components that `show` may update.
-    """
+    """A part of the page; `show` may update its `outputs`."""
 
     outputs: list[Any]
 
@@ -73,12 +69,7 @@ class Panel(Protocol):
 
 
 class Desk:
-    """Knows who is asking.
-
-    Args:
-        visits: all of them.
-        visit_id: the component that holds the id of the visit; it is ``""`` before a visit is opened.
-    """
+    """Knows who is asking: the component `visit_id` holds the id of a visit, ``""`` before one is opened."""
 
     def __init__(self, visits: Visits, visit_id: gr.State):
         self.visits, self.visit_id = visits, visit_id

@@ -42,12 +42,7 @@ ADD_NAME = "; whoever runs it can add the name"
 class RequestGuard:
     """ASGI application in front of Gradio's that refuses what should not be asked, and takes uploads.
 
-    Args:
-        app: what comes next.
-        site: whose requests are answered.
-        store: of the files.
-        intake: limits on an upload.
-        limits: on all requests together.
+    Limits are `intake` on an upload, and `limits` on all requests together.
     """
 
     def __init__(self, app: App, site: Site, store: Store, intake: IntakeLimits, limits: PageLimits):

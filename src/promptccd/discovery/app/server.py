@@ -39,13 +39,9 @@ def most_connections(wanted: int) -> int:
 class PatientProtocol(H11Protocol):
     """HTTP of uvicorn with limits on time and number.
 
-    Seconds are counted in ticks in which this process was ready to read: nobody has to pay for its own delays.
-
-    Args:
-        patience: with a request that is on its way.
-        most: connections at once. One more takes the place of the one whose request is the latest; if all others are
-            being answered, it is closed.
-        values: what uvicorn gives a protocol.
+    Seconds are counted in ticks in which this process was ready to read: its own delays count against nobody. One
+    connection more than `most` takes the place of the one whose request is the latest; if all others are being
+    answered, it is closed.
     """
 
     def __init__(self, *, patience: Patience, most: int, **values: Any):
@@ -161,15 +157,7 @@ def keep_files_private() -> Path:
 def guarded(
     blocks: gr.Blocks, look: Mapping[str, Any], site: Site, visits: Visits, limits: PageLimits
 ) -> App:
-    """What answers requests to a page; the screens of visits are below `SCREENS`.
-
-    Args:
-        blocks: the page.
-        look: how it looks, as options of Gradio.
-        site: whose requests are answered.
-        visits: everybody who is here.
-        limits: on all requests together.
-    """
+    """What answers a site's requests to a page; `look` is how it looks, as options of Gradio."""
     host, store = FastAPI(docs_url=None, redoc_url=None, openapi_url=None), visits.store
     host.mount(SCREENS.rstrip("/"), screens_of(visits))
     blocks.state_session_capacity = limits.pages
@@ -198,16 +186,7 @@ ENDS_WITHIN_S = 2  # then streams that nobody ends are cut
 
 
 class PageServer(ServingThread):
-    """Serves an application until it is closed.
-
-    Args:
-        app: what answers; it checks who asks.
-        host: address to listen on.
-        port: by default the first free one from 7860 on.
-        limits: those on connections hold here.
-
-    Attributes:
-        url: where it is.
+    """Serves an application at `url`, within limits on connections; the application checks who asks.
 
     Raises:
         OSError: it cannot listen there.

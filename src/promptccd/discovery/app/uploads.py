@@ -40,28 +40,14 @@ class _Progress:
 
 
 class Uploads:
-    """Answers ``upload`` and ``upload_progress`` as Gradio's own page asks for them.
-
-    Args:
-        store: where files are put.
-        limits: on one upload.
-    """
+    """Answers ``upload`` and ``upload_progress`` as Gradio's own page asks for them; `limits` are on one upload."""
 
     def __init__(self, store: Store, limits: IntakeLimits):
         self._store, self._limits = store, limits
         self._followed: dict[str, _Progress] = {}
 
     async def receive(self, scope: Message, receive: Receive, owner: str, name: str = "") -> App:
-        """Take an upload in.
-
-        Args:
-            scope: of the request.
-            receive: gives its body.
-            owner: whose it is, see `Store.owner`.
-            name: by which it can be followed.
-
-        Returns:
-            The answer: paths of the files as JSON.
+        """Take an owner's upload in, which can be followed by its name; answers with the paths of the files.
 
         Raises:
             HTTPException: it is refused.

@@ -228,13 +228,9 @@ class Visit:
 
 
 class Visits:
-    """Opens and closes visits; those nobody returns to are forgotten by a timer.
+    """Opens and closes visits over one model; those nobody returns to are forgotten by a timer.
 
-    Args:
-        place: the model, loaded once, at the first visit.
-        store: where files of visitors are.
-        limits: on what a visitor brings.
-        together: on all visitors.
+    The model is loaded at the first visit. `limits` are on what a visitor brings, those `together` on all visitors.
     """
 
     def __init__(self, place: str, store: Store, limits: IntakeLimits, together: PageLimits):

@@ -19,14 +19,10 @@ from promptccd.storage import read_file, write_file
 
 
 class Features:
-    """Unit features of photographs, all of them in memory.
-
-    Args:
-        out: folder of the results.
-        keys: content hashes of the photographs, by row.
+    """Unit features of a project's photographs, all of them in memory.
 
     Attributes:
-        keys: those of the photographs.
+        keys: content hashes of the photographs, by row.
         matrix: ``(N, D)``, zeros for a photograph without features.
         there: which photographs have features ``(N,)``.
 
@@ -50,12 +46,7 @@ class Features:
 
 
 class Means:
-    """Means of the features of every group, kept as sums.
-
-    Args:
-        features: of all photographs.
-        group: where each is ``(N,)``.
-    """
+    """Means of the features of every group, kept as sums; `group` says where each photograph is ``(N,)``."""
 
     def __init__(self, features: Features, group: np.ndarray):
         self._features = features

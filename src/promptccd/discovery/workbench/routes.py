@@ -51,13 +51,8 @@ HEADERS = [
 class Doorkeeper:
     """ASGI application in front of the routes: refuses foreign names, foreign pages, and who has no token.
 
-    The token is in the address that the terminal shows; the page swaps it for a cookie that no script can read.
-
-    Args:
-        app: what comes next.
-        site: by which names it is asked for.
-        token: the secret.
-        cookie: name of the cookie; ports of one machine share them.
+    The token is in the address that the terminal shows; the page swaps it for a cookie that no script can read, whose
+    name must differ between ports: those of one machine share cookies.
     """
 
     def __init__(self, app: App, site: Site, token: str, cookie: str):
@@ -101,13 +96,7 @@ class Doorkeeper:
 
 
 def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -> App:
-    """The application of a project, for a server on loopback.
-
-    Args:
-        bench: the project.
-        token: who has it may look at the photographs and correct their groups.
-        cookie: name of the cookie that keeps it.
-    """
+    """The application of a project, for a server on loopback; who has the token may look and correct."""
     take_away = TakeAway(bench)
 
     def table(request: Request) -> Response:
@@ -135,11 +124,7 @@ def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -
 
 
 def screens(bench_of: Callable[[Request], Workbench]) -> list[Route]:
-    """What every shell of the page asks for.
-
-    Args:
-        bench_of: the project that a request is about.
-    """
+    """What every shell of the page asks for; `bench_of` says which project a request is about."""
 
     def answered(make: Callable[[Workbench, Request], Response]) -> Callable[[Request], Response]:
         return lambda request: make(bench_of(request), request)  # starlette calls it in a thread

@@ -21,12 +21,7 @@ _ENDS_WITHIN_S = 1
 class OpenPage(ServingThread):
     """The page of a project; one process serves it, and any number of windows show it.
 
-    Args:
-        out: folder of the results of a discovery.
-        port: by default the first free one from 7860 on.
-
-    Attributes:
-        url: where it is, with the token.
+    It is at `url`, which holds the token; by default on the first free port from 7860 on.
 
     Raises:
         RegistryError: there is no project, or it is damaged.

@@ -19,10 +19,7 @@ class _StoppedError(PromptCCDError):
 
 
 class TakeAway:
-    """One export at a time, in a thread of its own.
-
-    Args:
-        bench: whose groups.
+    """One export of a project at a time, in a thread of its own.
 
     Attributes:
         progress: of the newest export: its ``kind``, how many photographs are ``done`` of the ``count``, and in the end

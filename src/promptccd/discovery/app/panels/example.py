@@ -13,11 +13,7 @@ SIDE, MARGIN = 400, 16  # of the map, in units of the drawing
 
 
 class ExamplePanel:
-    """The map, the slider over stages, and the groups of the stage; the same for everybody.
-
-    Args:
-        tabs: of the page, among which a button leads to one's own images.
-    """
+    """The map, the slider over stages, and the groups of the stage; the same for everybody."""
 
     def __init__(self, tabs: gr.Tabs):
         self._example = load_example()

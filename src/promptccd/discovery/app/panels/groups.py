@@ -12,11 +12,7 @@ INFO_S = 5  # that a message stays in view
 
 
 class GroupsPanel:
-    """The element that shows groups, and another number of them.
-
-    Args:
-        desk: knows who is asking.
-    """
+    """The element that shows groups, and another number of them."""
 
     def __init__(self, desk: Desk):
         self._desk = desk

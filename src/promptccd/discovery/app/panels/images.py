@@ -32,11 +32,7 @@ MOST_S = 300.0  # seconds that one piece of work may take
 
 
 class ImagesPanel:
-    """Upload, report, and the button that starts the work.
-
-    Args:
-        desk: knows who is asking.
-    """
+    """Upload, report, and the button that starts the work."""
 
     def __init__(self, desk: Desk):
         self._desk, limits = desk, desk.visits.limits

@@ -102,11 +102,7 @@ TO_THE_FILES = "() => document.querySelector('#pc-files a')?.focus()"
 
 
 class TakeAwayPanel:
-    """What to take, and the files.
-
-    Args:
-        desk: knows who is asking.
-    """
+    """What to take, and the files."""
 
     def __init__(self, desk: Desk):
         self._desk = desk
