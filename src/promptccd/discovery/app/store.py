@@ -244,13 +244,13 @@ class Store:
         self._sweeper = Sweeper(self.sweep)
 
     def owner(self, token: str | None) -> str:
-        """The folder of whoever has a secret; it does not tell the secret."""
+        """The name of the folder of whoever has a secret; it does not tell the secret."""
         if not token:
             return ANYBODY
         return hmac.new(self._key, token.encode(errors="replace"), hashlib.sha256).hexdigest()[:32]
 
     def shelf(self, owner: str, size: int = 0, most: int | None = None) -> Shelf:
-        """A new one, held by whoever asks, with room for so many bytes, on which `most` may ever lie.
+        """A new shelf, held by the caller, with room for `size` bytes now and for `most` at any time.
 
         Raises:
             FullError: there is no room.
@@ -279,7 +279,7 @@ class Store:
         return self._shelves.get(self.root.joinpath(*parts[depth : depth + 2]))
 
     def hold(self, shelf: Shelf) -> bool:
-        """Need a shelf until `drop`; false if it is gone."""
+        """Keep a shelf until `drop`; false if it is gone."""
         with self._lock:
             if shelf.folder not in self._shelves:
                 return False
@@ -287,7 +287,7 @@ class Store:
             return True
 
     def leave(self, shelf: Shelf) -> None:
-        """Hold it no more; for a while it waits for somebody else to."""
+        """Hold it no more; it waits a while for somebody else to hold it."""
         with self._lock:
             shelf.holders -= 1
             shelf.left_at = time.monotonic()
@@ -324,7 +324,7 @@ class Store:
         return self._untaken_s if left else None
 
     def clear(self, owner: str) -> None:
-        """Remove what nobody holds of an owner."""
+        """Remove an owner's shelves that nobody holds."""
         with self._lock:
             left = [each for each in self._shelves.values() if each.owner == owner and not each.holders]
         for shelf in left:
@@ -339,7 +339,7 @@ class Store:
 
 
 def _remove_empty_files(folder: Path) -> None:
-    """Of every file that a page is given Gradio leaves an empty one behind."""
+    """Gradio leaves an empty file behind for every file that a page is given."""
     latest = time.time() - EMPTY_S
     for item in os.scandir(folder):
         with contextlib.suppress(FileNotFoundError):

@@ -152,14 +152,14 @@ class Visit:
         self.came_with = self.session.registry.state_hash()
 
     def touch(self) -> None:
-        """They did something."""
+        """Note a sign of life."""
         self.seen_at = time.monotonic()
 
     def take(self, files: Sequence[str | os.PathLike[str]]) -> list[Path]:
-        """Keep uploads for as long as the visit lasts.
+        """Keep uploads for as long as the visit lasts; returns their files.
 
         Raises:
-            DataError: there are too many, too much in all, or one is gone.
+            DataError: there are too many, they are too large together, or one is gone.
         """
         limits = self.session.limits
         limits.require_files(len(files), "The list of uploads")
@@ -282,7 +282,7 @@ class Visits:
         return found
 
     def at(self, address: str, owner: str) -> Visit:
-        """The visit whose screens are at an address. Whoever looks is not asked for a sign of life.
+        """The visit whose screens are at an address; this is no sign of life.
 
         Raises:
             VisitOverError: there is none, or it is somebody else's.
@@ -300,11 +300,11 @@ class Visits:
         )
 
     def fetch(self, name: str) -> DatasetSource:
-        """A data set of the Hub. It stays on the disk of this machine, so the page fetches only so much.
+        """A data set of the Hub. It stays on this machine's disk, so all of them share a quota.
 
         Raises:
             DataError: there is no such data set, or it is too large.
-            FullError: as much is fetched as may be.
+            FullError: the quota is used up.
         """
         with self._fetching:
             if name in self._fetched:
@@ -316,7 +316,7 @@ class Visits:
             return source
 
     def forget(self, visit_id: str) -> None:
-        """End a visit: what it is doing is stopped, its files and features are deleted. Nothing if there is none."""
+        """End a visit, if there is one: its work is stopped, its files and features are deleted."""
         with self._lock:
             found = self._open.pop(visit_id, None)
             if found is None:

@@ -45,12 +45,12 @@ from promptccd.storage import lock_folder
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
 MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
 NEAR = 6  # other groups that one resembles
-QUIET_S = 3.0  # nobody corrects anything: the moment to write the registry whole
+QUIET_S = 3.0  # after the last correction the registry may be written whole
 LONGEST_WHILE_BUSY = 10 * LONGEST_JOURNAL  # lines
 
 
 class GoneError(RegistryError):
-    """What was asked for is not there any more; it names what to do."""
+    """What a window asked for is not there any more; the message says what to do."""
 
 
 class Workbench:
@@ -172,7 +172,7 @@ class Workbench:
                 pass
 
     def _take(self, steps: Sequence[Step]) -> Change | None:
-        """Bring columns and means up to date with what has happened to the registry."""
+        """Bring columns and means up to date with the registry; `None` if they have to be made anew."""
         patches = [self._patch_of(step) for step in steps]
         known = [each for each in patches if each is not None]
         if self._columns is None or len(known) < len(patches):
@@ -195,7 +195,7 @@ class Workbench:
         return next((each.patch for each in entries if each.number == step.number), None)
 
     def columns(self) -> Columns:
-        """Where every photograph is."""
+        """The group of every photograph, and how sure it is."""
         with self.still:
             if self._columns is None:
                 self._columns = Columns(self.registry, self.photos.keys)
@@ -229,7 +229,7 @@ class Workbench:
             return self._features
 
     def means(self) -> Means:
-        """What every group looks like."""
+        """The mean feature of every group."""
         self.features()  # outside of the guard: they may have to be read
         with self.still:
             if self._means is None:
@@ -305,7 +305,7 @@ class Workbench:
         return split_category(found, category)
 
     def dissolve(self, category: int) -> Edit:
-        """Say that a category is none; its photographs go to the nearest other ones."""
+        """Dissolve a category; its photographs go to the nearest other ones."""
         found = self._placed(category)
         return (
             NotACategory(category, rest_to_nearest=True)
