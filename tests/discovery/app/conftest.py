@@ -11,9 +11,9 @@ from promptccd.discovery.app.visits import Visits
 
 
 @pytest.fixture
-def visits(backbone_folder: Path) -> Iterator[Visits]:
+def visits(backbone_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visits]:
     """Visits over a bare backbone, with a gigabyte for their files."""
-    store = Store(Quota(1024 * MIB, "files"))
+    store = Store(Quota(1024 * MIB, "files"), tmp_path_factory.mktemp("visits"))
     made = Visits(str(backbone_folder), store, IntakeLimits.for_visitors(), PageLimits())
     yield made
     made.close()

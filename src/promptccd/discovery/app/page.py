@@ -1,6 +1,5 @@
 """The whole page: the steps as tabs, and the button that ends a visit."""
 
-import html
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import gradio as gr
 
 from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.app.desk import QUIET, Desk, Updates, errors_shown, render
-from promptccd.discovery.app.panels.example import ExamplePanel
+from promptccd.discovery.app.panels.example import add_example
 from promptccd.discovery.app.panels.groups import GroupsPanel
 from promptccd.discovery.app.panels.images import ImagesPanel
 from promptccd.discovery.app.panels.take_away import TakeAwayPanel
@@ -107,7 +106,7 @@ def _blocks(visits: Visits) -> gr.Blocks:
         with gr.Tabs(elem_id="pc-steps", overflow_behavior="wrap") as tabs:
             with gr.Tab("Example", id="example"):
                 gr.HTML(render("intro.html.jinja"))
-                ExamplePanel(tabs)
+                add_example(tabs)
             with gr.Tab("Images", id="images"):
                 images = ImagesPanel(desk)
             with gr.Tab("Groups", id="groups"):
@@ -152,7 +151,7 @@ def _end(desk: Desk, tabs: gr.Tabs) -> None:
         with errors_shown():
             if visit_id:
                 desk.visits.forget(visit_id)
-        gr.Info(html.escape("Your images, groups and files are deleted."))
+        gr.Info("Your images, groups and files are deleted.")
         return {desk.visit_id: "", tabs: gr.Tabs(selected="images")}
 
     forgotten = button.click(forget, desk.visit_id, [desk.visit_id, tabs], **QUIET)

@@ -223,19 +223,14 @@ class Shelf:
 
 
 class Store:
-    """All shelves, in a folder that goes with this object.
+    """All shelves, in a folder below `parent` that goes with this object.
 
-    Args:
-        quota: of bytes.
-        parent: where the folder is made; by default the system's temporary folder.
-        untaken_s: seconds until a shelf is removed that nobody holds.
+    A shelf that nobody has held for `untaken_s` seconds is removed.
     """
 
-    def __init__(self, quota: Quota, parent: Path | None = None, *, untaken_s: float = 600.0):
-        self.quota, self._untaken_s = quota, untaken_s
-        if parent is not None:
-            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._parent = parent
+    def __init__(self, quota: Quota, parent: Path, *, untaken_s: float = 600.0):
+        self.quota, self._parent, self._untaken_s = quota, parent, untaken_s
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = tempfile.TemporaryDirectory(prefix="promptccd-visits-", dir=parent)  # mode 0700
         self.root = Path(os.path.abspath(self._folder.name))
         self._key = secrets.token_bytes(32)
@@ -319,8 +314,7 @@ class Store:
         for shelf in left:
             if shelf.left_at <= latest:
                 self.remove(shelf)
-        if self._parent is not None:
-            _remove_empty_files(self._parent)
+        _remove_empty_files(self._parent)
         return self._untaken_s if left else None
 
     def clear(self, owner: str) -> None:

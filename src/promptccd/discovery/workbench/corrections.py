@@ -347,7 +347,7 @@ class Workbench:
             ]
         return why
 
-    def questions(self, skipped: Sequence[tuple[int, int]] = ()) -> list[dict[str, int]]:
+    def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
 
         The first is one of the least sure that nobody has put anywhere, the second a typical one of a group.

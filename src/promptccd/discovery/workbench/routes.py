@@ -95,7 +95,7 @@ class Doorkeeper:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
-def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -> App:
+def build_routes(bench: Workbench, token: str, cookie: str) -> App:
     """The application of a project, for a server on loopback; who has the token may look and correct."""
     take_away = TakeAway(bench)
 

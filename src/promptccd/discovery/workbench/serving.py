@@ -46,9 +46,7 @@ class OpenPage(ServingThread):
             with suppress(PromptCCDError):  # the correction that needs them says so
                 self.bench.means()  # so that the first move need not read all features
         while not self._ended.wait(0.5):
-            with suppress(
-                PromptCCDError
-            ):  # another process writes there, or the disk is full: corrections say so
+            with suppress(PromptCCDError):  # a busy project or a full disk: corrections say so
                 self.bench.rest()
 
     def close(self) -> None:

@@ -12,35 +12,32 @@ from promptccd.discovery.groups import GroupView
 SIDE, MARGIN = 400, 16  # of the map, in units of the drawing
 
 
-class ExamplePanel:
+def add_example(tabs: gr.Tabs) -> None:
     """The map, the slider over stages, and the groups of the stage; the same for everybody."""
+    example = load_example()
 
-    def __init__(self, tabs: gr.Tabs):
-        self._example = load_example()
-        with gr.Row(equal_height=False):
-            with gr.Column(min_width=280, scale=6):
-                shown = [gr.HTML(elem_id="pc-example-map")]
-            with gr.Column(min_width=280, scale=5):
-                slider = gr.Slider(
-                    0, len(self._example.stages) - 1, 0, step=1, label="Stage", elem_id="pc-stage", buttons=[],
-                    info="Move it to see what came, and what was discovered.",
-                )  # fmt: skip
-                shown.append(gr.HTML(elem_id="pc-example-story"))
-                with gr.Row(elem_classes="pc-actions"):
-                    start = gr.Button("Start with your own images", variant="primary", elem_id="pc-own")
-        shown.append(gr.HTML(elem_id="pc-example-cards"))
-        for component, value in zip(shown, self._shown(0), strict=True):
-            component.value = value
-        slider.change(
-            self._shown, slider, shown,
-            api_name="example", show_progress="hidden", trigger_mode="always_last",
-        )  # fmt: skip
-        start.click(lambda: gr.Tabs(selected="images"), None, tabs, **QUIET)
+    def shown(number: float) -> tuple[str, str, str]:
+        stage = example.stages[min(max(int(number), 0), len(example.stages) - 1)]
+        return _map(example, stage), _story(stage), _cards(example, stage)
 
-    def _shown(self, number: float) -> tuple[str, str, str]:
-        """Map, text and cards of a stage."""
-        stage = self._example.stages[min(max(int(number), 0), len(self._example.stages) - 1)]
-        return _map(self._example, stage), _story(stage), _cards(self._example, stage)
+    with gr.Row(equal_height=False):
+        with gr.Column(min_width=280, scale=6):
+            drawing = gr.HTML(elem_id="pc-example-map")
+        with gr.Column(min_width=280, scale=5):
+            slider = gr.Slider(
+                0, len(example.stages) - 1, 0, step=1, label="Stage", elem_id="pc-stage", buttons=[],
+                info="Move it to see what came, and what was discovered.",
+            )  # fmt: skip
+            story = gr.HTML(elem_id="pc-example-story")
+            with gr.Row(elem_classes="pc-actions"):
+                start = gr.Button("Start with your own images", variant="primary", elem_id="pc-own")
+    cards = gr.HTML(elem_id="pc-example-cards")
+    drawing.value, story.value, cards.value = shown(0)
+    slider.change(
+        shown, slider, [drawing, story, cards],
+        api_name="example", show_progress="hidden", trigger_mode="always_last",
+    )  # fmt: skip
+    start.click(lambda: gr.Tabs(selected="images"), None, tabs, **QUIET)
 
 
 def _map(example: Example, stage: ExampleStage) -> str:

@@ -45,16 +45,10 @@ class GroupsPanel:
 
     def show(self, visit: Visit) -> Updates:
         """The screens of the newest groups."""
-        if visit.bench is None:
-            return {
-                self.screens: render("groups.html.jinja", base=""),
-                self.counts: gr.Accordion(visible=False),
-            }
         session, base = visit.session, f"{SCREENS[1:]}{visit.address}/"
+        stage, of = session.current.stage, len(session.stages)
         return {
-            self.screens: render(
-                "groups.html.jinja", base=base, stage=session.current.stage, of=len(session.stages)
-            ),
+            self.screens: render("groups.html.jinja", base=base, stage=stage, of=of),
             self.counts: gr.Accordion(visible=True),
             self.number: session.num_categories,
         }

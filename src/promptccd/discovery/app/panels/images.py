@@ -78,7 +78,7 @@ class ImagesPanel:
 
     def show(self, visit: Visit) -> Updates:
         """The report of the newest images."""
-        return {self.report: _report(visit) if visit.session.stages else ""}
+        return {self.report: _report(visit)}
 
     def _read(
         self, visit_id: str, files: list[str] | None, hub_name: str, request: gr.Request
