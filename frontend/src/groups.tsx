@@ -37,10 +37,17 @@ export function Cover({ desk, group, most = 4 }: { desk: Desk; group: Group; mos
   );
 }
 
-type Button = ComponentProps<"button">;
+interface OfferProps extends ComponentProps<"button"> {
+  desk: Desk;
+  group: Group;
+  most?: number; // pictures
+  number?: number; // its key
+  note?: ComponentChildren;
+  class?: string;
+}
 
 /** A group that can be chosen: its pictures, its name, and what is said of it. */
-export function Offer({ desk, group, most = 1, number, note, class: look = "offer", ...button }: Button & { desk: Desk; group: Group; most?: number; number?: number; note?: ComponentChildren; class?: string }) {
+export function Offer({ desk, group, most = 1, number, note, class: look = "offer", ...button }: OfferProps) {
   return (
     <button class={look} {...button}>
       {number !== undefined && <kbd>{number}</kbd>}
