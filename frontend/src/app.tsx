@@ -3,10 +3,10 @@ import { home, NOWHERE } from "./api";
 import { Changed } from "./changed";
 import { Desk, Order } from "./desk";
 import { Grid } from "./grid";
-import { Choice, Cover, GroupList, Groups, Name } from "./groups";
-import { Actions, Photo, showWhy, Top, useWhy } from "./layers";
+import { Choice, GroupList, Groups, Name, Offer } from "./groups";
+import { Actions, showWhy, Top } from "./layers";
 import { PhotoMap } from "./map";
-import { Same } from "./same";
+import { Quick, Same } from "./quick";
 import { t, Words } from "./texts";
 
 export function App({ desk }: { desk: Desk }) {
@@ -41,7 +41,7 @@ export function App({ desk }: { desk: Desk }) {
 
 function Bar({ desk }: { desk: Desk }) {
   const { title, photos, undo, redo, can_write } = desk.summary!;
-  const unsure = desk.count("unsure");
+  const unsure = desk.counts.unsure;
   const Header = desk.isInside ? "div" : "header";
   const Title = desk.isInside ? "h2" : "h1";
   return (
@@ -108,12 +108,7 @@ function Head({ desk }: { desk: Desk }) {
           <small>{t("resembles")}</small>
           {group.near.slice(0, 4).map((id) => {
             const other = desk.byId.get(id);
-            return other && (
-              <button key={id} class="offer" title={t("merge")} onClick={() => desk.open({ kind: "merge", ids: [group.id, id] })}>
-                <Cover desk={desk} group={other} most={1} />
-                <span class={other.named ? "" : "none"} dir="auto">{other.name}</span>
-              </button>
-            );
+            return other && <Offer key={id} desk={desk} group={other} title={t("merge")} onClick={() => desk.open({ kind: "merge", ids: [group.id, id] })} />;
           })}
         </div>
       )}
@@ -140,58 +135,6 @@ function Selection({ desk }: { desk: Desk }) {
 
 function mergeChosen(desk: Desk): void {
   if (desk.chosen.size > 1) desk.open({ kind: "merge", ids: [...desk.chosen] });
-}
-
-/** One photograph after another, least sure first; a key says where it belongs. */
-function Quick({ desk }: { desk: Desk }) {
-  const row = desk.next;
-  const why = useWhy(row ?? 0, desk.summary!.revision);
-  if (row === undefined) return <p class="empty">{t("deskDone")}</p>;
-  const offered = (why?.others ?? []).flatMap(({ id }) => desk.byId.get(id) ?? []).slice(0, 9);
-  const left = desk.shown.filter((each) => desk.isUnsure(each)).length;
-  const onKeyDown = (event: KeyboardEvent) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const digit = /^(?:Digit|Numpad)(\d)$/.exec(event.code)?.[1];
-    const target = digit ? offered[Number(digit) - 1] : event.key === "Enter" ? offered[0] : undefined;
-    if (target && why) void desk.move([row], target.id);
-    else if (digit === "0") void desk.move([row], null);
-    else if (event.key === "n") void desk.gather([row]);
-    else if (event.key === "s") skip();
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
-  };
-  const skip = () => {
-    desk.focus = desk.shown.indexOf(row) + 1;
-    desk.changed();
-  };
-  return (
-    <section class="quick" tabIndex={-1} ref={(element) => { if (!desk.layers.length) element?.focus(); }} onKeyDown={onKeyDown}>
-      <div class="stage">
-        <Photo desk={desk} row={row} />
-        <div class="caption">
-          <span class="file" dir="auto">{desk.name(row)}</span> <span>{t("isNow", { name: desk.groupName(desk.columns.group[row]) })}</span>
-          <small>{t("deskLeft", { n: left })}</small>
-        </div>
-      </div>
-      <div class="answers">
-        {offered.map((group, index) => (
-          <button key={group.id} class="offer" onClick={() => void desk.move([row], group.id)}>
-            <kbd>{index + 1}</kbd>
-            <Cover desk={desk} group={group} most={3} />
-            <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
-          </button>
-        ))}
-        <p class="row">
-          <button onClick={() => void desk.gather([row])}><kbd>N</kbd> {t("newGroup")}</button>
-          <button onClick={() => void desk.move([row], null)}><kbd>0</kbd> {t("noGroup")}</button>
-          <button onClick={skip}><kbd>S</kbd> {t("skip")}</button>
-          <button onClick={() => desk.go("same")}>{t("sameOrDifferent")}</button>
-        </p>
-        <small>{t("deskKeys")}</small>
-      </div>
-    </section>
-  );
 }
 
 /** Keys that hold everywhere but in a text field; the layer on top takes them. */

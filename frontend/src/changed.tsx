@@ -1,6 +1,6 @@
 /** What is different since the last photographs came; every part of it opens in the grid. */
 import { Desk } from "./desk";
-import { Cover } from "./groups";
+import { Offer } from "./groups";
 import { t, Words } from "./texts";
 
 const IN_ROW = 12;
@@ -8,7 +8,7 @@ const IN_ROW = 12;
 export function Changed({ desk }: { desk: Desk }) {
   const change = desk.change;
   if (!change) return <p class="empty">{t("loading")}</p>;
-  const arrived = desk.count("new");
+  const arrived = desk.counts.new;
   const none = !arrived && !Object.values(change).some((each: unknown[]) => each.length);
   return (
     <div class="scroll overview changes">
@@ -40,11 +40,7 @@ function Groups({ desk, heading, sizes }: { desk: Desk; heading: Words; sizes: [
       <h3>{t(heading)} <small>{listed.length}</small></h3>
       <div class="row">
         {listed.map(({ group, before, after }) => (
-          <button key={group.id} class="offer" onClick={() => desk.go("group", group.id)}>
-            <Cover desk={desk} group={group} most={3} />
-            <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
-            <small>{before ? t("sizes", { before, after }) : group.size}</small>
-          </button>
+          <Offer key={group.id} desk={desk} group={group} most={3} note={before ? t("sizes", { before, after }) : group.size} onClick={() => desk.go("group", group.id)} />
         ))}
       </div>
     </section>

@@ -44,24 +44,20 @@ export class Desk {
   status = "";
   lost = false;
   over = "";
+  counts = { unsure: 0, new: 0, none: 0, all: 0 };
   private found: number[] = [];
   private names = new Map<number, string[]>();
-  private counts = { unsure: 0, new: 0, none: 0, all: 0 };
   private settling = 0;
   private lastMove: number | null = null;
   private editing: Promise<unknown> = Promise.resolve();
   private leaving = new AbortController();
 
-  /** Is told whether it stands within another page, what to do once other photographs are there, and what paints it. */
+  /** Is told whether it stands within another page, what to do once other photographs are there, and what paints it anew. */
   constructor(
     readonly isInside: boolean,
     private renew: () => void,
-    private paint: () => void,
+    readonly changed: () => void,
   ) {}
-
-  changed(): void {
-    this.paint();
-  }
 
   // What is there
 
@@ -166,10 +162,6 @@ export class Desk {
     if (this.columns.flags[row] & SET) parts.push(t("setByYou"));
     if (this.isUnsure(row)) parts.push(t("unsure"));
     return parts.join(", ");
-  }
-
-  count(place: "unsure" | "new" | "none" | "all"): number {
-    return this.counts[place];
   }
 
   /** Groups as the list shows them. */
@@ -354,8 +346,10 @@ export class Desk {
     this.changed();
   }
 
-  private async edit(edit: Edit): Promise<boolean> {
-    const taken = post(edit).then((answer) => this.take(answer));
+  /** Makes a correction and says what it did; one of photographs ends their selection. */
+  private async edit(edit: Edit, said?: Words, values: Record<string, string | number> = {}): Promise<boolean> {
+    const isOfRows = "rows" in edit;
+    const taken = post(isOfRows ? { ...edit, generation: this.summary!.generation } : edit).then((answer) => this.take(answer));
     this.editing = taken.catch(() => undefined);
     try {
       await taken;
@@ -366,14 +360,14 @@ export class Desk {
       return false;
     }
     this.settle();
+    if (isOfRows) this.selected.clear();
+    if (said) this.say(said, values);
     return true;
   }
 
   async move(rows: number[], group: number | null): Promise<void> {
     this.lastMove = group;
-    if (!(await this.edit({ do: "move", rows, generation: this.summary!.generation, group }))) return;
-    this.selected.clear();
-    this.say(group === null ? "movedOut" : "moved", { n: rows.length, name: this.groupName(group) });
+    await this.edit({ do: "move", rows, group }, group === null ? "movedOut" : "moved", { n: rows.length, name: this.groupName(group) });
   }
 
   async again(): Promise<void> {
@@ -382,27 +376,21 @@ export class Desk {
 
   async gather(rows: number[], name?: string): Promise<void> {
     const before = new Set(this.byId.keys());
-    const made = name ? { name } : {};
-    if (!(await this.edit({ do: "gather", rows, generation: this.summary!.generation, ...made }))) return;
-    const id = [...this.byId.keys()].find((each) => !before.has(each));
-    this.selected.clear();
-    this.lastMove = id ?? null;
-    this.say("gathered", { n: rows.length, name: this.groupName(id ?? null) });
+    if (!(await this.edit({ do: "gather", rows, ...(name ? { name } : {}) }))) return;
+    const id = [...this.byId.keys()].find((each) => !before.has(each)) ?? null;
+    this.lastMove = id;
+    this.say("gathered", { n: rows.length, name: this.groupName(id) });
   }
 
   async confirm(rows: number[]): Promise<void> {
     const placed = rows.filter((row) => this.columns.group[row] !== NOWHERE);
-    if (!placed.length || !(await this.edit({ do: "confirm", rows: placed, generation: this.summary!.generation }))) return;
-    this.selected.clear();
-    this.say("confirmed", { n: placed.length });
+    if (placed.length) await this.edit({ do: "confirm", rows: placed }, "confirmed", { n: placed.length });
   }
 
   /** Says whether two photographs are of one group: the first comes to the second, or away from it. */
-  async answer({ first, second, group }: Question, same: boolean): Promise<boolean> {
-    const name = this.groupName(group);
-    if (!(await this.edit({ do: "answer", rows: [first, second], generation: this.summary!.generation, same }))) return false;
-    this.say(same ? "answeredSame" : "answeredDifferent", { name });
-    return true;
+  answer({ first, second, group }: Question, same: boolean): Promise<boolean> {
+    const said = same ? "answeredSame" : "answeredDifferent";
+    return this.edit({ do: "answer", rows: [first, second], same }, said, { name: this.groupName(group) });
   }
 
   /** Gives a group a name; one that another group has asks whether the two are one. */
@@ -415,7 +403,7 @@ export class Desk {
       this.open({ kind: "merge", ids: [same.id, id] });
       return;
     }
-    if (await this.edit({ do: "rename", group: id, name })) this.say("renamed", { name });
+    await this.edit({ do: "rename", group: id, name }, "renamed", { name });
   }
 
   sameName(name: string): Group | undefined {
@@ -432,33 +420,29 @@ export class Desk {
   }
 
   async merge(ids: number[], name: string): Promise<void> {
-    if (!(await this.edit({ do: "merge", groups: ids, name }))) return;
+    if (!(await this.edit({ do: "merge", groups: ids, name }, "merged", { n: ids.length, name }))) return;
     this.chosen.clear();
     const kept = ids.find((id) => this.byId.has(id));
     if (this.place === "group" && kept !== undefined && kept !== this.group) this.go("group", kept);
-    this.say("merged", { n: ids.length, name });
+    this.changed();
   }
 
   async split(id: number): Promise<void> {
-    if (await this.edit({ do: "split", group: id })) this.say("split", { name: this.groupName(id) });
+    await this.edit({ do: "split", group: id }, "split", { name: this.groupName(id) });
   }
 
   async dissolve(id: number): Promise<void> {
-    const name = this.groupName(id);
-    if (await this.edit({ do: "dissolve", group: id })) this.say("dissolved", { name });
+    await this.edit({ do: "dissolve", group: id }, "dissolved", { name: this.groupName(id) });
   }
 
   async back(forward = false): Promise<void> {
     const told = forward ? this.summary!.redo : this.summary!.undo;
     if (!told) return;
-    const text = this.cause(told);
-    if (!(await this.edit({ do: forward ? "redo" : "undo", number: told.number }))) return;
-    this.show();
-    this.say(forward ? "redone" : "undone", { cause: text });
+    const said = forward ? "redone" : "undone";
+    if (await this.edit({ do: forward ? "redo" : "undo", number: told.number }, said, { cause: this.cause(told) })) this.show();
   }
 
   cause(told: Told): string {
-    const known = `did.${told.kind}` as Words;
-    return t(known, { n: told.count, name: told.name ?? "" });
+    return t(`did.${told.kind}` as Words, { n: told.count, name: told.name ?? "" });
   }
 }

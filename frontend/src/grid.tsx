@@ -46,26 +46,28 @@ export function Grid({ desk }: { desk: Desk }) {
     desk.pictures.want(sharp && cell * devicePixelRatio > SMALL ? live : [], SHARP);
   });
 
-  /** Moves the focus, and the view with it where it would leave it. */
-  const focus = (index: number) => {
+  const reveal = () => {
     const element = box.current!;
-    desk.focus = Math.min(n - 1, Math.max(0, index));
     const top = Math.floor(desk.focus / columns) * pitch;
     if (top < element.scrollTop) element.scrollTop = top;
     if (top + pitch > element.scrollTop + element.clientHeight) element.scrollTop = top + pitch - element.clientHeight;
+  };
+  const focusCell = () => box.current!.querySelector<HTMLElement>(`[data-index="${desk.focus}"]`)?.focus();
+  /** Moves the focus, and the view with it where it would leave it. */
+  const focus = (index: number) => {
+    desk.focus = Math.min(n - 1, Math.max(0, index));
+    reveal();
     look();
     desk.changed();
-    requestAnimationFrame(() => element.querySelector<HTMLElement>(`[data-index="${desk.focus}"]`)?.focus());
+    requestAnimationFrame(focusCell);
   };
   const held = useRef(false); // whether the focus is on a photograph, even if that has just left
   useEffect(() => {
     const isLost = held.current && !(box.current!.getRootNode() as ShadowRoot).activeElement && !desk.top;
     if (!isLost && !desk.refocus) return;
     desk.refocus = held.current = false; // once: what cannot be focused now is not tried for ever
-    const element = box.current!;
-    const top = Math.floor(desk.focus / columns) * pitch;
-    if (top < element.scrollTop || top + pitch > element.scrollTop + element.clientHeight) element.scrollTop = top;
-    element.querySelector<HTMLElement>(`[data-index="${desk.focus}"]`)?.focus();
+    reveal();
+    focusCell();
   });
   const onKeyDown = (event: KeyboardEvent) => {
     const page = Math.max(1, Math.floor(view.height / pitch)) * columns;
@@ -87,19 +89,10 @@ export function Grid({ desk }: { desk: Desk }) {
   for (let index = first; index < last && cell > 0; index++) {
     const left = (index % columns) * pitch;
     const top = Math.floor(index / columns) * pitch;
-    cells.push(
-      <Cell key={desk.shown[index]} desk={desk} index={index} left={left} top={top} cell={cell} />,
-    );
+    cells.push(<Cell key={desk.shown[index]} desk={desk} index={index} left={left} top={top} cell={cell} />);
   }
   return (
-    <div
-      class="scroll"
-      ref={box}
-      onScroll={() => {
-        setSharp(false);
-        look();
-      }}
-    >
+    <div class="scroll" ref={box} onScroll={() => (setSharp(false), look())}>
       {n === 0 && <p class="empty">{t("empty")}</p>}
       <div
         class="cells"

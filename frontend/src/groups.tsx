@@ -1,4 +1,5 @@
 /** Groups: cards to scan, the list beside the photographs, and a name that is typed in place. */
+import { ComponentChildren, ComponentProps } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Group } from "./api";
 import { Desk, Filter, GroupOrder } from "./desk";
@@ -36,13 +37,34 @@ export function Cover({ desk, group, most = 4 }: { desk: Desk; group: Group; mos
   );
 }
 
+interface OfferProps extends ComponentProps<"button"> {
+  desk: Desk;
+  group: Group;
+  most?: number; // pictures
+  number?: number; // its key
+  note?: ComponentChildren;
+  class?: string;
+}
+
+/** A group that can be chosen: its pictures, its name, and what is said of it. */
+export function Offer({ desk, group, most = 1, number, note, class: look = "offer", ...button }: OfferProps) {
+  return (
+    <button class={look} {...button}>
+      {number !== undefined && <kbd>{number}</kbd>}
+      <Cover desk={desk} group={group} most={most} />
+      <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
+      {note !== undefined && <small>{note}</small>}
+    </button>
+  );
+}
+
 /** The name of a group; a click, or R, lets it be typed. Enter goes on to the next group without one. */
 export function Name({ desk, group }: { desk: Desk; group: Group }) {
   if (desk.naming === group.id) return <NameField key={group.id} desk={desk} group={group} />;
   return (
     <button class={`name${group.named ? "" : " none"}`} title={`${t("rename")} (R)`} dir="auto" onClick={() => ((desk.naming = group.id), desk.changed())}>
-        {group.name}
-      </button>
+      {group.name}
+    </button>
   );
 }
 
@@ -81,11 +103,7 @@ function NameField({ desk, group }: { desk: Desk; group: Group }) {
       {offered.length > 0 && (
         <span class="offers">
           {offered.map((each) => (
-            <button key={each.id} class="offer" onMouseDown={(event) => (event.preventDefault(), void desk.rename(group.id, each.name))}>
-              <Cover desk={desk} group={each} most={1} />
-              <span dir="auto">{each.name}</span>
-              <small>{each.size}</small>
-            </button>
+            <Offer key={each.id} desk={desk} group={each} note={each.size} onMouseDown={(event) => (event.preventDefault(), void desk.rename(group.id, each.name))} />
           ))}
         </span>
       )}
@@ -166,7 +184,7 @@ function Places({ desk }: { desk: Desk }) {
     <>
       {desk.hasKnown && <button class="place" onClick={() => desk.go("changed")}>{t("changed")}</button>}
       {PLACES.map(([place, words]) => {
-        const n = desk.count(place);
+        const n = desk.counts[place];
         if (!n || (place === "new" && !desk.summary!.stage)) return null;
         return (
           <button key={place} class={`place${desk.place === place ? " here" : ""}`} onClick={() => desk.go(place)} {...(place === "none" ? dropsOn(desk, null) : {})}>
@@ -195,11 +213,7 @@ export function GroupList({ desk }: { desk: Desk }) {
           const isHere = desk.place === "group" && desk.group === group.id;
           return (
             <li key={group.id} ref={isHere ? here : undefined} {...dropsOn(desk, group.id)} {...dragged(group.id)}>
-              <button class={isHere ? "here" : ""} aria-current={isHere} onClick={() => desk.go("group", group.id)}>
-                <Cover desk={desk} group={group} most={1} />
-                <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
-                <small>{group.size}</small>
-              </button>
+              <Offer desk={desk} group={group} note={group.size} class={isHere ? "here" : ""} aria-current={isHere} onClick={() => desk.go("group", group.id)} />
             </li>
           );
         })}

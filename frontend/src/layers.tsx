@@ -3,10 +3,10 @@ import { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { About, address, exported, get, Group, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
-import { Cover } from "./groups";
+import { Cover, Offer } from "./groups";
 import { percent, t } from "./texts";
 
-function Sheet({ desk, name, label, children }: { desk: Desk; name: string; label: string; children: ComponentChildren }) {
+function Sheet({ desk, name, label, title = label, children }: { desk: Desk; name: string; label: string; title?: string; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => {
     const element = dialog.current!;
@@ -21,6 +21,7 @@ function Sheet({ desk, name, label, children }: { desk: Desk; name: string; labe
       onCancel={(event) => (event.preventDefault(), desk.close())}
       onClick={(event) => event.target === dialog.current && desk.close()}
     >
+      {title && <h2>{title}</h2>}
       {children}
     </dialog>
   );
@@ -39,13 +40,9 @@ export function Top({ desk }: { desk: Desk }) {
 
 /** The keys, and what found the groups. */
 function HelpSheet({ desk }: { desk: Desk }) {
-  const [about, setAbout] = useState<About | null>(null);
-  useEffect(() => {
-    void get<About>("about").then(setAbout);
-  }, []);
+  const about = useAnswer<About>("about");
   return (
-    <Sheet desk={desk} name="sheet help" label={t("help")}>
-      <h2>{t("keys")}</h2>
+    <Sheet desk={desk} name="sheet help" label={t("help")} title={t("keys")}>
       <ul class="keys">
         {t("keyList").split(" · ").map((line) => (
           <li key={line}>
@@ -97,7 +94,7 @@ function Large({ desk, layer }: { desk: Desk; layer: Extract<Layer, { kind: "lar
     event.preventDefault();
   };
   return (
-    <Sheet desk={desk} name="large" label={desk.label(row)}>
+    <Sheet desk={desk} name="large" label={desk.label(row)} title="">
       <div class="stage" onKeyDown={onKeyDown} tabIndex={-1} autofocus
         onTouchStart={(event) => (touched.current = event.touches[0].clientX)}
         onTouchEnd={(event) => {
@@ -168,27 +165,26 @@ function WhyHere({ desk, row }: { desk: Desk; row: number }) {
       {why.others.filter((each) => each.id !== why.group).slice(0, 4).map(({ id, like }) => {
         const group = desk.byId.get(id);
         return group && (
-          <button key={id} class="offer" onClick={() => void desk.move([row], id)}>
-            <Cover desk={desk} group={group} most={1} />
-            <span dir="auto">{group.name}</span>
-            <small>{t("likeness", { like: like.toFixed(2) })}</small>
-          </button>
+          <Offer key={id} desk={desk} group={group} note={t("likeness", { like: like.toFixed(2) })} onClick={() => void desk.move([row], id)} />
         );
       })}
     </aside>
   );
 }
 
-export function useWhy(row: number, revision: string): Why | null {
-  const [found, setFound] = useState<{ row: number; why: Why } | null>(null);
+export const useWhy = (row: number, revision: string) => useAnswer<Why>(`why/${row}`, revision);
+
+/** What the server says at an address, asked anew in another state; the answer of another address is none. */
+function useAnswer<T>(path: string, revision = ""): T | null {
+  const [found, setFound] = useState<{ path: string; answer: T } | null>(null);
   useEffect(() => {
     let current = true;
-    void get<Why>(`why/${row}`).then((why) => current && setFound({ row, why }));
+    void get<T>(path).then((answer) => current && setFound({ path, answer }));
     return () => {
       current = false;
     };
-  }, [row, revision]);
-  return found?.row === row ? found.why : null;
+  }, [path, revision]);
+  return found?.path === path ? found.answer : null;
 }
 
 /** Where photographs go: a group that is typed or pointed at, likest first, or a new one. */
@@ -217,15 +213,10 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
   };
   return (
     <Sheet desk={desk} name="sheet" label={t("moveTitle", { n: rows.length })}>
-      <h2>{t("moveTitle", { n: rows.length })}</h2>
       <input autofocus value={typed} dir="auto" maxLength={100} placeholder={t("typeGroup")} aria-label={t("typeGroup")} onInput={(event) => (setTyped(event.currentTarget.value), setAt(0))} onKeyDown={onKeyDown} />
       <div class="targets">
         {offered.map((group, index) => (
-          <button key={group.id} class={`offer${index === at ? " here" : ""}`} onClick={() => take(group.id)}>
-            <Cover desk={desk} group={group} most={1} />
-            <span class={group.named ? "" : "none"} dir="auto">{group.name}</span>
-            <small>{group.size}</small>
-          </button>
+          <Offer key={group.id} desk={desk} group={group} note={group.size} class={`offer${index === at ? " here" : ""}`} onClick={() => take(group.id)} />
         ))}
         {words && !exact && (
           <button class={`offer${at === offered.length ? " here" : ""}`} onClick={() => take(null)}>
@@ -244,18 +235,16 @@ function TakeSheet({ desk }: { desk: Desk }) {
   const [names, setNames] = useState(false);
   const [progress, setProgress] = useState<Progress | null>(null);
   const isWriting = progress !== null && !progress.place && !progress.problem;
-  useEffect(() => {
-    void get<Progress | null>("export").then(setProgress);
-  }, []);
+  const look = () => void get<Progress | null>("export").then(setProgress);
+  useEffect(look, []);
   useEffect(() => {
     if (!isWriting) return;
-    const timer = setInterval(() => void get<Progress | null>("export").then(setProgress), ASKED_AGAIN_MS);
+    const timer = setInterval(look, ASKED_AGAIN_MS);
     return () => clearInterval(timer);
   }, [isWriting]);
   const begin = (kind: string | null) => exported(kind, names).then(setProgress, (error: Error) => desk.fail(error));
   return (
     <Sheet desk={desk} name="sheet take" label={t("takeAway")}>
-      <h2>{t("takeAway")}</h2>
       <a class="button" href={address("groups.csv")} download>{t("takeTable")}</a>
       <button disabled={isWriting} onClick={() => void begin("imagefolder")}>{t("takeFolders")}</button>
       <button disabled={isWriting} onClick={() => void begin("dataset")}>{t("takeDataset")}</button>
@@ -291,7 +280,6 @@ function MergeSheet({ desk, ids }: { desk: Desk; ids: number[] }) {
   const listed = groups.some((group) => group.name === name);
   return (
     <Sheet desk={desk} name="sheet wide" label={t("mergeTitle", { n: groups.length })}>
-      <h2>{t("mergeTitle", { n: groups.length })}</h2>
       <fieldset class="sides">
         <legend>{t("mergeName")}</legend>
         {groups.map((group) => (

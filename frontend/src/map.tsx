@@ -32,7 +32,10 @@ function mark(id: number): Mark {
   pen.beginPath();
   if (id % 4 === 0) pen.arc(0, 0, 5.5, 0, 7);
   else if (id % 4 === 1) pen.rect(-5, -5, 10, 10);
-  else for (const at of id % 4 === 2 ? [0, 1, 2] : [0, 1, 2, 3]) pen.lineTo(6.5 * Math.sin((at * 2 * Math.PI) / (id % 4 === 2 ? 3 : 4)), -6.5 * Math.cos((at * 2 * Math.PI) / (id % 4 === 2 ? 3 : 4)));
+  else {
+    const corners = id % 4 === 2 ? 3 : 4;
+    for (let at = 0; at < corners; at++) pen.lineTo(6.5 * Math.sin((at * 2 * Math.PI) / corners), -6.5 * Math.cos((at * 2 * Math.PI) / corners));
+  }
   pen.fill();
   const [red, green, blue] = pen.getImageData(7, 7, 1, 1).data;
   return { canvas, colour: red | (green << 8) | (blue << 16) };
@@ -78,11 +81,11 @@ export function PhotoMap({ desk }: { desk: Desk }) {
   };
   useEffect(() => {
     void getPlaces().then(setPlaces);
-    let before = 0; // a panel that opens beside the map leaves every photograph where it is
+    let isPlaced = false; // a panel that opens beside the map leaves every photograph where it is
     const watcher = new ResizeObserver(() => {
       if (!canvas.current) return; // it has just left
-      if (!before) whole();
-      before = 1;
+      if (!isPlaced) whole();
+      isPlaced = true;
       setSize({ width: canvas.current.clientWidth, height: canvas.current.clientHeight });
     });
     watcher.observe(canvas.current!);

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from promptccd.data.limits import MIB, IntakeLimits
-from tests.discovery.app.half_sent import in_background, send_half
-from tests.spaces.conftest import pictures
+from promptccd.data.limits import MIB
+from tests.discovery.app.half_sent import in_background, send_half, wait_for
+from tests.spaces.conftest import LIMITS, pictures
 from tests.spaces.visitor import Visitor, as_file
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
@@ -32,9 +32,6 @@ from promptccd.discovery.app.server import PageServer
 from promptccd.discovery.app.store import Patience
 
 REAL = os.environ.get("PROMPTCCD_REAL_TIMES") == "1"  # the figures of the Space: half a minute
-LIMITS = IntakeLimits(
-    max_files=30, max_file_bytes=MIB, max_total_bytes=2 * MIB, max_pixels=10**6, max_ratio=100
-)
 SMALL = PageLimits(
     disk_bytes=64 * MIB,
     request_bytes=2 * MIB,
@@ -409,10 +406,3 @@ def bytes_below(folder: Path) -> int:
             with contextlib.suppress(FileNotFoundError):
                 total += os.lstat(os.path.join(place, name)).st_size
     return total
-
-
-def wait_for(test) -> None:
-    deadline = time.monotonic() + 60
-    while not test():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

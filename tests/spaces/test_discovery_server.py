@@ -6,7 +6,7 @@ import http.server
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -17,6 +17,7 @@ import pytest
 from promptccd.data.limits import MIB
 from promptccd.discovery.session import DiscoverySession
 from tests.data.test_images import BOMB_WEBP
+from tests.discovery.app.half_sent import wait_for
 from tests.discovery.intake.test_archives import REFUSED, SKIPPING, packed
 from tests.spaces.conftest import LIMITS, Server, picture, pictures
 from tests.spaces.visitor import Answer, Visitor, as_file, shown
@@ -113,14 +114,6 @@ def test_an_upload_that_breaks_off_does_not_stay(server: Server) -> None:
         assert server.page.visits.store.quota.used >= used + 1_000_000  # room for all of it
     wait_for(lambda: server.page.visits.store.quota.used == used)
     assert server.files == before
-
-
-def wait_for(test: Callable[[], bool]) -> None:
-    """Until it is so, for a while."""
-    deadline = time.monotonic() + 20
-    while not test():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.fault(43)

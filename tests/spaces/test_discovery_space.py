@@ -51,7 +51,6 @@ def test_limits_and_times_it_states_are_those_it_has() -> None:
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
     from promptccd.data.limits import MIB, IntakeLimits
     from promptccd.discovery.app.store import PageLimits
-    from promptccd.discovery.app.visits import LIFETIME_S
 
     together = PageLimits()
     patience = together.patience
@@ -65,7 +64,7 @@ def test_limits_and_times_it_states_are_those_it_has() -> None:
         f"{limits.max_pixels // 10**6} megapixels",
         f"a JPEG file of up to {limits.max_reduced_pixels // 10**6}, is reduced",
         f"at most {limits.max_ratio} times its size",
-        f"deleted {LIFETIME_S / 60:.0f} minutes after your last click",
+        f"deleted {together.lifetime_s / 60:.0f} minutes after your last click",
         f"{together.disk_bytes // MIB} MiB of disk and {together.memory_bytes // MIB} MiB of memory",
         f"that no visit takes is deleted after {together.untaken_s / 60:.0f} minutes",
         f"within {patience.request_s:.0f} seconds is closed; an upload may take {patience.upload_s / 60:.0f} minutes "

@@ -5,7 +5,6 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +47,6 @@ class Screens:
 
     def do(self, **edit: Any) -> httpx.Response:
         return self.visitor.post(f"{self.base}api/edit", content=json.dumps(edit))
-
-
-@pytest.fixture
-def visitor(server: Server) -> Iterator[Visitor]:
-    with server.visitor() as visitor:
-        yield visitor
-        visitor.click("pc-forget")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from promptccd.errors import DataError, PromptCCDError
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
-from promptccd.discovery.app.store import ANYBODY, FullError, Quota, Store
+from promptccd.discovery.app.store import ANYBODY, FullError, PageLimits, Quota, Store
 from promptccd.discovery.app.visits import UPLOADS_KEPT, VisitOverError, Visits
 from tests.conftest import coloured_images
 
@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def visits(backbone_folder: Path, store: Store) -> Iterator[Visits]:
-    opened = Visits(str(backbone_folder), store, limits=IntakeLimits.for_visitors(), most=3)
+    opened = Visits(str(backbone_folder), store, IntakeLimits.for_visitors(), PageLimits(visits=3))
     yield opened
     opened.close()
 
@@ -126,21 +126,21 @@ def test_forgetting_waits_for_work_and_no_work_starts_afterwards(visits: Visits)
 
 @pytest.mark.slow
 def test_nobody_comes_back_so_it_is_forgotten(backbone_folder: Path, store: Store) -> None:
-    visits = Visits(str(backbone_folder), store, limits=IntakeLimits.for_visitors(), lifetime_s=2.0, most=3)
+    visits = Visits(str(backbone_folder), store, IntakeLimits.for_visitors(), PageLimits(lifetime_s=2.0))
     stays, goes = visits.open(), visits.open()
     first, second = goes.prepare().folder, stays.prepare().folder
     deadline = time.monotonic() + 30
     while first.exists() and time.monotonic() < deadline:
         visits.get(stays.id)
         time.sleep(0.05)
-    assert len(visits) == 1
+    assert len(visits._open) == 1
     assert not first.exists()
     with pytest.raises(VisitOverError):
         visits.get(goes.id)
     deadline = time.monotonic() + 30
     while second.exists() and time.monotonic() < deadline:  # nobody asks: a timer looks
         time.sleep(0.05)
-    assert len(visits) == 0
+    assert len(visits._open) == 0
     assert not second.exists()
 
 
@@ -203,8 +203,8 @@ def test_uploads_are_bounded(visits: Visits, store: Store, upload: Path) -> None
 def test_images_in_memory_are_counted_for_all_visits(
     backbone_folder: Path, store: Store, upload: Path
 ) -> None:
-    limits = IntakeLimits.for_visitors()
-    visits = Visits(str(backbone_folder), store, limits=limits, memory_bytes=3000)
+    together = PageLimits(memory_bytes=3000)
+    visits = Visits(str(backbone_folder), store, IntakeLimits.for_visitors(), together)
     one, other = visits.open(), visits.open()
     one.session.read(one.take([upload]))
     one.weigh()  # a thumbnail, and a view of 16 pixels
@@ -246,9 +246,9 @@ def test_data_sets_of_the_hub_are_fetched_as_long_as_there_is_room(
 def test_a_model_that_is_not_there_is_told_without_where_it_should_be(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    visits = Visits(str(tmp_path / "none"), store, limits=IntakeLimits.for_visitors())
+    visits = Visits(str(tmp_path / "none"), store, IntakeLimits.for_visitors(), PageLimits())
     with pytest.raises(PromptCCDError, match="cannot be loaded") as raised:
         visits.open()
     assert str(tmp_path) not in str(raised.value)
     assert str(tmp_path) in caplog.text
-    assert len(visits) == 0
+    assert len(visits._open) == 0

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 
 from promptccd.errors import RunError
@@ -25,16 +26,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """An answer of one line in place of the page."""
-
-    status: int
-    text: str
-
-    def answer(self, headers: Mapping[str, str] | None = None) -> App:
-        """The application that gives it."""
-        return PlainTextResponse(self.text, self.status, headers)
+def refusal(why: HTTPException) -> App:
+    """A request's answer of one line where it was refused."""
+    return PlainTextResponse(why.detail, why.status_code, why.headers)
 
 
 def header(scope: Message, name: bytes) -> str:
@@ -96,6 +90,28 @@ class Site:
             return cls.of_space(environment["SPACE_HOST"], more)
         listen = environment.get("GRADIO_SERVER_NAME", "127.0.0.1")
         return cls.of_machine(listen, filter(None, (name.strip() for name in more.split(","))))
+
+    def require_own(self, scope: Message, *, from_elsewhere: bool, advice: str = "") -> None:
+        """Turn away who calls this page by another name, or asks from another page.
+
+        Args:
+            scope: of the request.
+            from_elsewhere: whether a browser may say that another page led here.
+            advice: what to do about a name that is not ours.
+
+        Raises:
+            HTTPException: it is turned away.
+        """
+        host = header(scope, b"host")
+        if not self.has_host(host):
+            raise HTTPException(421, f"This page does not go by that name{advice}.")
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            raise HTTPException(405, "Only GET, HEAD and POST are answered here.")
+        has_origin = any(name == b"origin" for name, _ in scope["headers"])
+        is_foreign = has_origin and not self.has_origin(header(scope, b"origin"), host)
+        comes_from = header(scope, b"sec-fetch-site")
+        if is_foreign or (not from_elsewhere and comes_from not in ("", "same-origin", "none")):
+            raise HTTPException(403, "Other pages may not ask this one.")
 
     def has_host(self, host: str) -> bool:
         """Whether a ``Host`` header names this site. Any port will do: a tunnel may have changed it."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from promptccd.storage import make_folder, remove_leftovers, write_file
 
@@ -15,10 +15,10 @@ Record = dict[str, Any]
 Sections = Mapping[str, Sequence[Record]]
 
 
-def templates_of(*packages: str) -> Environment:
-    """Renders templates in ``templates/`` of packages; it escapes every value, and a missing one is an error."""
+def templates_of(package: str) -> Environment:
+    """Renders templates in ``templates/`` of a package; it escapes every value, and a missing one is an error."""
     return Environment(
-        loader=ChoiceLoader([PackageLoader(each) for each in packages]),
+        loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

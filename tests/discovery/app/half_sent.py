@@ -4,11 +4,20 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 GET, POST = "GET / HTTP/1.1", "POST /gradio_api/upload HTTP/1.1"
 FORM = '--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
 LONG = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 100000\r\n"
+
+
+def wait_for(test: Callable[[], bool], most_s: float = 60) -> None:
+    """Until it is so, for a while."""
+    deadline = time.monotonic() + most_s
+    while not test():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @dataclass

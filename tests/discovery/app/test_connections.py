@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ pytest.importorskip("gradio", reason="the page needs gradio: pip install -c cons
 from promptccd.discovery.app.server import PageServer, most_connections
 from promptccd.discovery.app.store import PageLimits, Patience
 from promptccd.discovery.site import App, Message, Receive, Send
-from tests.discovery.app.half_sent import HalfSent, in_background, send_half
+from tests.discovery.app.half_sent import HalfSent, in_background, send_half, wait_for
 
 QUICK = Patience(request_s=1.0, slowest=16 * 1024, upload_s=5.0, unread_s=1.5)
 REAL = os.environ.get("PROMPTCCD_REAL_TIMES") == "1"  # the figures of the Space: half a minute
@@ -193,13 +193,6 @@ def test_a_port_that_is_taken() -> None:
 
 def open_connections(server: PageServer) -> int:
     return len(server._server.server_state.connections)
-
-
-def wait_for(test: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not test():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_ctrl_c_ends_it_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ pytest.importorskip("gradio", reason="the page needs gradio: pip install -c cons
 
 import gradio as gr
 
-from promptccd.discovery.app.desk import Desk, Panel, Updates, counted, errors_shown, percent
+from promptccd.discovery.app.desk import Desk, Updates, counted, errors_shown, percent
 from promptccd.discovery.app.page import build_app, title_html
 from promptccd.discovery.app.panels.groups import GroupsPanel, _regroup
 from promptccd.discovery.app.panels.images import ImagesPanel
@@ -124,17 +124,17 @@ def test_without_any_group_nothing_is_pushed_and_grouping_again_says_so(one_grou
 
 
 def test_who_presses_too_early_is_told(visit: Visit, desk: Desk) -> None:
-    with pytest.raises(gr.Error) as shown:
-        desk.run("", lambda visit: None, [])
+    with pytest.raises(gr.Error) as shown, desk.at(""):
+        pass
     assert "No images yet" in shown.value.message
     visit.busy = True
-    with pytest.raises(gr.Error) as shown:
-        desk.run(visit.id, lambda visit: None, [])
+    with pytest.raises(gr.Error) as shown, desk.at(visit.id):
+        pass
     assert "being worked on" in shown.value.message
     visit.busy = False
     desk.visits.forget(visit.id)
-    with pytest.raises(gr.Error) as shown:
-        desk.run(visit.id, lambda visit: None, [])
+    with pytest.raises(gr.Error) as shown, desk.at(visit.id):
+        pass
     assert "is over" in shown.value.message
 
 
@@ -181,7 +181,7 @@ def test_reading_that_was_cancelled_is_not_gone_on_with(one_group: Visit, desk: 
 def test_a_page_that_cannot_be_shown_is_not_left_waiting(
     one_group: Visit, desk: Desk, tmp_path: Path
 ) -> None:
-    class Broken(Panel):
+    class Broken:
         outputs = ()
 
         def show(self, visit: Visit) -> Updates:
@@ -202,14 +202,10 @@ def test_a_page_that_cannot_be_shown_is_not_left_waiting(
 
 def test_a_message_calls_images_by_their_names(one_group: Visit, desk: Desk) -> None:
     keys = one_group.session.current.keys
-
-    def confirm(visit: Visit) -> None:
+    with pytest.raises(gr.Error) as shown, desk.at(one_group.id) as visit:
         session = visit.take_up()
         session.edit(Move(keys, None))
         session.edit(Confirm(keys))
-
-    with pytest.raises(gr.Error) as shown:
-        desk.run(one_group.id, confirm, [])
     assert "is in no category" in shown.value.message
     assert one_group.session.file_of(keys[0])[1].name in shown.value.message
     assert keys[0] not in shown.value.message

@@ -14,7 +14,7 @@ from PIL import Image
 pytest.importorskip("gradio", reason="the page needs gradio: pip install -c constraints.txt gradio")
 
 from promptccd.data.limits import MIB, IntakeLimits
-from promptccd.discovery.app.panels.take_away import rationed, zipped
+from promptccd.discovery.app.panels.take_away import Rationed, zipped
 from promptccd.discovery.app.store import ANYBODY, BLOCK, FullError, Quota, Store, size_of
 from promptccd.discovery.exports import assignment_rows, export_dataset, export_image_folder
 from promptccd.discovery.session import DiscoverySession
@@ -148,10 +148,10 @@ def test_files_to_take_are_written_within_the_quota(noise: DiscoverySession, tmp
         watched = _Watched(noise, shelf.folder)
         if total < whole:
             with pytest.raises(FullError):
-                export(rationed(watched, shelf), rows, shelf.folder)
+                export(Rationed(watched, shelf), rows, shelf.folder)
         else:
             others.resize(0)
-            export(rationed(watched, shelf), rows, shelf.folder)
+            export(Rationed(watched, shelf), rows, shelf.folder)
         assert max(watched.seen) <= total
         store.close()
 
@@ -174,7 +174,7 @@ def test_one_visitor_does_not_take_all_of_the_disk(noise: DiscoverySession, tmp_
     store = Store(Quota(64 * MIB, "files"), tmp_path / "store")
     shelf = store.shelf(ANYBODY, most=200_000)
     with pytest.raises(DataError, match="the most for one visitor: take a part of it"):
-        export_image_folder(rationed(noise, shelf), assignment_rows(noise), shelf.folder)
+        export_image_folder(Rationed(noise, shelf), assignment_rows(noise), shelf.folder)
     store.close()
 
 

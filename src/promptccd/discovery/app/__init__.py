@@ -9,7 +9,6 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 from promptccd.discovery.app.page import Page, build_app
 from promptccd.discovery.app.store import PageLimits
-from promptccd.discovery.app.visits import Visit, VisitOverError, Visits
 from promptccd.discovery.site import Site
 
-__all__ = ["Page", "PageLimits", "Site", "Visit", "VisitOverError", "Visits", "build_app"]
+__all__ = ["Page", "PageLimits", "Site", "build_app"]

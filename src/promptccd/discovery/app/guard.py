@@ -16,10 +16,12 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qs
 
+from starlette.exceptions import HTTPException
+
 from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.discovery.app.store import Claim, FullError, PageLimits, Quota, Store
 from promptccd.discovery.app.uploads import Uploads
-from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, cookies, header
+from promptccd.discovery.site import App, Message, Receive, Send, Site, cookies, header, refusal
 from promptccd.discovery.workbench.routes import POLICY
 
 BODY_BYTES = MIB  # of a request that is no upload
@@ -33,54 +35,54 @@ API = (
     "queue/", "call/", "run/", "reset", "cancel", "upload", "file=", "info", "openapi.json", "heartbeat/",
     "startup-events", "app_id", "theme.css", "login_check", "user",
 )  # fmt: skip
-HERE = ("same-origin", "none")  # where a browser may say that a request comes from which changes something
 SPOOFABLE = (b"x-forwarded-host", b"x-gradio-server", b"x-forwarded-proto", b"x-forwarded-for", b"forwarded")
-FOREIGN = Refusal(403, "Other pages may not ask this one.")
-NO_FILE = Refusal(404, "There is no such file.")
-ADDRESS = Refusal(400, "Addresses are not fetched: download the images and upload them.")
+ADD_NAME = "; whoever runs it can add the name"
 
 
 class RequestGuard:
-    """ASGI application in front of Gradio's that answers what should not be asked.
+    """ASGI application in front of Gradio's that refuses what should not be asked, and takes uploads.
 
-    Args:
-        app: what comes next.
-        site: whose requests are answered.
-        store: of the files.
-        intake: limits on an upload.
-        limits: on all requests together.
+    Limits are `intake` on an upload, and `limits` on all requests together.
     """
 
     def __init__(self, app: App, site: Site, store: Store, intake: IntakeLimits, limits: PageLimits):
         self._app, self._site, self._store = app, site, store
-        self._uploads = Uploads(store, intake)
-        self._bodies = Quota(limits.request_bytes, "requests")
-        self._per_address = limits.per_address
-        self._under_way: Counter[str] = Counter()
+        self._uploads, self._bodies = Uploads(store, intake), Quota(limits.request_bytes, "requests")
+        self._under_way, self._per_address = Counter[str](), limits.per_address
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Refuse a request or pass it on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._answer(scope, receive, self._marked(scope, send))
+            send = self._marked(scope, send)
+            try:
+                self._site.require_own(scope, from_elsewhere=scope["method"] != "POST", advice=ADD_NAME)
+                self._require_route(scope)
+                with self._counted(scope):
+                    await self._passed(scope, receive, send)
+            except HTTPException as why:
+                await refusal(why)(scope, receive, send)
+            except FullError as error:
+                await refusal(HTTPException(503, str(error), {"Retry-After": "60"}))(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})  # which nothing here speaks
 
-    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        refusal = self._of_site(scope) or _of_route(scope) or self._of_file(scope)
-        if refusal is not None:
-            await refusal.answer()(scope, receive, send)
-            return
-        try:
-            with self._counted(scope):
-                await self._passed(scope, receive, send)
-        except FullError as error:
-            await Refusal(503, str(error)).answer({"Retry-After": "60"})(scope, receive, send)
+    def _require_route(self, scope: Message) -> None:
+        """Refuse what the page does not use, and files of others: nobody learns whether somebody has one."""
+        route = _route(scope)
+        allowed = route in ("", "/") or route.startswith(PAGE)
+        if route.startswith(PREFIX):
+            allowed = route.removeprefix(PREFIX).startswith(API)
+        if not allowed:
+            raise HTTPException(404, "There is no such page here.")
+        asked, _, path = route.partition("file=")
+        if asked == PREFIX and not self._has(path, owner_of(self._store, scope)):
+            raise HTTPException(404, "There is no such file.")
 
     async def _passed(self, scope: Message, receive: Receive, send: Send) -> None:
         scope["headers"] = self._believed(scope)
-        route, is_post = _route(scope), scope["method"] == "POST"
+        route, is_post, answer = _route(scope), scope["method"] == "POST", self._app
         owner = owner_of(self._store, scope)
         named = parse_qs(scope["query_string"].decode("latin-1")).get("upload_id", [""])[0][:100]
         name = f"{owner} {named}" if named else ""  # nobody follows what somebody else uploads
@@ -90,34 +92,10 @@ class RequestGuard:
             answer = await self._uploads.follow(name)
         elif is_post:
             with self._bodies.lent() as claim:
-                body, refusal = await _read(receive, claim)
+                body = await _read(receive, claim)
+            self._require_own_files(body, owner)
             receive = _replayed(body, receive)
-            refusal = refusal or self._of_body(body, owner)
-            answer = self._app if refusal is None else refusal.answer()
-        else:
-            answer = self._app
         await answer(scope, receive, send)
-
-    def _of_site(self, scope: Message) -> Refusal | None:
-        """Whether it is asked for by its name, and not by a page of somebody else."""
-        host = header(scope, b"host")
-        if not self._site.has_host(host):
-            return Refusal(421, "This page does not go by that name; whoever runs it can add the name.")
-        if scope["method"] not in ("GET", "HEAD", "POST"):
-            return Refusal(405, "Only GET, HEAD and POST are answered here.")
-        has_origin = any(name == b"origin" for name, _ in scope["headers"])
-        if has_origin and not self._site.has_origin(header(scope, b"origin"), host):
-            return FOREIGN
-        if scope["method"] == "POST" and header(scope, b"sec-fetch-site") not in ("", *HERE):
-            return FOREIGN
-        return None
-
-    def _of_file(self, scope: Message) -> Refusal | None:
-        """A file is there for whoever it belongs to. Nobody learns whether somebody else has it."""
-        asked, _, path = _route(scope).partition("file=")
-        if asked != PREFIX:
-            return None
-        return None if self._has(path, owner_of(self._store, scope)) else NO_FILE
 
     def _has(self, path: str, owner: str) -> bool:
         shelf = self._store.find(path, owner)
@@ -126,32 +104,31 @@ class RequestGuard:
         except (OSError, ValueError):  # a name that no file can have
             return False
 
-    def _of_body(self, body: bytes, owner: str) -> Refusal | None:
+    def _require_own_files(self, body: bytes, owner: str) -> None:
         """Refuse JSON in which a file is an address, or was not uploaded by who asks."""
         try:
             waiting = [json.loads(body)] if body else []
         except (ValueError, RecursionError):
-            return Refusal(400, "Expected JSON.")
+            raise HTTPException(400, "Expected JSON.") from None
         while waiting:
             value = waiting.pop()
             if isinstance(value, dict):
                 path = value.get("path")
                 if _is_address(path):
-                    return ADDRESS
+                    raise HTTPException(
+                        400, "Addresses are not fetched: download the images and upload them."
+                    )
                 if isinstance(path, str) and not self._has(path, owner):
-                    return Refusal(400, "That file was not uploaded here, or is deleted again: upload it.")
+                    raise HTTPException(
+                        400, "That file was not uploaded here, or is deleted again: upload it."
+                    )
                 waiting += value.values()
             elif isinstance(value, list):
                 waiting += value
-        return None
 
     @contextmanager
     def _counted(self, scope: Message) -> Iterator[None]:
-        """Count what an address has under way.
-
-        Raises:
-            FullError: it is too much.
-        """
+        """Count what an address has under way, and refuse too much."""
         address = self._address(scope)
         if address and self._under_way[address] >= self._per_address:
             raise FullError("Your address has too many requests under way here: try again in a minute.")
@@ -159,9 +136,7 @@ class RequestGuard:
         try:
             yield
         finally:
-            self._under_way[address] -= 1
-            if not self._under_way[address]:
-                del self._under_way[address]
+            self._under_way -= Counter([address])  # which drops those that have none
 
     def _address(self, scope: Message) -> str:
         """Whose request it is; ``""`` for this machine. A proxy is believed in a Space alone."""
@@ -186,12 +161,11 @@ class RequestGuard:
 
     def _marked(self, scope: Message, send: Send) -> Send:
         """Headers beside every answer; no other origin is ever let in."""
-        frames, route = " ".join(("'self'", *self._site.frames)), _route(scope)
-        policy = (
-            POLICY if route.startswith(SCREENS) else "frame-ancestors"
-        )  # Gradio's own page needs inline scripts
+        route = _route(scope)
+        # Gradio's own page needs inline scripts.
+        policy = POLICY if route.startswith(SCREENS) else "frame-ancestors"
         added = [
-            (b"content-security-policy", f"{policy} {frames}".encode()),
+            (b"content-security-policy", " ".join((policy, "'self'", *self._site.frames)).encode()),
             (b"referrer-policy", b"same-origin"),
             (b"x-content-type-options", b"nosniff"),
         ]
@@ -219,14 +193,6 @@ def owner_of(store: Store, scope: Message) -> str:
     return store.owner(_cookie(scope))
 
 
-def _of_route(scope: Message) -> Refusal | None:
-    route = _route(scope)
-    allowed = route in ("", "/") or route.startswith(PAGE)
-    if route.startswith(PREFIX):
-        allowed = route.removeprefix(PREFIX).startswith(API)
-    return None if allowed else Refusal(404, "There is no such page here.")
-
-
 def _route(scope: Message) -> str:
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
@@ -244,20 +210,20 @@ def _may_stay(name: bytes, added: list[tuple[bytes, bytes]]) -> bool:
     return name == b"set-cookie" or all(name.lower() != mine for mine, _ in added)
 
 
-async def _read(receive: Receive, claim: Claim) -> tuple[bytes, Refusal | None]:
-    """The body of a request, as far as it may be long."""
+async def _read(receive: Receive, claim: Claim) -> bytes:
+    """The body of a request, unless it is too long or breaks off."""
     parts, size = [], 0
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return b"", Refusal(400, "The request broke off.")
+            raise HTTPException(400, "The request broke off.")
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > BODY_BYTES:
-            return b"", Refusal(413, f"This request is longer than {BODY_BYTES} bytes: files are uploaded.")
+            raise HTTPException(413, f"This request is longer than {BODY_BYTES} bytes: files are uploaded.")
         claim.resize(size)
         if not message.get("more_body"):
-            return b"".join(parts), None
+            return b"".join(parts)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

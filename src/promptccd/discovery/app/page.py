@@ -1,6 +1,5 @@
 """The whole page: the steps as tabs, and the button that ends a visit."""
 
-import html
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import gradio as gr
 
 from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.app.desk import QUIET, Desk, Updates, errors_shown, render
-from promptccd.discovery.app.panels.example import ExamplePanel
+from promptccd.discovery.app.panels.example import add_example
 from promptccd.discovery.app.panels.groups import GroupsPanel
 from promptccd.discovery.app.panels.images import ImagesPanel
 from promptccd.discovery.app.panels.take_away import TakeAwayPanel
@@ -59,25 +58,14 @@ LOOK: dict[str, Any] = {"theme": THEME, "css": CSS, "footer_links": []}
 
 @dataclass(frozen=True)
 class Page:
-    """The page, not yet served.
-
-    Attributes:
-        blocks: what it consists of.
-        visits: everybody who is here, and their files.
-        limits: on all of them together.
-    """
+    """The page: what it consists of, everybody who is here with their files, and limits on all of them together."""
 
     blocks: gr.Blocks
     visits: Visits
     limits: PageLimits
 
     def serve(self, site: Site, host: str = "127.0.0.1", port: int | None = None) -> PageServer:
-        """The page on a port; it answers already.
-
-        Args:
-            site: whose requests are answered.
-            host: address to listen on.
-            port: by default the first free one from 7860 on.
+        """Serve the page to a site's visitors, by default on the first free port from 7860 on; it answers already.
 
         Raises:
             OSError: it cannot listen there.
@@ -88,19 +76,16 @@ class Page:
         return server
 
     def close(self) -> None:
-        """End all visits and delete all files; its server is closed by whoever has it."""
+        """End all visits and delete all files, but leave the server running."""
         self.blocks.close(verbose=False)
         self.visits.close()
         self.visits.store.close()
 
 
 def build_app(
-    place: str,
-    *,
-    limits: IntakeLimits | None = None,
-    page_limits: PageLimits | None = None,
+    place: str, *, limits: IntakeLimits | None = None, page_limits: PageLimits | None = None
 ) -> Page:
-    """The page; `promptccd.discovery.app.server.serve` serves it.
+    """The page, to be served with `Page.serve`.
 
     Args:
         place: the model that groups, a folder or a name on the Hub; it is loaded at the first visit.
@@ -109,13 +94,7 @@ def build_app(
     """
     together = page_limits or PageLimits()
     store = Store(Quota(together.disk_bytes, "files"), keep_files_private(), untaken_s=together.untaken_s)
-    visits = Visits(
-        place,
-        store,
-        limits=limits or IntakeLimits.for_visitors(),
-        memory_bytes=together.memory_bytes,
-        most=together.visits,
-    )
+    visits = Visits(place, store, limits or IntakeLimits.for_visitors(), together)
     return Page(_blocks(visits), visits, together)
 
 
@@ -127,29 +106,27 @@ def _blocks(visits: Visits) -> gr.Blocks:
         with gr.Tabs(elem_id="pc-steps", overflow_behavior="wrap") as tabs:
             with gr.Tab("Example", id="example"):
                 gr.HTML(render("intro.html.jinja"))
-                example = ExamplePanel()
+                add_example(tabs)
             with gr.Tab("Images", id="images"):
                 images = ImagesPanel(desk)
             with gr.Tab("Groups", id="groups"):
                 groups = GroupsPanel(desk)
             with gr.Tab("Take away", id="take-away"):
                 take_away = TakeAwayPanel(desk)
-        example.connect(tabs)
         images.connect(tabs, [groups, take_away])
         groups.connect(take_away)
-        take_away.connect()
         _end(desk, tabs)
     return app.queue(max_size=MOST_WAITING)
 
 
 def title_html(place: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Title, model and method, with links to paper and cards: of the model, and of the Space that this process is."""
+    """Title, model and method, with links to the paper and to the cards of the model and of this Space."""
     (name, commit), shown = parted(place), called(place)
     try:
         _, raw = find_model(name, revision=commit or "main")
-    except (OSError, ValueError):  # whoever brings images is told that it cannot be loaded
+    except (OSError, ValueError):  # the first visit says that it cannot be loaded
         raw = {}
-    kind, known = raw.get("model_type"), raw.get("category_ids")
+    kind, known, space = raw.get("model_type"), raw.get("category_ids"), environment.get("SPACE_ID")
     return render(
         "title.html.jinja",
         title=TITLE,
@@ -160,9 +137,7 @@ def title_html(place: str, environment: Mapping[str, str] = os.environ) -> str:
         num_known=len(known) if isinstance(known, list) else 0,
         card=f"{HUB}/{name}" if is_remote(place) else "",
         paper=PAPER,
-        readme=f"{HUB}/spaces/{environment['SPACE_ID']}/blob/main/README.md"
-        if "SPACE_ID" in environment
-        else "",
+        readme=f"{HUB}/spaces/{space}/blob/main/README.md" if space else "",
     )
 
 
@@ -176,7 +151,7 @@ def _end(desk: Desk, tabs: gr.Tabs) -> None:
         with errors_shown():
             if visit_id:
                 desk.visits.forget(visit_id)
-        gr.Info(html.escape("Your images, groups and files are deleted."))
+        gr.Info("Your images, groups and files are deleted.")
         return {desk.visit_id: "", tabs: gr.Tabs(selected="images")}
 
     forgotten = button.click(forget, desk.visit_id, [desk.visit_id, tabs], **QUIET)

@@ -10,6 +10,7 @@ from starlette.routing import Mount, Route
 
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
+from promptccd.discovery.app.guard import owner_of
 from promptccd.discovery.app.store import Shelf
 from promptccd.discovery.app.visits import Visit, VisitOverError, Visits
 from promptccd.discovery.checkpoint import save_progress
@@ -27,11 +28,7 @@ ROOM_OF_EDIT = 512 * 1024  # of a line of the journal, or some of the registry
 class VisitPhotos(Photos):
     """Photographs of a visitor, who may have given an archive or a data set: they come from the session.
 
-    Nothing is kept of the pictures that are made of them, neither in memory nor on the disk.
-
-    Args:
-        out: folder of the project.
-        visit: whose photographs.
+    The pictures that are made of them are not kept, neither in memory nor on the disk.
     """
 
     def __init__(self, out: Path, visit: Visit):
@@ -60,43 +57,34 @@ class VisitPhotos(Photos):
 
 
 class VisitBench(Workbench):
-    """The project of a visit, whose corrections share its room on the disk and wait for what takes long.
-
-    Args:
-        visit: its newest images are grouped.
-        shelf: where the project lies.
-    """
+    """The project of a visit, on a shelf whose room its corrections share."""
 
     can_write = False  # what is taken away is downloaded
 
     def __init__(self, visit: Visit, shelf: Shelf):
         self._visit, self._shelf = visit, shelf
         super().__init__(shelf.folder)
+        self.title = "Your images"
 
     def _photos(self) -> Photos:
         self._images = self.registry.images
         return VisitPhotos(self.out, self._visit)
 
-    @property
-    def title(self) -> str:
-        """That of the screens."""
-        return "Your images"
-
     def about(self) -> dict[str, Any]:
-        """What found the groups, and not where they lie."""
+        """What found the groups; the folder they lie in is nobody's business."""
         return {**super().about(), "place": ""}
 
     def refresh(self) -> str:
-        """Nobody else writes there, and what is being written by a grouping is for the bench after this one."""
-        with self._guard:
+        """Nobody else writes there; what a grouping writes meanwhile is for the bench after this one."""
+        with self.still:
             return self.journal.mark
 
     def answer(self, act: Callable[[CategoryRegistry], object]) -> dict[str, Any]:
-        """As that of any project.
+        """Make a correction, within the room on the disk.
 
         Raises:
-            DataError: the images are worked on, or this becomes too much for one visitor.
-            FullError: there is no room on the disk of the page.
+            DataError: the images are being worked on, or this becomes too much for one visitor.
+            FullError: the disk of the page is full.
             VisitOverError: the visit is over.
         """
         if self._visit.busy:
@@ -140,18 +128,13 @@ def group_in(visit: Visit, progress: Progress, num_categories: int | None = None
         before.closing = True
 
 
-def screens_of(visits: Visits, owner_of: Callable[[Message], str]) -> App:
-    """What answers the screens of all visits, below their addresses.
-
-    Args:
-        visits: all of them.
-        owner_of: whose request it is, see `promptccd.discovery.app.store.Store.owner`.
-    """
+def screens_of(visits: Visits) -> App:
+    """What answers the screens of all visits, below their addresses."""
     shown = application(screens(_bench_of))
 
     async def of_visit(scope: Message, receive: Receive, send: Send) -> None:
         try:
-            visit = visits.at(scope["path_params"]["address"], owner_of(scope))
+            visit = visits.at(scope["path_params"]["address"], owner_of(visits.store, scope))
         except VisitOverError as error:
             await PlainTextResponse(str(error), 410)(scope, receive, send)
             return

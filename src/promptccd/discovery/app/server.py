@@ -17,7 +17,7 @@ import h11
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from promptccd.discovery.app.guard import SCREENS, RequestGuard, owner_of
+from promptccd.discovery.app.guard import SCREENS, RequestGuard
 from promptccd.discovery.app.screens import screens_of
 from promptccd.discovery.app.store import PageLimits, Patience
 from promptccd.discovery.app.visits import Visits
@@ -31,22 +31,17 @@ BUSY = b"As many connections as can be are open: try again in a minute."
 def most_connections(wanted: int) -> int:
     """As many as wanted, or as many as leave this process files to open."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        wanted if allowed == resource.RLIM_INFINITY else max(1, min(wanted, allowed // FILES_PER_CONNECTION))
-    )
+    if allowed == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, allowed // FILES_PER_CONNECTION))
 
 
 class PatientProtocol(H11Protocol):
     """HTTP of uvicorn with limits on time and number.
 
-    Seconds are counted in ticks in which this process was ready to read: what it is late with itself is not held
-    against anybody.
-
-    Args:
-        patience: with a request that is on its way.
-        most: connections at once. One more takes the place of the one whose request is the latest; if all others are
-            being answered, it is closed.
-        values: what uvicorn gives a protocol.
+    Seconds are counted in ticks in which this process was ready to read: its own delays count against nobody. One
+    connection more than `most` takes the place of the one whose request is the latest; if all others are being
+    answered, it is closed.
     """
 
     def __init__(self, *, patience: Patience, most: int, **values: Any):
@@ -95,9 +90,8 @@ class PatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
-        for timer in (self._ticking, self._unread):
-            if timer is not None:
-                timer.cancel()
+        for timer in filter(None, (self._ticking, self._unread)):
+            timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -135,12 +129,11 @@ class PatientProtocol(H11Protocol):
         if self.awaits_request and not self.flow.read_paused:
             self._waited += self._tick_s
             self._silent += self._tick_s
-            if self._is_late:
+            if self._is_late():
                 self.end(b"408 Request Timeout", LATE)
                 return
         self._watch()
 
-    @property
     def _is_late(self) -> bool:
         patience = self._patience
         if self.conn.their_state is h11.IDLE:
@@ -153,10 +146,7 @@ FOLDER = "GRADIO_TEMP_DIR"  # Gradio serves files below it, and nothing else
 
 
 def keep_files_private() -> Path:
-    """A folder where no other user of this machine can look, and nothing is left behind.
-
-    It is what ``GRADIO_TEMP_DIR`` names, where that is set already.
-    """
+    """The folder that ``GRADIO_TEMP_DIR`` names, or a new one that only this user can read and that goes at the end."""
     if not os.environ.get(FOLDER):
         folder = tempfile.mkdtemp(prefix="promptccd-uploads-")  # mode 0700
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -165,51 +155,23 @@ def keep_files_private() -> Path:
 
 
 def guarded(
-    blocks: gr.Blocks,
-    look: Mapping[str, Any],
-    site: Site,
-    visits: Visits,
-    limits: PageLimits,
+    blocks: gr.Blocks, look: Mapping[str, Any], site: Site, visits: Visits, limits: PageLimits
 ) -> App:
-    """What answers requests to a page.
-
-    Args:
-        blocks: the page.
-        look: how it looks, as options of Gradio.
-        site: whose requests are answered.
-        visits: everybody who is here; their screens are below `SCREENS`.
-        limits: on all requests together.
-    """
+    """What answers a site's requests to a page; `look` is how it looks, as options of Gradio."""
     host, store = FastAPI(docs_url=None, redoc_url=None, openapi_url=None), visits.store
-    host.mount(SCREENS.rstrip("/"), screens_of(visits, functools.partial(owner_of, store)))
+    host.mount(SCREENS.rstrip("/"), screens_of(visits))
     blocks.state_session_capacity = limits.pages
     blocks.has_launched = True  # so that Gradio checks where a file lies that it is to serve
     app = gr.mount_gradio_app(
-        host,
-        blocks,
-        path="/",
-        run_history=False,
-        enable_monitoring=False,
-        allowed_paths=[],
-        max_file_size=visits.limits.max_total_bytes,  # a zip may be as large as all files together
-        ssr_mode=False,
-        show_error=False,
-        pwa=False,
-        head=SCRIPT,
-        **look,
-    )
+        host, blocks, path="/", head=SCRIPT, **look,
+        run_history=False, enable_monitoring=False, ssr_mode=False, show_error=False, pwa=False,
+        allowed_paths=[], max_file_size=visits.limits.max_total_bytes,  # a zip may be as large as all files
+    )  # fmt: skip
     return RequestGuard(app, site, store, visits.limits, limits)
 
 
 def forget_page(request: gr.Request) -> Callable[[], None]:
-    """What makes Gradio forget what a page shows: it keeps the last value of every component, pictures included.
-
-    Args:
-        request: of that page.
-
-    Returns:
-        To be called when the visit is over.
-    """
+    """What makes Gradio forget a page: it keeps the last value of every component, pictures included."""
     holder, session = request.request.app.state_holder, request.session_hash
 
     def forget() -> None:
@@ -224,16 +186,7 @@ ENDS_WITHIN_S = 2  # then streams that nobody ends are cut
 
 
 class PageServer(ServingThread):
-    """Serves an application until it is closed.
-
-    Args:
-        app: what answers; it should look at whoever asks first.
-        host: address to listen on.
-        port: by default the first free one from 7860 on.
-        limits: of which those on connections hold here.
-
-    Attributes:
-        url: where it is.
+    """Serves an application at `url`, within limits on connections; the application checks who asks.
 
     Raises:
         OSError: it cannot listen there.

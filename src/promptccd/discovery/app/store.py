@@ -10,7 +10,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,7 @@ class PageLimits:
         memory_bytes: of what is kept of their images in memory.
         request_bytes: of requests, other than uploads, that are being read.
         visits: at once.
+        lifetime_s: seconds without a sign of life until a visit is forgotten.
         pages: that Gradio remembers, at about half a megabyte each; it drops the one unused the longest.
         connections: open at once.
         per_address: requests that one address may have under way; this machine itself is not counted.
@@ -57,6 +58,7 @@ class PageLimits:
     memory_bytes: int = 2048 * MIB
     request_bytes: int = 64 * MIB
     visits: int = 50
+    lifetime_s: float = 1800.0
     pages: int = 256
     connections: int = 512
     per_address: int = 256
@@ -64,16 +66,50 @@ class PageLimits:
     patience: Patience = Patience()
 
 
+class Sweeper:
+    """Calls a function in time to remove what nobody came back to; nothing runs while nothing waits.
+
+    Args:
+        sweep: removes it; returns in how many seconds it should be called again, `None` if nothing waits.
+    """
+
+    def __init__(self, sweep: Callable[[], float | None]):
+        self._sweep, self._lock = sweep, threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def wake(self, within_s: float) -> None:
+        """Call it then, unless it will be called anyway."""
+        with self._lock:
+            if self._timer is None:
+                self._timer = threading.Timer(within_s + 0.1, self._run)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close(self) -> None:
+        """Do not call it until somebody asks again."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _run(self) -> None:
+        with self._lock:
+            self._timer = None
+        within_s = self._sweep()
+        if within_s is not None:
+            self.wake(within_s)
+
+
 class FullError(PromptCCDError):
     """What visitors share is used up for the moment."""
 
 
 class Quota:
-    """Never gives out more than there is.
+    """Bytes that all visitors share, of which no more is given out than there is.
 
     Args:
         total: bytes.
-        what: they are of, for the message.
+        what: what they are bytes of, for the message.
         advice: what to do when they are used up.
     """
 
@@ -91,7 +127,7 @@ class Quota:
         """A part of it.
 
         Raises:
-            FullError: so much is not left.
+            FullError: too little is left.
         """
         claim = Claim(self)
         claim.resize(size)
@@ -117,11 +153,7 @@ class Quota:
 
 
 class Claim:
-    """What somebody has of a quota.
-
-    Attributes:
-        size: bytes.
-    """
+    """Bytes that somebody has of a quota: `size`."""
 
     def __init__(self, quota: Quota):
         self._quota, self.size = quota, 0
@@ -130,7 +162,7 @@ class Claim:
         """Have more or less.
 
         Raises:
-            FullError: so much is not left; nothing changed.
+            FullError: too little is left; nothing changed.
         """
         self._quota._change(size - self.size)
         self.size = size
@@ -151,8 +183,8 @@ class Shelf:
         owner: see `Store.owner`.
         claim: on the quota.
         most: bytes that may lie on it; by default those of the quota.
-        holders: who needs it now, such as the visits that took it.
-        left_at: when nobody held it any more, in seconds of the monotonic clock.
+        holders: how many need it now, such as the visits that took it.
+        left_at: when the last of them left it, in seconds of the monotonic clock.
     """
 
     folder: Path
@@ -191,39 +223,29 @@ class Shelf:
 
 
 class Store:
-    """All shelves. The folder goes with this object.
+    """All shelves, in a folder below `parent` that goes with this object.
 
-    Args:
-        quota: of bytes.
-        parent: where the folder is made; by default the system's temporary folder.
-        untaken_s: seconds until a shelf is removed that nobody holds.
+    A shelf that nobody has held for `untaken_s` seconds is removed.
     """
 
-    def __init__(self, quota: Quota, parent: Path | None = None, *, untaken_s: float = 600.0):
-        self.quota, self._untaken_s = quota, untaken_s
-        if parent is not None:
-            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._parent = parent
+    def __init__(self, quota: Quota, parent: Path, *, untaken_s: float = 600.0):
+        self.quota, self._parent, self._untaken_s = quota, parent, untaken_s
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = tempfile.TemporaryDirectory(prefix="promptccd-visits-", dir=parent)  # mode 0700
         self.root = Path(os.path.abspath(self._folder.name))
         self._key = secrets.token_bytes(32)
         self._shelves: dict[Path, Shelf] = {}
-        self._lock = threading.Lock()  # of the shelves, their holders and the timer
-        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()  # of the shelves and their holders
+        self._sweeper = Sweeper(self.sweep)
 
     def owner(self, token: str | None) -> str:
-        """The folder of whoever has a secret; it does not tell the secret."""
+        """The name of the folder of whoever has a secret; it does not tell the secret."""
         if not token:
             return ANYBODY
         return hmac.new(self._key, token.encode(errors="replace"), hashlib.sha256).hexdigest()[:32]
 
     def shelf(self, owner: str, size: int = 0, most: int | None = None) -> Shelf:
-        """A new one, held by whoever asks.
-
-        Args:
-            owner: see `owner`.
-            size: bytes that will be written to begin with.
-            most: that may ever lie there; by default those of the quota.
+        """A new shelf, held by the caller, with room for `size` bytes now and for `most` at any time.
 
         Raises:
             FullError: there is no room.
@@ -252,7 +274,7 @@ class Store:
         return self._shelves.get(self.root.joinpath(*parts[depth : depth + 2]))
 
     def hold(self, shelf: Shelf) -> bool:
-        """Need a shelf until `drop`; false if it is gone."""
+        """Keep a shelf until `drop`; false if it is gone."""
         with self._lock:
             if shelf.folder not in self._shelves:
                 return False
@@ -260,11 +282,11 @@ class Store:
             return True
 
     def leave(self, shelf: Shelf) -> None:
-        """Hold it no more; for a while it waits for somebody else to."""
+        """Hold it no more; it waits a while for somebody else to hold it."""
         with self._lock:
             shelf.holders -= 1
             shelf.left_at = time.monotonic()
-            self._set_timer()
+        self._sweeper.wake(self._untaken_s)
 
     def drop(self, shelf: Shelf) -> None:
         """Hold it no more; the last who does removes it."""
@@ -284,18 +306,19 @@ class Store:
             shelf.folder.parent.rmdir()
         shelf.claim.resize(0)
 
-    def sweep(self) -> None:
-        """Remove what nobody has held for too long."""
+    def sweep(self) -> float | None:
+        """Remove what nobody has held for too long; returns in how many seconds there may be more of it."""
         latest = time.monotonic() - self._untaken_s
         with self._lock:
-            old = [each for each in self._shelves.values() if not each.holders and each.left_at <= latest]
-        for shelf in old:
-            self.remove(shelf)
-        if self._parent is not None:
-            _remove_empty_files(self._parent)
+            left = [each for each in self._shelves.values() if not each.holders]
+        for shelf in left:
+            if shelf.left_at <= latest:
+                self.remove(shelf)
+        _remove_empty_files(self._parent)
+        return self._untaken_s if left else None
 
     def clear(self, owner: str) -> None:
-        """Remove what nobody holds of an owner."""
+        """Remove an owner's shelves that nobody holds."""
         with self._lock:
             left = [each for each in self._shelves.values() if each.owner == owner and not each.holders]
         for shelf in left:
@@ -303,30 +326,14 @@ class Store:
 
     def close(self) -> None:
         """Delete everything."""
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
+        self._sweeper.close()
         for shelf in list(self._shelves.values()):
             self.remove(shelf)
         self._folder.cleanup()
 
-    def _set_timer(self) -> None:
-        """Look again when something may have waited too long; `_lock` is held."""
-        if self._timer is None:
-            self._timer = threading.Timer(self._untaken_s + 0.1, self._timed)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def _timed(self) -> None:
-        self.sweep()
-        with self._lock:
-            self._timer = None
-            if any(not each.holders for each in self._shelves.values()):
-                self._set_timer()
-
 
 def _remove_empty_files(folder: Path) -> None:
-    """Of every file that a page is given Gradio leaves an empty one behind."""
+    """Gradio leaves an empty file behind for every file that a page is given."""
     latest = time.time() - EMPTY_S
     for item in os.scandir(folder):
         with contextlib.suppress(FileNotFoundError):

@@ -17,11 +17,12 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, StreamingResponse
 
 from promptccd.data.limits import MIB, ByteBudget, IntakeLimits
 from promptccd.discovery.app.store import BLOCK, FullError, Shelf, Store
-from promptccd.discovery.site import App, Message, Receive, Refusal, header
+from promptccd.discovery.site import App, Message, Receive, header
 from promptccd.errors import DataError
 
 ENVELOPE_BYTES = MIB  # what the form adds to the files
@@ -30,113 +31,80 @@ MOST_FOLLOWED = 256  # the newest, over ones included: a small upload may end be
 EVERY_S = 0.1  # between two looks at an upload
 
 
-class BrokenUploadError(Exception):
-    """The form is not one, or ends before its end."""
-
-
 @dataclass
 class _Progress:
-    """What arrived since somebody last looked."""
+    """What arrived since somebody last looked: names of files, and how many bytes of each."""
 
     news: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=1000))
     is_done: bool = False
 
-    def end(self) -> None:
-        """It is over; whoever asks from now on learns only that."""
-        self.is_done = True
-        self.news.clear()
-
 
 class Uploads:
-    """Answers ``upload`` and ``upload_progress`` as Gradio's own page asks for them.
-
-    Args:
-        store: where files are put.
-        limits: on one upload.
-    """
+    """Answers ``upload`` and ``upload_progress`` as Gradio's own page asks for them; `limits` are on one upload."""
 
     def __init__(self, store: Store, limits: IntakeLimits):
         self._store, self._limits = store, limits
         self._followed: dict[str, _Progress] = {}
 
     async def receive(self, scope: Message, receive: Receive, owner: str, name: str = "") -> App:
-        """Take an upload in.
+        """Take an owner's upload in, which can be followed by its name; answers with the paths of the files.
 
-        Args:
-            scope: of the request.
-            receive: gives its body.
-            owner: whose it is, see `Store.owner`.
-            name: by which it can be followed.
-
-        Returns:
-            The answer: paths of the files as JSON, or why there are none.
+        Raises:
+            HTTPException: it is refused.
+            FullError: there is no room for it.
         """
-        refusal = self._of_length(scope)
-        if refusal is not None:
-            return refusal.answer()
-        progress = self._begun(name)
-        try:
-            shelf = self._store.shelf(owner, int(header(scope, b"content-length")) + self._overhead)
-        except FullError as error:
-            return Refusal(503, str(error)).answer({"Retry-After": "60"})
-        try:
-            paths = await self._write(scope, receive, shelf, progress)
-            await run_in_threadpool(shelf.settle)
-        except (BrokenUploadError, FormParserError) as error:
-            self._store.remove(shelf)
-            return Refusal(400, str(error)).answer()
-        except (DataError, FullError) as error:
-            self._store.remove(shelf)
-            return Refusal(413, str(error)).answer()
-        except OSError as error:
-            self._store.remove(shelf)
-            return Refusal(
-                503, f"The upload cannot be kept here: {error.strerror}. Try again later."
-            ).answer()
-        except BaseException:
-            self._store.remove(shelf)
-            raise
-        finally:
-            progress.end()
-            while len(self._followed) > MOST_FOLLOWED:
-                del self._followed[next(iter(self._followed))]
+        size = self._size_of(scope)
+        progress = _Progress()
+        if name:
+            self._followed[name] = progress
+        with contextlib.ExitStack() as undo:
+            shelf = self._store.shelf(owner, size)
+            undo.callback(self._store.remove, shelf)
+            try:
+                paths = await self._write(scope, receive, shelf, progress)
+                await run_in_threadpool(shelf.settle)
+            except FormParserError as error:
+                raise HTTPException(400, str(error)) from error
+            except (DataError, FullError) as error:
+                raise HTTPException(413, str(error)) from error
+            except OSError as error:
+                text = f"The upload cannot be kept here: {error.strerror}. Try again later."
+                raise HTTPException(503, text) from error
+            finally:
+                progress.is_done = True
+                progress.news.clear()
+                while len(self._followed) > MOST_FOLLOWED:
+                    del self._followed[next(iter(self._followed))]
+            undo.pop_all()
         self._store.leave(shelf)
         return JSONResponse([str(path) for path in paths])
 
     async def follow(self, name: str) -> App:
-        """How far the upload of a name is, as events; 404 if it does not begin soon."""
+        """How far the upload of a name is, as events.
+
+        Raises:
+            HTTPException: it does not begin soon.
+        """
         for _ in range(round(KNOWN_S / EVERY_S)):
             if name in self._followed:
                 return StreamingResponse(_events(self._followed[name]), media_type="text/event-stream")
             await asyncio.sleep(EVERY_S)
-        return Refusal(404, "There is no such upload.").answer()
+        raise HTTPException(404, "There is no such upload.")
 
-    def _begun(self, name: str) -> _Progress:
-        progress = _Progress()
-        if name:
-            self._followed[name] = progress
-        return progress
-
-    @property
-    def _overhead(self) -> int:
-        return 3 * BLOCK * self._limits.max_files
-
-    def _of_length(self, scope: Message) -> Refusal | None:
-        length = header(scope, b"content-length")
+    def _size_of(self, scope: Message) -> int:
+        """Bytes to reserve for an upload, unless it does not say how long it is or is too long."""
+        length, most = header(scope, b"content-length"), self._limits.max_total_bytes
         if not length.isdigit():
-            return Refusal(411, "An upload must say how long it is.")
-        if int(length) > self._limits.max_total_bytes + ENVELOPE_BYTES:
-            return Refusal(
-                413,
-                f"This upload has {int(length)} bytes; the limit is {self._limits.max_total_bytes} in all. Give fewer "
-                "images at a time.",
-            )
-        return None
+            raise HTTPException(411, "An upload must say how long it is.")
+        if int(length) > most + ENVELOPE_BYTES:
+            text = f"This upload has {int(length)} bytes; the limit is {most} in all. Give fewer images at a time."
+            raise HTTPException(413, text)
+        return int(length) + 3 * BLOCK * self._limits.max_files
 
     async def _write(self, scope: Message, receive: Receive, shelf: Shelf, progress: _Progress) -> list[Path]:
         kind, options = parse_options_header(header(scope, b"content-type"))
         if kind != b"multipart/form-data" or b"boundary" not in options:
-            raise BrokenUploadError("An upload is a form with files.")
+            raise HTTPException(400, "An upload is a form with files.")
         with contextlib.closing(_Form(shelf.folder, self._limits, progress.news.append)) as form:
             parser = MultipartParser(options[b"boundary"], form.callbacks)
             while True:
@@ -145,37 +113,24 @@ class Uploads:
                 if not message.get("more_body"):  # nor is there more from who has gone
                     break
             if not form.is_complete:
-                raise BrokenUploadError("The upload ends in the middle of a file.")
+                raise HTTPException(400, "The upload ends in the middle of a file.")
             return form.paths
 
 
 class _Form:
-    """Writes the files of a form, one after the other.
-
-    Args:
-        folder: each file gets a folder of its own there, under its own name.
-        limits: on the number of files and on their bytes.
-        note: is called with the name of a file and how many bytes of it arrived.
-
-    Attributes:
-        callbacks: for the parser.
-        paths: of the files so far.
-        is_complete: whether the form has come to its end.
-    """
+    """Writes the files of a form, each into a numbered folder; `note` is told names and how many bytes arrived."""
 
     def __init__(self, folder: Path, limits: IntakeLimits, note: Callable[[tuple[str, int]], None]):
         self._folder, self._limits, self._note = folder, limits, note
         self._budget = ByteBudget(limits, "The upload")
-        self._header: tuple[bytes, bytes] = (b"", b"")
-        self._disposition = b""
+        self._header, self._value, self._disposition = b"", b"", b""
         self._name = ""
         self._file: BinaryIO | None = None
         self.paths: list[Path] = []
         self.is_complete = False
         self.callbacks: Any = {
-            "on_part_begin": self._begin,
-            "on_header_field": self._field,
-            "on_header_value": self._value,
+            "on_header_field": self._header_data,
+            "on_header_value": self._value_data,
             "on_header_end": self._header_end,
             "on_headers_finished": self._open,
             "on_part_data": self._data,
@@ -189,22 +144,20 @@ class _Form:
             self._file.close()
             self._file = None
 
-    def _begin(self) -> None:
-        self._header, self._disposition = (b"", b""), b""
+    def _header_data(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
 
-    def _field(self, data: bytes, start: int, end: int) -> None:
-        self._header = (self._header[0] + data[start:end], self._header[1])
-
-    def _value(self, data: bytes, start: int, end: int) -> None:
-        self._header = (self._header[0], self._header[1] + data[start:end])
+    def _value_data(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
 
     def _header_end(self) -> None:
-        if self._header[0].lower() == b"content-disposition":
-            self._disposition = self._header[1]
-        self._header = (b"", b"")
+        if self._header.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._header = self._value = b""
 
     def _open(self) -> None:
         _, options = parse_options_header(self._disposition)
+        self._disposition = b""
         if b"filename" not in options:
             return  # a field; nobody reads it
         self._limits.require_files(len(self.paths) + 1, "The upload")

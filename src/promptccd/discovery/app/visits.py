@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.limits import MIB, IntakeLimits
-from promptccd.data.views import EvaluationView
-from promptccd.discovery.app.store import ANYBODY, Claim, FullError, PageLimits, Quota, Shelf, Store
+from promptccd.discovery.app.store import ANYBODY, Claim, FullError, PageLimits, Quota, Shelf, Store, Sweeper
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.project import FEATURES, FeatureCache, open_project
@@ -24,13 +23,10 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.workbench import Workbench
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.hub.space import fetched, parted
-from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.loading import BACKBONES
-from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 
-LIFETIME_S = 1800.0
 _TURNS = 4  # of 40 threads that all visitors share
 _DECODED_AT_ONCE = 2  # photographs of all visitors for their screens; each may take 100 MB
 _WORKERS = 2  # images of one visitor that are decoded at once; others wait for the same cores
@@ -48,47 +44,30 @@ def called(place: str) -> str:
     return name if is_remote(place) else Path(name).absolute().name
 
 
-@dataclass(frozen=True)
-class SharedModel:
-    """What is loaded once.
+def _load(place: str) -> DiscoverySession:
+    """A session of a finished stage or a bare backbone, which all visitors begin with.
 
-    Attributes:
-        model: in evaluation mode.
-        view: its deterministic view.
-        registry: its categories, as every visitor finds them.
+    Raises:
+        PromptCCDError: it cannot be loaded, for a reason that is logged and not shown.
     """
+    try:
+        folder = fetched(place)
+        model, view = load_embedder(folder)
+        model.config.name_or_path = called(place)
+        return DiscoverySession(model.eval(), view, registry_of(model, folder))
+    except PromptCCDError as error:  # which may name folders of this machine
+        logger.error("No visit can begin: %s", error)
+        raise PromptCCDError(
+            "The model of this page cannot be loaded. Whoever runs the page finds the reason in its log; try again "
+            "later."
+        ) from error
 
-    model: CategoryDiscoveryModel
-    view: EvaluationView
-    registry: CategoryRegistry
 
-    @classmethod
-    def load(cls, place: str) -> "SharedModel":
-        """Load a finished stage or a bare backbone.
-
-        Raises:
-            PromptCCDError: it cannot be loaded, for a reason that is logged and not shown.
-        """
-        try:
-            folder = fetched(place)
-            model, view = load_embedder(folder)
-            model.config.name_or_path = called(place)
-            return cls(model.eval(), view, registry_of(model, folder))
-        except PromptCCDError as error:  # which may name folders of this machine
-            logger.error("No visit can begin: %s", error)
-            raise PromptCCDError(
-                "The model of this page cannot be loaded. Whoever runs the page finds the reason in its log; try "
-                "again later."
-            ) from error
-
-    def session(self, limits: IntakeLimits) -> DiscoverySession:
-        """A session whose model has modules, categories and configuration of its own over the same weights.
-
-        Categories of one visitor's model, and hooks that an explanation sets, are so out of reach of the others.
-        """
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        own = copy.deepcopy(self.model, {id(tensor): tensor for tensor in tensors})
-        return DiscoverySession(own, self.view, self.registry.copy(), limits=limits, workers=_WORKERS)
+def _own(shared: DiscoverySession, limits: IntakeLimits) -> DiscoverySession:
+    """A session whose model has modules, categories and configuration of its own, over the same weights."""
+    tensors = [*shared.model.parameters(), *shared.model.buffers()]
+    model = copy.deepcopy(shared.model, {id(tensor): tensor for tensor in tensors})
+    return DiscoverySession(model, shared.view, shared.registry.copy(), limits=limits, workers=_WORKERS)
 
 
 class VisitOverError(PromptCCDError):
@@ -103,19 +82,12 @@ class VisitLock:
         self._over = False
 
     def __enter__(self) -> None:
-        """Wait for it.
-
-        Raises:
-            VisitOverError: the visit is over.
-        """
         self._lock.acquire()
         if self._over:
             self._lock.release()
             raise VisitOverError("This visit is over and its images are deleted: give the images again.")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._lock.release()
 
     def end(self) -> None:
@@ -135,38 +107,38 @@ class Visit:
     """One person's images and groups.
 
     Attributes:
-        id: random; whoever knows it is that person.
         session: theirs, with a registry and categories of its own; only weights are shared.
         store: of all files.
-        owner: whose files it takes, see `promptccd.discovery.app.store.Store.owner`.
-        memory: what is kept of their images, in bytes.
+        owner: whose files it takes, see `Store.owner`.
+        memory: bytes of what is kept of their images in memory.
         decoding: held while a photograph is decoded; all visitors share it.
+        id: whoever knows it is that person.
+        address: of their screens.
         lock: held while the session is read or changed.
         stop: set to leave what takes long.
         busy: whether something is done that takes long.
-        address: of its screens; random, and known to that person alone.
-        turns: answers of its screens that are made at once.
-        project: what its screens show and correct, as it lies on the disk; none before the first images.
-        bench: the same, for its screens; none before the first groups.
+        turns: answers of the screens that are made at once.
+        project: what the screens show and correct, on the disk; `None` before the first images.
+        bench: the same, for the screens; `None` before the first groups.
         came_with: hash of the categories that the model came with.
         seen_at: when they last did something, in seconds of the monotonic clock.
-        uploads: what `take` took; deleted with the visit, unless another visit took it, too.
+        uploads: what `take` took; deleted with the last visit that took it.
         brought: bytes of all uploads so far.
-        prepared: what they can download now; likewise deleted.
+        prepared: what they can download now.
         at_end: called when the visit is over, for what is kept of it elsewhere.
     """
 
-    id: str
     session: DiscoverySession
     store: Store
     owner: str
     memory: Claim
     decoding: threading.Semaphore
+    id: str = field(default_factory=partial(secrets.token_urlsafe, 24))
+    address: str = field(default_factory=partial(secrets.token_urlsafe, 24))
     lock: VisitLock = field(default_factory=VisitLock)
     stop: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
-    address: str = field(default_factory=lambda: secrets.token_urlsafe(24))
-    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_TURNS))
+    turns: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, _TURNS))
     project: Shelf | None = None
     bench: Workbench | None = None
     seen_at: float = field(default_factory=time.monotonic)
@@ -180,14 +152,14 @@ class Visit:
         self.came_with = self.session.registry.state_hash()
 
     def touch(self) -> None:
-        """They did something."""
+        """Note a sign of life."""
         self.seen_at = time.monotonic()
 
     def take(self, files: Sequence[str | os.PathLike[str]]) -> list[Path]:
-        """Keep uploads for as long as the visit lasts.
+        """Keep uploads for as long as the visit lasts; returns their files.
 
         Raises:
-            DataError: there are too many, too much in all, or one is gone.
+            DataError: there are too many, they are too large together, or one is gone.
         """
         limits = self.session.limits
         limits.require_files(len(files), "The list of uploads")
@@ -211,10 +183,10 @@ class Visit:
         return list(found)
 
     def weigh(self) -> None:
-        """Count what is kept of the images in memory, and let go of the newest if that is too much for the page.
+        """Count what is kept of the images in memory.
 
         Raises:
-            FullError: it is too much.
+            FullError: it is too much for the page; the newest images are let go.
         """
         try:
             self.memory.resize(self.session.bytes_in_memory)
@@ -223,7 +195,7 @@ class Visit:
             raise
 
     def room(self) -> Shelf:
-        """That of the project, with room for what one more reading and grouping leave there.
+        """The project's shelf, with room for what one more reading and grouping leave there.
 
         Raises:
             DataError: it would become too much for one visitor.
@@ -239,7 +211,6 @@ class Visit:
     def take_up(self) -> DiscoverySession:
         """The session, with the categories as they were corrected on its screens."""
         if self.bench is not None:
-            self.bench.refresh()
             self.session.registry = self.bench.registry.copy()
         return self.session
 
@@ -257,66 +228,45 @@ class Visit:
 
 
 class Visits:
-    """Opens and closes visits; those nobody returns to are forgotten by a timer.
+    """Opens and closes visits over one model; those nobody returns to are forgotten by a timer.
 
-    Args:
-        place: the model, loaded once, at the first visit.
-        store: where files of visitors are.
-        limits: on what a visitor brings.
-        memory_bytes: what may be kept of the images of all visitors.
-        lifetime_s: seconds without a sign of life until a visit is forgotten.
-        most: visits at once.
+    The model is loaded at the first visit. `limits` are on what a visitor brings, those `together` on all visitors.
     """
 
-    def __init__(
-        self,
-        place: str,
-        store: Store,
-        *,
-        limits: IntakeLimits,
-        memory_bytes: int = PageLimits.memory_bytes,
-        lifetime_s: float = LIFETIME_S,
-        most: int = 50,
-    ):
+    def __init__(self, place: str, store: Store, limits: IntakeLimits, together: PageLimits):
         self.place, self.store, self.limits = place, store, limits
-        self.lifetime_s, self.most = lifetime_s, most
-        self.memory = Quota(memory_bytes, "images in memory")
+        self.lifetime_s, self._most = together.lifetime_s, together.visits
+        self.memory = Quota(together.memory_bytes, "images in memory")
         self._hub = Quota(store.quota.total, "data sets of the Hub", "Download it and upload the images")
         self._fetched: dict[str, Claim] = {}
         self._fetching = threading.Lock()
-        self._model: SharedModel | None = None
+        self._shared: DiscoverySession | None = None
         self._loading, self._decoding = threading.Lock(), threading.BoundedSemaphore(_DECODED_AT_ONCE)
         self._open: dict[str, Visit] = {}
-        self._lock = threading.Lock()  # of the one below and `_open`; never held while a visit is waited for
-        self._timer: threading.Timer | None = None
-
-    def __len__(self) -> int:
-        return len(self._open)
+        self._lock = threading.Lock()  # of `_open`; never held while a visit is waited for
+        self._sweeper = Sweeper(self.sweep)
 
     def open(self, owner: str = ANYBODY) -> Visit:
-        """A new visit.
-
-        Args:
-            owner: whose files it may take.
+        """A new visit, which may take the files of an owner.
 
         Raises:
             PromptCCDError: as many people as can be here are here already, or the model cannot be loaded, for a
                 reason that is logged.
         """
+        self.sweep()
         self._make_room()
-        model = self._shared_model()
+        with self._loading:
+            self._shared = self._shared or _load(self.place)
         with self._lock:
-            self._require_room()
-            visit = Visit(
-                secrets.token_urlsafe(24),
-                model.session(self.limits),
-                self.store,
-                owner,
-                self.memory.claim(),
-                self._decoding,
-            )
+            if len(self._open) >= self._most:
+                raise PromptCCDError(
+                    f"{self._most} people are here, which is the most at once: try again in a few minutes, or run "
+                    "promptccd demo on your own machine."
+                )
+            session, memory = _own(self._shared, self.limits), self.memory.claim()
+            visit = Visit(session, self.store, owner, memory, self._decoding)
             self._open[visit.id] = visit
-            self._set_timer()
+        self._sweeper.wake(self.lifetime_s)
         return visit
 
     def get(self, visit_id: str) -> Visit:
@@ -332,7 +282,7 @@ class Visits:
         return found
 
     def at(self, address: str, owner: str) -> Visit:
-        """The visit whose screens are at an address. Whoever looks is not asked for a sign of life.
+        """The visit whose screens are at an address; this is no sign of life.
 
         Raises:
             VisitOverError: there is none, or it is somebody else's.
@@ -350,11 +300,11 @@ class Visits:
         )
 
     def fetch(self, name: str) -> DatasetSource:
-        """A data set of the Hub. It stays on the disk of this machine, so the page fetches only so much.
+        """A data set of the Hub. It stays on this machine's disk, so all of them share a quota.
 
         Raises:
             DataError: there is no such data set, or it is too large.
-            FullError: as much is fetched as may be.
+            FullError: the quota is used up.
         """
         with self._fetching:
             if name in self._fetched:
@@ -366,7 +316,7 @@ class Visits:
             return source
 
     def forget(self, visit_id: str) -> None:
-        """End a visit: what it is doing is stopped, its files and features are deleted. Nothing if there is none."""
+        """End a visit, if there is one: its work is stopped, its files and features are deleted."""
         with self._lock:
             found = self._open.pop(visit_id, None)
             if found is None:
@@ -384,19 +334,18 @@ class Visits:
         for clear in found.at_end:
             clear()
 
-    def sweep(self) -> None:
-        """Forget visits that nobody came back to in `lifetime_s`."""
+    def sweep(self) -> float | None:
+        """Forget visits that nobody came back to in `lifetime_s`; returns in how many seconds the next may be over."""
         for visit in list(self._open.values()):
             if self._is_stale(visit):
                 logger.info("A visit is over: no sign of life for %.0f s.", self.lifetime_s)
                 self.forget(visit.id)
+        seen = [visit.seen_at for visit in list(self._open.values())]
+        return max(0.0, min(seen) + self.lifetime_s - time.monotonic()) if seen else None
 
     def close(self) -> None:
         """End all visits."""
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+        self._sweeper.close()
         for visit_id in list(self._open):
             self.forget(visit_id)
 
@@ -405,37 +354,6 @@ class Visits:
 
     def _make_room(self) -> None:
         """When all places are taken, end the oldest visit that never had an image, if there is one."""
-        self.sweep()
-        if len(self._open) < self.most:
-            return
         idle = [visit for visit in list(self._open.values()) if not visit.session.stages]
-        if idle:
+        if idle and len(self._open) >= self._most:
             self.forget(min(idle, key=lambda visit: visit.seen_at).id)
-
-    def _require_room(self) -> None:
-        if len(self._open) >= self.most:
-            raise PromptCCDError(
-                f"{self.most} people are here, which is the most at once: try again in a few minutes, or run "
-                "promptccd demo on your own machine."
-            )
-
-    def _shared_model(self) -> SharedModel:
-        with self._loading:
-            if self._model is None:
-                self._model = SharedModel.load(self.place)
-            return self._model
-
-    def _set_timer(self) -> None:
-        """Look again when the next visit may be over; `_lock` is held."""
-        if self._timer is not None or not self._open:
-            return
-        first = min(visit.seen_at for visit in self._open.values()) + self.lifetime_s - time.monotonic()
-        self._timer = threading.Timer(max(first, 0) + 0.1, self._timed)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _timed(self) -> None:
-        self.sweep()
-        with self._lock:
-            self._timer = None
-            self._set_timer()

@@ -1,4 +1,4 @@
-"""Where every photograph is, and what is shown of every group; a correction costs what it changes."""
+"""The group of every photograph, and what is shown of every group; a correction costs what it changes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,7 @@ COVERS = 4  # pictures of a group in the list
 
 @dataclass(frozen=True)
 class Change:
-    """What a correction changed.
-
-    Attributes:
-        rows: of photographs ``(R,)``.
-        before: where they were ``(R,)``.
-        after: where they are ``(R,)``.
-    """
+    """What a correction changed: the photographs' rows, and their groups before and after, all ``(R,)``."""
 
     rows: np.ndarray
     before: np.ndarray
@@ -65,8 +59,12 @@ class Columns:
         self.sure[rows] = [round(255 * confidences.get(key, 1.0)) for key in keys]
         self.flags[rows] = [PINNED * (key in pinned) + NEWEST * (images[key] == stage) for key in keys]
 
+    def packed(self) -> bytes:
+        """All of them one after the other, as a window reads them."""
+        return self.group.astype("<i4").tobytes() + self.sure.tobytes() + self.flags.tobytes()
+
     def take(self, registry: CategoryRegistry, keys: Iterable[str], row_of: Mapping[str, int]) -> Change:
-        """Look again at photographs of which something has changed."""
+        """Read photographs again of which something has changed."""
         changed = sorted(keys, key=row_of.__getitem__)
         rows = np.array([row_of[key] for key in changed], dtype=np.int64)
         before = self.group[rows]
@@ -77,7 +75,7 @@ class Columns:
         return Change(rows, before, after)
 
     def shown(self, identity: int) -> Shown:
-        """What is shown of a group; it is remembered until one of its photographs changes."""
+        """What is shown of a group, kept until one of its photographs changes."""
         if identity not in self._shown:
             rows = np.flatnonzero(self.group == identity)
             unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & PINNED == 0)

@@ -45,19 +45,19 @@ from promptccd.storage import lock_folder
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
 MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
 NEAR = 6  # other groups that one resembles
-QUIET_S = 3.0  # nobody corrects anything: the moment to write the registry whole
+QUIET_S = 3.0  # after the last correction the registry may be written whole
 LONGEST_WHILE_BUSY = 10 * LONGEST_JOURNAL  # lines
 
 
 class GoneError(RegistryError):
-    """What was asked for is not there any more; it names what to do."""
+    """What a window asked for is not there any more; the message says what to do."""
 
 
 class Workbench:
     """A project that others may correct, too: the command line, other windows, another page.
 
     A correction is made under the project's lock, in the state that the last one left, and is a line on the disk when
-    `edit` returns. What is asked for between corrections costs a look at two files.
+    `edit` returns. Between corrections a request costs a look at two files.
 
     Args:
         out: folder of the results of a discovery.
@@ -67,7 +67,9 @@ class Workbench:
         RunError: it is not said what it was made of.
 
     Attributes:
-        closing: whether nobody need wait for what is new any more.
+        still: held while the categories are read or changed.
+        title: of the page.
+        closing: whether the page is being closed: nobody need wait for what is new any more.
         can_write: whether groups may be written beside the photographs.
     """
 
@@ -80,7 +82,9 @@ class Workbench:
                 f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
             )
         self.out, self._project = out, open_project(out)
-        self._guard, self._laying, self._loading = threading.RLock(), threading.Lock(), threading.Lock()
+        self.title = self.out.absolute().name
+        self.still = threading.RLock()
+        self._laying, self._loading = threading.Lock(), threading.Lock()
         self._features: Features | None = None
         self._means: Means | None = None
         self._columns: Columns | None = None
@@ -107,18 +111,13 @@ class Workbench:
         return tuple(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
 
     @property
-    def title(self) -> str:
-        """That of the page."""
-        return self.out.absolute().name
-
-    @property
     def registry(self) -> CategoryRegistry:
         """The categories, as `refresh` left them."""
         return self.journal.registry
 
     def refresh(self) -> str:
-        """Take in what others have corrected; returns what names this state and no other."""
-        with self._guard:
+        """Take in what others have corrected; returns the name of the state."""
+        with self.still:
             if (stamp := self._stamped()) != self._stamp:
                 try:
                     if stamp[0] != self._stamp[0]:
@@ -131,7 +130,7 @@ class Workbench:
 
     @contextmanager
     def _writing(self, most: int) -> Iterator[None]:
-        with self._guard:
+        with self.still:
             lock = lock_folder(self._project, wait_s=OTHERS_TAKE_S)
             try:
                 self.refresh()
@@ -143,16 +142,14 @@ class Workbench:
                 os.close(lock)
 
     def edit(self, act: Callable[[CategoryRegistry], object]) -> tuple[str, Change | None]:
-        """Let something happen to the categories, on the disk when this returns.
-
-        It costs what it changes, however many photographs there are.
+        """Change the categories; the change is on the disk when this returns, and costs what it changes.
 
         Returns:
-            The state that it happened in, and what it changed of photographs; `None` if that is not known.
+            The state before, and what changed of photographs; `None` if that is not known.
 
         Raises:
             RegistryError: it is not possible; nothing changed.
-            RunError: somebody else writes there, and does not end.
+            RunError: another process writes there and does not end.
             DiskError: it cannot be written; nothing changed.
         """
         with self._writing(LONGEST_WHILE_BUSY):
@@ -175,7 +172,7 @@ class Workbench:
                 pass
 
     def _take(self, steps: Sequence[Step]) -> Change | None:
-        """Bring columns and means up to date with what has happened to the registry."""
+        """Bring columns and means up to date with the registry; `None` if they have to be made anew."""
         patches = [self._patch_of(step) for step in steps]
         known = [each for each in patches if each is not None]
         if self._columns is None or len(known) < len(patches):
@@ -191,27 +188,21 @@ class Workbench:
         return change
 
     def _patch_of(self, step: Step) -> Patch | None:
-        """What a step changed, unless what came after it has done away with that."""
+        """What a step changed; `None` if a later step has dropped its entry."""
         if step.entry is not None:
             return step.entry.patch
         entries = [*self.registry.log[-1:], *self.registry.redo_stack]
         return next((each.patch for each in entries if each.number == step.number), None)
 
     def columns(self) -> Columns:
-        """Where every photograph is."""
-        with self._guard:
+        """The group of every photograph, and how sure it is."""
+        with self.still:
             if self._columns is None:
                 self._columns = Columns(self.registry, self.photos.keys)
             return self._columns
 
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """Nobody corrects anything here meanwhile."""
-        with self._guard:
-            yield
-
     def standing(self, category: Category) -> str:
-        """Whether a category was there before the newest photographs, and before all of them."""
+        """``known`` if the model came with it, ``settled`` if an earlier stage found it, ``new`` otherwise."""
         return "known" if category.known else "settled" if category.settled(self.registry.stage) else "new"
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
@@ -230,7 +221,7 @@ class Workbench:
     # Features
 
     def features(self) -> Features:
-        """Those of all photographs; they stay in memory from the first call on."""
+        """Features of all photographs; they stay in memory from the first call on."""
         with self._loading:
             keys = self.photos.keys
             if self._features is None or self._features.keys is not keys:
@@ -238,15 +229,15 @@ class Workbench:
             return self._features
 
     def means(self) -> Means:
-        """What every group looks like."""
+        """The mean feature of every group."""
         self.features()  # outside of the guard: they may have to be read
-        with self._guard:
+        with self.still:
             if self._means is None:
                 self._means = Means(self.features(), self.columns().group)
             return self._means
 
     def _placed(self, category: int) -> Assignment | None:
-        """Photographs of a category; `None` if none has features."""
+        """A category's photographs with features, assigned; `None` if there are none."""
         features, row_of = self.features(), self.photos.rows
         members = self.registry.members_of(self.registry.category(category).id)
         keys = [key for key in members if key in row_of and features.there[row_of[key]]]
@@ -258,7 +249,7 @@ class Workbench:
         return np.unique(np.array([self.photos.rows[key] for key in images], dtype=np.int64))
 
     def _means_after(self, images: Sequence[str], to: int | None) -> dict[int, np.ndarray]:
-        """New prototypes of the groups that lose or get photographs; settled ones keep theirs."""
+        """New prototypes of the categories that lose or get photographs; settled ones keep theirs."""
         rows = self._rows_of(images)
         found = self.means().after(rows, self.columns().group[rows], to)
         categories, stage = self.registry.categories, self.registry.stage
@@ -278,7 +269,7 @@ class Workbench:
         """Make photographs a category of their own.
 
         Raises:
-            RegistryError: none of them has features, without which nobody knows what the category looks like.
+            RegistryError: none of them has features, which the category's prototype is made of.
         """
         mean = self.features().mean(self._rows_of(images))
         if mean is None:
@@ -288,7 +279,7 @@ class Workbench:
         return Gather(images, mean, self._means_after(images, None), name)
 
     def answer_question(self, first: str, second: str, is_same: bool) -> Edit:
-        """Put a photograph where another one is, or see to it that it is not there.
+        """Put the first photograph into the category of the second, or keep it out of there.
 
         Raises:
             RegistryError: the second is in no category any more.
@@ -314,7 +305,7 @@ class Workbench:
         return split_category(found, category)
 
     def dissolve(self, category: int) -> Edit:
-        """Say that a category is none; its photographs go to the nearest other ones."""
+        """Dissolve a category; its photographs go to the nearest other ones."""
         found = self._placed(category)
         return (
             NotACategory(category, rest_to_nearest=True)
@@ -329,11 +320,11 @@ class Workbench:
         return likest(self.features(), row, most)
 
     def why(self, row: int) -> dict[str, Any]:
-        """Why a photograph is where it is, and where else it could be, as far as the project tells."""
+        """Why a photograph is in its category, and where else it could be."""
         key, registry = self.photos.keys[row], self.registry
         home, columns = registry.members.get(key), self.columns()
         features = self.features()
-        told: dict[str, Any] = {
+        why: dict[str, Any] = {
             "group": home,
             "set": bool(columns.flags[row] & PINNED),
             "sure": registry.confidences.get(key),
@@ -342,24 +333,24 @@ class Workbench:
             "others": [],
         }
         if not features.there[row]:
-            return told
+            return why
         if home is not None:
             near = [each for each in self.alike(row, 400)[1:] if columns.group[each] == home]
-            told["like"] = near[:3]
+            why["like"] = near[:3]
         found = registry.active_prototypes()
         if found.ids:
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
             likeness = matrix @ features.matrix[row]
             order = likeness.argsort(descending=True, stable=True)[:9].tolist()
-            told["others"] = [
+            why["others"] = [
                 {"id": found.ids[each], "like": round(float(likeness[each]), 3)} for each in order
             ]
-        return told
+        return why
 
-    def questions(self, skipped: Sequence[tuple[int, int]] = ()) -> list[dict[str, int]]:
+    def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
 
-        Asked about are the least sure ones that nobody has put anywhere, each beside a typical one of a group.
+        The first is one of the least sure that nobody has put anywhere, the second a typical one of a group.
 
         Args:
             skipped: rows of pairs that are not asked about again.
@@ -371,7 +362,7 @@ class Workbench:
         from promptccd.discovery.grouping import pair_questions
 
         keys, features = self.photos.keys, self.features()
-        with self._guard:
+        with self.still:
             registry, columns = self.registry.copy(), self.columns()
             open_rows = np.flatnonzero((columns.group != NOWHERE) & (columns.flags & PINNED == 0))
             covers = [row for each in registry.active for row in columns.shown(each.id).cover]
@@ -405,7 +396,7 @@ class Workbench:
             return places
 
     def about(self) -> dict[str, Any]:
-        """What found the groups, how many there may be, and where all of it is kept."""
+        """What found the groups, how many there may be, and where they are kept."""
         record = read_record(self.out)
         count = record["estimate"]
         model, method = (display_name(record["found_with"].get(name, "")) for name in ("model", "method"))
@@ -423,7 +414,7 @@ class Workbench:
         before = load_before(self.out)
         if before is None:
             return {"new": [], "grown": [], "shrunk": [], "moved": [], "doubted": []}
-        with self._guard:
+        with self.still:
             change, row_of = self.registry.changes_since(before), self.photos.rows
         return {
             "new": list(change.new),
@@ -434,18 +425,22 @@ class Workbench:
         }
 
     def _resembling(self) -> dict[int, list[int]]:
-        """Of every category those that it resembles, as long as all look as they did."""
+        """For every category those that it resembles, most alike first; kept until a prototype changes."""
         looks = [(each.id, each.prototype_row) for each in self.registry.active]
         if looks != self._near[0]:
             found = self.registry.active_prototypes()
-            self._near = looks, _near(found.ids, found.matrix)
+            matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
+            likeness = (matrix @ matrix.T).fill_diagonal_(-torch.inf)
+            order = likeness.argsort(dim=1, descending=True, stable=True)[:, : min(NEAR, len(looks) - 1)]
+            near = [[found.ids[each] for each in row] for row in order.tolist()]
+            self._near = looks, dict(zip(found.ids, near, strict=True))
         return self._near[1]
 
     def answer(self, act: Callable[[CategoryRegistry], object]) -> dict[str, Any]:
-        """What `edit` has made of it: `summary`, and the photographs that are not as they were in the state `base`."""
-        with self._guard:
+        """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
+        with self.still:
             before, change = self.edit(act)
-            told = {**self._summary(self.journal.mark), "base": before, "changed": None}
+            answer = {**self._summary(self.journal.mark), "base": before, "changed": None}
             if change is not None:
                 columns, rows = self.columns(), change.rows
                 values = {
@@ -454,12 +449,12 @@ class Workbench:
                     "sure": columns.sure[rows],
                     "flags": columns.flags[rows],
                 }
-                told["changed"] = {name: each.tolist() for name, each in values.items()}
-            return told
+                answer["changed"] = {name: each.tolist() for name, each in values.items()}
+            return answer
 
     def summary(self) -> dict[str, Any]:
-        """The groups and what can be taken back: all that a window shows besides single photographs."""
-        with self._guard:
+        """The groups and what can be undone: all that a window shows besides single photographs."""
+        with self.still:
             return self._summary(self.refresh())
 
     def _summary(self, revision: str) -> dict[str, Any]:
@@ -488,24 +483,13 @@ class Workbench:
             "photos": len(self.photos.keys),
             "stage": registry.stage,
             "groups": groups,
-            "undo": _told(log[-1]) if log and log[-1].patch is not None else None,
-            "redo": _told(redo[-1]) if redo else None,
+            "undo": _described(log[-1]) if log and log[-1].patch is not None else None,
+            "redo": _described(redo[-1]) if redo else None,
         }
 
 
-def _near(ids: Sequence[int], prototypes: np.ndarray) -> dict[int, list[int]]:
-    """Of every category the ids of those that it resembles, most alike first."""
-    if len(ids) < 2:
-        return {}
-    matrix = prototypes / np.maximum(np.linalg.norm(prototypes, axis=1, keepdims=True), 1e-12)
-    likeness = matrix @ matrix.T
-    np.fill_diagonal(likeness, -np.inf)
-    order = np.argsort(-likeness, axis=1, kind="stable")[:, : min(NEAR, len(ids) - 1)]
-    return {each: [ids[col] for col in order[row]] for row, each in enumerate(ids)}
-
-
-def _told(entry: LogEntry) -> dict[str, Any]:
-    """What happened, in values that a window puts into words."""
+def _described(entry: LogEntry) -> dict[str, Any]:
+    """A correction in values that a window puts into words."""
     what, images = entry.what, entry.what.get("images") or ()  # a grouping says how many, and not which
     name = what.get("name") if isinstance(what.get("name"), str) else None
     return {

@@ -1,7 +1,7 @@
-"""Features of the photographs of a project, by row, and what follows from them.
+"""What follows from the features of a project's photographs, by row.
 
-The mean of every group, which a move changes at the cost of what it moves; the photographs most like one; and where
-all of them lie on the map: like beside like, laid out once and kept with the project.
+The mean of every group, which a move changes at the cost of what it moves; the photographs most like one; and the map,
+like beside like, which is laid out once and kept with the project.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,12 @@ from promptccd.storage import read_file, write_file
 
 
 class Features:
-    """Unit features of photographs, all of them in memory.
-
-    Args:
-        out: folder of the results.
-        keys: content hashes of the photographs, by row.
+    """Unit features of a project's photographs, all of them in memory.
 
     Attributes:
-        keys: those of the photographs.
-        matrix: ``(N, D)``; nothing where there is none.
-        there: which photographs have one ``(N,)``.
+        keys: content hashes of the photographs, by row.
+        matrix: ``(N, D)``, zeros for a photograph without features.
+        there: which photographs have features ``(N,)``.
 
     Raises:
         RunError: it is not said what they were computed with.
@@ -44,18 +40,13 @@ class Features:
             self.there[row_of[key]] = True
 
     def mean(self, rows: np.ndarray) -> np.ndarray | None:
-        """Of photographs, those that have features; `None` if none has."""
+        """The mean feature ``(D,)`` of photographs; `None` if none has features."""
         known = rows[self.there[rows]]
         return self.matrix[known].double().mean(0).numpy() if len(known) else None
 
 
 class Means:
-    """The sum of the features of every group, from which follows what it looks like once some have left or come.
-
-    Args:
-        features: of all photographs.
-        group: where each is ``(N,)``.
-    """
+    """Means of the features of every group, kept as sums; `group` says where each photograph is ``(N,)``."""
 
     def __init__(self, features: Features, group: np.ndarray):
         self._features = features
@@ -70,7 +61,7 @@ class Means:
         self._counts[identity] = self._counts.get(identity, 0) + sign * len(rows)
 
     def take(self, change: Change) -> None:
-        """Take in where photographs went."""
+        """Follow photographs that were moved."""
         moved = self._features.there[change.rows] & (change.before != change.after)
         for sign, homes in ((-1, change.before), (1, change.after)):
             for identity in np.unique(homes[moved]).tolist():
@@ -78,12 +69,12 @@ class Means:
                     self._add(identity, change.rows[moved & (homes == identity)], sign)
 
     def after(self, rows: np.ndarray, homes: np.ndarray, to: int | None) -> dict[int, np.ndarray]:
-        """Means of the groups that photographs leave, and of the one they come to; not of those that they leave empty.
+        """Means ``(D,)`` of the groups that photographs leave and of the one they join, by group; none of an empty one.
 
         Args:
-            rows: of the photographs.
-            homes: where they are ``(R,)``.
-            to: where they go; `None` is into no group that there is.
+            rows: of the photographs ``(R,)``.
+            homes: the group of each ``(R,)``.
+            to: the group they join; `None` if that is a new one, or none.
         """
         rows, homes = rows[self._features.there[rows]], homes[self._features.there[rows]]
         means = {}
@@ -99,7 +90,7 @@ class Means:
 
 
 def likest(features: Features, row: int, most: int) -> list[int]:
-    """Rows of the photographs most like one, itself first; it alone if it has no features."""
+    """Rows of the photographs most like one, itself first; only itself if it has no features."""
     if not features.there[row]:
         return [row]
     likeness: Tensor = features.matrix @ features.matrix[row]
@@ -109,12 +100,12 @@ def likest(features: Features, row: int, most: int) -> list[int]:
 
 
 LAYOUT = "layout.bin"
-NEAREST, JITTER = 3, 0.006  # a photograph that t-SNE has not placed lies amid so many that it has
+NEAREST, JITTER = 3, 0.006  # a photograph that t-SNE has not placed lies amid so many placed ones
 _AT_ONCE = 4096
 
 
 def kept_layout(project: Path, generation: str, count: int) -> np.ndarray | None:
-    """Places ``(N, 2)`` float32 that were laid out for these very photographs.
+    """Places ``(N, 2)`` float32 that were laid out for these very photographs; `None` if there are none.
 
     Raises:
         RunError: a link stands in the way.
@@ -137,7 +128,7 @@ def keep_layout(project: Path, generation: str, places: np.ndarray) -> None:
 def lay_out(features: Tensor) -> np.ndarray:
     """Places ``(N, 2)`` in the unit square for unit features ``(N, D)``.
 
-    t-SNE places a sample, in seconds however many there are; each of the others lies amid those most like it.
+    t-SNE places a sample, which takes seconds; each of the others lies amid those most like it.
     """
     # Here, because scikit-learn takes a second that the first pictures need not wait.
     from promptccd.experiments import stage_maps

@@ -51,7 +51,7 @@ class Photos:
         self._guard = Lock()
 
     def _place(self, key: str) -> tuple[int, str]:
-        """Of a photograph among the others."""
+        """Sorts the photographs: by path, those without one last."""
         path = self._paths[key]
         return not path, path
 
@@ -63,13 +63,13 @@ class Photos:
         return display_name(path.removeprefix(f"{root}{os.sep}")) or key[:12]
 
     def found(self, words: str) -> list[int]:
-        """Rows of photographs whose file name holds all of these words, however either is composed of characters."""
+        """Rows of photographs whose file name holds all of these words."""
         wanted = _plain(words).split()
         plain = map(_plain, self.names)
         return [row for row, name in enumerate(plain) if all(word in name for word in wanted)]
 
     def picture(self, row: int, side: int) -> bytes | None:
-        """A picture without metadata of at most so many pixels a side; the small one where the file is gone."""
+        """A picture without metadata, at most so many pixels a side; the small one where the file is gone."""
         key = self.keys[row]
         if side == LARGE_SIDE:
             return self._made(key, side) or self._small(key)
@@ -141,7 +141,7 @@ class Photos:
 
 
 def _plain(text: str) -> str:
-    """Without case, and composed: a Mac writes an accent as a character of its own, and a keyboard does not."""
+    """Without case, and with accents composed: a Mac writes them as characters of their own, a keyboard does not."""
     return unicodedata.normalize("NFC", text).casefold()
 
 

@@ -5,6 +5,7 @@ import hmac
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -12,13 +13,14 @@ from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from promptccd.data.images import media_type
 from promptccd.data.limits import MIB
-from promptccd.discovery.site import App, Message, Receive, Refusal, Send, Site, cookies, header
+from promptccd.discovery.site import App, Message, Receive, Send, Site, cookies, header, refusal
 from promptccd.discovery.workbench.acts import act_of
 from promptccd.discovery.workbench.corrections import Workbench
 from promptccd.discovery.workbench.photos import SIDES, Photos
@@ -31,30 +33,26 @@ MOST_AT_ONCE = 64  # pictures in an answer
 PAIR, MOST_SKIPPED = re.compile(r"(\d{1,9})-(\d{1,9})"), 500  # questions
 WAITS_S, LOOKS_EVERY_S = 20.0, 0.1  # of a window that asks for what is new
 FOREVER = "private, max-age=31536000, immutable"  # its address changes with the photographs
-KINDS = {".html": "text/html", ".js": "text/javascript", ".txt": "text/plain"}
+NOT_KEPT = {"cache-control": "no-store"}
+BUNDLE = {"index.html": "text/html", "desk.js": "text/javascript", "licences.txt": "text/plain"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; frame-ancestors"
 )
-HEADERS = {
-    "content-security-policy": f"{POLICY} 'none'",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
+HEADERS = [
+    (b"content-security-policy", f"{POLICY} 'none'".encode()),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+]
 
 
 class Doorkeeper:
     """ASGI application in front of the routes: refuses foreign names, foreign pages, and who has no token.
 
-    The token is in the address that the terminal shows; the page swaps it for a cookie that no script can read.
-
-    Args:
-        app: what comes next.
-        site: by which names it is asked for.
-        token: the secret.
-        cookie: name of the cookie; ports of one machine share them.
+    The token is in the address that the terminal shows; the page swaps it for a cookie that no script can read, whose
+    name must differ between ports: those of one machine share cookies.
     """
 
     def __init__(self, app: App, site: Site, token: str, cookie: str):
@@ -62,92 +60,110 @@ class Doorkeeper:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Refuse a request or pass it on."""
-        if scope["type"] != "http":
-            await (self._app(scope, receive, send) if scope["type"] == "lifespan" else _closed(send))
-            return
-        answer = self._refusal(scope)
-        await (self._app if answer is None else answer)(scope, receive, _marked(send))
 
-    def _refusal(self, scope: Message) -> App | None:
-        host, origin = header(scope, b"host"), header(scope, b"origin")
-        if not self._site.has_host(host):
-            return Refusal(421, "This page does not go by that name.").answer()
-        if any(name == b"origin" for name, _ in scope["headers"]) and not self._site.has_origin(origin, host):
-            return Refusal(403, "Other pages may not ask this one.").answer()
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", []), *HEADERS]}
+            await send(message)
+
+        if scope["type"] == "http":
+            try:
+                answer = self._answer(scope)
+            except HTTPException as why:
+                answer = refusal(why)
+            await answer(scope, receive, marked)
+        elif scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _answer(self, scope: Message) -> App:
         opens = scope["method"] == "GET" and scope["path"] == "/"
-        if not opens and header(scope, b"sec-fetch-site") not in ("", "same-origin", "none"):
-            return Refusal(403, "Other pages may not ask this one.").answer()
-        if scope["method"] == "POST" and not origin:
-            return Refusal(403, "A correction says which page it comes from.").answer()
-        return self._without_cookie(scope, opens)
-
-    def _without_cookie(self, scope: Message, opens: bool) -> App | None:
+        self._site.require_own(scope, from_elsewhere=opens)
+        if scope["method"] == "POST" and not header(scope, b"origin"):
+            raise HTTPException(403, "A correction says which page it comes from.")
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if opens and given and hmac.compare_digest(given.encode(), self._token.encode()):
-            swapped = RedirectResponse("/", 303, {"cache-control": "no-store"})
+        if opens and self._is_token(given):
+            swapped = RedirectResponse("/", 303, NOT_KEPT)
             swapped.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return swapped
-        tokens = cookies(scope, self._cookie)
-        if any(hmac.compare_digest(each.encode(), self._token.encode()) for each in tokens):
-            return None
-        return Refusal(401, "Open the address that promptccd open has printed: it ends in a token.").answer()
+        if not any(map(self._is_token, cookies(scope, self._cookie))):
+            raise HTTPException(401, "Open the address that promptccd open has printed: it ends in a token.")
+        return self._app
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
 
 
-async def _closed(send: Send) -> None:
-    await send({"type": "websocket.close", "code": 1008})
+def build_routes(bench: Workbench, token: str, cookie: str) -> App:
+    """The application of a project, for a server on loopback; who has the token may look and correct."""
+    take_away = TakeAway(bench)
 
+    def table(request: Request) -> Response:
+        headers = {"content-disposition": 'attachment; filename="groups.csv"', **NOT_KEPT}
+        rows = [{**asdict(row), "group": row.category} for row in assignment_rows_of(bench)]
+        content = csv_text(["file", "group", "name", "sha256"], rows)
+        return Response(content, media_type="text/csv", headers=headers)
 
-def _marked(send: Send) -> Send:
-    async def marked(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-            message = {**message, "headers": [*message.get("headers", []), *added]}
-        await send(message)
+    async def export(request: Request) -> Response:
+        """How far the export is; a POST begins one, or cancels it."""
+        if request.method == "POST":
+            asked = await _sent(request)
+            if asked.get("kind") is None:
+                await run_in_threadpool(take_away.stop)
+            else:
+                await run_in_threadpool(take_away.start, str(asked["kind"]), asked.get("names") is True)
+        return _json(take_away.progress)
 
-    return marked
-
-
-def build_routes(bench: Workbench, token: str, cookie: str = "promptccd_page") -> App:
-    """The application of a project, for a server on loopback.
-
-    Args:
-        bench: the project.
-        token: who has it may look at the photographs and correct their groups.
-        cookie: name of the cookie that keeps it.
-    """
-    written = _Exports(bench)
     routes = [
         *screens(lambda request: bench),
-        Route("/api/groups.csv", written.table),
-        Route("/api/export", written.export, methods=["GET", "POST"]),
+        Route("/api/groups.csv", table),
+        Route("/api/export", export, methods=["GET", "POST"]),
     ]
     return Doorkeeper(application(routes), Site.of_machine(), token, cookie)
 
 
 def screens(bench_of: Callable[[Request], Workbench]) -> list[Route]:
-    """What every shell of the page asks for.
+    """What every shell of the page asks for; `bench_of` says which project a request is about."""
 
-    Args:
-        bench_of: the project that a request is about.
-    """
-    asked = _Answers(bench_of)
+    def answered(make: Callable[[Workbench, Request], Response]) -> Callable[[Request], Response]:
+        return lambda request: make(bench_of(request), request)  # starlette calls it in a thread
+
+    def as_json(tell: Callable[[Workbench, Request], Any]) -> Callable[[Request], Response]:
+        return answered(lambda bench, request: _json(tell(bench, request)))
+
+    async def state(request: Request) -> Response:
+        """The groups; with ``since`` once they are others than then, or after a while."""
+        since, bench = request.query_params.get("since"), bench_of(request)
+        for _ in range(round(WAITS_S / LOOKS_EVERY_S)) if since else ():
+            if bench.closing or await request.is_disconnected():
+                break
+            if await run_in_threadpool(bench.refresh) != since:
+                break
+            await asyncio.sleep(LOOKS_EVERY_S)
+        return _json(await run_in_threadpool(bench.summary))
+
+    async def edit(request: Request) -> Response:
+        asked, bench = await _sent(request), bench_of(request)
+        return _json(await run_in_threadpool(bench.answer, act_of(bench, asked)))
+
     return [
         Route("/", bundle),
         Route("/{name}", bundle, methods=["GET"]),
-        Route("/api/state", asked.state),
-        Route("/api/columns", asked.columns),
-        Route("/api/map", asked.map),
-        Route("/api/about", asked.about),
-        Route("/api/changed", asked.changed),
-        Route("/api/names", asked.names),
-        Route("/api/search", asked.search),
-        Route("/api/alike/{row:int}", asked.alike),
-        Route("/api/why/{row:int}", asked.why),
-        Route("/api/questions", asked.questions),
-        Route("/api/picture/{generation}/{row:int}/{side:int}", asked.picture),
-        Route("/api/pictures/{generation}/{side:int}", asked.pictures),
-        Route("/api/edit", asked.edit, methods=["POST"]),
-    ]
+        Route("/api/state", state),
+        Route("/api/columns", answered(lambda bench, _: _binary(bench.columns().packed()))),
+        Route("/api/map", answered(lambda bench, _: _binary(bench.layout().astype("<f4").tobytes()))),
+        Route("/api/about", as_json(lambda bench, _: bench.about())),
+        Route("/api/changed", as_json(lambda bench, _: bench.changed())),
+        Route("/api/names", as_json(_names)),
+        Route("/api/search", as_json(lambda bench, asked: bench.photos.found(asked.query_params.get("q", "")[:200]))),
+        Route("/api/alike/{row:int}", as_json(lambda bench, asked: bench.alike(_row(bench.photos, asked)))),
+        Route("/api/why/{row:int}", as_json(lambda bench, asked: bench.why(_row(bench.photos, asked)))),
+        Route("/api/questions", as_json(_questions)),
+        Route("/api/picture/{generation}/{row:int}/{side:int}", answered(_picture)),
+        Route("/api/pictures/{generation}/{side:int}", answered(_pictures)),
+        Route("/api/edit", edit, methods=["POST"]),
+    ]  # fmt: skip
 
 
 def application(routes: Sequence[BaseRoute]) -> Starlette:
@@ -158,12 +174,15 @@ def application(routes: Sequence[BaseRoute]) -> Starlette:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """What cannot be done, in the words of whoever refuses it; the state has not changed."""
     return JSONResponse({"error": str(error)}, 409)
 
 
 def _json(value: Any) -> Response:
-    return Response(json.dumps(value), media_type="application/json", headers={"cache-control": "no-store"})
+    return Response(json.dumps(value), media_type="application/json", headers=NOT_KEPT)
+
+
+def _binary(content: bytes) -> Response:
+    return Response(content, media_type="application/octet-stream", headers=NOT_KEPT)
 
 
 async def bundle(request: Request) -> Response:
@@ -171,138 +190,55 @@ async def bundle(request: Request) -> Response:
     name = request.path_params.get("name", "index.html")
     if name == "favicon.ico":  # which browsers ask for unasked
         return Response(status_code=204)
-    kind, found = KINDS.get(name[name.rfind(".") :], ""), _bundled()
-    if name not in found or not kind:
-        return Response("There is no such page here.", 404)
-    return Response(found[name], media_type=kind, headers={"cache-control": "no-cache"})
+    if name not in BUNDLE:
+        raise HTTPException(404, "There is no such page here.")
+    return Response(_bundled(name), media_type=BUNDLE[name], headers={"cache-control": "no-cache"})
 
 
 @cache
-def _bundled() -> dict[str, bytes]:
-    folder = files("promptccd.discovery.workbench") / "bundle"
-    return {each.name: each.read_bytes() for each in folder.iterdir()}
+def _bundled(name: str) -> bytes:
+    return (files("promptccd.discovery.workbench") / "bundle" / name).read_bytes()
 
 
-class _Answers:
-    """An answer for every route."""
-
-    def __init__(self, bench_of: Callable[[Request], Workbench]):
-        self._bench_of = bench_of
-
-    async def state(self, request: Request) -> Response:
-        """The groups; with ``since`` once they are others than then, or after a while."""
-        since, bench = request.query_params.get("since"), self._bench_of(request)
-        for _ in range(round(WAITS_S / LOOKS_EVERY_S)) if since else ():
-            if bench.closing or await request.is_disconnected():
-                break
-            if await run_in_threadpool(bench.refresh) != since:
-                break
-            await asyncio.sleep(LOOKS_EVERY_S)
-        return _json(await run_in_threadpool(bench.summary))
-
-    async def columns(self, request: Request) -> Response:
-        found = await run_in_threadpool(self._bench_of(request).columns)
-        content = found.group.astype("<i4").tobytes() + found.sure.tobytes() + found.flags.tobytes()
-        return Response(content, media_type="application/octet-stream", headers={"cache-control": "no-store"})
-
-    async def map(self, request: Request) -> Response:
-        places = await run_in_threadpool(self._bench_of(request).layout)
-        return Response(places.astype("<f4").tobytes(), media_type="application/octet-stream")
-
-    async def about(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self._bench_of(request).about))
-
-    async def changed(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self._bench_of(request).changed))
-
-    async def names(self, request: Request) -> Response:
-        start = _whole(request.query_params.get("from"))
-        return _json(self._bench_of(request).photos.names[start : start + 500])
-
-    async def search(self, request: Request) -> Response:
-        words, photos = request.query_params.get("q", "")[:200], self._bench_of(request).photos
-        return _json(await run_in_threadpool(photos.found, words))
-
-    async def alike(self, request: Request) -> Response:
-        bench = self._bench_of(request)
-        return await _of_row(request, bench, bench.alike)
-
-    async def why(self, request: Request) -> Response:
-        bench = self._bench_of(request)
-        return await _of_row(request, bench, bench.why)
-
-    async def questions(self, request: Request) -> Response:
-        """Whether which photographs are of one group; not those of ``skip``, pairs of rows such as ``3-17,5-9``."""
-        bench, pairs = self._bench_of(request), PAIR.findall(request.query_params.get("skip", ""))
-        skipped = [(int(first), int(second)) for first, second in pairs[-MOST_SKIPPED:]]
-        if any(max(each) >= len(bench.photos.keys) for each in skipped):
-            return Response("There are no such photographs.", 404)
-        return _json(await run_in_threadpool(bench.questions, skipped))
-
-    async def picture(self, request: Request) -> Response:
-        row, side = request.path_params["row"], request.path_params["side"]
-        photos = self._bench_of(request).photos
-        if (
-            request.path_params["generation"] != photos.generation
-            or row >= len(photos.keys)
-            or side not in SIDES
-        ):
-            return Response("There is no such photograph.", 404)
-        content = await run_in_threadpool(photos.picture, row, side)
-        if content is None:
-            return Response("This photograph is not where it was.", 404)
-        return Response(content, media_type=media_type(content), headers={"cache-control": FOREVER})
-
-    async def pictures(self, request: Request) -> Response:
-        """Small pictures of several photographs, each behind its length, as soon as it is made; none is empty."""
-        photos, side = self._bench_of(request).photos, request.path_params["side"]
-        rows = [_whole(each) for each in request.query_params.get("rows", "").split(",")]
-        if (
-            request.path_params["generation"] != photos.generation
-            or side not in SIDES[:2]
-            or len(rows) > MOST_AT_ONCE
-            or max(rows) >= len(photos.keys)
-        ):
-            return Response("There are no such photographs.", 404)
-        headers = {"cache-control": "no-store"}
-        return StreamingResponse(_packed(photos, rows, side), 200, headers, "application/octet-stream")
-
-    async def edit(self, request: Request) -> Response:
-        asked, bench = await _asked(request), self._bench_of(request)
-        if isinstance(asked, Response):
-            return asked
-        return _json(await run_in_threadpool(bench.answer, act_of(bench, asked)))
+def _names(bench: Workbench, asked: Request) -> list[str]:
+    start = _whole(asked.query_params.get("from", ""))
+    return bench.photos.names[start : start + 500]
 
 
-class _Exports:
-    """Groups that are written beside the photographs, or given as a table."""
-
-    def __init__(self, bench: Workbench):
-        self._bench, self._take_away = bench, TakeAway(bench)
-
-    async def table(self, request: Request) -> Response:
-        """Every photograph with the group it is in, as a table."""
-        content = await run_in_threadpool(_table_of, self._bench)
-        headers = {"content-disposition": 'attachment; filename="groups.csv"', "cache-control": "no-store"}
-        return Response(content, media_type="text/csv", headers=headers)
-
-    async def export(self, request: Request) -> Response:
-        """How far the export is; begins one, or cancels it."""
-        asked = await _asked(request) if request.method == "POST" else None
-        if isinstance(asked, Response):
-            return asked
-        if asked is not None and asked.get("kind") is None:
-            await run_in_threadpool(self._take_away.stop)
-        elif asked is not None:
-            names = asked.get("names") is True
-            await run_in_threadpool(self._take_away.start, str(asked["kind"]), names)
-        return _json(self._take_away.told())
+def _questions(bench: Workbench, asked: Request) -> list[dict[str, int]]:
+    """Which photographs may be of one group; not those of ``skip``, pairs of rows such as ``3-17,5-9``."""
+    pairs = PAIR.findall(asked.query_params.get("skip", ""))
+    skipped = [(int(first), int(second)) for first, second in pairs[-MOST_SKIPPED:]]
+    if any(max(each) >= len(bench.photos.keys) for each in skipped):
+        raise HTTPException(404, "There are no such photographs.")
+    return bench.questions(skipped)
 
 
-async def _of_row(request: Request, bench: Workbench, tell: Callable[[int], Any]) -> Response:
-    if request.path_params["row"] >= len(bench.photos.keys):
-        return Response("There is no such photograph.", 404)
-    return _json(await run_in_threadpool(tell, request.path_params["row"]))
+def _row(photos: Photos, asked: Request) -> int:
+    row: int = asked.path_params["row"]
+    if row >= len(photos.keys) or asked.path_params.get("generation", photos.generation) != photos.generation:
+        raise HTTPException(404, "There is no such photograph.")
+    return row
+
+
+def _picture(bench: Workbench, asked: Request) -> Response:
+    photos, side = bench.photos, asked.path_params["side"]
+    if side not in SIDES:
+        raise HTTPException(404, "There is no such photograph.")
+    content = photos.picture(_row(photos, asked), side)
+    if content is None:
+        raise HTTPException(404, "This photograph is not where it was.")
+    return Response(content, media_type=media_type(content), headers={"cache-control": FOREVER})
+
+
+def _pictures(bench: Workbench, asked: Request) -> Response:
+    """Small pictures of several photographs, each behind its length, as soon as it is made; none is empty."""
+    photos, side = bench.photos, asked.path_params["side"]
+    rows = [_whole(each) for each in asked.query_params.get("rows", "").split(",")]
+    is_known = asked.path_params["generation"] == photos.generation and max(rows) < len(photos.keys)
+    if not is_known or side not in SIDES[:2] or len(rows) > MOST_AT_ONCE:
+        raise HTTPException(404, "There are no such photographs.")
+    return StreamingResponse(_packed(photos, rows, side), 200, NOT_KEPT, "application/octet-stream")
 
 
 async def _packed(photos: Photos, rows: list[int], side: int) -> AsyncIterator[bytes]:
@@ -313,40 +249,25 @@ async def _packed(photos: Photos, rows: list[int], side: int) -> AsyncIterator[b
         yield b"".join(len(each).to_bytes(4, "little") + each for each in made)
 
 
-async def _asked(request: Request) -> dict[str, Any] | Response:
-    """The object that was sent, or why it is none."""
-    body = await _body(request)
-    if body is None:
-        return Response(f"A correction is at most {BODY_BYTES} bytes long.", 413)
+async def _sent(request: Request) -> dict[str, Any]:
+    """The object that was sent.
+
+    Raises:
+        HTTPException: it is too long, or none.
+    """
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES:
+            raise HTTPException(413, f"A correction is at most {BODY_BYTES} bytes long.")
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError):
-        return Response("Expected JSON.", 400)
-    return asked if isinstance(asked, dict) else Response("Expected an object.", 400)
+        raise HTTPException(400, "Expected JSON.") from None
+    if not isinstance(asked, dict):
+        raise HTTPException(400, "Expected an object.")
+    return asked
 
 
-async def _body(request: Request) -> bytes | None:
-    parts, size = [], 0
-    async for part in request.stream():
-        parts.append(part)
-        size += len(part)
-        if size > BODY_BYTES:
-            return None
-    return b"".join(parts)
-
-
-def _whole(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() and len(text) < 10 else 0
-
-
-def _table_of(bench: Workbench) -> str:
-    listed = [
-        {
-            "file": row.file,
-            "group": "" if row.category is None else row.category,
-            "name": row.name,
-            "sha256": row.sha256,
-        }
-        for row in assignment_rows_of(bench)
-    ]
-    return csv_text(["file", "group", "name", "sha256"], listed)
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 10 else 0

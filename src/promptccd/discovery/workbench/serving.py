@@ -1,4 +1,4 @@
-"""A server for one project on this machine, its address kept where a second command finds it."""
+"""A server for one project on this machine; a second command finds its address."""
 
 import json
 import os
@@ -21,12 +21,7 @@ _ENDS_WITHIN_S = 1
 class OpenPage(ServingThread):
     """The page of a project; one process serves it, and any number of windows show it.
 
-    Args:
-        out: folder of the results of a discovery.
-        port: by default the first free one from 7860 on.
-
-    Attributes:
-        url: where it is, with the token.
+    It is at `url`, which holds the token; by default on the first free port from 7860 on.
 
     Raises:
         RegistryError: there is no project, or it is damaged.
@@ -46,18 +41,16 @@ class OpenPage(ServingThread):
         super().__init__(app, listening, _ENDS_WITHIN_S, http="h11", lifespan="off")
 
     def wait(self) -> None:
-        """Until it ends by itself, or Ctrl-C; what nobody should wait for is done meanwhile."""
+        """Until it ends by itself, or Ctrl-C; slow work that no window waits for is done meanwhile."""
         if not self._ended.wait(_WARMS_AFTER_S):  # the first pictures before all else
-            with suppress(PromptCCDError):  # whoever needs them is told
+            with suppress(PromptCCDError):  # the correction that needs them says so
                 self.bench.means()  # so that the first move need not read all features
         while not self._ended.wait(0.5):
-            with suppress(
-                PromptCCDError
-            ):  # somebody else writes there, or the disk is full: corrections say so
+            with suppress(PromptCCDError):  # a busy project or a full disk: corrections say so
                 self.bench.rest()
 
     def close(self) -> None:
-        """End it, once; what was corrected is on the disk already."""
+        """End it; what was corrected is on the disk already. A second call does nothing."""
         if self.bench.closing:
             return
         self.bench.closing = True

@@ -2,19 +2,17 @@
 
 import gradio as gr
 
-from promptccd.discovery.app.desk import Desk, Panel, Updates, counted, render
+from promptccd.discovery.app.desk import MODEL, Desk, Panel, Updates, counted, render
 from promptccd.discovery.app.guard import SCREENS
 from promptccd.discovery.app.screens import group_in
 from promptccd.discovery.app.visits import Visit
 from promptccd.errors import DataError
 
+INFO_S = 5  # that a message stays in view
 
-class GroupsPanel(Panel):
-    """The element that shows groups, and another number of them.
 
-    Args:
-        desk: connects the buttons.
-    """
+class GroupsPanel:
+    """The element that shows groups, and another number of them."""
 
     def __init__(self, desk: Desk):
         self._desk = desk
@@ -30,31 +28,30 @@ class GroupsPanel(Panel):
 
     def connect(self, take_away: Panel) -> None:
         """Wire the buttons; files to take are out of date then."""
-        on = self._desk.on
-        on(self.regroup.click, _regroup_to, [self.number], panels=[take_away], model=True)
-        on(self.estimate.click, lambda visit: _regroup(visit, None), panels=[take_away], model=True)
+
+        def regroup(visit_id: str, count: float | None, *, estimated: bool = False) -> Updates:
+            with self._desk.at(visit_id) as visit:
+                if count is None and not estimated:
+                    raise DataError("No number is given: type how many groups there shall be.")
+                gr.Info(_regroup(visit, None if count is None else int(count)), duration=INFO_S)
+                return take_away.show(visit)
+
+        def estimate(visit_id: str) -> Updates:
+            return regroup(visit_id, None, estimated=True)
+
+        options = {**MODEL, "api_visibility": "private"}
+        self.regroup.click(regroup, [self._desk.visit_id, self.number], take_away.outputs, **options)
+        self.estimate.click(estimate, self._desk.visit_id, take_away.outputs, **options)
 
     def show(self, visit: Visit) -> Updates:
         """The screens of the newest groups."""
-        if visit.bench is None:
-            return {
-                self.screens: render("groups.html.jinja", base=""),
-                self.counts: gr.Accordion(visible=False),
-            }
         session, base = visit.session, f"{SCREENS[1:]}{visit.address}/"
+        stage, of = session.current.stage, len(session.stages)
         return {
-            self.screens: render(
-                "groups.html.jinja", base=base, stage=session.current.stage, of=len(session.stages)
-            ),
+            self.screens: render("groups.html.jinja", base=base, stage=stage, of=of),
             self.counts: gr.Accordion(visible=True),
             self.number: session.num_categories,
         }
-
-
-def _regroup_to(visit: Visit, count: float | None) -> str:
-    if count is None:
-        raise DataError("No number is given: type how many groups there shall be.")
-    return _regroup(visit, int(count))
 
 
 def _regroup(visit: Visit, count: int | None) -> str:

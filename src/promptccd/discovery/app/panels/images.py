@@ -1,11 +1,13 @@
 """Images in: upload or name them, see what was read before anything runs, then find groups."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import gradio as gr
 
 from promptccd.data.images import Status
+from promptccd.data.limits import MIB
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress
 from promptccd.discovery.app.desk import (
@@ -16,9 +18,7 @@ from promptccd.discovery.app.desk import (
     StoppedError,
     Updates,
     errors_shown,
-    merged,
     render,
-    steps_with_errors_shown,
     watched,
 )
 from promptccd.discovery.app.guard import COOKIE
@@ -31,40 +31,22 @@ MOST_LISTED = 100  # files in a list of the report; the CSV has all
 MOST_S = 300.0  # seconds that one piece of work may take
 
 
-class ImagesPanel(Panel):
-    """Upload, report, and the button that starts the work.
-
-    Args:
-        desk: connects the buttons.
-    """
+class ImagesPanel:
+    """Upload, report, and the button that starts the work."""
 
     def __init__(self, desk: Desk):
         self._desk, limits = desk, desk.visits.limits
-        gr.HTML(
-            render(
-                "images_intro.html.jinja",
-                limits=limits,
-                mib=limits.max_file_bytes // 2**20,
-                mib_all=limits.max_total_bytes // 2**20,
-                minutes=round(desk.visits.lifetime_s / 60),
-            )
-        )
+        mib, mib_all = limits.max_file_bytes // MIB, limits.max_total_bytes // MIB
+        gr.HTML(render("images_intro.html.jinja", limits=limits, mib=mib, mib_all=mib_all))
         self.upload = gr.File(
-            label="Images or zip archives",
-            file_count="multiple",
-            file_types=["image", ".zip"],
-            type="filepath",
-            height=220,
-            elem_id="pc-upload",
-        )
+            label="Images or zip archives", file_count="multiple", file_types=["image", ".zip"],
+            type="filepath", height=220, elem_id="pc-upload",
+        )  # fmt: skip
         with gr.Accordion("Or a data set of the Hugging Face Hub", open=False):
             self.hub_name = gr.Textbox(
-                label="Name of the data set",
-                placeholder="namespace/name",
+                label="Name of the data set", placeholder="namespace/name", max_lines=1, max_length=200,
                 info="Its training split; one column must hold images.",
-                max_lines=1,
-                max_length=200,
-            )
+            )  # fmt: skip
         with gr.Row(elem_classes="pc-actions"):
             self.find = gr.Button("Find groups", variant="primary", elem_id="pc-find")
             self.cancel = gr.Button("Cancel", visible=False, elem_id="pc-cancel")
@@ -74,55 +56,45 @@ class ImagesPanel(Panel):
 
     def connect(self, tabs: gr.Tabs, after: Sequence[Panel]) -> None:
         """Wire the buttons; groups are shown in the other panels afterwards."""
-        self._tabs, self._after = tabs, after
-        desk, shared = self._desk, {"show_progress": "hidden"}
+        self._tabs, self._after, desk = tabs, after, self._desk
         reading = self.find.click(
             self._read,
             [desk.visit_id, self.upload, self.hub_name],
             [desk.visit_id, *self.outputs],
             api_name="read",
             concurrency_limit=2,
-            **shared,
+            show_progress="hidden",
         )
         outputs = [*self.outputs, tabs, *(each for panel in after for each in panel.outputs)]
-        finding = reading.success(
-            self._find, desk.visit_id, outputs, api_name="find_groups", **MODEL, **shared
-        )
+        finding = reading.success(self._find, desk.visit_id, outputs, api_name="find_groups", **MODEL)
         finding.success(
             None,
             js="() => document.querySelector('#pc-desk')?.scrollIntoView()",
             api_visibility="private",
         )
-        self.cancel.click(self._stop, desk.visit_id, None, queue=False, api_visibility="private", **shared)
+        self.cancel.click(
+            self._stop, desk.visit_id, None, queue=False, api_visibility="private", show_progress="hidden"
+        )
 
     def show(self, visit: Visit) -> Updates:
         """The report of the newest images."""
-        return {self.report: _report(visit) if visit.session.stages else ""}
+        return {self.report: _report(visit)}
 
     def _read(
         self, visit_id: str, files: list[str] | None, hub_name: str, request: gr.Request
     ) -> Iterator[Updates]:
-        yield {self.status: _progress(None, "Opening the model and the files")}
+        yield {self.status: _progress("Opening the model and the files")}
         with errors_shown():
             visit = _visit(self._desk, visit_id, request)
         yield {self._desk.visit_id: visit.id, self.cancel: gr.Button(visible=True)}
 
         def work(progress: Progress) -> None:
-            with visit.lock:
-                if files or hub_name or not is_waiting(visit):
-                    read_into(visit, _source(self._desk.visits, visit, files, hub_name), progress)
+            if files or hub_name or not is_waiting(visit):
+                read_into(visit, _source(self._desk.visits, visit, files, hub_name), progress)
 
-        done = {self.status: "", self.cancel: gr.Button(visible=False)}
-        try:
-            yield from self._steps(visit, work)
-        except StoppedError as stopped:
-            gr.Info(str(stopped))
-            yield done
-            return
-        except gr.Error:
-            yield done
-            raise
-        yield done | {self.upload: None, self.hub_name: ""} | self.show(visit)
+        yield from self._worked(
+            visit, work, lambda: {self.upload: None, self.hub_name: ""} | self.show(visit)
+        )
 
     def _find(self, visit_id: str) -> Iterator[Updates]:
         with errors_shown():
@@ -130,38 +102,44 @@ class ImagesPanel(Panel):
         if not is_waiting(visit):  # reading them was cancelled, or they are grouped
             yield {self.status: ""}
             return
-        yield {
-            self.cancel: gr.Button(visible=True),
-            self.status: _progress(None, "Waiting for the model"),
-        }
+        yield {self.cancel: gr.Button(visible=True), self.status: _progress("Waiting for the model")}
 
-        def work(progress: Progress) -> None:
+        def shown() -> Updates:
+            updates: Updates = {self._tabs: gr.Tabs(selected="groups")} | self.show(visit)
+            for panel in self._after:
+                updates |= panel.show(visit)
+            return updates
+
+        yield from self._worked(visit, lambda progress: group_in(visit, progress), shown)
+
+    def _worked(
+        self, visit: Visit, work: Callable[[Progress], None], shown: Callable[[], Updates]
+    ) -> Iterator[Updates]:
+        """Do work that takes long, show how far it is, and in the end what has become of it."""
+
+        def held(progress: Progress) -> None:
             with visit.lock:
-                group_in(visit, progress)
+                work(progress)
 
-        done = {self.status: "", self.cancel: gr.Button(visible=False)}
-        try:
-            yield from self._steps(visit, work)
-            with errors_shown(), visit.lock:
-                shown = merged(panel.show(visit) for panel in (self, *self._after))
-        except StoppedError as stopped:
-            gr.Info(str(stopped))
-            yield done
-            return
-        except gr.Error:
-            yield done
-            raise
-        yield done | shown | {self._tabs: gr.Tabs(selected="groups")}
-
-    def _steps(self, visit: Visit, work: Callable[[Progress], None]) -> Iterator[Updates]:
-        """Do work that takes long, and show how far it is."""
+        problem, updates = None, {self.status: "", self.cancel: gr.Button(visible=False)}
         visit.busy = True
         try:
-            for step in steps_with_errors_shown(watched(work, visit.stop, MOST_S), visit.session):
-                yield {self.status: _progress(step)}
+            with errors_shown(visit.session):
+                with closing(watched(held, visit.stop, MOST_S)) as steps:
+                    for step in steps:
+                        yield {self.status: _progress(step.text, step)}
+                with visit.lock:
+                    updates |= shown()
+        except (StoppedError, gr.Error) as error:
+            problem = error
         finally:
             visit.busy = False
             visit.touch()
+        yield updates
+        if isinstance(problem, StoppedError):
+            gr.Info(str(problem))
+        elif problem is not None:
+            raise problem
 
     def _stop(self, visit_id: str) -> None:
         with errors_shown():
@@ -202,8 +180,8 @@ def _source(visits: Visits, visit: Visit, files: list[str] | None, hub_name: str
     return visit.take(files)
 
 
-def _progress(step: Step | None, text: str = "") -> str:
-    return render("progress.html.jinja", step=step, text=text or (step.text if step else ""))
+def _progress(text: str, step: Step | None = None) -> str:
+    return render("progress.html.jinja", step=step, text=text)
 
 
 def _report(visit: Visit) -> str:

@@ -1,25 +1,20 @@
-"""Take everything away, push it under one's own login, or have it deleted."""
+"""Take everything away, or push it under one's own login."""
 
 import os
+import shutil
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gradio as gr
 
 from promptccd.data.limits import MIB
-from promptccd.discovery.app.desk import MODEL, QUIET, Desk, Panel, Updates, errors_shown, render
+from promptccd.discovery import exports
+from promptccd.discovery.app.desk import MODEL, QUIET, Desk, Updates, errors_shown, render
 from promptccd.discovery.app.store import Shelf, blocks, size_of
 from promptccd.discovery.app.visits import Visit
 from promptccd.discovery.checkpoint import save_checkpoint
-from promptccd.discovery.exports import (
-    AssignmentRow,
-    assignment_rows,
-    export_csv,
-    export_dataset,
-    export_image_folder,
-)
 from promptccd.discovery.page import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import DataError
@@ -27,32 +22,29 @@ from promptccd.hub import publish_groups
 
 BYTES_PER_PIXEL = 4  # of a picture of noise, encoded without loss, and some more
 ROOM = MIB  # for what is small beside a picture: names, tables, the head of a file
+TABLE_BYTES = 4096  # of a file in a table, its name included
+PAGE_BYTES = 32 * MIB  # of a report; its pictures are at most 12 MB, and written in base 64
 
 
-def rationed(session: DiscoverySession, shelf: Shelf) -> DiscoverySession:
-    """The session for an export: before a picture is encoded, there is room for it on the shelf, or it ends.
+class Rationed:
+    """Originals for an export: before one is given, there is room on the shelf for its picture, or the export ends."""
 
-    Whatever asks it for an original may then raise what `Shelf.reserve` does.
-    """
-    return cast(DiscoverySession, _Rationed(session, shelf))
-
-
-class _Rationed:
     def __init__(self, session: DiscoverySession, shelf: Shelf):
         self._session, self._shelf = session, shelf
         self._written = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
     def original(self, key: str) -> bytes:
-        """As that of the session."""
-        _, file = self._session.file_of(key)
+        """The bytes of an image.
+
+        Raises:
+            DataError: the export becomes too much for one visitor.
+            FullError: there is no room.
+        """
         written = size_of(self._shelf.folder)
         if written != self._written:  # pictures may wait in memory until there are enough of them
             self._shelf.settle()
             self._written = written
-        width, height = file.image_size or (0, 0)
+        width, height = self._session.file_of(key)[1].image_size or (0, 0)
         self._shelf.reserve(BYTES_PER_PIXEL * width * height + ROOM)
         return self._session.original(key)
 
@@ -71,96 +63,63 @@ def zipped(folder: Path, shelf: Shelf) -> Path:
             shelf.reserve(blocks(path.stat().st_size) + ROOM)
             archive.write(path, path.relative_to(folder))
             path.unlink()
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir()
-    folder.rmdir()
+    shutil.rmtree(folder)
     shelf.settle()
     return target
 
 
-def bytes_of_model(session: DiscoverySession) -> int:
-    """What a checkpoint of the session takes, and some more."""
+def _images(session: DiscoverySession, rows: list[exports.AssignmentRow], shelf: Shelf, names: bool) -> Path:
+    return zipped(exports.export_image_folder(Rationed(session, shelf), rows, shelf.folder, names), shelf)
+
+
+def _checkpoint(
+    session: DiscoverySession, rows: list[exports.AssignmentRow], shelf: Shelf, names: bool
+) -> Path:
     tensors = [*session.model.parameters(), *session.model.buffers()]
-    return sum(each.nbytes for each in tensors) + 8 * ROOM
-
-
-Rows = list[AssignmentRow]
-TO_THE_FILES = "() => document.querySelector('#pc-files a')?.focus()"
+    shelf.reserve(sum(each.nbytes for each in tensors) + 8 * ROOM)
+    return zipped(save_checkpoint(session, shelf.folder / "checkpoint"), shelf)
 
 
 # What can be taken: the words on the page, and what makes the file, with or without the names of the visitor's files.
-OFFERS: dict[str, tuple[str, Callable[[DiscoverySession, Rows, Shelf, bool], Path]]] = {
+OFFERS: dict[
+    str, tuple[str, Callable[[DiscoverySession, list[exports.AssignmentRow], Shelf, bool], Path]]
+] = {
     "csv": (
         "Table of all files and their groups (CSV)",
-        lambda session, rows, out, names: export_csv(session, rows, out.folder, names),
+        lambda session, rows, shelf, names: exports.export_csv(session, rows, shelf.folder, names),
     ),
-    "images": (
-        "Images, a folder for each group (zip)",
-        lambda session, rows, out, names: zipped(export_image_folder(session, rows, out.folder, names), out),
-    ),
+    "images": ("Images, a folder for each group (zip)", _images),
     "page": (
         "Report with pictures and a map (HTML)",
-        lambda session, rows, out, names: write_page(
-            session, rows, out.folder / "discovery.html", file_names=names
+        lambda session, rows, shelf, names: write_page(
+            session, rows, shelf.folder / "discovery.html", file_names=names
         ),
     ),
-    "checkpoint": (
-        "Model with its categories and your corrections (zip)",
-        lambda session, rows, out, names: zipped(_checkpoint(session, out), out),
-    ),
+    "checkpoint": ("Model with its categories and your corrections (zip)", _checkpoint),
 }
-NAMES = "names"
-TABLE_BYTES = 4096  # of a file in a table, its name included
-PAGE_BYTES = 32 * MIB  # of a report; its pictures are at most 12 MB, and written in base 64
+NAMES = "names"  # may be ticked beside them
+TO_THE_FILES = "() => document.querySelector('#pc-files a')?.focus()"
 
 
-def _checkpoint(session: DiscoverySession, out: Shelf) -> Path:
-    out.reserve(bytes_of_model(session))
-    return save_checkpoint(session, out.folder / "checkpoint")
-
-
-class TakeAwayPanel(Panel):
-    """What to take, the files, and the end of the visit.
-
-    Args:
-        desk: connects the buttons.
-    """
+class TakeAwayPanel:
+    """What to take, and the files."""
 
     def __init__(self, desk: Desk):
         self._desk = desk
         gr.HTML(render("take_away.html.jinja"))
-        self.what = gr.CheckboxGroup(
-            [
-                *((words, name) for name, (words, _) in OFFERS.items()),
-                ("And in all of these, the names of your files", NAMES),
-            ],
-            value=["csv"],
-            label="What to take",
-            elem_id="pc-what",
-        )
+        offers = [(words, name) for name, (words, _) in OFFERS.items()]
+        offers.append(("And in all of these, the names of your files", NAMES))
+        what = gr.CheckboxGroup(offers, value=["csv"], label="What to take", elem_id="pc-what")
         with gr.Row(elem_classes="pc-actions"):
-            self.prepare = gr.Button("Prepare the files", variant="primary", elem_id="pc-prepare")
+            button = gr.Button("Prepare the files", variant="primary", elem_id="pc-prepare")
         self.files = gr.File(
-            label="Ready: click a size to download",
-            file_count="multiple",
-            interactive=False,
-            visible=False,
+            label="Ready: click a size to download", file_count="multiple", interactive=False, visible=False,
             elem_id="pc-files",
-        )
+        )  # fmt: skip
         if os.environ.get("OAUTH_CLIENT_ID"):
             self._offer_push()
         self.outputs = [self.files]
-
-    def connect(self) -> None:
-        """Wire the buttons."""
-        made = self.prepare.click(
-            self._prepare,
-            [self._desk.visit_id, self.what],
-            self.files,
-            api_name="take_away",
-            show_progress="hidden",
-            **MODEL,
-        )
+        made = button.click(self._prepare, [desk.visit_id, what], self.files, api_name="take_away", **MODEL)
         made.success(None, js=TO_THE_FILES, api_visibility="private")
 
     def show(self, visit: Visit) -> Updates:
@@ -168,13 +127,17 @@ class TakeAwayPanel(Panel):
         return {self.files: gr.File(value=None, visible=False)}
 
     def _prepare(self, visit_id: str, what: list[str]) -> Any:
-        with errors_shown():
-            visit = self._desk.visit(visit_id)
+        with self._desk.at(visit_id) as visit:
             if not set(what) - {NAMES}:
                 raise DataError("Nothing is ticked: tick what you want to take.")
-            with visit.lock:
-                files = prepare(visit, [name for name in OFFERS if name in what], file_names=NAMES in what)
-            return gr.File(value=[str(file) for file in files], visible=True)
+            shelf, names = visit.prepare(), NAMES in what
+            rows = exports.assignment_rows(visit.take_up(), file_names=names)
+            files = []
+            for offer in [make for name, (_, make) in OFFERS.items() if name in what]:
+                shelf.reserve(TABLE_BYTES * len(rows) + PAGE_BYTES)
+                files.append(str(offer(visit.session, rows, shelf, names)))
+                shelf.settle()
+            return gr.File(value=files, visible=True)
 
     def _offer_push(self) -> None:
         """Push as a data set under the visitor's own login; only where the Space has one to offer."""
@@ -186,43 +149,17 @@ class TakeAwayPanel(Panel):
             link = gr.HTML()
 
         def push(
-            visit_id: str,
-            name: str,
-            private: bool,
-            token: gr.OAuthToken | None,
-            profile: gr.OAuthProfile | None,
-        ) -> str:
+            visit_id: str, name: str, private: bool,
+            token: gr.OAuthToken | None, profile: gr.OAuthProfile | None,
+        ) -> str:  # fmt: skip
             with errors_shown():
                 if token is None or profile is None:
                     raise DataError("You are not logged in: log in with the button above first.")
-                visit = self._desk.visit(visit_id)
-                with visit.lock:
-                    target = push_groups(visit, profile.username, name, token.token, private=bool(private))
+            with self._desk.at(visit_id) as visit:
+                target = push_groups(visit, profile.username, name, token.token, private=bool(private))
                 return render("pushed.html.jinja", target=target)
 
         button.click(push, [self._desk.visit_id, name, private], link, **QUIET)
-
-
-def prepare(visit: Visit, what: Sequence[str], *, file_names: bool = False) -> list[Path]:
-    """Make files to take, in place of those before.
-
-    Args:
-        visit: whose groups.
-        what: names in `OFFERS`.
-        file_names: whether they tell what the visitor's files were called.
-
-    Raises:
-        DataError: they are too much for one visitor.
-        FullError: there is no room on the disk of the page.
-    """
-    shelf, rows = visit.prepare(), assignment_rows(visit.take_up(), file_names=file_names)
-    session = rationed(visit.session, shelf)
-    files = []
-    for name in what:
-        shelf.reserve(TABLE_BYTES * len(rows) + PAGE_BYTES)
-        files.append(OFFERS[name][1](session, rows, shelf, file_names))
-        shelf.settle()
-    return files
 
 
 def push_groups(visit: Visit, owner: str, name: str, token: str, *, private: bool) -> str:
@@ -233,11 +170,11 @@ def push_groups(visit: Visit, owner: str, name: str, token: str, *, private: boo
         FullError: there is no room for a copy of the images.
         HubError: the Hub refuses, or cannot be reached.
     """
-    rows = assignment_rows(visit.take_up())
+    rows = exports.assignment_rows(visit.take_up())
     if all(row.category is None for row in rows):
         raise DataError("No image is in a group, so there is nothing to push: take a correction back first.")
     shelf = visit.prepare()
-    folder = export_dataset(rationed(visit.session, shelf), rows, shelf.folder)
+    folder = exports.export_dataset(Rationed(visit.session, shelf), rows, shelf.folder)
     shelf.settle()
     target = f"{owner}/{(name or '').strip() or 'discovered-groups'}"
     publish_groups(folder, target, private=private, token=token)

@@ -1,0 +1,131 @@
+/** Photographs sorted by keyboard: one after another, or two side by side; what helps most comes first. */
+import { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { getQuestions, Question } from "./api";
+import { Desk } from "./desk";
+import { Cover, Offer } from "./groups";
+import { Photo, useWhy } from "./layers";
+import { t } from "./texts";
+
+interface KeyedProps {
+  desk: Desk;
+  act: (event: KeyboardEvent) => (() => void) | undefined; // what a key does
+  children: ComponentChildren;
+}
+
+/** Takes keys of its own as soon as it is there. */
+function Keyed({ desk, act, children }: KeyedProps) {
+  const onKeyDown = (event: KeyboardEvent) => {
+    const done = event.ctrlKey || event.metaKey || event.altKey ? undefined : act(event);
+    if (!done) return;
+    done();
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  return (
+    <section class="quick" tabIndex={-1} ref={(element) => { if (!desk.layers.length) element?.focus(); }} onKeyDown={onKeyDown}>
+      {children}
+    </section>
+  );
+}
+
+function Where({ desk, row }: { desk: Desk; row: number }) {
+  return (
+    <>
+      <span class="file" dir="auto">{desk.name(row)}</span> <span>{t("isNow", { name: desk.groupName(desk.columns.group[row]) })}</span>
+    </>
+  );
+}
+
+/** One photograph after another, least sure first; a key says where it belongs. */
+export function Quick({ desk }: { desk: Desk }) {
+  const row = desk.next;
+  const why = useWhy(row ?? 0, desk.summary!.revision);
+  if (row === undefined) return <p class="empty">{t("deskDone")}</p>;
+  const offered = (why?.others ?? []).flatMap(({ id }) => desk.byId.get(id) ?? []).slice(0, 9);
+  const left = desk.shown.filter((each) => desk.isUnsure(each)).length;
+  const gather = () => void desk.gather([row]);
+  const takeOut = () => void desk.move([row], null);
+  const skip = () => {
+    desk.focus = desk.shown.indexOf(row) + 1;
+    desk.changed();
+  };
+  const act = (event: KeyboardEvent) => {
+    const digit = /^(?:Digit|Numpad)(\d)$/.exec(event.code)?.[1];
+    const target = digit ? offered[Number(digit) - 1] : event.key === "Enter" ? offered[0] : undefined;
+    if (target) return () => void desk.move([row], target.id);
+    const keys: Record<string, () => void> = { n: gather, s: skip };
+    return digit === "0" ? takeOut : keys[event.key];
+  };
+  return (
+    <Keyed desk={desk} act={act}>
+      <div class="stage">
+        <Photo desk={desk} row={row} />
+        <div class="caption">
+          <Where desk={desk} row={row} />
+          <small>{t("deskLeft", { n: left })}</small>
+        </div>
+      </div>
+      <div class="answers">
+        {offered.map((group, index) => (
+          <Offer key={group.id} desk={desk} group={group} most={3} number={index + 1} onClick={() => void desk.move([row], group.id)} />
+        ))}
+        <p class="row">
+          <button onClick={gather}><kbd>N</kbd> {t("newGroup")}</button>
+          <button onClick={takeOut}><kbd>0</kbd> {t("noGroup")}</button>
+          <button onClick={skip}><kbd>S</kbd> {t("skip")}</button>
+          <button onClick={() => desk.go("same")}>{t("sameOrDifferent")}</button>
+        </p>
+        <small>{t("deskKeys")}</small>
+      </div>
+    </Keyed>
+  );
+}
+
+/** Two photographs side by side: the same, or different? */
+export function Same({ desk }: { desk: Desk }) {
+  const [left, setLeft] = useState<Question[] | null>(null);
+  const seen = useRef<string[]>([]);
+  const busy = useRef(false);
+  const ask = () => getQuestions(seen.current).then(setLeft, (error) => desk.fail(error));
+  const question = left?.[0];
+  const group = question && desk.byId.get(question.group);
+  const isOpen = question && group && desk.columns.group[question.second] === question.group;
+  useEffect(() => {
+    if (!left || (question && !isOpen)) void ask(); // at the beginning, and where something else was corrected meanwhile
+  }, [desk.summary!.revision]);
+
+  const next = async (same?: boolean) => {
+    if (!question || busy.current) return;
+    busy.current = true;
+    const done = same === undefined || (await desk.answer(question, same));
+    seen.current.push(`${question.first}-${question.second}`);
+    if (!done || left.length === 1) await ask();
+    else setLeft(left.slice(1));
+    busy.current = false;
+  };
+  const keys: Record<string, () => void> = { y: () => void next(true), x: () => void next(false), s: () => void next() };
+  if (!left) return <p class="empty">{t("loading")}</p>;
+  if (!question || !group || !isOpen) return <p class="empty">{t("sameDone")} <button onClick={() => desk.go("desk")}>{t("oneByOne")}</button></p>;
+  return (
+    <Keyed desk={desk} act={(event) => keys[event.key.toLowerCase()]}>
+      <div class="stage pair">
+        <Photo desk={desk} row={question.first} />
+        <Photo desk={desk} row={question.second} />
+        <div class="caption"><Where desk={desk} row={question.first} /></div>
+        <div class="caption"><span class="file" dir="auto">{desk.name(question.second)}</span></div>
+      </div>
+      <div class="answers">
+        <p><b>{t("sameHow", { name: group.name })}</b></p>
+        <Cover desk={desk} group={group} most={3} />
+        <p class="row">
+          <button onClick={keys.y}><kbd>Y</kbd> {t("same")}</button>
+          <button onClick={keys.x}><kbd>X</kbd> {t("different")}</button>
+          <button onClick={keys.s}><kbd>S</kbd> {t("skip")}</button>
+        </p>
+        <p class="row"><button onClick={() => desk.go("desk")}>{t("oneByOne")}</button></p>
+        <small>{t("sameKeys")}</small>
+      </div>
+    </Keyed>
+  );
+}
