@@ -1,4 +1,4 @@
-"""The projection head, and the similarities of its outputs without ever forming them."""
+"""Projection heads, and the similarities of their outputs."""
 
 import torch
 import torch.nn.functional as F
@@ -6,18 +6,26 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 
+def draw_truncated_normal(module: nn.Module, generator: torch.Generator, std: float) -> None:
+    """Draw weights anew from a CPU generator, truncated normal; biases become zero, norms the identity."""
+    for name, parameter in module.named_parameters():
+        owner = module.get_submodule(name.rpartition(".")[0])
+        if isinstance(owner, nn.LayerNorm):
+            owner.reset_parameters()
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+        else:
+            drawn = torch.empty_like(parameter, device="cpu")
+            nn.init.trunc_normal_(drawn, std=std, generator=generator)
+            parameter.data.copy_(drawn)
+
+
 class UnitHead(nn.Module):
     """No head: losses read the unit features themselves."""
 
     def reset_parameters(self, generator: torch.Generator, std: float = 0.02) -> None:
         """Truncated normal weights and zero biases, drawn from a CPU generator."""
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            else:
-                drawn = torch.empty_like(parameter, device="cpu")
-                nn.init.trunc_normal_(drawn, std=std, generator=generator)
-                parameter.data.copy_(drawn)
+        draw_truncated_normal(self, generator, std)
 
     def forward(self, features: Tensor) -> Tensor:
         """Features ``(B, D)`` to the L2-normalised bottleneck ``(B, d)``."""
@@ -79,11 +87,11 @@ class ProjectionHead(BottleneckHead):
         return F.normalize(bottleneck @ F.normalize(self.last_weight, dim=-1).T, dim=-1)
 
     def similarities(self, bottleneck: Tensor) -> Tensor:
-        """The same of the O-wide outputs.
+        """Cosine similarities of the O-wide outputs, ``(B, d)`` to ``(B, B)``.
 
-        With W the normalised last layer, u_i . u_j = h_i' (W'W) h_j, so the d x d Gram matrix is all that is
-        needed and the O-wide outputs are never formed. The two ways agree exactly in value and gradient;
-        the Gram matrix costs d*d*O, the outputs (d + B)*B*O, and the cheaper one is taken.
+        With W the normalised last layer, u_i . u_j = h_i' (W'W) h_j: the d x d Gram matrix is enough, and the O-wide
+        outputs are never formed. Both ways have the same value and gradient; the Gram matrix costs d*d*O, the outputs
+        (d + B)*B*O, and the cheaper one is taken.
         """
         rows, width = bottleneck.shape
         if rows * (rows + width) <= width * width:
