@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -111,7 +110,7 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
         raise CheckpointError(
             f"{shown(name)} of {place} is a link that leads out of it: put the file itself there."
         )
-    if not os.path.exists(target) or not stat.S_ISREG(os.stat(target).st_mode):
+    if not os.path.isfile(target):
         raise CheckpointError(f"{shown(name)} of {place} is no file.")
     return path
 
@@ -124,10 +123,8 @@ def pinned(place: str, **hub_options: Any) -> dict[str, Any]:
         hub_options: `HUB_OPTIONS`.
     """
     known = ("revision", "token", "local_files_only", "cache_dir")
-    return {
-        **hub_options,
-        "revision": resolve_revision(place, **{key: hub_options[key] for key in known if key in hub_options}),
-    }
+    commit = resolve_revision(place, **{key: hub_options[key] for key in known if key in hub_options})
+    return {**hub_options, "revision": commit}
 
 
 def refuse_pickles(place: str, **hub_options: Any) -> None:
@@ -142,7 +139,7 @@ def refuse_pickles(place: str, **hub_options: Any) -> None:
         CheckpointError: a file is named like a pickle.
     """
     if os.path.isdir(place):
-        names = [name for _, _, files in os.walk(place, followlinks=False) for name in files]
+        names = [name for _, _, files in os.walk(place) for name in files]
     else:
         try:
             names = list_repo_files(

@@ -124,11 +124,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
     # Role of the parameters whose names begin so: "key", "router" or "classifier".
     roles: ClassVar[Mapping[str, str]] = {}
+    head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
 
     prototypes: Tensor
     whitener: Tensor
     spreads: Tensor
-    hub_options: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -139,10 +139,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
         super().__init__(config)
         vision = config.vision_config
         self.backbone = build_backbone(vision)
-        self.head = self.build_head(config)
+        self.head = self.head_class(config)
         self.mixture: GaussianMixture | None = None
         self.part_labeller: PartLabeller | None = None
-        self.hub_options = {}  # of the call that loaded the checkpoint; they also find its image processor
+        self.hub_options: dict[str, Any] = {}  # that found the checkpoint, and its image processor too
         self._first_values: dict[str, float] = {}
         self.add_buffer("prototypes", len(config.category_ids), vision.hidden_size)
         if config.spread is not None:
@@ -160,23 +160,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.adopt_backbone()
         self.freeze()
 
-    @staticmethod
-    def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
-        """The head, whose output the losses read instead of features."""
-        return ProjectionHead(
-            config.vision_config.hidden_size,
-            config.projection_hidden_size,
-            config.projection_bottleneck_size,
-            config.projection_output_size,
-        )
-
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, CategoryDiscoveryModel):
-            for name, buffer in module.named_buffers(recurse=False):
-                if name in module._first_values:
-                    init.constant_(buffer, module._first_values[name])
+            for name, value in module._first_values.items():
+                if name in module._buffers:
+                    init.constant_(module._buffers[name], value)
         elif callable(start := getattr(module, "initialise", None)):  # our own parts know how they start
             start(self.config.initializer_range)
 

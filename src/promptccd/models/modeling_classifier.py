@@ -32,21 +32,13 @@ class ClassifierModel(CategoryDiscoveryModel):
 
     config: ClassifierConfig
     roles: ClassVar = {"classifier": "classifier"}
+    head_class: ClassVar[type[UnitHead]] = BottleneckHead
     classifier_class: ClassVar[type[CosineClassifier]] = CosineClassifier
 
     def __init__(self, config: ClassifierConfig):
         super().__init__(config)
         self.classifier = self.classifier_class(config.num_classes, config.vision_config.hidden_size)
         self.post_init()
-
-    @staticmethod
-    def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
-        """See the base class; ``projection_output_size`` is ignored."""
-        return BottleneckHead(
-            config.vision_config.hidden_size,
-            config.projection_hidden_size,
-            config.projection_bottleneck_size,
-        )
 
     def freeze(self) -> None:
         """Let the last block, the head and the classifier learn."""
@@ -77,10 +69,7 @@ class ClassifierModel(CategoryDiscoveryModel):
 class HeadlessClassifierModel(ClassifierModel):
     """The same for methods whose losses read only the classifier and the features."""
 
-    @staticmethod
-    def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
-        """See the base class; the sizes of the projection are ignored."""
-        return UnitHead()
+    head_class: ClassVar = UnitHead
 
 
 class RememberingModel(CategoryDiscoveryModel):

@@ -8,7 +8,7 @@ from torch import Tensor
 from .backbones import class_row, class_token, run_prefix
 from .configuration_promptccd import PromptCCDBConfig
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from .prompt_pools import POOLS, PromptPool
+from .prompt_pools import POOLS
 
 
 class PromptCCDBModel(CategoryDiscoveryModel):
@@ -28,14 +28,7 @@ class PromptCCDBModel(CategoryDiscoveryModel):
     def __init__(self, config: PromptCCDBConfig):
         super().__init__(config)
         self.keep_pretrained_block()
-        self.pool: PromptPool = POOLS[config.pool](
-            self.backbone,
-            config.pool_size,
-            config.prompt_length,
-            config.prompts_per_image,
-            config.prompt_reach,
-            config.key_reach,
-        )
+        self.pool = POOLS[config.pool](config)
         self.post_init()
 
     @property

@@ -70,27 +70,10 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
 
     def __init__(self, config: PromptCCDPlusPlusConfig):
         super().__init__(config)
-        vision = config.vision_config
-        width = vision.hidden_size
         self.keep_pretrained_block()
-        self.part_labeller = PartLabeller(config.num_parts, width)
-        self.router = PartRouter(
-            width,
-            vision.num_attention_heads,
-            config.num_parts,
-            config.router_hidden_size,
-            config.router_fusion,
-            config.router_queries,
-        )
-        self.pools = PartPools(
-            config.num_parts,
-            config.pool_size,
-            config.prompt_length,
-            width,
-            config.prompts_per_patch,
-            config.prompt_reach,
-            config.key_reach,
-        )
+        self.part_labeller = PartLabeller(config.num_parts, config.vision_config.hidden_size)
+        self.router = PartRouter(config)
+        self.pools = PartPools(config)
         self._teacher: Teacher | None = None
         self.post_init()
 

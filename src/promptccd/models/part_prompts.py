@@ -8,25 +8,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .configuration_promptccd import PromptCCDPlusPlusConfig
 from .projection_head import draw_truncated_normal
 from .prompt_pools import Pool, Selection, arbitrary_scores
 
 
 class PartPools(Pool):
-    """P pools of M prompts of S tokens each: 168,960 parameters per part at the paper's sizes.
+    """P pools of M prompts of S tokens each: 168,960 parameters per part at the paper's sizes."""
 
-    Args:
-        num_parts: P.
-        size: M.
-        length: S.
-        width: D.
-        per_patch: k, prompts that a patch gets.
-        reaches: of prompts and keys, see `Pool`.
-    """
-
-    def __init__(self, num_parts: int, size: int, length: int, width: int, per_patch: int, *reaches: float):
-        super().__init__((num_parts, size, width), per_patch, *reaches)
-        self.values = nn.Parameter(torch.empty(num_parts, size, length, width))
+    def __init__(self, config: PromptCCDPlusPlusConfig):
+        parts, size, width = config.num_parts, config.pool_size, config.vision_config.hidden_size
+        super().__init__(config, (parts, size, width), config.prompts_per_patch)
+        self.values = nn.Parameter(torch.empty(parts, size, config.prompt_length, width))
 
     def select(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> Selection:
         """The k prompts of its own part that each patch is most alike to.
@@ -123,38 +116,25 @@ class PartRouter(nn.Module):
     """Patch tokens and [CLS] attention to routing logits: 14,690,720 parameters for ViT-B and 8 parts.
 
     x_aug = x_e + AttnProj(alpha); x~ = TransEnc(LN(x_aug)); r = g(x~) + x~ Q' / sqrt(D). The paper gives no
-    widths; its parameter count fits a feed-forward of 4 D and a hidden layer of 640.
-
-    Args:
-        width: D.
-        num_heads: H, heads of the backbone and of the encoder.
-        num_parts: P.
-        hidden_size: width of the hidden layer of g; none means five sixths of D.
-        fusion: whether attention is fused and tokens contextualised; without it x~ = LN(x_e).
-        queries: whether part queries Q add to the logits.
+    widths; its parameter count fits a feed-forward of 4 D and a hidden layer of 640. Without fusion x~ = LN(x_e).
     """
 
-    def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        num_parts: int,
-        hidden_size: int | None = None,
-        fusion: bool = True,
-        queries: bool = True,
-    ):
+    def __init__(self, config: PromptCCDPlusPlusConfig):
         super().__init__()
-        hidden = round(width * 5 / 6) if hidden_size is None else hidden_size
+        width, num_heads = config.vision_config.hidden_size, config.vision_config.num_attention_heads
+        hidden = config.router_hidden_size
+        if hidden is None:
+            hidden = round(width * 5 / 6)
         self.attention_projection = self.encoder = self.part_queries = None
-        if fusion:
+        if config.router_fusion:
             self.attention_projection = nn.Sequential(
                 nn.LayerNorm(num_heads), nn.Linear(num_heads, width), nn.GELU()
             )
             self.encoder = nn.Sequential(EncoderLayer(width, num_heads), EncoderLayer(width, num_heads))
         self.norm = nn.LayerNorm(width)
-        if queries:
-            self.part_queries = nn.Parameter(torch.empty(num_parts, width))
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, num_parts))
+        if config.router_queries:
+            self.part_queries = nn.Parameter(torch.empty(config.num_parts, width))
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, config.num_parts))
 
     def forward(self, patches: Tensor, attention: Tensor) -> Routing:
         """Route patches.

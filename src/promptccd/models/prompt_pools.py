@@ -23,6 +23,7 @@ from .backbones import (
     run_block,
     run_block_class_row,
 )
+from .configuration_promptccd import PromptCCDBConfig
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,15 @@ class Pool(nn.Module):
     """Prompts with keys; a subclass adds the prompts.
 
     Args:
+        config: with ``prompt_reach`` and ``key_reach``.
         keys: shape of the keys, ``(M, D)``, or ``(P, M, D)`` of P pools.
         top_k: prompts per query.
-        reach: first values of prompts are uniform in -reach..reach.
-        key_reach: the same for keys.
     """
 
-    def __init__(self, keys: tuple[int, ...], top_k: int, reach: float = 1.0, key_reach: float = 1.0):
+    def __init__(self, config: Any, keys: tuple[int, ...], top_k: int):
         super().__init__()
         self.top_k = top_k
-        self.reach, self.key_reach = reach, key_reach
+        self.reach, self.key_reach = config.prompt_reach, config.key_reach
         self.keys = nn.Parameter(torch.empty(keys))
 
     def cosines(self, query: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,6 +100,11 @@ class Pool(nn.Module):
 class PromptPool(Pool):
     """A pool whose prompts are chosen per image."""
 
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(
+            config, (config.pool_size, config.vision_config.hidden_size), config.prompts_per_image
+        )
+
     def select(self, query: Tensor, arbitrary: bool = False) -> Selection:
         """The P prompts whose keys are most alike to each query, ``(B, D)``, or arbitrary ones.
 
@@ -113,20 +118,12 @@ class PromptPool(Pool):
 
 
 class L2PPool(PromptPool):
-    """Learning to prompt (L2P): prompts are tokens behind [CLS]; 46,080 parameters at the paper's sizes.
+    """Learning to prompt (L2P): prompts are tokens behind [CLS]; 46,080 parameters at the paper's sizes."""
 
-    Args:
-        backbone: the backbone that they prompt.
-        size: M.
-        length: S.
-        per_image: P.
-        reaches: of prompts and keys, see `Pool`.
-    """
-
-    def __init__(self, backbone: PreTrainedModel, size: int, length: int, per_image: int, *reaches: float):
-        width = backbone.config.hidden_size
-        super().__init__((size, width), per_image, *reaches)
-        self.prompts = nn.Parameter(torch.empty(size, length, width))
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(config)
+        size, width = self.keys.shape
+        self.prompts = nn.Parameter(torch.empty(size, config.prompt_length, width))
 
     def forward(
         self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor, rotation: Rotation | None = None
@@ -143,18 +140,12 @@ class DualPromptPool(PromptPool):
     half are keys and half are values of the block's attention; queries are unchanged. (The port that the released
     code builds on mixes these axes up in a reshape, and at later stages trains nothing at all: neither is kept.)
     A backbone of fewer blocks gets what fits.
-
-    Args:
-        backbone: the backbone that they prompt.
-        size: M, expert prompts.
-        length: S of both kinds.
-        per_image: P.
-        reaches: of prompts and keys, see `Pool`.
     """
 
-    def __init__(self, backbone: PreTrainedModel, size: int, length: int, per_image: int, *reaches: float):
-        width, depth = backbone.config.hidden_size, len(blocks_of(backbone))
-        super().__init__((size, width), per_image, *reaches)
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(config)
+        depth, length = config.vision_config.num_hidden_layers, config.prompt_length
+        size, width = self.keys.shape
         self.first_expert = min(2, depth - 1)
         num_experts = min(3, depth - self.first_expert)
         self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))
@@ -184,4 +175,4 @@ class DualPromptPool(PromptPool):
         return None
 
 
-POOLS: dict[str, Any] = {"l2p": L2PPool, "dualprompt": DualPromptPool}
+POOLS = {"l2p": L2PPool, "dualprompt": DualPromptPool}

@@ -146,7 +146,7 @@ def _require_categories(ids: Any, names: Any) -> None:
                 f"Expected {what} to be a list of at most {MOST_CATEGORIES}, got {shown(values)}."
             )
     for identity in ids:
-        if isinstance(identity, bool) or not isinstance(identity, int) or not 0 <= identity < 2**53:
+        if type(identity) is not int or not 0 <= identity < 2**53:
             raise CheckpointError(f"Expected category_ids to be whole numbers >= 0, got {shown(identity)}.")
     for name in names:
         if not _is_line(name):
@@ -168,8 +168,8 @@ def _require_estimate(estimate: Any) -> None:
         raise CheckpointError(f"Expected count_estimate to hold {sorted(_ESTIMATE)}, got {shown(estimate)}.")
     numbers = [estimate[key] for key in ("low", "count", "high")]
     words = [estimate[key] for key in ("method", "margin")]
-    are_numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in numbers)
-    if not are_numbers or not 1 <= numbers[0] <= numbers[1] <= numbers[2] <= MOST_CATEGORIES:
+    are_whole = all(type(number) is int for number in numbers)
+    if not are_whole or not 1 <= numbers[0] <= numbers[1] <= numbers[2] <= MOST_CATEGORIES:
         raise CheckpointError(f"Expected 1 <= low <= count <= high in count_estimate, got {shown(numbers)}.")
     if not all(map(_is_line, words)):
         raise CheckpointError(f"Expected method and margin of count_estimate to be text, got {shown(words)}.")
@@ -274,7 +274,7 @@ def _channels(key: str, value: Any) -> list[float]:
     if not isinstance(value, list) or len(value) != 3:
         raise ValueError(f"Expected {key} to be three numbers, got {shown(value)}.")
     for number in value:
-        if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
+        if type(number) not in (int, float) or not low <= number <= high:
             raise ValueError(f"Expected {key} to be numbers of {low:g} to {high:g}, got {shown(number)}.")
     return [float(number) for number in value]
 
