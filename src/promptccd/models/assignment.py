@@ -175,11 +175,8 @@ def assign(
     blocks = [slice(start, start + most) for start in range(0, max(1, len(features)), most)]
     parts = [
         _of_images(
-            features[block],
-            prototypes,
+            _distances(features[block], prototypes, temperature, spread),
             numbers,
-            temperature,
-            spread,
             None if rows is None else rows[block],
             None if decided is None else decided[block],
         )
@@ -197,16 +194,10 @@ def assign(
 
 
 def _of_images(
-    features: Tensor,
-    prototypes: Tensor,
-    numbers: Tensor,
-    temperature: float,
-    spread: CategorySpread | None,
-    rows: Tensor | None,
-    decided: Tensor | None,
+    distances: tuple[Tensor, Tensor, Tensor], numbers: Tensor, rows: Tensor | None, decided: Tensor | None
 ) -> dict[str, Tensor]:
     """Fields `_OF_IMAGES` of an `Assignment`; `numbers` ``(K + 1,)`` are the ids of the categories, and -1."""
-    squared, shares, explained = _distances(features, prototypes, temperature, spread)
+    squared, shares, explained = distances
     own = (squared.min(1).indices if rows is None else rows)[:, None]
     sure = torch.zeros_like(explained, dtype=torch.bool) if decided is None else decided.to(explained.device)
     confidences = (shares.gather(1, own)[:, 0] * explained).float()

@@ -88,10 +88,7 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> tuple[str, d
 def file_of(place: str, name: str, **hub_options: Any) -> str | None:
     """Path of one file of a model, downloaded if it is on the Hub; `None` if the model has no such file.
 
-    Args:
-        place: a folder, or a full repository name.
-        name: of the file.
-        hub_options: `HUB_OPTIONS`.
+    The model is a folder, or a full repository name that is found with `HUB_OPTIONS`.
 
     Raises:
         OSError: the Hub does not know the model, or cannot be reached.
@@ -116,12 +113,7 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
 
 
 def pinned(place: str, **hub_options: Any) -> dict[str, Any]:
-    """`HUB_OPTIONS` with the commit that a branch points to now, so that all files come from one commit.
-
-    Args:
-        place: a full repository name.
-        hub_options: `HUB_OPTIONS`.
-    """
+    """`HUB_OPTIONS` with the commit that the branch of a repository points to now, from which all files come then."""
     known = ("revision", "token", "local_files_only", "cache_dir")
     commit = resolve_revision(place, **{key: hub_options[key] for key in known if key in hub_options})
     return {**hub_options, "revision": commit}
@@ -130,10 +122,7 @@ def pinned(place: str, **hub_options: Any) -> dict[str, Any]:
 def refuse_pickles(place: str, **hub_options: Any) -> None:
     """Refuse a checkpoint of ours that holds a pickle, without opening it: none of ours ever does.
 
-    Args:
-        place: a folder, or a repository; one that cannot be listed (offline, in the cache) passes, since only its
-            safetensors are ever opened.
-        hub_options: `HUB_OPTIONS`.
+    A repository that cannot be listed (offline, in the cache) passes, since only its safetensors are ever opened.
 
     Raises:
         CheckpointError: a file is named like a pickle.

@@ -189,10 +189,7 @@ MOST_TOKENS = 16_384  # patches of one image: 1,792 pixels a side in patches of 
 
 
 def require_bounds(values: Mapping[str, Any]) -> None:
-    """Refuse a number, a choice or a ratio of numbers that no model of the family has.
-
-    Args:
-        values: by field, as in a JSON file; other fields are ignored.
+    """Refuse fields with a number, a choice or a ratio of numbers that no model of the family has.
 
     Raises:
         ValueError: naming the field, its value and its bound.
