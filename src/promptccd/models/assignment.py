@@ -43,11 +43,6 @@ class CategorySpread:
     separation: float
 
     @property
-    def scalars(self) -> dict[str, float]:
-        """All but the tensors."""
-        return {name: getattr(self, name) for name in SPREAD_SCALARS}
-
-    @property
     def tells_new(self) -> bool:
         """Whether images of unknown categories can be told from others; without training on the images they cannot."""
         return self.separation >= SEPARATED
@@ -83,6 +78,7 @@ class CategorySpread:
         return torch.softmax(-squared.sqrt() / self.temperature, dim=1)
 
 
+# Its fields that a configuration stores; the others are buffers of the model.
 SPREAD_SCALARS = ("typical", "reach", "border", "slope", "temperature", "separation")
 
 

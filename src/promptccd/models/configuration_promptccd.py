@@ -36,7 +36,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         count_estimate: how the number of categories was estimated, with its range; `None` where it was known.
         confidence_temperature: of the soft-max over squared distances to prototypes that gives the confidences of
             `assign`, where `spread` is unknown.
-        spread: scalars of `CategorySpread`, measured when a stage ends; `None` where they were not measured. The
+        spread: numbers of `CategorySpread`, measured when a stage ends; `None` where they were not measured. The
             buffers ``whitener`` and ``spreads`` belong to it.
         precision: in which features are computed, as in training: ``"float32"`` or ``"bfloat16"`` (mixed).
     """

@@ -14,7 +14,7 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput, is_accelerate_available
 
 from .answers import answering
-from .assignment import Assignment, CategorySpread, assign, nearest
+from .assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
 from .backbones import (
     Rotation,
     blocks_of,
@@ -157,7 +157,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def post_init(self) -> None:
         """Finish the model once all its parts are there: initialise weights, and freeze what does not learn."""
         super().post_init()
-        self.adopt_backbone()
         self.freeze()
 
     @torch.no_grad()
@@ -357,7 +356,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return patch_features(self.backbone, entering, self.pretrained_block, rotation)
 
     def adopt_backbone(self) -> None:
-        """Copy the last block of a backbone that was just loaded or drawn into the pretrained one."""
+        """Copy the last block of a backbone that was just loaded into the pretrained one."""
         if hasattr(self, "pretrained_block"):
             self.pretrained_block.load_state_dict(blocks_of(self.backbone)[-1].state_dict())
 
@@ -434,7 +433,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             for name in ("whitener", "spreads"):
                 self._buffers.pop(name, None)
             return
-        self.config.spread = spread.scalars
+        self.config.spread = {name: getattr(spread, name) for name in SPREAD_SCALARS}
         self.register_buffer("whitener", spread.whitener.to(self.prototypes))
         self.register_buffer("spreads", spread.spreads.to(self.prototypes))
 
