@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from transformers import Dinov2Config
 
+from promptccd.models import GCDConfig
 from promptccd.models.projection_head import ProjectionHead
 from promptccd.training.objectives.contrastive import info_nce_loss, supervised_contrastive_loss
 
@@ -28,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--views", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(argv)
-    head = ProjectionHead(768, 2048, 256, 65536)
+    head = ProjectionHead(GCDConfig(vision_config=Dinov2Config()))
     head.reset_parameters(torch.Generator().manual_seed(0))
     features = torch.randn(options.views, 768, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(options.views // 2) % 70

@@ -29,7 +29,6 @@ class TintModel(CategoryDiscoveryModel):
         super().__init__(config)
         self.tint = nn.Embedding(1, config.vision_config.hidden_size)
         self.post_init()
-        self.freeze()
 
     def prompt_parameters(self) -> list[nn.Parameter]:  # what learns beside the last block and the head
         return list(self.tint.parameters())

@@ -13,7 +13,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 from transformers.utils import ModelOutput
 
 from promptccd.models import CategoryDiscoveryModel, CheckpointError, stored_model
-from promptccd.models.loading import WHERE_TO_LOOK
+from promptccd.models.loading import HUB_OPTIONS
 from promptccd.models.stored_files import PREPROCESSOR, stored_processor
 
 TASK = "category-discovery"
@@ -55,7 +55,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         if self.image_processor is None:
             place = model.name_or_path
             patch_size = model.config.vision_config.patch_size
-            self.image_processor = stored_processor(place, patch_size, **model.looked) if place else None
+            self.image_processor = stored_processor(place, patch_size, **model.hub_options) if place else None
         if self.image_processor is None:
             raise CheckpointError(
                 f"{model.name_or_path or 'The model'} has no {PREPROCESSOR}, which says how images enter it: give "
@@ -68,14 +68,14 @@ class CategoryDiscoveryPipeline(Pipeline):
 
         Args:
             name: a folder, ``namespace/name`` or a bare name.
-            kwargs: where to look and ``max_model_bytes``, as for `CategoryDiscoveryModel.from_pretrained`; the rest is
-                for the pipeline (``device``, ``batch_size``).
+            kwargs: `HUB_OPTIONS` and ``max_model_bytes``, as `CategoryDiscoveryModel.from_pretrained` takes them; the
+                rest is for the pipeline (``device``, ``batch_size``).
 
         Raises:
             OSError: there is no such model.
             CheckpointError: a `ValueError`: it is no model of promptccd, or refused.
         """
-        own = {key: kwargs.pop(key) for key in (*WHERE_TO_LOOK, "max_model_bytes") if key in kwargs}
+        own = {key: kwargs.pop(key) for key in (*HUB_OPTIONS, "max_model_bytes") if key in kwargs}
         return cls(model=stored_model(name, **own), task=TASK, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:

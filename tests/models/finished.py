@@ -18,7 +18,7 @@ from transformers import (
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import ViewOptions, build_image_processor
-from promptccd.models import VARIANTS, CategoryDiscoveryModel
+from promptccd.models import VARIANTS, CategoryDiscoveryModel, PromptCCDPlusPlusConfig
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.order_one import fill
 
@@ -48,6 +48,12 @@ def write_backbone(kind: str, folder: Path) -> Path:
     fill(backbone)
     backbone.save_pretrained(folder)
     return folder
+
+
+def parts_config(width: int, num_heads: int = 4, **fields: Any) -> PromptCCDPlusPlusConfig:
+    """A configuration for pools and a router of parts by themselves."""
+    vision = Dinov2Config(hidden_size=width, num_attention_heads=num_heads)
+    return PromptCCDPlusPlusConfig(vision_config=vision, **fields)
 
 
 def model_of(method: str, backbone: Path) -> CategoryDiscoveryModel:

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from promptccd.models.gaussian_mixture import GaussianMixture
 from promptccd.models.part_labeller import PartLabeller, PartLabelParameters
 from promptccd.models.part_prompts import PartPools, PartRouter
 from tests.conftest import TINY_HEAD
+from tests.models.finished import parts_config
 from tests.order_one import fill
 
 PIXELS = (40, 3, 16, 16)
@@ -77,7 +79,7 @@ def test_random_part_prompts_do_not_follow_the_keys() -> None:
     contextual, parts = torch.randn(2, 50, 8), torch.randint(3, (2, 50))
     chosen = {}
     for arbitrary in (False, True):
-        pools = PartPools(3, 20, 3, 8, 2)
+        pools = PartPools(parts_config(8, num_parts=3))
         pools.reset_parameters(torch_generator("pools"))
         chosen[arbitrary] = pools.select(contextual, parts, arbitrary).indices
     assert (chosen[True] == chosen[False]).float().mean() < 0.3
@@ -98,8 +100,29 @@ def test_replay_has_the_covariance_of_its_component() -> None:
         assert float((factor.T @ factor - covariance).abs().max()) > 0.1 * scale
 
 
+@pytest.mark.parametrize(
+    ("kind", "variances", "deviations"),
+    [
+        ("diag", [300.0, 99.0], [200**0.5, 0]),
+        ("spherical", [300.0], [200**0.5] * 2),
+        ("full", [[300.0, 0.0], [0.0, 101.0]], [200**0.5, 1]),
+        (
+            "full",
+            [[300.0, 0.0], [0.0, 100.9]],
+            [200**0.5, 0],
+        ),  # less than a hundredth of the floor is rounding
+    ],
+)
+def test_replay_leaves_the_floor_of_variances_out(kind: Any, variances: list, deviations: list) -> None:
+    mixture = GaussianMixture(1, 2, kind)
+    mixture.load(torch.tensor([[3.0, -1.0]]), torch.tensor([variances]), torch.zeros(1), torch.tensor(100.0))
+    noise = torch.randn(5, 2, generator=torch_generator("replay"))
+    expected = torch.tensor([3.0, -1.0]) + noise * torch.tensor(deviations)
+    torch.testing.assert_close(mixture.sample(5, torch_generator("replay")), expected)
+
+
 def test_routing_logits_are_a_head_plus_scaled_products_with_part_queries() -> None:
-    router = PartRouter(32, 4, 3)
+    router = PartRouter(parts_config(32, num_parts=3))
     fill(router)
     routing = router(torch.randn(2, 9, 32), torch.rand(2, 9, 4))
     head = router.mlp[2](F.gelu(router.mlp[0](routing.contextual)))

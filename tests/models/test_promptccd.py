@@ -161,7 +161,9 @@ def test_unprompted_forward_is_the_plain_backbone(model: PromptCCDModel) -> None
 def test_similarities_through_the_gram_matrix_are_exact(rows: int) -> None:
     """Both ways of `similarities`, values and gradients, in float64 against the definition."""
     torch.manual_seed(0)
-    head = ProjectionHead(8, 12, 16, 500)
+    sizes = {"projection_hidden_size": 12, "projection_bottleneck_size": 16, "projection_output_size": 500}
+    vision = Dinov2Config(hidden_size=8, num_attention_heads=2)
+    head = ProjectionHead(PromptCCDConfig(vision_config=vision, **sizes))
     head.reset_parameters(torch.Generator().manual_seed(0), std=0.5)
     bottleneck = F.normalize(torch.randn(rows, 16), dim=-1).requires_grad_()
     upstream = torch.randn(rows, rows)
@@ -464,6 +466,26 @@ def test_what_is_not_loaded_starts_as_transformers_starts_it(config: PromptCCDCo
     assert (mixture.log_weights == 0).all()
     assert mixture.floor == 0
     assert (model.prototypes == 0).all()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_model_that_was_never_trained_is_ready_for_it(name: str, backbone_folder: Path) -> None:
+    """Its own buffers are 0, spreads 1, what learns is free, and the pretrained block is that of the backbone."""
+    variant = VARIANTS[name]
+    options = {"num_means": 2} if "num_means" in variant.config_class.__dataclass_fields__ else {}
+    options |= {"category_ids": [0, 4], "category_names": ["crow", "heron"], **TINY_HEAD}
+    loaded = variant.from_pretrained(backbone_folder, spread=dict.fromkeys(SPREAD_SCALARS, 1.0), **options)
+    for model in (loaded, variant(loaded.config)):
+        buffers = dict(model.named_buffers(recurse=False))
+        assert {"prototypes", "whitener", "spreads"} <= buffers.keys()
+        for key, buffer in buffers.items():
+            assert torch.equal(buffer, torch.full_like(buffer, float(key == "spreads"))), key
+        last = blocks_of(model.backbone)[-1]
+        if (kept := getattr(model, "pretrained_block", None)) is not None:
+            assert all(map(torch.equal, kept.state_dict().values(), last.state_dict().values()))
+        assert all(parameter.requires_grad for parameter in last.parameters())
+        assert not any(parameter.requires_grad for parameter in model.backbone.embeddings.parameters())
+        assert all(parameter.requires_grad for parameter in model.prompt_parameters())
 
 
 def test_a_configuration_is_read_from_its_folder_and_from_its_file(

@@ -13,6 +13,8 @@ from promptccd.models.backbones import blocks_of, class_attention, embed, run_pr
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput
 from promptccd.models.part_prompts import PartPools, PartRouter, log_shares, modulate
 from tests.conftest import TINY_HEAD
+from tests.models.finished import parts_config
+from tests.order_one import fill
 
 PIXELS = (3, 3, 32, 32)  # 16 patches of the tiny backbone
 SIZES = {"num_parts": 3, "pool_size": 5, "prompt_length": 2, "prompts_per_patch": 2}
@@ -70,7 +72,7 @@ def test_parameter_counts_of_the_paper() -> None:
 @pytest.mark.parametrize(("parts", "count"), [(6, 14_687_902), (10, 14_693_538)])
 def test_router_size_depends_on_the_number_of_parts(parts: int, count: int) -> None:
     with torch.device("meta"):
-        router = PartRouter(768, 12, parts)
+        router = PartRouter(parts_config(768, 12, num_parts=parts))
     assert sum(parameter.numel() for parameter in router.parameters()) == count
 
 
@@ -86,7 +88,7 @@ def test_without_values_it_is_the_plain_vit_bit_for_bit(first: PromptCCDPlusPlus
 @pytest.mark.parametrize("arbitrary", [False, True])
 def test_retrieval_equals_a_loop_over_patches(arbitrary: bool) -> None:
     generator = torch_generator("pools")
-    pools = PartPools(4, 6, 3, 8, 2)
+    pools = PartPools(parts_config(8, num_parts=4, pool_size=6, prompt_length=3))
     pools.reset_parameters(generator)
     tokens = torch.randn(2, 10, 8, generator=generator)
     contextual = torch.randn(2, 9, 8, generator=generator)
@@ -111,7 +113,7 @@ def test_retrieval_equals_a_loop_over_patches(arbitrary: bool) -> None:
 
 def test_arbitrary_prompts_are_the_same_for_the_same_view() -> None:
     """Whatever else stands in the batch, and in mixed precision as without."""
-    pools = PartPools(2, 20, 3, 8, 2)
+    pools = PartPools(parts_config(8, num_parts=2))
     pools.reset_parameters(torch_generator("pools"))
     contextual, parts = torch.randn(2, 50, 8), torch.zeros(2, 50, dtype=torch.int64)
     first = pools.select(contextual, parts, True).indices
@@ -124,7 +126,7 @@ def test_arbitrary_prompts_are_the_same_for_the_same_view() -> None:
 def test_mixed_precision_does_not_coarsen_the_choice() -> None:
     """Keys that grew alike, as the pull towards the queries makes them."""
     generator = torch_generator("alike")
-    pools = PartPools(3, 20, 2, 64, 2)
+    pools = PartPools(parts_config(64, num_parts=3))
     with torch.no_grad():
         pools.keys.copy_(1 + 0.02 * torch.randn(pools.keys.shape, generator=generator))
     contextual = 1 + 0.02 * torch.randn(2, 40, 64, generator=generator)
@@ -148,8 +150,9 @@ def test_a_part_that_no_patch_goes_to_has_a_finite_anchor() -> None:
 
 def test_a_router_is_drawn_from_its_generator_alone() -> None:
     """Weights of the standard deviation that is asked for, biases of zero, norms that do nothing."""
-    routers = [PartRouter(32, 4, 3) for _ in range(2)]
+    routers = [PartRouter(parts_config(32, num_parts=3)) for _ in range(2)]
     for number, router in enumerate(routers):
+        fill(router)
         torch.manual_seed(number)
         router.reset_parameters(torch_generator("router"), std=0.1)
     for (name, value), (_, other) in zip(*(each.named_parameters() for each in routers), strict=True):

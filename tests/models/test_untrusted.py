@@ -41,7 +41,7 @@ from promptccd.models import (
 from promptccd.models.loading import find_model, refuse_pickles
 from promptccd.models.stored_files import CODE, PREPROCESSOR, own_values, patch_size_of, stored_processor
 from promptccd.models.untrusted import REAL, WHOLE, one_line, read_json, require_bounds, require_side, shown
-from promptccd.models.weights import memory_in_one_line, stored_weights
+from promptccd.models.weights import described, memory_in_one_line, stored_weights
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import load_model
 from promptccd.training.recipe import Recipe
@@ -473,12 +473,13 @@ def test_words_of_an_estimated_count_are_text(key: str, value: object, said: str
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_weights_are_described_without_being_read(dtype: torch.dtype, tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2, 3, dtype=dtype), "b": torch.ones(4)}, tmp_path / "model.safetensors")
-    with stored_weights(str(tmp_path)) as stored:
-        described = stored.described()
-    assert {name: (*each.shape, each.dtype, each.device.type) for name, each in described.items()} == {
+    with stored_weights(str(tmp_path)) as (slices, first):
+        tensors = described(slices)
+    assert {name: (*each.shape, each.dtype, each.device.type) for name, each in tensors.items()} == {
         "a": (2, 3, dtype, "meta"),
         "b": (4, torch.float32, "meta"),
     }
+    assert first is dtype
 
 
 def test_an_index_and_its_shards_hold_the_same_tensors(finished: Path) -> None:

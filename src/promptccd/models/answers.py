@@ -1,8 +1,8 @@
-"""What every forward answers beside its method's own output, as transformers' models do: states, attentions, tuples."""
+"""What the forward of every transformers model can also return: hidden states, attentions, a tuple."""
 
 from collections.abc import Callable
 from functools import update_wrapper
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, signature
 from typing import Any
 
 from torch import Tensor
@@ -14,11 +14,10 @@ OPTIONS = ("output_hidden_states", "output_attentions", "return_dict")
 
 
 def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A model's forward that also takes ``output_hidden_states``, ``output_attentions`` and ``return_dict``.
+    """Add the options ``output_hidden_states``, ``output_attentions`` and ``return_dict`` to a model's forward.
 
-    States and attentions are those of the plain backbone, whatever prompts do: of all variants the same, and what
-    `transformers` gives for it. They cost a forward of their own, so nobody pays who does not ask. Where nothing is
-    said, the configuration decides, as it does in transformers.
+    Their default is in the configuration, as in transformers. States and attentions are those that transformers gives
+    for the plain backbone, whatever prompts do. They take a second forward, which runs only on request.
     """
 
     def answer(
@@ -31,7 +30,7 @@ def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         output = forward(self, pixel_values, *args, **kwargs)
-        if type(self).forward is not answer:  # a subclass asks for what its parent makes
+        if type(self).forward is not answer:  # called by the forward of a subclass, which adds the rest
             return output
         config = self.config
         with_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -47,23 +46,19 @@ def answering(forward: Callable[..., Any]) -> Callable[..., Any]:
         return output.to_tuple() if as_tuple else output
 
     update_wrapper(answer, forward)
-    # Accelerate looks behind a wrapper for the forward of before, and would put that in its place.
-    vars(answer).pop("__wrapped__")
-    answer.__signature__ = _signature_of(forward)  # type: ignore[attr-defined]
-    return answer
-
-
-def _signature_of(forward: Callable[..., Any]) -> Signature:
-    """What a forward takes, and what all take."""
+    vars(answer).pop("__wrapped__")  # Accelerate would follow it, and put the original forward back
     own = signature(forward)
     options = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=bool | None) for name in OPTIONS
     ]
-    return own.replace(parameters=[*own.parameters.values(), *options])
+    answer.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[*own.parameters.values(), *options]
+    )
+    return answer
 
 
 def hidden_states(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None) -> tuple[Tensor, ...]:
-    """What enters each block, and what leaves the last, before the final norm: ``(B, T, D)`` each."""
+    """Tokens before each block and after the last, without the final norm: ``(B, T, D)`` each."""
     states = [tokens]
     for block in blocks_of(backbone):
         states.append(whole_block(block, rotation)(states[-1]))
@@ -73,8 +68,8 @@ def hidden_states(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation 
 def attentions(
     backbone: PreTrainedModel, states: tuple[Tensor, ...], rotation: Rotation | None
 ) -> tuple[Tensor, ...]:
-    """How the tokens attend to each other in each block, ``(B, H, T, T)``, whichever kernel the blocks use."""
+    """Attention weights of each block, ``(B, H, T, T)``, whichever kernel the blocks use."""
     return tuple(
         whole_attention(block, state, rotation)
-        for block, state in zip(blocks_of(backbone), states, strict=False)  # the last state enters none
+        for block, state in zip(blocks_of(backbone), states[:-1], strict=True)
     )

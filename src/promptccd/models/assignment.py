@@ -1,6 +1,6 @@
-"""Images and the categories they are in: which, how surely, and which category comes next."""
+"""The category of each image, with its confidence, and the second nearest one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
-# Spread of a category that no training has drawn together, in those of known ones; chosen on digits.
-NEWCOMERS = 1.4
+NEWCOMERS = 1.4  # spread of a category that was not trained on, in that of known ones; chosen on digits
 TABLE_ELEMENTS = 2**20  # of features, or of distances to categories, held at once: 8 MB in float64
 
 
@@ -19,19 +18,19 @@ class CategorySpread:
     """How far images of known categories lie from their prototypes, in a metric in which all categories are round.
 
     Attributes:
-        whitener: ``(D, D)``; features times it vary alike in all directions within known categories. Squared distances
-            there are per direction.
-        spreads: ``(C,)`` mean squared distance of an image to the prototype of its category, row by row: the typical
-            one where it was measured, more for categories that came later.
+        whitener: ``(D, D)``; features times it have the same variance in all directions within known categories.
+            Squared distances there are per direction.
+        spreads: ``(C,)`` mean squared distance of an image to the prototype of its category, by row: the typical
+            one for measured categories, more for later ones.
         typical: mean squared distance over the images of the checkpoint; about 1.
         reach: one in twenty images of known categories lies farther from its prototype than this many spreads.
-        border: at this distance from all prototypes an image is as likely of none of the categories as of one; 1 is the
-            root of a spread.
-        slope: by how much the log odds of being of one of them fall there for each such distance more.
-        temperature: of the soft-max over categories, in the same distance. Squared ones, as of Gaussians, fit the heavy
-            tails of real images worse: the calibration error on test images of Caltech-101 was 0.067, and is 0.032.
-        separation: chance, 0.5 to 1, that an image of a known category lies nearer to its nearest prototype than one
-            whose own category was taken away.
+        border: distance from the nearest prototype at which an image is as likely of no category as of one; in roots
+            of a spread.
+        slope: decrease of the log odds of being of a category per such distance.
+        temperature: of the soft-max over categories, in the same distance. With squared distances, as of Gaussians,
+            the calibration error on test images of Caltech-101 is 0.067 instead of 0.032: real images have heavy tails.
+        separation: probability, 0.5 to 1, that an image of a known category lies nearer to its nearest prototype than
+            one whose own category was removed.
     """
 
     whitener: Tensor
@@ -44,74 +43,63 @@ class CategorySpread:
     separation: float
 
     @property
-    def scalars(self) -> dict[str, float]:
-        """All but the tensors."""
-        return {name: getattr(self, name) for name in SPREAD_SCALARS}
-
-    @property
     def tells_new(self) -> bool:
-        """Whether images of categories that nobody knows stand out; features that nothing was trained on hide them."""
+        """Whether images of unknown categories can be told from others; without training on the images they cannot."""
         return self.separation >= SEPARATED
 
     def of(self, rows: Sequence[int | None]) -> "CategorySpread":
-        """The same for other rows: those of these numbers, and of categories that nobody has measured for None."""
+        """The same for these rows of `spreads`; `None` stands for a category that was not measured."""
         unmeasured = NEWCOMERS * self.typical
-        taken = [unmeasured if row is None else float(self.spreads[row]) for row in rows]
-        return replace(
-            self, spreads=torch.tensor(taken, dtype=self.spreads.dtype, device=self.spreads.device)
-        )
+        spreads = [unmeasured if row is None else float(self.spreads[row]) for row in rows]
+        return replace(self, spreads=self.spreads.new_tensor(spreads))
 
     def squared(self, features: Tensor, prototypes: Tensor) -> Tensor:
         """Squared distances ``(N, C)`` of features to prototypes ``(C, D)`` in the metric, in typical spreads.
 
-        Categories are named by these. Measured in spreads of its own, an image goes to the widest category as soon as
-        it lies farther off than the images that spreads were measured on: of fresh photographs of Caltech-101 72 to
-        79 % were named right by them, by these 79 to 86 %.
+        The nearest category is the one of an image. In spreads of each category, an image farther off than those that
+        spreads were measured on would go to the widest one: of fresh photographs of Caltech-101 72 to 79 % then get
+        the right category, with typical spreads 79 to 86 %.
         """
         whitener = self.whitener.to(prototypes)
-        origin = prototypes.mean(0)  # what lies far out rounds coarsely
+        origin = prototypes.mean(0)  # smaller numbers are rounded less
         points, centres = (features.to(prototypes) - origin) @ whitener, (prototypes - origin) @ whitener
         return squared_distances(points, centres).div_(self.typical)
 
     def known_probability(self, squared: Tensor) -> Tensor:
-        """How likely images are of one of the categories ``(N,)``, given `squared` ``(N, C)``.
+        """Probability ``(N,)`` that images are of any of the categories, given `squared` ``(N, C)``.
 
-        Read is how far the nearest category is: known ones are equally wide, newcomers wider.
+        It depends on the distance to the nearest category, in its own spread.
         """
         nearest = (squared * (self.typical / self.spreads.to(squared))).amin(1).sqrt()
         return torch.sigmoid(self.slope * (self.border - nearest))
 
     def shares(self, squared: Tensor) -> Tensor:
-        """How likely each category is ``(N, C)`` of images that are of one of them, given `squared` ``(N, C)``."""
+        """Probability ``(N, C)`` of each category for images that are of one of them, given `squared` ``(N, C)``."""
         return torch.softmax(-squared.sqrt() / self.temperature, dim=1)
 
 
+# Its fields that a configuration stores; the others are buffers of the model.
 SPREAD_SCALARS = ("typical", "reach", "border", "slope", "temperature", "separation")
-
-
-def spread_of(whitener: Tensor, spreads: Tensor, scalars: Mapping[str, float]) -> CategorySpread:
-    """The inverse of `CategorySpread.scalars`, with the tensors."""
-    return CategorySpread(whitener.float(), spreads.float(), **scalars)
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """These images are in these categories.
+    """Images and their categories.
 
     Attributes:
         features: unit features ``(N, D)``.
         prototypes: ``(K, D)`` float32, one per category.
         ids: ``(K,)`` the categories.
-        num_known: the first so many of them were there before these images.
+        num_known: how many of them, from the first, existed before these images.
         category_ids: ``(N,)`` int64.
-        confidences: ``(N,)`` in 0..1, soft-max over negative squared distances; where the spread of categories is known
-            over distances, times how likely the image is of any of them; 1 where a person has decided.
-        distances: ``(N,)`` squared distance of the unit feature to the prototype of its category; in typical spreads of
-            a category, where they are known.
+        confidences: ``(N,)`` in 0..1, soft-max over negative squared distances; where the spread of categories is
+            known, over distances, times the probability of being of any category; 1 where a person has decided.
+        distances: ``(N,)`` squared distance of the unit feature to the prototype of its category, in typical spreads
+            where they are known.
         second_ids: ``(N,)`` the nearest other category, -1 if there is none.
         second_distances: ``(N,)`` squared distance to it, infinite if there is none.
-        strange: ``(N,)`` whether the image is likelier of none of the categories than of one; never where their spread
-            is not known or a person has decided.
+        strange: ``(N,)`` whether the image is more likely of no category than of one; never where the spread is
+            unknown or a person has decided.
         keys: names of the images; empty if they have none.
     """
 
@@ -129,12 +117,12 @@ class Assignment:
 
     @property
     def known_ids(self) -> tuple[int, ...]:
-        """Categories that were there before these images."""
+        """Categories that existed before these images."""
         return self.ids[: self.num_known]
 
     @property
     def margins(self) -> Tensor:
-        """``(N,)`` how much nearer the image is to its category than to the next; below 0 where it was moved there."""
+        """``(N,)`` how much nearer an image is to its category than to the next; below 0 if it was moved there."""
         return self.second_distances - self.distances
 
     def rows_of(self, category: int) -> list[int]:
@@ -165,14 +153,14 @@ def assign(
     num_known: int | None = None,
     keys: Sequence[str] = (),
 ) -> Assignment:
-    """Images in the categories with the nearest prototypes, or in those that are given.
+    """Assign images to the nearest prototypes, or to those that are given.
 
     Args:
         features: unit features ``(N, D)``.
         prototypes: ``(K, D)``; distances are computed in their precision.
         ids: ``(K,)`` categories of the prototypes.
         temperature: of the confidences, in squared distance; a known spread has its own.
-        spread: of the categories, row by row; none where nobody has measured it.
+        spread: of the categories, in the order of the prototypes; `None` where it was not measured.
         rows: ``(N,)`` row of each image's category among the prototypes; `None` takes the nearest.
         decided: ``(N,)`` whether a person has decided; `None` for no image.
         num_known: see `Assignment`; `None` counts all categories.
@@ -183,11 +171,8 @@ def assign(
     blocks = [slice(start, start + most) for start in range(0, max(1, len(features)), most)]
     parts = [
         _of_images(
-            features[block],
-            prototypes,
+            _distances(features[block], prototypes, temperature, spread),
             numbers,
-            temperature,
-            spread,
             None if rows is None else rows[block],
             None if decided is None else decided[block],
         )
@@ -205,20 +190,14 @@ def assign(
 
 
 def _of_images(
-    features: Tensor,
-    prototypes: Tensor,
-    numbers: Tensor,
-    temperature: float,
-    spread: CategorySpread | None,
-    rows: Tensor | None,
-    decided: Tensor | None,
+    distances: tuple[Tensor, Tensor, Tensor], numbers: Tensor, rows: Tensor | None, decided: Tensor | None
 ) -> dict[str, Tensor]:
-    """What an `Assignment` says of every image; `numbers` ``(K + 1,)`` are the categories, and -1 for none."""
-    squared, shares, explained = _distances(features, prototypes, temperature, spread)
+    """Fields `_OF_IMAGES` of an `Assignment`; `numbers` ``(K + 1,)`` are the ids of the categories, and -1."""
+    squared, shares, explained = distances
     own = (squared.min(1).indices if rows is None else rows)[:, None]
     sure = torch.zeros_like(explained, dtype=torch.bool) if decided is None else decided.to(explained.device)
     confidences = (shares.gather(1, own)[:, 0] * explained).float()
-    # A last column that is no category: without it there is no least of the others of a single one.
+    # A last column that is no category, so that there is a second one even beside a single category.
     second_distances, second = F.pad(squared.scatter(1, own, torch.inf), (0, 1), value=torch.inf).min(1)
     return {
         "category_ids": numbers[own[:, 0]],
@@ -233,7 +212,7 @@ def _of_images(
 def _distances(
     features: Tensor, prototypes: Tensor, temperature: float, spread: CategorySpread | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared distances ``(N, C)`` that categories are named by, the share of each, and the chance ``(N,)`` of any."""
+    """Squared distances ``(N, C)`` to categories, their probabilities, and the probability ``(N,)`` of any."""
     if spread is None:
         squared = squared_distances(features.to(prototypes.dtype), prototypes)
         return squared, torch.softmax(-squared / temperature, dim=1), squared.new_ones(len(squared))
@@ -250,15 +229,9 @@ def nearest(
     temperature: float,
     spread: CategorySpread | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The best categories of each image and how sure each is, ``(N, k)`` both; the first column is `assign`'s.
+    """The `top_k` nearest categories of each image and their confidences, ``(N, k)`` both; the first is `assign`'s.
 
-    Args:
-        features: unit features ``(N, D)``.
-        prototypes: ``(K, D)``.
-        ids: ``(K,)`` categories of the prototypes.
-        top_k: k; of fewer categories there are all.
-        temperature: as `assign` has it.
-        spread: likewise.
+    With fewer categories than `top_k`, all of them. The other arguments are those of `assign`.
     """
     squared, shares, explained = _distances(features, prototypes, temperature, spread)
     order = squared.sort(dim=1, stable=True).indices[:, :top_k]

@@ -1,7 +1,7 @@
-"""A DINO backbone taken apart: embeddings, frozen prefix, and the last block's [CLS] row alone.
+"""The parts of a DINO backbone: embeddings, frozen prefix, and the [CLS] row of the last block.
 
 Only the last block learns (PromptCCD, "Why finetune the final block"), and of its output only [CLS] is ever
-read. So the blocks before it need no graph, and the last one needs a query, attention and MLP for one token: a
+read. So the blocks before it need no graph, and the last one needs query, attention and MLP of one token: a
 hundredth of a block's work.
 """
 
@@ -30,12 +30,12 @@ _CLASSES = {
     "vit": (ViTModel, {"add_pooling_layer": False}),
 }
 
-# Cosines and sines ``(L, D / H)`` by which queries and keys of the patches are turned where they stand (DINOv3).
+# Rotary position embedding (DINOv3): cosines and sines ``(L, D / H)`` for queries and keys of the patches.
 Rotation = tuple[Tensor, Tensor]
 
 
 def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
-    """A backbone with random weights. The configuration is copied: transformers shares it by reference."""
+    """A backbone with random weights. It gets a copy of the configuration, which transformers would share."""
     model_class, options = _CLASSES[config.model_type]
     return model_class(copy.deepcopy(config), **options)
 
@@ -53,39 +53,37 @@ def final_norm(backbone: PreTrainedModel) -> nn.Module:
 
 
 def embed(backbone: PreTrainedModel, pixel_values: Tensor) -> Tensor:
-    """Tokens that enter block 0, with positions where those are added (`rotation_of` has the others).
+    """Tokens that enter block 0, ``(B, L, D)``: [CLS], registers if there are any, patches.
+
+    Positions are added already, unless the backbone rotates queries and keys instead (`rotation_of`).
 
     Args:
         backbone: a supported one.
-        pixel_values: normalised images ``(B, 3, H, W)``; any size the patch size divides.
-
-    Returns:
-        ``(B, L, D)`` in the order [CLS], registers if there are any, patches.
+        pixel_values: normalised images ``(B, 3, H, W)``; any size that the patch size divides.
     """
-    if backbone.config.model_type == "vit":  # the only one that refuses other sizes unless it is told not to
+    if backbone.config.model_type == "vit":  # the only one that refuses other sizes by default
         return backbone.embeddings(pixel_values, interpolate_pos_encoding=True)
     return backbone.embeddings(pixel_values)
 
 
 def rotation_of(backbone: PreTrainedModel, pixel_values: Tensor) -> Rotation | None:
-    """How the places of patches turn queries and keys of every block; none where positions are added to tokens.
+    """Rotary position embedding of the patches in every block; `None` where positions are added to the tokens.
 
-    [CLS], registers and prompts are not turned: patches stand last, and these alone are.
+    Only patches are rotated, which are the last tokens: not [CLS], registers or prompts.
     """
     rotary = getattr(backbone, "rope_embeddings", None)
     return None if rotary is None else rotary(pixel_values.to(backbone.dtype))
 
 
 def patch_count(backbone: PreTrainedModel, tokens: Tensor) -> int:
-    """Number of patch tokens among ``(B, T, D)`` tokens as `embed` gives them; they stand last."""
+    """Number of patches, which are the last tokens, among ``(B, T, D)`` tokens of `embed`."""
     return tokens.shape[1] - 1 - getattr(backbone.config, "num_register_tokens", 0)
 
 
 def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
     """Tokens that enter the last block, from those that enter block 0: ``(B, T, D)`` both.
 
-    A graph is built only if the tokens themselves need a gradient, as learnt prompts do; frozen tokens cross
-    the frozen blocks without one.
+    A graph is built only if the tokens need a gradient, as learnt prompts do.
     """
     with torch.set_grad_enabled(torch.is_grad_enabled() and tokens.requires_grad):
         for block in blocks_of(backbone)[:-1]:
@@ -100,13 +98,12 @@ def whole_block(block: Any, rotation: Rotation | None) -> Callable[[Tensor], Ten
 
 
 def recomputed(block: Any, function: Callable[..., Tensor], *tensors: Any) -> Tensor:
-    """A function of a block; where activation checkpointing is on, its inside is computed again on the way back.
+    """Apply a function of a block, with activation checkpointing if that is on.
 
-    The blocks themselves would do so in training mode alone, which the backbone is never in.
+    The blocks do so by themselves only in training mode, in which the backbone never is.
     """
     if torch.is_grad_enabled() and getattr(block, "gradient_checkpointing", False):
-        again: Tensor = block._gradient_checkpointing_func(function, *tensors)
-        return again
+        function = partial(block._gradient_checkpointing_func, function)
     return function(*tensors)
 
 
@@ -121,7 +118,7 @@ def class_row(
     Args:
         backbone: a supported one, in eval mode.
         entering: ``(B, T, D)`` from `run_prefix`.
-        last_block: another last block over the same prefix: a pretrained copy, or a teacher's.
+        last_block: a block that replaces the backbone's own last one, such as a pretrained copy.
         rotation: `rotation_of` the images.
     """
     block = blocks_of(backbone)[-1] if last_block is None else last_block
@@ -130,15 +127,9 @@ def class_row(
 
 
 def class_token(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
-    """The [CLS] feature of tokens that enter block 0, after the final norm.
+    """The [CLS] feature ``(B, D)`` after the final norm, of tokens ``(B, T, D)`` that enter block 0.
 
-    Args:
-        backbone: a supported one, in eval mode.
-        tokens: ``(B, T, D)``.
-        rotation: `rotation_of` the images.
-
-    Returns:
-        Features ``(B, D)``, equal to ``backbone(...).last_hidden_state[:, 0]`` of an unmodified forward.
+    Without prompts it equals ``backbone(...).last_hidden_state[:, 0]``. `rotation` is `rotation_of` the images.
     """
     return class_row(backbone, run_prefix(backbone, tokens, rotation), rotation=rotation)
 
@@ -146,23 +137,20 @@ def class_token(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | 
 def patch_features(
     backbone: PreTrainedModel, entering: Tensor, last_block: nn.Module, rotation: Rotation | None = None
 ) -> Tensor:
-    """Patch features ``(B, L, D)`` after the final norm, of tokens that enter the given last block."""
+    """Patch features ``(B, L, D)`` after the final norm, of tokens that enter this last block."""
     patches = patch_count(backbone, entering)
     features: Tensor = final_norm(backbone)(run_block(last_block, entering, rotation=rotation)[:, -patches:])
     return features
 
 
 def class_attention(block: Any, tokens: Tensor, num_patches: int, rotation: Rotation | None = None) -> Tensor:
-    """How [CLS] attends to the patches, per head, without the other rows of the attention.
+    """Attention weights ``(B, L, H)`` of [CLS] for the patches, after a soft-max over all T tokens.
 
     Args:
-        block: the block whose attention is read.
-        tokens: ``(B, T, D)``, what enters it.
-        num_patches: L; patches stand last.
+        block: of any supported backbone.
+        tokens: ``(B, T, D)``, which enter it.
+        num_patches: L; patches are the last tokens.
         rotation: `rotation_of` the images.
-
-    Returns:
-        ``(B, L, H)``: soft-max over all T tokens, of which the patch columns are returned.
     """
     _require_rotation(block, rotation)
     weights = _class_weights(block.attention, _norms(block)[0](tokens), rotation)
@@ -170,7 +158,7 @@ def class_attention(block: Any, tokens: Tensor, num_patches: int, rotation: Rota
 
 
 def whole_attention(block: Any, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
-    """How every token attends to every other, per head, ``(B, T, D)`` to ``(B, H, T, T)``."""
+    """Attention weights ``(B, H, T, T)`` of all tokens ``(B, T, D)``."""
     _require_rotation(block, rotation)
     attention, normed = block.attention, _norms(block)[0](tokens)
     query = _turned(_heads(attention, attention.q_proj(normed)), rotation)
@@ -181,7 +169,7 @@ def whole_attention(block: Any, tokens: Tensor, rotation: Rotation | None = None
 def _class_weights(
     attention: Any, normed: Tensor, rotation: Rotation | None, prefix_keys: Tensor | None = None
 ) -> Tensor:
-    """Attention weights of token 0, ``(B, H, T)``; keys that stand before the tokens' own come first."""
+    """Attention weights of token 0, ``(B, H, T)``, after those of the prefix keys if there are any."""
     heads = _heads_of(attention)
     query = attention.q_proj(normed[:, 0]).unflatten(-1, heads)  # (B, H, d)
     if rotation is None:
@@ -196,10 +184,9 @@ def _class_weights(
 
 
 def _class_scores(attention: Any, query: Tensor, normed: Tensor) -> Tensor:
-    """Scores ``(B, H, T)`` of one query ``(B, H, d)`` where no key is turned.
+    """Scores ``(B, H, T)`` of one query ``(B, H, d)``, without rotation.
 
-    With one query, q . (W x + b) = (W' q) . x + q . b: the query goes through the key projection, once and per
-    head, instead of every token.
+    q . (W x + b) = (W' q) . x + q . b: instead of every token, the one query goes through the key projection.
     """
     heads = _heads_of(attention)
     key_weight = attention.k_proj.weight.unflatten(0, heads)  # (H, d, D)
@@ -211,7 +198,7 @@ def _class_scores(attention: Any, query: Tensor, normed: Tensor) -> Tensor:
 
 
 def _turned(rows: Tensor, rotation: Rotation | None) -> Tensor:
-    """Queries or keys ``(B, H, T, d)`` with those of the patches, which stand last, turned by their places."""
+    """Queries or keys ``(B, H, T, d)``, those of the patches, the last ones, rotated."""
     if rotation is None:
         return rows
     cosines, sines = (part.to(rows.dtype) for part in rotation)
@@ -222,7 +209,7 @@ def _turned(rows: Tensor, rotation: Rotation | None) -> Tensor:
 
 
 def class_position(backbone: PreTrainedModel) -> Tensor:
-    """Position embedding of [CLS], ``(1, 1, D)``; zero where positions turn patches alone."""
+    """Position embedding of [CLS], ``(1, 1, D)``; zero where only patches have positions."""
     embeddings = backbone.embeddings
     if hasattr(backbone, "rope_embeddings"):
         return torch.zeros_like(embeddings.cls_token)
@@ -235,16 +222,13 @@ def run_block(
     prefix: tuple[Tensor, Tensor] | None = None,
     rotation: Rotation | None = None,
 ) -> Tensor:
-    """A pre-norm block whose attention may see more than its own tokens.
+    """A pre-norm block, ``(B, T, D)`` to ``(B, T, D)``, whose attention may see more than its own tokens.
 
     Args:
-        block: a block of any supported backbone.
+        block: of any supported backbone.
         tokens: ``(B, T, D)``.
         prefix: keys and values ``(B, S, D)`` each that every query also attends to (prefix tuning).
         rotation: `rotation_of` the images.
-
-    Returns:
-        ``(B, T, D)``.
     """
     _require_rotation(block, rotation)
     attention = block.attention
@@ -268,11 +252,11 @@ def run_block_class_row(
     prefix: tuple[Tensor, Tensor] | None = None,
     rotation: Rotation | None = None,
 ) -> Tensor:
-    """What `run_block` returns for token 0, computed for token 0 only: ``(B, T, D)`` to ``(B, D)``.
+    """Row 0 of `run_block`, computed alone: ``(B, T, D)`` to ``(B, D)``.
 
-    No values of the other tokens are formed, and keys only where their places turn them. The query is taken to the
-    tokens (`_class_weights`), and as weights sum to one, the tokens are averaged first and go through the value
-    projection afterwards: two products with H rows instead of two with T.
+    It forms no values of the other tokens, and keys only to rotate them. The query goes to the tokens
+    (`_class_scores`). Since weights sum to one, the tokens are averaged before the value projection: two products
+    with H rows instead of two with T.
     """
     _require_rotation(block, rotation)
     attention = block.attention
@@ -283,7 +267,7 @@ def run_block_class_row(
     pooled = weights[..., before:] @ normed  # (B, H, D)
     mixed = torch.einsum("bhD,hdD->bhd", pooled, attention.v_proj.weight.unflatten(0, heads))
     if attention.v_proj.bias is not None:
-        own = weights[..., before:].sum(-1, keepdim=True)  # one, unless a prefix takes its share
+        own = weights[..., before:].sum(-1, keepdim=True)  # one without a prefix
         mixed = mixed + own * attention.v_proj.bias.unflatten(0, heads)
     if prefix is not None:
         values = prefix[1].to(mixed.dtype).unflatten(-1, heads)
@@ -317,7 +301,7 @@ def _heads_of(attention: Any) -> tuple[int, int]:
 
 
 def _require_rotation(block: Any, rotation: Rotation | None) -> None:
-    """Refuse to run a block without the places of its patches."""
+    """Refuse to run a block of DINOv3 without the positions of its patches."""
     if rotation is None and isinstance(block, DINOv3ViTLayer):
         raise ValueError(
             "This backbone turns queries and keys by the place of their patch: hand the rotation on, which is "

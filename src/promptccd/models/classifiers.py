@@ -7,7 +7,7 @@ from transformers import initialization as init
 
 
 class CosineClassifier(nn.Module):
-    """``logits = unit(f) . unit(w)``: no bias and no scale, so that the largest logit is that of the nearest row.
+    """``logits = unit(f) . unit(w)``, without bias and scale: the largest logit is that of the nearest row.
 
     Args:
         num_classes: K, how many rows; 0 before stage 0.
@@ -19,7 +19,7 @@ class CosineClassifier(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_classes, width))
 
     def initialise(self, std: float) -> None:
-        """As transformers initialises a module whose weights are not loaded; what trains it draws its own rows."""
+        """As transformers initialises a module whose weights are not loaded; training sets the rows itself."""
         init.trunc_normal_(self.weight, std=std)
 
     @property
@@ -28,7 +28,7 @@ class CosineClassifier(nn.Module):
         return len(self.weight)
 
     def grow(self, rows: Tensor) -> None:
-        """Put further rows ``(n, D)`` below those that are there, which keep every bit."""
+        """Append rows ``(n, D)``; the others keep every bit."""
         grown = torch.cat([self.weight.detach(), rows.to(self.weight)])
         self.weight = nn.Parameter(grown, requires_grad=self.weight.requires_grad)
 
@@ -40,9 +40,8 @@ class CosineClassifier(nn.Module):
 class LinearClassifier(CosineClassifier):
     """``logits = sqrt(D) unit(f) . w + b``.
 
-    The networks this was made for read features as they come. What a stage extracts, clusters and stores here are unit
-    features, and an answer must not depend on who asks: so lengths are set to sqrt(D), which a layer norm without
-    scale and shift gives (ours).
+    The original networks read features of any length. Here a stage clusters and stores unit features, and logits must
+    not depend on the length: so it is set to sqrt(D), that of a layer norm without scale and shift (ours).
     """
 
     def __init__(self, num_classes: int, width: int):
@@ -55,10 +54,7 @@ class LinearClassifier(CosineClassifier):
         init.zeros_(self.bias)
 
     def grow(self, rows: Tensor) -> None:
-        """Put further rows ``(n, D)`` below those that are there, with a bias of one less than the lowest there is.
-
-        (The first rows begin with no bias.)
-        """
+        """Append rows ``(n, D)`` with a bias of one less than the lowest so far, or 0 for the first rows."""
         held = self.bias.detach()
         start = float(held.min()) - 1 if len(held) else 0.0
         grown = torch.cat([held, held.new_full((len(rows),), start)])

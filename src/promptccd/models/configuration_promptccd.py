@@ -1,4 +1,4 @@
-"""Configurations: typed fields, with the backbone's own configuration embedded as data."""
+"""Configurations: typed fields, among them the configuration of the backbone."""
 
 import os
 from dataclasses import field
@@ -10,7 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .assignment import SPREAD_SCALARS
-from .loading import WHERE_TO_LOOK, find_model
+from .loading import HUB_OPTIONS, find_model
 from .stored_files import BACKBONE_TYPES, own_values
 from .untrusted import REAL, WHOLE, CheckpointError, one_line, read_json, require_bounds, shown
 
@@ -22,23 +22,23 @@ _NO_LABELS = (
 
 @strict
 class CategoryDiscoveryConfig(PreTrainedConfig):
-    """What every model of the family stores, whatever its prompts are.
+    """Configuration of every model of the family.
 
     Attributes:
         vision_config: configuration of the backbone: DINOv2, with registers or without, DINOv3, or the ViT of DINO.
         projection_hidden_size: width of the two hidden layers of the projection head.
         projection_bottleneck_size: width of the L2-normalised layer before the last.
-        projection_output_size: number of outputs the contrastive losses compare (65,536 in the paper).
-        stage: the stage this model finished; `None` before stage 0 is done.
+        projection_output_size: number of outputs that the contrastive losses compare (65,536 in the paper).
+        stage: the last finished stage; `None` before stage 0 is finished.
         num_known: number of categories that were labelled at stage 0.
         category_ids: id of every prototype, in row order; ids are never reused.
         category_names: a name for every prototype, in row order.
-        count_estimate: how the number of categories was estimated, with its range; none where it was known.
-        confidence_temperature: scale, in squared distance between unit features, of the soft-max over
-            prototypes that `assign` reports as confidence, where `spread` is not known.
-        spread: scalars of `CategorySpread`, measured when a stage ends; none where nobody has measured how far
-            categories spread. The buffers ``whitener`` and ``spreads`` go with it.
-        precision: what its features are computed in, ``"float32"`` or ``"bfloat16"`` (mixed); that of its training.
+        count_estimate: how the number of categories was estimated, with its range; `None` where it was known.
+        confidence_temperature: of the soft-max over squared distances to prototypes that gives the confidences of
+            `assign`, where `spread` is unknown.
+        spread: numbers of `CategorySpread`, measured when a stage ends; `None` where they were not measured. The
+            buffers ``whitener`` and ``spreads`` belong to it.
+        precision: in which features are computed, as in training: ``"float32"`` or ``"bfloat16"`` (mixed).
     """
 
     model_type = ""
@@ -61,20 +61,17 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     @property
     def names_by_id(self) -> dict[int, str]:
         """Name of every category."""
-        # transformers asks before `validate_categories` has compared their numbers.
+        # transformers reads this before `validate_categories` has compared the lengths
         return dict(zip(self.category_ids, self.category_names, strict=False))
 
     @property
     def id2label(self) -> dict[int, str]:
-        """The same, as transformers calls it: ids are those that are predicted, and none is ever reused.
-
-        It follows the categories and is never stored beside them.
-        """
+        """The same under the name of transformers; it follows the categories and is not stored."""
         return self.names_by_id
 
     @id2label.setter
     def id2label(self, names: dict[int, str] | None) -> None:
-        # transformers writes placeholders, and back what it read; it begins before our own fields are set
+        # transformers sets placeholders, even before our own fields are set, and what it has read here
         placeholders = {number: f"LABEL_{number}" for number in range(len(names or ()))}
         own = self.names_by_id if "category_names" in vars(self) else {}
         if names and names != placeholders and names != own:
@@ -87,29 +84,29 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
 
     @label2id.setter
     def label2id(self, ids: dict[str, int] | None) -> None:
-        """Names are set with `category_names`; transformers writes placeholders."""
+        """Ignore the placeholders of transformers; names are set by `category_names`."""
 
     @classmethod
     def get_config_dict(
         cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Values of ``config.json``, read as `read_json` does, and the keywords that are left over.
+        """Values of ``config.json``, read by `read_json`, and the keywords that are left over.
 
         Raises:
             OSError: there is none.
             CheckpointError: it is no plain JSON.
         """
-        look = {key: kwargs.pop(key) for key in WHERE_TO_LOOK if key in kwargs}
+        hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
         name = os.fspath(pretrained_model_name_or_path)
-        values = read_json(name, name) if os.path.isfile(name) else find_model(name, **look)[1]
+        values = read_json(name, name) if os.path.isfile(name) else find_model(name, **hub_options)[1]
         return values, kwargs
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """A configuration of the values of a ``config.json``, which may come from anywhere.
+        """Build a configuration of the untrusted values of a ``config.json``.
 
         Raises:
-            CheckpointError: a key that no model of this type has, or a value out of its range.
+            CheckpointError: it has a key that no model of this type has, or a value out of its range.
         """
         for key in ("num_labels", "id2label", "label2id"):
             if kwargs.get(key) is not None:
@@ -123,7 +120,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             ) from error
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the backbone's sizes before a configuration is built of them: its stages are listed one by one."""
+        """Check the backbone's sizes before its configuration is built, which lists its layers one by one."""
         if isinstance(self.vision_config, dict):
             require_bounds(self.vision_config)
         super().__post_init__(**kwargs)
@@ -135,7 +132,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {kind!r}.")
 
     def validate_magnitude(self) -> None:
-        """Refuse sizes that no model of the family has, before memory is asked for."""
+        """Refuse sizes that no model of the family has, before memory is allocated."""
         for part in (self, self.vision_config):
             names = (name for name in (*WHOLE, *REAL) if hasattr(part, name))
             require_bounds({name: getattr(part, name) for name in names})
@@ -152,7 +149,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             raise ValueError(f"Expected numbers from 1e-6 to 1e6 in spread, got {shown(self.spread)}.")
 
     def validate_categories(self) -> None:
-        """Ids and names describe the same prototype rows, and no id occurs twice."""
+        """Refuse ids and names of different number, and ids that occur twice."""
         if len(self.category_ids) != len(self.category_names):
             raise ValueError(
                 f"Expected as many category names as ids, got {len(self.category_names)} names "
@@ -164,7 +161,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
 
 @strict
 class GCDConfig(CategoryDiscoveryConfig):
-    """The same model without prompts: generalized category discovery, the row every table compares with."""
+    """Generalized category discovery: the same model without prompts."""
 
     model_type = "promptccd-gcd"
 
@@ -178,12 +175,11 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
         component_categories: category id of every component; -1 while a stage is in training.
         covariance_type: ``"diag"`` (the paper's parameter count), ``"spherical"`` (the released default) or
             ``"full"``.
-        count_scale: of the variance within categories, with which held-out labelled categories were counted best;
+        count_scale: factor of the variance within categories that counted held-out labelled categories best;
             PromptCCD-U counts the components of later fits with it.
         prompts_per_image: how many of the likeliest components prompt an image (top-k, 5 in the paper).
         random_prompts: prompt with arbitrary components instead (an ablation of the paper).
-        prompts_at_test: whether prompts also act on the features that are clustered and predicted from.
-            Paper and released code differ on it (the code uses none), so it is a switch.
+        prompts_at_test: whether prompts also act at test: in the paper they do, in the released code they do not.
     """
 
     model_type = "promptccd"
@@ -197,7 +193,7 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     prompts_at_test: bool = False
 
     def validate_components(self) -> None:
-        """A finished stage says of every component which category it is."""
+        """Refuse a finished stage with components that have no category."""
         given = len(self.component_categories)
         if self.stage is not None and given != self.num_components:
             raise ValueError(
@@ -235,7 +231,7 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
     cos_weight: float = 0.1
 
     def validate_pool(self) -> None:
-        """Sizes that a pool can have."""
+        """Refuse more prompts per image than the pool has."""
         _require_pool(self.pool_size, self.prompts_per_image, "prompts_per_image")
 
 
@@ -251,14 +247,14 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
         random_prompts: take arbitrary prompts of the part instead (an ablation of the paper).
         prompt_reach: first values of prompts are uniform in -prompt_reach..prompt_reach; the paper gives none.
         key_reach: the same for keys.
-        router_hidden_size: width of the hidden layer of the router's MLP; none means five sixths of the
+        router_hidden_size: width of the hidden layer of the router's MLP; `None` means five sixths of the
             backbone's, 640 for ViT-B, which gives the paper's 14.7 million parameters.
         router_fusion: whether the router sees [CLS] attention and contextualises patches (ablations c and d).
         router_queries: whether part queries add to its logits (ablations b and d).
         cos_weight: weight of the term that pulls chosen keys towards their patches.
         route_weight: lambda_route, weight of the part labels at stage 0.
-        route_reaches_backbone: whether the part labels also move the backbone's last block, through the attention
-            that the router reads; otherwise they teach the router alone.
+        route_reaches_backbone: whether the part labels also train the backbone's last block, through the attention
+            that the router reads; otherwise only the router.
         distill_weight: lambda_dist, weight of both distillation terms at later stages.
     """
 
@@ -280,7 +276,7 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
     distill_weight: float = 0.2
 
     def validate_parts(self) -> None:
-        """Sizes that part pools can have."""
+        """Refuse more prompts per patch than the pool of a part has."""
         _require_pool(self.pool_size, self.prompts_per_patch, "prompts_per_patch")
 
 

@@ -1,4 +1,4 @@
-"""A Gaussian mixture as part of a model: buffers that are saved, ranked by, and sampled from."""
+"""A Gaussian mixture as part of a model, which ranks components and draws features."""
 
 import math
 from typing import Literal
@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-ROUNDING = 0.01  # of the floor: a covariance in float32 says no less of an axis without spread
+ROUNDING = 0.01  # of the floor: in a float32 covariance, smaller variances are rounding errors
 
 
 class GaussianMixture(nn.Module):
     """Mixture over L2-normalised features; its means are the prompts.
 
-    It learns by EM (`promptccd.clustering.fit_gaussian_mixture`), never by gradient, so everything is a
-    buffer. The component count is a size of those buffers and must stand in the model's configuration.
+    It is fitted by EM (`promptccd.clustering.fit_gaussian_mixture`), never by gradient, so everything is a
+    buffer. The number of components sizes the buffers and must stand in the model's configuration.
 
     Args:
         num_components: K; 0 before the first fit.
@@ -25,7 +25,7 @@ class GaussianMixture(nn.Module):
         means: ``(K, D)``.
         variances: ``(K, D)`` for diagonal, ``(K, 1)`` for spherical, ``(K, D, D)`` for full covariance.
         log_weights: ``(K,)``, log of the mixing weights.
-        floor: ``()``, what the fit added to every variance and replay leaves out.
+        floor: ``()``, which the fit added to every variance and `sample` subtracts again.
     """
 
     means: Tensor
@@ -53,7 +53,7 @@ class GaussianMixture(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """Values that a fit estimates: those of means, variances and weights."""
+        """Number of values that a fit estimates."""
         return sum(values.numel() for values in (self.means, self.variances, self.log_weights))
 
     @property
@@ -70,7 +70,7 @@ class GaussianMixture(nn.Module):
     def load(
         self, means: Tensor, variances: Tensor, log_weights: Tensor, floor: Tensor | None = None
     ) -> None:
-        """Take over the parameters of a fit; the number of components may change. No floor is one of 0."""
+        """Take the parameters of a fit; the number of components may change. The floor is 0 by default."""
         like = self.means
         floor = like.new_zeros(()) if floor is None else floor
         self.means, self.variances, self.log_weights, self.floor = (
@@ -79,22 +79,14 @@ class GaussianMixture(nn.Module):
         )
 
     def log_joint(self, features: Tensor) -> Tensor:
-        """Log pi_c + log N(z | mu_c, Sigma_c) of every feature under every component.
-
-        Two matrix products instead of an ``(N, K, D)`` difference.
-
-        Args:
-            features: ``(N, D)``, L2-normalised.
-
-        Returns:
-            ``(N, K)``.
-        """
-        # Differences of large terms: not in bfloat16.
+        """Log pi_c + log N(z | mu_c, Sigma_c) of unit features ``(N, D)`` under every component, ``(N, K)``."""
+        # Not in bfloat16, since large terms are subtracted.
         with torch.autocast(features.device.type, enabled=False):
             joint = self._log_joint_full if self.variances.ndim == 3 else self._log_joint_axis_aligned
             return joint(features.float())
 
     def _log_joint_axis_aligned(self, features: Tensor) -> Tensor:
+        """Of diagonal and spherical covariance: two matrix products instead of an ``(N, K, D)`` difference."""
         width = features.shape[1]
         means, variances = self.means.float(), self.variances.float().expand(-1, width)
         precisions = 1 / variances
@@ -107,7 +99,7 @@ class GaussianMixture(nn.Module):
         return self.log_weights.float() - 0.5 * (quadratic + log_det + width * math.log(2 * math.pi))
 
     def _log_joint_full(self, features: Tensor) -> Tensor:
-        """The same for full covariance, through Cholesky factors."""
+        """Of full covariance, through Cholesky factors."""
         factors = torch.linalg.cholesky(self.variances.float())
         centred = (features[None] - self.means[:, None].float()).transpose(1, 2)  # (K, D, N)
         quadratic = torch.linalg.solve_triangular(factors, centred, upper=False).square().sum(1).T
@@ -117,14 +109,10 @@ class GaussianMixture(nn.Module):
         )
 
     def sample(self, per_component: int, generator: torch.Generator) -> Tensor:
-        """Features drawn from every component, ``(K * S, D)``, grouped by component, on the CPU.
+        """Draw S features per component with a CPU generator: ``(K * S, D)``, by component, on the CPU.
 
-        S per component as in the paper (the released code draws S in total), not re-normalised. The floor is left
-        out: sampled back and added again at every fit, it would grow until it is all that components differ by.
-
-        Args:
-            per_component: S.
-            generator: a CPU generator.
+        S per component as in the paper (the released code draws S in total), not re-normalised. Variances go without
+        the floor: drawn with it and raised by it again at every fit, they would grow from stage to stage.
         """
         means, variances, floor = (
             self.means.float().cpu(),
@@ -133,7 +121,7 @@ class GaussianMixture(nn.Module):
         )
         noise = torch.randn(self.num_components, per_component, means.shape[1], generator=generator)
         if variances.ndim == 3:
-            # By the symmetric root: without the floor, a component of fewer points than dimensions is singular.
+            # The symmetric root: without the floor, a component of fewer points than dimensions is singular.
             values, axes = torch.linalg.eigh(variances.double())
             own = values - floor
             own[own < ROUNDING * floor] = 0

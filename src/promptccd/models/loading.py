@@ -1,9 +1,8 @@
-"""Where a model lies, and what of it is refused: pickles, links that lead out, and checkpoints that are not whole."""
+"""Find a model, and refuse pickles, links that lead out of its folder, and checkpoints that are not whole."""
 
 import logging
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -25,12 +24,12 @@ from transformers.utils.hub import resolve_revision
 from .untrusted import CheckpointError, one_line, read_json, shown
 
 NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
-WHERE_TO_LOOK = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 CONFIGURATION = "config.json"
-# Those that come along. Code that travelled to the Hub with a checkpoint has none.
+# Those of this package. Code that travelled to the Hub with a checkpoint has none.
 BACKBONES = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}
 _HAS_NONE = f"it has no {CONFIGURATION}"
-# The first that fits, for one kind is a kind of another.
+# The first match counts, since some of these errors are subclasses of others.
 _REASONS = (
     (LocalEntryNotFoundError, "the Hub cannot be reached, and the cache does not have it"),
     (EntryNotFoundError, _HAS_NONE),
@@ -38,35 +37,35 @@ _REASONS = (
     (RepositoryNotFoundError, "there is none, or a private one"),
     (HFValidationError, "no name that the Hub could have"),
 )
-# A bare backbone may carry the heads it was published with; none of ours is among them.
+# Heads that a bare backbone may have been published with; none of ours is among them.
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.")
 PICKLES = (
     ".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".joblib", ".dill", ".h5", ".msgpack",
 )  # fmt: skip
 
 
-def find_model(name: str | os.PathLike[str], **look: Any) -> tuple[str, dict[str, Any]]:
-    """Where a model lies, and its configuration as it stands there, read by `read_json` and not checked further.
+def find_model(name: str | os.PathLike[str], **hub_options: Any) -> tuple[str, dict[str, Any]]:
+    """Find a model and read its configuration with `read_json`, without checking it further.
 
-    A local folder and a name with a namespace mean themselves. A bare name means the backbone of that name that comes
-    along, or else the repository of that name under ``$PROMPTCCD_NAMESPACE`` or under the user who is logged in.
+    A local folder and a name with a namespace are taken literally. A bare name means the backbone of this package with
+    that name, or else the repository of that name under ``$PROMPTCCD_NAMESPACE`` or under the user who is logged in.
 
     Args:
         name: a folder, ``namespace/name`` or a bare name.
-        look: how to look, of `WHERE_TO_LOOK`.
+        hub_options: `HUB_OPTIONS`.
 
     Returns:
         The folder or full repository name, and the configuration.
 
     Raises:
         OSError: it is in none of these places; the message names them.
-        CheckpointError: what lies there is no plain JSON, or no file of its own.
+        CheckpointError: the configuration is no plain JSON, or a link that leads out of the folder.
     """
     wanted, tried = os.fspath(name), list[str]()
-    _refuse_run(wanted, look.get("subfolder"))
+    _refuse_run(wanted, hub_options.get("subfolder"))
     for place in _places(wanted):
         try:
-            return place, read_json(_configuration_of(place, look), f"{CONFIGURATION} of {place}")
+            return place, read_json(_configuration_of(place, hub_options), f"{CONFIGURATION} of {place}")
         except OSError as error:
             if os.path.isdir(place):
                 hidden = " It hides the backbone of that name: rename it." if wanted in BACKBONES else ""
@@ -86,22 +85,21 @@ def find_model(name: str | os.PathLike[str], **look: Any) -> tuple[str, dict[str
     )
 
 
-def file_of(place: str, name: str, **look: Any) -> str | None:
-    """Path of one file of a model, fetched if it is on the Hub; none if the model has no such file.
+def file_of(place: str, name: str, **hub_options: Any) -> str | None:
+    """Path of one file of a model, downloaded if it is on the Hub; `None` if the model has no such file.
 
-    Args:
-        place: a folder, or a full repository name.
-        name: of the file.
-        look: how to look, of `WHERE_TO_LOOK`.
+    The model is a folder, or a full repository name that is found with `HUB_OPTIONS`.
 
     Raises:
         OSError: the Hub does not know the model, or cannot be reached.
-        CheckpointError: in a folder, what has this name is no regular file, or a link that leads out of the folder.
+        CheckpointError: in a folder, it is no regular file, or a link that leads out of the folder.
     """
     if not os.path.isdir(place):
-        path: str | None = cached_file(place, name, _raise_exceptions_for_missing_entries=False, **look)
+        path: str | None = cached_file(
+            place, name, _raise_exceptions_for_missing_entries=False, **hub_options
+        )
         return path
-    path = os.path.join(place, look.get("subfolder") or "", name)
+    path = os.path.join(place, hub_options.get("subfolder") or "", name)
     if not os.path.lexists(path):
         return None
     target = os.path.realpath(path)
@@ -109,40 +107,33 @@ def file_of(place: str, name: str, **look: Any) -> str | None:
         raise CheckpointError(
             f"{shown(name)} of {place} is a link that leads out of it: put the file itself there."
         )
-    if not os.path.exists(target) or not stat.S_ISREG(os.stat(target).st_mode):
+    if not os.path.isfile(target):
         raise CheckpointError(f"{shown(name)} of {place} is no file.")
     return path
 
 
-def pinned(place: str, **look: Any) -> dict[str, Any]:
-    """How to look, with the commit that a branch points to now: files that belong together come from one commit.
-
-    Args:
-        place: a folder, which has none, or a full repository name.
-        look: how to look, of `WHERE_TO_LOOK`.
-    """
-    if os.path.isdir(place):
-        return look
+def pinned(place: str, **hub_options: Any) -> dict[str, Any]:
+    """`HUB_OPTIONS` with the commit that the branch of a repository points to now, from which all files come then."""
     known = ("revision", "token", "local_files_only", "cache_dir")
-    return {**look, "revision": resolve_revision(place, **{key: look[key] for key in known if key in look})}
+    commit = resolve_revision(place, **{key: hub_options[key] for key in known if key in hub_options})
+    return {**hub_options, "revision": commit}
 
 
-def refuse_pickles(place: str, **look: Any) -> None:
-    """Refuse a checkpoint of ours that holds a pickle, unopened: none of ours ever does.
+def refuse_pickles(place: str, **hub_options: Any) -> None:
+    """Refuse a checkpoint of ours that holds a pickle, without opening it: none of ours ever does.
 
-    Args:
-        place: a folder, or a repository; one that cannot be listed now (offline, from the cache) is loaded as it
-            is, for only its safetensors are opened.
-        look: how to look, of `WHERE_TO_LOOK`.
+    A repository that cannot be listed (offline, in the cache) passes, since only its safetensors are ever opened.
 
     Raises:
         CheckpointError: a file is named like a pickle.
     """
     if os.path.isdir(place):
-        names = [name for _, _, files in os.walk(place, followlinks=False) for name in files]
+        names = [name for _, _, files in os.walk(place) for name in files]
     else:
         try:
-            names = list_repo_files(place, revision=look.get("revision"), token=look.get("token"))
+            names = list_repo_files(
+                place, revision=hub_options.get("revision"), token=hub_options.get("token")
+            )
         except Exception:
             return
     found = sorted(name for name in names if name.lower().endswith(PICKLES))
@@ -154,7 +145,7 @@ def refuse_pickles(place: str, **look: Any) -> None:
 
 
 def _refuse_run(name: str, subfolder: str | None) -> None:
-    """Say of a run, a folder of stages, that one of them is meant."""
+    """Refuse a run, which is a folder of stages, and name its stages."""
     if subfolder or not os.path.isdir(name) or os.path.lexists(os.path.join(name, CONFIGURATION)):
         return
     found = [entry.name for entry in os.scandir(name) if re.fullmatch(r"stage\d{1,9}", entry.name)]
@@ -166,26 +157,23 @@ def _refuse_run(name: str, subfolder: str | None) -> None:
         )
 
 
-def _configuration_of(place: str, look: dict[str, Any]) -> str:
-    """Path of a model's configuration; unlike `file_of`, an error keeps why the Hub gave none."""
-    path = (
-        file_of(place, CONFIGURATION, **look)
-        if os.path.isdir(place)
-        else cached_file(place, CONFIGURATION, **look)
-    )
+def _configuration_of(place: str, hub_options: dict[str, Any]) -> str:
+    """Path of a model's configuration; unlike `file_of`, it raises the Hub's own reason why there is none."""
+    find = file_of if os.path.isdir(place) else cached_file
+    path = find(place, CONFIGURATION, **hub_options)
     if path is None:
         raise FileNotFoundError(_HAS_NONE)
     return str(path)
 
 
 def _reason(error: OSError) -> str:
-    """Why a name of the Hub led to no model, in a few words."""
+    """Why the Hub has no such model, in a few words."""
     known = (reason for kind, reason in _REASONS if isinstance(error.__cause__, kind))
     return next(known, one_line(error)[:120])
 
 
 def _own_roots(place: str) -> list[str]:
-    """Folders that files of a folder may lie in: itself, and the contents that the Hub's cache links to."""
+    """Folders that links in a folder may lead to: itself, and in the Hub's cache the one that keeps the contents."""
     root = os.path.realpath(place)
     snapshots = os.path.dirname(root)
     if os.path.basename(snapshots) != "snapshots":
@@ -194,7 +182,7 @@ def _own_roots(place: str) -> list[str]:
 
 
 def _places(name: str) -> Iterator[str]:
-    """Where to look, in order; the Hub is asked who is logged in only if it comes to that."""
+    """Where a model may be, in order; the Hub is asked who is logged in only for the last of them."""
     if os.path.isdir(name) or "/" in name or os.sep in name:
         yield name
         return
@@ -207,7 +195,7 @@ def _places(name: str) -> Iterator[str]:
     if get_token():
         try:
             user = whoami()["name"]
-        except Exception:  # no network, or a token nobody knows: the places tried so far are named
+        except Exception:  # no network, or an unknown token: the message then names the other places
             return
         if user != namespace:
             yield f"{user}/{name}"
@@ -215,9 +203,9 @@ def _places(name: str) -> Iterator[str]:
 
 @contextmanager
 def without_key_report() -> Iterator[None]:
-    """Silence the tables of keys that transformers logs: `require_whole` raises what matters of them.
+    """Silence the tables of keys that transformers logs: `require_whole` raises what matters.
 
-    By a filter: a level makes transformers look for parallel plans, and say of every layer that it has none.
+    Not by a log level: that makes transformers search parallel plans, and report every layer without one.
     """
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(_is_no_key_report)
@@ -233,20 +221,20 @@ def _is_no_key_report(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def without_progress() -> Iterator[None]:
-    """Silence the bar of a load that reads nothing."""
+    """Hide the progress bar of a load that reads nothing."""
     was_shown, hub_shown = transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    transformers_logging.disable_progress_bar()  # which hides the Hub's with them
+    transformers_logging.disable_progress_bar()  # which also hides those of the Hub
     try:
         yield
     finally:
         if was_shown:
             transformers_logging.enable_progress_bar()
-        # Those of transformers have taken them along.
+        # Enabling those of transformers has enabled these too.
         (enable_progress_bars if hub_shown else disable_progress_bars)()
 
 
 def require_whole(info: dict[str, Any], is_bare: bool, name: str) -> None:
-    """Turn what transformers only logs about keys into an error that names them.
+    """Raise what transformers only logs: an error that names the keys.
 
     Raises:
         CheckpointError: keys are missing, unexpected or of another size.

@@ -1,4 +1,4 @@
-"""What every model of the family is: a DINO backbone, a projection head, and prototypes of its categories."""
+"""The base of every model: a DINO backbone, a projection head, and prototypes of its categories."""
 
 import copy
 import os
@@ -14,7 +14,7 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput, is_accelerate_available
 
 from .answers import answering
-from .assignment import Assignment, CategorySpread, assign, nearest, spread_of
+from .assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
 from .backbones import (
     Rotation,
     blocks_of,
@@ -30,7 +30,7 @@ from .backbones import (
 from .configuration_promptccd import CategoryDiscoveryConfig
 from .gaussian_mixture import GaussianMixture
 from .loading import (
-    WHERE_TO_LOOK,
+    HUB_OPTIONS,
     find_model,
     pinned,
     refuse_pickles,
@@ -44,18 +44,18 @@ from .stored_files import BACKBONE_TYPES
 from .untrusted import CheckpointError, one_line, shown
 from .weights import (
     MAX_MODEL_BYTES,
-    StoredWeights,
+    described,
     memory_in_one_line,
     require_affordable,
     require_finite,
     stored_weights,
 )
 
-# Of any configuration, given when a model is loaded; labels are refused with the reason.
+# Options of every transformers configuration that a caller may give when loading; labels are then refused.
 _OF_ALL_MODELS = (
     "output_hidden_states", "output_attentions", "return_dict", "num_labels", "id2label", "label2id",
 )  # fmt: skip
-_FARTHEST = 1e3  # prototypes are means of unit features; beyond this their squares stop being numbers
+_FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
 
 
 @dataclass
@@ -63,17 +63,17 @@ class CategoryDiscoveryOutput(ModelOutput):
     """What a forward returns.
 
     Attributes:
-        features: ``(B, D)``, [CLS] after the final norm, as it comes; clustering normalises it.
-        bottleneck: ``(B, d)``, L2-normalised input of the head's last layer; only if it was asked for.
+        features: ``(B, D)``, [CLS] after the final norm, not normalised.
+        bottleneck: ``(B, d)``, L2-normalised input of the head's last layer; only with ``project=True``.
         components: ``(B, P)``, which components or prompts acted on each image, best first (``(B, L, k)`` by patch
             in PromptCCD++); `None` unprompted.
-        scores: how well each fits, shaped likewise: cosine with the key of a learnt prompt, log of weight times
+        scores: how well each fits, in the same shape: cosine with the key of a learnt prompt, log of weight times
             density of a mixture component.
-        entering: ``(B, T, D)``, tokens that enter the last block, of models whose objective lets another block read
-            them; only if `bottleneck` was asked for.
-        rotation: with `entering`, what turns them in a block; none where the backbone turns no tokens.
-        hidden_states: of the plain backbone, if asked for: what enters each block and leaves the last, ``(B, T, D)``.
-        attentions: of the plain backbone, if asked for: ``(B, H, T, T)`` in each block.
+        entering: ``(B, T, D)``, tokens that enter the last block, of models whose objective feeds them to a second
+            block; only with ``project=True``.
+        rotation: beside `entering`, the rotary position embedding of the patches; `None` where the backbone has none.
+        hidden_states: of the plain backbone, on request: tokens ``(B, T, D)`` before each block and after the last.
+        attentions: of the plain backbone, on request: ``(B, H, T, T)`` of each block.
     """
 
     features: Tensor | None = None
@@ -92,7 +92,7 @@ class Replay:
 
     Attributes:
         features: ``(M, D)``, on the CPU.
-        categories: ``(M,)`` int64, id of each one's category.
+        categories: ``(M,)`` int64, the category id of each.
     """
 
     features: Tensor
@@ -103,32 +103,32 @@ class CategoryDiscoveryModel(PreTrainedModel):
     """Base of the family; without a prompt of its own it is the GCD model.
 
     A variant overrides `forward` (how prompts enter), `auxiliary_losses` (what they add to the loss),
-    `prompt_parameters` (what of them learns by gradient), `reset_prompts` (how they start), `num_prompts` (how
+    `prompt_parameters` (which of them learn by gradient), `reset_prompts` (how they start), `num_prompts` (how
     many there are to choose from), `replay` (features in place of images that are gone) and `begin_discovery`
-    (what an unlabelled stage needs of the labelled one), or sets `mixture` or `part_labeller`, which training then
-    fits. The training loop knows nothing else about variants.
+    (what an unlabelled stage needs from stage 0), or sets `mixture` or `part_labeller`, which training then
+    fits. The training loop knows nothing else about variants. Its ``__init__`` ends with `post_init`.
 
-    Every `forward` also takes what `promptccd.models.answers` lists: ``output_hidden_states``, ``output_attentions``
-    and ``return_dict``.
+    Every `forward` also takes ``output_hidden_states``, ``output_attentions`` and ``return_dict``
+    (`promptccd.models.answers`).
 
-    The backbone stays in eval mode and frozen but for its last block; the final norm is frozen too.
+    The backbone stays in eval mode. Only its last block learns; the final norm is frozen too.
     """
 
     config: CategoryDiscoveryConfig
-    base_model_prefix = "backbone"  # so that a bare backbone's keys are found in `self.backbone`
+    base_model_prefix = "backbone"  # transformers loads the keys of a bare backbone into `self.backbone`
     main_input_name = "pixel_values"
     input_modalities = ("image",)
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
 
-    # What parameters are whose names begin so: "key", "router" or "classifier".
+    # Role of the parameters whose names begin so: "key", "router" or "classifier".
     roles: ClassVar[Mapping[str, str]] = {}
+    head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
 
     prototypes: Tensor
     whitener: Tensor
     spreads: Tensor
-    looked: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -139,34 +139,34 @@ class CategoryDiscoveryModel(PreTrainedModel):
         super().__init__(config)
         vision = config.vision_config
         self.backbone = build_backbone(vision)
-        self.head = self.build_head(config)
+        self.head = self.head_class(config)
         self.mixture: GaussianMixture | None = None
         self.part_labeller: PartLabeller | None = None
-        self.looked = {}  # how the checkpoint was looked for; its image processor lies there too
-        self.register_buffer("prototypes", torch.zeros(len(config.category_ids), vision.hidden_size))
+        self.hub_options: dict[str, Any] = {}  # that found the checkpoint, and its image processor too
+        self._first_values: dict[str, float] = {}
+        self.add_buffer("prototypes", len(config.category_ids), vision.hidden_size)
         if config.spread is not None:
-            self.register_buffer("whitener", torch.zeros(vision.hidden_size, vision.hidden_size))
-            self.register_buffer("spreads", torch.ones(len(config.category_ids)))
+            self.add_buffer("whitener", vision.hidden_size, vision.hidden_size)
+            self.add_buffer("spreads", len(config.category_ids), value=1.0)
 
-    @staticmethod
-    def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
-        """What the losses read instead of features."""
-        return ProjectionHead(
-            config.vision_config.hidden_size,
-            config.projection_hidden_size,
-            config.projection_bottleneck_size,
-            config.projection_output_size,
-        )
+    def add_buffer(self, name: str, *shape: int, value: float = 0.0) -> None:
+        """Register a buffer that holds this value wherever no checkpoint gives it another."""
+        self.register_buffer(name, torch.full(shape, value))
+        self._first_values[name] = value
+
+    def post_init(self) -> None:
+        """Finish the model once all its parts are there: initialise weights, and freeze what does not learn."""
+        super().post_init()
+        self.freeze()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, CategoryDiscoveryModel):
-            init.zeros_(module.prototypes)
-            if module.config.spread is not None:
-                init.zeros_(module.whitener)
-                init.ones_(module.spreads)
-        elif callable(start := getattr(module, "initialise", None)):  # parts of ours know how they start
+            for name, value in module._first_values.items():
+                if name in module._buffers:
+                    init.constant_(module._buffers[name], value)
+        elif callable(start := getattr(module, "initialise", None)):  # our own parts know how they start
             start(self.config.initializer_range)
 
     @classmethod
@@ -179,32 +179,32 @@ class CategoryDiscoveryModel(PreTrainedModel):
         max_model_bytes: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Load a finished checkpoint whole, or start from a bare backbone; either may come from anywhere.
+        """Load a finished checkpoint whole, or start from a bare backbone; neither is trusted.
 
         A bare backbone (``"facebook/dinov2-base"``) fills `backbone` and leaves our own parts as initialised;
-        configuration fields may be given as keywords. Of a finished checkpoint every key must be there and
-        fit. Safetensors only. A bare name is looked for as `find_model` says. The checkpoint's own code is never run
-        and no memory is asked for before configuration and headers were found to be in order.
+        keywords may set fields of the configuration. A finished checkpoint must hold every key, in the right size.
+        Only safetensors are read, and `find_model` says where a bare name is looked for. The checkpoint's own code
+        is never run, and configuration and headers are checked before memory is allocated.
 
         Args:
             pretrained_model_name_or_path: a folder, ``namespace/name`` or a bare name.
             args: for the model's constructor.
-            config: instead of the one that lies there.
-            output_loading_info: also return what transformers says of the keys.
-            max_model_bytes: the most its weights may take in memory; by default `MAX_MODEL_BYTES`.
-            kwargs: where to look, fields of the configuration, ``variant``, and what transformers takes.
+            config: instead of the stored one.
+            output_loading_info: also return what transformers reports about the keys.
+            max_model_bytes: the most memory its weights may take; by default `MAX_MODEL_BYTES`.
+            kwargs: `HUB_OPTIONS`, fields of the configuration, ``variant``, and options of transformers.
 
         Raises:
             OSError: there is no such model.
-            CheckpointError: a `ValueError`: the checkpoint is of another kind, holds a pickle, a key of the
-                configuration or of the weights is missing, unexpected, of another size or out of range, it takes too
-                much memory, or a weight is no number.
+            CheckpointError: a `ValueError`: the checkpoint is of another type, holds a pickle, takes too much memory,
+                a weight is NaN or infinite, or a key of the configuration or of the weights is missing, unexpected,
+                of another size or out of range.
         """
-        look = {key: kwargs.pop(key) for key in WHERE_TO_LOOK if key in kwargs}
-        place, raw = find_model(pretrained_model_name_or_path, **look)
+        hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
+        place, raw = find_model(pretrained_model_name_or_path, **hub_options)
         if not os.path.isdir(place):
-            look = pinned(place, **look)
-            raw = find_model(place, **look)[1]
+            hub_options = pinned(place, **hub_options)
+            raw = find_model(place, **hub_options)[1]
         kind = raw.get("model_type")
         is_bare = kind in BACKBONE_TYPES
         if not is_bare and kind != cls.config_class.model_type:
@@ -213,25 +213,25 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 f"{cls.config_class.model_type!r} or a bare backbone of type {', '.join(BACKBONE_TYPES)}."
             )
         if not is_bare:
-            refuse_pickles(place, **look)
+            refuse_pickles(place, **hub_options)
         if config is None:
             config = cls._configuration(raw, is_bare, kwargs)
         given = kwargs.pop("dtype", None) or kwargs.pop("torch_dtype", None)
         with (
             memory_in_one_line(place),
             without_key_report(),
-            stored_weights(place, kwargs.pop("variant", None), **look) as stored,
+            stored_weights(place, kwargs.pop("variant", None), **hub_options) as (slices, dtype),
         ):
             kwargs |= {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
-            kwargs["dtype"] = given if given not in (None, "auto") else config.dtype or stored.dtype
-            cls._require_fitting(stored, kwargs, place, is_bare, max_model_bytes or MAX_MODEL_BYTES)
-            model, info = super().from_pretrained(None, *args, state_dict=dict(stored.slices), **kwargs)
+            kwargs["dtype"] = given if given not in (None, "auto") else config.dtype or dtype
+            cls._require_fitting(slices, kwargs, place, is_bare, max_model_bytes or MAX_MODEL_BYTES)
+            model, info = super().from_pretrained(None, *args, state_dict=slices, **kwargs)
             require_whole(info, is_bare, place)
             if is_bare:
-                model.adopt_backbone()  # before a look at numbers: what is derived holds whatever memory held
+                model.adopt_backbone()  # first, for the copy of its block holds uninitialised memory
             model.require_numbers(place)
         model.config.name_or_path = model.name_or_path = place
-        model.looked = look
+        model.hub_options = hub_options
         model.freeze()
         return (model, info) if output_loading_info else model
 
@@ -239,7 +239,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def _configuration(
         cls, raw: dict[str, Any], is_bare: bool, kwargs: dict[str, Any]
     ) -> CategoryDiscoveryConfig:
-        """The stored configuration, with the fields among the keywords laid over it; they are taken out."""
+        """The stored configuration, overridden by its fields among the keywords, which are removed from those."""
         own = cls.config_class.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
         fields = {key: kwargs.pop(key) for key in list(kwargs) if key in own}
         common = {key: kwargs.pop(key) for key in _OF_ALL_MODELS if key in kwargs}
@@ -250,12 +250,12 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
     @classmethod
     def _require_fitting(
-        cls, stored: StoredWeights, options: dict[str, Any], place: str, is_bare: bool, most_bytes: int
+        cls, slices: dict[str, Any], options: dict[str, Any], place: str, is_bare: bool, most_bytes: int
     ) -> None:
-        """Load descriptions instead of values: transformers names the keys, and nothing takes memory.
+        """Load on the meta device first: transformers compares keys and sizes, and nothing takes memory.
 
-        It needs accelerate, which those may lack who run our code from the Hub without this package; they have
-        trusted the checkpoint already.
+        This needs accelerate. Only those who run our code from the Hub without this package may lack it, and they
+        have trusted the checkpoint already.
         """
         if not is_accelerate_available():
             return
@@ -263,9 +263,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
         with without_progress():
             try:
                 model, info = super().from_pretrained(
-                    None, state_dict=stored.described(), device_map={"": "meta"}, **plain
+                    None, state_dict=described(slices), device_map={"": "meta"}, **plain
                 )
-            except Exception as error:  # of a configuration and keys that nobody has foreseen
+            except Exception as error:  # a hostile configuration may fail anywhere
                 raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
         require_affordable(model, most_bytes, place)
         require_whole(info, is_bare, place)
@@ -273,11 +273,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def require_numbers(self, place: str) -> None:
         """Refuse weights, prototypes and a mixture that nothing can be computed with.
 
-        Args:
-            place: what to call the checkpoint in messages.
-
         Raises:
-            CheckpointError: naming the tensor.
+            CheckpointError: naming the tensor and `place`.
         """
         require_finite(self, place)
         if len(self.prototypes) and self.prototypes.float().norm(dim=1).max() > _FARTHEST:
@@ -296,16 +293,16 @@ class CategoryDiscoveryModel(PreTrainedModel):
             parameter.requires_grad_(True)
 
     def prompt_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the prompts that learn by gradient; none here."""
+        """Parameters of the prompts that learn by gradient; nothing by default."""
         return []
 
     @property
     def num_prompts(self) -> int:
-        """How many prompts there are to choose from; none here."""
+        """How many prompts there are to choose from; 0 by default."""
         return 0
 
     def learning(self) -> dict[str, list[nn.Parameter]]:
-        """What learns, by role; each may have its own rate: ``"model"``, ``"prompt"``, or one of `roles`."""
+        """Parameters that learn, by role: ``"model"``, ``"prompt"``, or one of `roles`, each with its learning rate."""
         prompts = {id(parameter) for parameter in self.prompt_parameters()}
         by_role: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
@@ -317,17 +314,17 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return by_role
 
     def reset_prompts(self, generator: torch.Generator) -> None:
-        """Draw learnt prompts anew from a CPU generator; none here."""
+        """Draw learnt prompts anew from a CPU generator; does nothing by default."""
 
     def begin_discovery(self, first_stage: Callable[[], "CategoryDiscoveryModel"]) -> None:
-        """Prepare for training on an unlabelled stage; nothing to do here.
+        """Prepare for training on an unlabelled stage; does nothing by default.
 
         Args:
-            first_stage: loads the model as stage 0 left it.
+            first_stage: loads the model of stage 0.
         """
 
     def replay(self, per_component: int, generator: torch.Generator) -> Replay | None:
-        """Features of the categories so far, for a stage that has their images no more; none here.
+        """Features of known categories, for a stage that no longer has their images; `None` by default.
 
         Args:
             per_component: S, how many of every component of a mixture.
@@ -337,11 +334,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
     @property
     def acting_block(self) -> nn.Module:
-        """The last block whose [CLS] makes features."""
+        """The last block that computes the features."""
         return blocks_of(self.backbone)[-1]
 
     def keep_pretrained_block(self) -> None:
-        """Keep the last block a second time, as it was pretrained, for queries and part labels."""
+        """Keep a copy of the pretrained last block, for queries and part labels."""
         self.pretrained_block = copy.deepcopy(blocks_of(self.backbone)[-1])
 
     @torch.no_grad()
@@ -353,18 +350,18 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
     @torch.no_grad()
     def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:
-        """Patch features ``(B, L, D)`` of the frozen pretrained backbone; only where its last block is kept."""
+        """Patch features ``(B, L, D)`` of the pretrained backbone; only after `keep_pretrained_block`."""
         rotation = self.rotation(pixel_values)
         entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
         return patch_features(self.backbone, entering, self.pretrained_block, rotation)
 
     def adopt_backbone(self) -> None:
-        """Take over a backbone that was just loaded or drawn into what is derived from it."""
+        """Copy the last block of a backbone that was just loaded into the pretrained one."""
         if hasattr(self, "pretrained_block"):
             self.pretrained_block.load_state_dict(blocks_of(self.backbone)[-1].state_dict())
 
     def train(self, mode: bool = True) -> "CategoryDiscoveryModel":
-        """Set the mode of everything but the backbone, whose dropout would only blur the features."""
+        """Set the mode of all parts but the backbone, which stays in eval mode: its dropout would blur features."""
         super().train(mode)
         self.backbone.eval()
         return self
@@ -373,7 +370,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def forward(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
-        """Features of images, and on request the projection the losses are taken of.
+        """Features of images, and on request the projection that the losses read.
 
         Args:
             pixel_values: normalised images ``(B, 3, H, W)``.
@@ -384,13 +381,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return self._output(class_token(self.backbone, tokens, rotation), project)
 
     def features_of(self, pixel_values: Tensor, prompted: bool | None = None) -> Tensor:
-        """Unit features ``(B, D)`` in float32, computed in the precision that the model was trained in.
+        """Unit features ``(B, D)`` in float32, computed in the precision of training; `forward` says the arguments.
 
-        Prototypes and mixture are of such features. A bare `forward` computes in the precision it is called in.
-
-        Args:
-            pixel_values: normalised images ``(B, 3, H, W)``.
-            prompted: as `forward` has it.
+        Prototypes and mixture are computed of these. `forward` itself computes in the precision of its caller.
         """
         mixed = self.config.precision == "bfloat16"
         with torch.autocast(pixel_values.device.type, torch.bfloat16, enabled=mixed):
@@ -398,52 +391,34 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return F.normalize(features.float(), dim=-1)
 
     def embed(self, pixel_values: Tensor) -> Tensor:
-        """Tokens entering block 0, ``(B, L, D)``, without a graph: all of it is frozen."""
+        """Tokens that enter block 0, ``(B, L, D)``, without a graph: the embeddings are frozen."""
         with torch.no_grad():
             return embed(self.backbone, pixel_values)
 
     def rotation(self, pixel_values: Tensor) -> Rotation | None:
-        """What turns tokens of these images in every block; none where positions are added to them."""
+        """Rotary position embedding of these images; `None` where the backbone adds positions to its tokens."""
         return rotation_of(self.backbone, pixel_values)
 
-    def _output(
-        self,
-        features: Tensor,
-        project: bool,
-        components: Tensor | None = None,
-        scores: Tensor | None = None,
-    ) -> CategoryDiscoveryOutput:
+    def _output(self, features: Tensor, project: bool, **others: Any) -> CategoryDiscoveryOutput:
         bottleneck = self.head(features) if project else None
-        return CategoryDiscoveryOutput(
-            features=features, bottleneck=bottleneck, components=components, scores=scores
-        )
-
-    def _output_with_tokens(
-        self, features: Tensor, project: bool, entering: Tensor, rotation: Rotation | None
-    ) -> CategoryDiscoveryOutput:
-        """What a method returns whose objective lets another block read the tokens."""
-        output = self._output(features, project)
-        if project:
-            output.entering, output.rotation = entering, rotation
-        return output
+        return CategoryDiscoveryOutput(features=features, bottleneck=bottleneck, **others)
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
-        """Weighted terms that prompts add to the contrastive loss, by name; none here.
+        """Weighted terms that prompts add to the contrastive loss, by name; nothing by default.
 
-        One value per view, ``(B,)``, from the output of a training forward: the caller takes the mean over all
-        processes.
+        Each holds one value per view, ``(B,)``, of a training forward; the caller averages over all processes.
         """
         return {}
 
     def assign_natively(self, features: Tensor) -> Tensor | None:
-        """Which of its own classes a parametric method puts features ``(N, D)`` into, ``(N,)``; none if it has none."""
+        """Class ``(N,)`` that a classifier of the method gives features ``(N, D)``; `None` without a classifier."""
         return None
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
         """Store one prototype per category, ``(C, D)`` means of unit features, with its id and name.
 
-        Categories that were there keep their spread; one that comes back, as after an undone merge, spreads as
-        newcomers do until a stage measures it again.
+        Categories of before keep their spread. One that returns, as after an undone merge, gets the spread of a new
+        category until a stage measures it again.
         """
         if (spread := self.spread_for(ids)) is not None:
             self.spreads = spread.spreads.to(self.spreads)
@@ -452,31 +427,31 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.config.validate_categories()
 
     def set_spread(self, spread: CategorySpread | None) -> None:
-        """Store how far the images of the categories spread, row by row of the prototypes; none forgets it."""
+        """Store how far the images of each category spread, in the order of the prototypes; `None` removes it."""
         if spread is None:
             self.config.spread = None
             for name in ("whitener", "spreads"):
                 self._buffers.pop(name, None)
             return
-        self.config.spread = spread.scalars
+        self.config.spread = {name: getattr(spread, name) for name in SPREAD_SCALARS}
         self.register_buffer("whitener", spread.whitener.to(self.prototypes))
         self.register_buffer("spreads", spread.spreads.to(self.prototypes))
 
     @property
     def spread(self) -> CategorySpread | None:
-        """How far images of the categories spread, row by row of the prototypes; none where nobody has measured it."""
+        """How far images of each category spread, in the order of the prototypes; `None` where it was not measured."""
         if self.config.spread is None:
             return None
-        return spread_of(self.whitener, self.spreads, self.config.spread)
+        return CategorySpread(self.whitener.float(), self.spreads.float(), **self.config.spread)
 
     def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
-        """The same for these categories; one that the model does not know spreads as newcomers do."""
+        """The same for these categories; one that the model does not know gets the spread of a new category."""
         rows = {category: row for row, category in enumerate(self.config.category_ids)}
         return None if self.spread is None else self.spread.of([rows.get(each) for each in ids])
 
     @torch.no_grad()
     def assign(self, features: Tensor) -> Assignment:
-        """Assign features to the nearest prototypes, measured in the spread of each category where it is known.
+        """Assign features to the nearest prototypes, measured in the spread of the categories where it is known.
 
         Args:
             features: ``(B, D)`` as `forward` returns them.
@@ -484,36 +459,29 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        self._require_categories()
-        return assign(
-            F.normalize(features.float(), dim=-1),
-            self.prototypes.float(),
-            self.config.category_ids,
-            temperature=self.config.confidence_temperature,
-            spread=self.spread,
-        )
+        return assign(**self._beside_prototypes(features))
 
     @torch.no_grad()
     def nearest(self, features: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-        """Ids of the best categories and how sure each is, best first, ``(B, k)`` both; the first is `assign`'s.
+        """Ids of the `top_k` nearest categories and their confidences, ``(B, k)`` both; the first is `assign`'s.
 
         Args:
             features: ``(B, D)`` as `forward` returns them.
-            top_k: k; of fewer categories there are all.
+            top_k: k; with fewer categories, all of them.
 
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        self._require_categories()
-        return nearest(
-            F.normalize(features.float(), dim=-1),
-            self.prototypes.float(),
-            self.config.category_ids,
-            top_k,
-            temperature=self.config.confidence_temperature,
-            spread=self.spread,
-        )
+        return nearest(**self._beside_prototypes(features), top_k=top_k)
 
-    def _require_categories(self) -> None:
+    def _beside_prototypes(self, features: Tensor) -> dict[str, Any]:
+        """What `assign` and `nearest` both take."""
         if len(self.prototypes) == 0:
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
+        return {
+            "features": F.normalize(features.float(), dim=-1),
+            "prototypes": self.prototypes.float(),
+            "ids": self.config.category_ids,
+            "temperature": self.config.confidence_temperature,
+            "spread": self.spread,
+        }

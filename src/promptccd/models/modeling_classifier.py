@@ -1,11 +1,10 @@
-"""What parametric methods share: a classifier beside the head, which answers by itself, and means of its classes."""
+"""What parametric methods share: a classifier beside the head, and means of its classes."""
 
 from typing import Any, ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from transformers import initialization as init
+from torch import Tensor
 
 from .backbones import class_row, run_prefix
 from .classifiers import CosineClassifier
@@ -16,7 +15,7 @@ from .projection_head import BottleneckHead, UnitHead
 
 @strict
 class ClassifierConfig(CategoryDiscoveryConfig):
-    """What a model with a classifier stores beside the others.
+    """Configuration of a model with a classifier.
 
     Attributes:
         num_classes: K, rows of the classifier; 0 until stage 0 begins.
@@ -28,35 +27,18 @@ class ClassifierConfig(CategoryDiscoveryConfig):
 class ClassifierModel(CategoryDiscoveryModel):
     """A model without prompts whose classifier grows from stage to stage.
 
-    Its losses compare the head's bottleneck itself: these methods never train the wide last layer, so it is not there.
+    Its losses compare the head's bottleneck, so the head has no wide last layer.
     """
 
     config: ClassifierConfig
     roles: ClassVar = {"classifier": "classifier"}
+    head_class: ClassVar[type[UnitHead]] = BottleneckHead
+    classifier_class: ClassVar[type[CosineClassifier]] = CosineClassifier
 
     def __init__(self, config: ClassifierConfig):
         super().__init__(config)
-        self.classifier = self.build_classifier(config)
-        self.add_buffers(config)
+        self.classifier = self.classifier_class(config.num_classes, config.vision_config.hidden_size)
         self.post_init()
-        self.freeze()
-
-    @staticmethod
-    def build_classifier(config: ClassifierConfig) -> CosineClassifier:
-        """What answers."""
-        return CosineClassifier(config.num_classes, config.vision_config.hidden_size)
-
-    def add_buffers(self, config: ClassifierConfig) -> None:
-        """Register what is kept beside weights, before those are initialised; nothing here."""
-
-    @staticmethod
-    def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
-        """See the base class; ``projection_output_size`` is not used."""
-        return BottleneckHead(
-            config.vision_config.hidden_size,
-            config.projection_hidden_size,
-            config.projection_bottleneck_size,
-        )
 
     def freeze(self) -> None:
         """Let the last block, the head and the classifier learn."""
@@ -64,7 +46,7 @@ class ClassifierModel(CategoryDiscoveryModel):
         self.classifier.requires_grad_(True)
 
     def grow(self, rows: Tensor) -> None:
-        """Further classes, whose rows ``(n, D)`` stand behind those that are there."""
+        """Append classes with these rows ``(n, D)`` to the classifier."""
         self.classifier.grow(rows)
         self.config.num_classes = self.classifier.num_classes
 
@@ -75,42 +57,34 @@ class ClassifierModel(CategoryDiscoveryModel):
         rotation = self.rotation(pixel_values)
         entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
         features = class_row(self.backbone, entering, rotation=rotation)
-        return self._output_with_tokens(features, project, entering, rotation)
+        tokens = {"entering": entering, "rotation": rotation} if project else {}
+        return self._output(features, project, **tokens)
 
     @torch.no_grad()
     def assign_natively(self, features: Tensor) -> Tensor:
-        """The classifier's own answer: row of the largest logit for features ``(N, D)``, ``(N,)``."""
+        """Row ``(N,)`` of the classifier with the largest logit for features ``(N, D)``."""
         return self.classifier(features.to(self.classifier.weight)).argmax(-1)
 
 
 class HeadlessClassifierModel(ClassifierModel):
-    """The same for methods whose losses read the classifier and the features alone."""
+    """The same for methods whose losses read only the classifier and the features."""
 
-    @staticmethod
-    def build_head(config: CategoryDiscoveryConfig) -> UnitHead:
-        """See the base class; no size of a projection is used."""
-        return UnitHead()
+    head_class: ClassVar = UnitHead
 
 
 class RememberingModel(CategoryDiscoveryModel):
-    """What a model adds that also keeps where its classes lie.
+    """Mixin of a model that also keeps the mean feature of its classes.
 
-    Its configuration has ``num_means``, how many are known, which sizes the buffer.
+    Its configuration has ``num_means``, the number of known means, which sizes the buffer.
     """
 
     class_means: Tensor
 
     def __init__(self, config: Any):
         super().__init__(config)
-        self.register_buffer("class_means", torch.zeros(config.num_means, config.vision_config.hidden_size))
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, RememberingModel):
-            init.zeros_(module.class_means)
+        self.add_buffer("class_means", config.num_means, config.vision_config.hidden_size)
 
     def remember(self, means: Tensor) -> None:
-        """Keep the means ``(n, D)`` of the classes that follow those whose means are known."""
+        """Append the means ``(n, D)`` of the next classes."""
         self.class_means = torch.cat([self.class_means, means.to(self.class_means)])
         self.config.num_means = len(self.class_means)

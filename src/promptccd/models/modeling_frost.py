@@ -1,11 +1,9 @@
-"""FRoST: RankStats' heads, and where the features of its classes lie and how far they spread."""
+"""FRoST: RankStats' heads, and mean and spread of the features of its classes."""
 
-import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from transformers import initialization as init
+from torch import Tensor
 
-from .modeling_classifier import ClassifierConfig, RememberingModel
+from .modeling_classifier import RememberingModel
 from .modeling_rankstats import RankStatsConfig, RankStatsModel
 
 
@@ -14,8 +12,8 @@ class FrostConfig(RankStatsConfig):
     """FRoST.
 
     Attributes:
-        drawn_per_class: features drawn around every old class's mean for a batch.
-        drift_weight: of the distance to the features before.
+        drawn_per_class: features drawn around the mean of every old class for a batch.
+        drift_weight: of the distance to the features of the stage before.
         num_means: classes whose mean is known; sizes the buffer.
     """
 
@@ -30,20 +28,13 @@ class FrostConfig(RankStatsConfig):
 class FrostModel(RankStatsModel, RememberingModel):
     """The last block, a joint linear head, and what later stages draw features from.
 
-    `class_deviation`, ``(D,)``, is the standard deviation in every direction around the mean of a class, mean over
+    `class_deviation`, ``(D,)``, is the standard deviation of features around the mean of their class, averaged over
     the classes.
     """
 
     config: FrostConfig
     class_deviation: Tensor
 
-    def add_buffers(self, config: ClassifierConfig) -> None:
-        """See the base class."""
-        super().add_buffers(config)
-        self.register_buffer("class_deviation", torch.zeros(config.vision_config.hidden_size))
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, FrostModel):
-            init.zeros_(module.class_deviation)
+    def __init__(self, config: FrostConfig):
+        super().__init__(config)
+        self.add_buffer("class_deviation", config.vision_config.hidden_size)

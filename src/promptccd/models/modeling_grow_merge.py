@@ -1,4 +1,4 @@
-"""Grow & Merge on a ViT: a last block that stage 0 leaves for good, and beside it one more for every later stage."""
+"""Grow & Merge on a ViT: the last block of stage 0, frozen afterwards, and one more for every later stage."""
 
 import copy
 from typing import ClassVar
@@ -20,11 +20,11 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
     """Grow & Merge.
 
     Attributes:
-        top_ranks: k; two images are taken for a pair whose k largest feature dimensions are the same.
-        distill_weight: of the squared distance between branches, of images that look known.
-        known_quantile: share of stage 0's images that would not look known.
-        static_for_known: whether features of images that look known are the static branch's.
-        known_similarity: cosine with the nearest mean of a labelled class from which on an image looks known.
+        top_ranks: k; two images whose k largest feature dimensions are the same count as a pair.
+        distill_weight: of the squared distance between branches, over images that look known.
+        known_quantile: share of the images of stage 0 that do not look known; it sets `known_similarity`.
+        static_for_known: whether images that look known get the features of the static branch.
+        known_similarity: an image looks known if its cosine with the nearest mean of a labelled class is at least this.
         num_means: labelled classes, whose means are kept; sizes the buffer.
         num_branches: dynamic branches, one for every unlabelled stage.
         num_clusters: outputs of the cluster head: categories that were new at the last stage.
@@ -42,15 +42,15 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
     num_clusters: int = 0
 
     def validate_branches(self) -> None:
-        """Who has branches knows labelled classes."""
+        """A model with branches has means of labelled classes."""
         if self.num_branches and not self.num_means:
             raise ValueError(f"Expected num_means >= 1 beside {self.num_branches} branches, got 0.")
 
 
 class GrowMergeModel(RememberingModel):
-    """The backbone's own last block is the static branch; the newest of `branches` gives features and learns.
+    """The backbone's own last block is the static branch; the newest of `branches` learns and gives the features.
 
-    All branches read what the frozen prefix gives. `class_means` are of the static branch.
+    All branches read the tokens of the frozen prefix. `class_means` are features of the static branch.
     """
 
     config: GrowMergeConfig
@@ -62,15 +62,14 @@ class GrowMergeModel(RememberingModel):
         self.branches = nn.ModuleList(copy.deepcopy(static) for _ in range(config.num_branches))
         self.clusters = LinearClassifier(config.num_clusters, config.vision_config.hidden_size)
         self.post_init()
-        self.freeze()
 
     @property
     def acting_block(self) -> nn.Module:
-        """See the base class: the newest branch, or the static one while there is no other."""
+        """See the base class: the newest branch, or else the static one."""
         return self.branches[-1] if len(self.branches) else blocks_of(self.backbone)[-1]
 
     def grow(self, rows: Tensor) -> None:
-        """A branch that begins as the newest one is, and a new cluster head of these rows ``(n, D)``."""
+        """Add a branch, a copy of the newest one, and replace the cluster head by one of these rows ``(n, D)``."""
         self.branches.append(copy.deepcopy(self.acting_block))
         self.clusters = LinearClassifier(0, rows.shape[1]).to(self.device)
         self.clusters.grow(rows)
@@ -85,7 +84,7 @@ class GrowMergeModel(RememberingModel):
         self.clusters.requires_grad_(len(self.branches) > 0 and self.clusters.num_classes > 0)
 
     def train(self, mode: bool = True) -> "GrowMergeModel":
-        """See the base class: branches are of the backbone."""
+        """See the base class: branches count as backbone."""
         super().train(mode)
         self.branches.eval()
         return self
@@ -99,8 +98,8 @@ class GrowMergeModel(RememberingModel):
     ) -> CategoryDiscoveryOutput:
         """Features of the newest branch, and with the projection also the tokens that enter all branches.
 
-        Without prompts means without branches: with ``prompted=False`` features are the static branch's. At test they
-        are so for images that look known, if ``static_for_known`` says so.
+        With ``prompted=False`` all features are those of the static branch; at test (`None`), with
+        ``static_for_known``, those of images that look known.
         """
         rotation = self.rotation(pixel_values)
         entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
@@ -110,4 +109,5 @@ class GrowMergeModel(RememberingModel):
             static = class_row(self.backbone, entering, rotation=rotation)
             known = self.looks_known(F.normalize(static.float(), dim=-1))
             features = torch.where(known[:, None], static, features)
-        return self._output_with_tokens(features, project, entering, rotation)
+        tokens = {"entering": entering, "rotation": rotation} if project else {}
+        return self._output(features, project, **tokens)

@@ -1,4 +1,4 @@
-"""Happy: SimGCD's model, which also keeps where its classes lie and how far their features spread."""
+"""Happy: SimGCD's model with mean and spread of the features of its classes."""
 
 from huggingface_hub.dataclasses import strict
 
@@ -11,11 +11,11 @@ class HappyConfig(SelfDistillationConfig):
     """Happy.
 
     Attributes:
-        discovery_temperature: of the answer that teaches, at unlabelled stages.
-        discovery_entropy_weight: of the terms that keep answers even between and within old and new classes.
-        clustered_rows: whether new rows of the classifier start at cluster centres far from the old ones, else drawn.
-        replay_weight: of the cross-entropy of features drawn around old classes' means.
-        hardness_temperature: of the soft-max that draws classes which lie near others more often.
+        discovery_temperature: of the teaching prediction at unlabelled stages.
+        discovery_entropy_weight: of the terms that keep predictions even between and within old and new classes.
+        clustered_rows: whether new rows of the classifier start at cluster centres far from the old ones, or at random.
+        replay_weight: of the cross-entropy of features drawn around the means of old classes.
+        hardness_temperature: of the soft-max by which classes near others are drawn more often.
         drift_weight: of the squared distance to the features of the stage before.
         num_means: classes whose mean is known; sizes the buffer.
         class_radius: root of the mean variance, per direction, of features around the mean of their class.

@@ -1,4 +1,4 @@
-"""MetaGCD: GCD's model; what is its own is how it is trained."""
+"""MetaGCD: GCD's model with a training of its own."""
 
 from huggingface_hub.dataclasses import strict
 
@@ -11,14 +11,14 @@ class MetaGCDConfig(GCDConfig):
     """MetaGCD.
 
     Attributes:
-        neighbour_threshold: two images are neighbours whose embeddings have this cosine or more, in the pair of views
-            where it is largest.
-        neighbour_weight: share of the second term in the losses of unlabelled stages and of meta-training: of soft
-            neighbours there, of true labels here.
-        meta_episodes: how often the labelled classes are split into old and novel ones; 0 leaves meta-training out.
-        meta_sessions: pseudo-sessions of an episode.
-        meta_epochs: epochs that a session adapts for.
-        meta_learning_rate: of the step that follows each session.
+        neighbour_threshold: two images are neighbours if their embeddings have this cosine or more, in the most similar
+            pair of their views.
+        neighbour_weight: share of the second term of the loss: of soft neighbours at unlabelled stages, of true labels
+            in meta-training.
+        meta_episodes: how often the labelled classes are split into old and novel ones; 0 means no meta-training.
+        meta_sessions: pseudo-sessions per episode.
+        meta_epochs: epochs of adaptation per session.
+        meta_learning_rate: of the step after each session.
     """
 
     model_type = "metagcd"

@@ -1,9 +1,7 @@
-"""ORCA: a cosine classifier straight on the features, which labelled categories may not learn too fast."""
+"""ORCA: a cosine classifier on the features, with a margin that slows down labelled categories."""
 
-import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from transformers import initialization as init
+from torch import Tensor
 
 from .modeling_classifier import ClassifierConfig, HeadlessClassifierModel
 
@@ -13,8 +11,8 @@ class ORCAConfig(ClassifierConfig):
     """ORCA.
 
     Attributes:
-        logit_scale: what cosines are multiplied by.
-        largest_margin: the most that is added to the true class's cosine; the mean uncertainty, where that is less.
+        logit_scale: factor of the cosines.
+        largest_margin: upper bound of the margin, the mean uncertainty, that is added to the cosine of the true class.
     """
 
     model_type = "orca"
@@ -24,17 +22,11 @@ class ORCAConfig(ClassifierConfig):
 
 
 class ORCAModel(HeadlessClassifierModel):
-    """The last block and a cosine classifier; the margin of the epoch is kept for a stage that goes on inside it."""
+    """The last block and a cosine classifier; the margin of the epoch is saved for a stage that resumes inside it."""
 
     config: ORCAConfig
     margin: Tensor
 
-    def add_buffers(self, config: ClassifierConfig) -> None:
-        """See the base class."""
-        self.register_buffer("margin", torch.zeros(()))
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, ORCAModel):
-            init.zeros_(module.margin)
+    def __init__(self, config: ORCAConfig):
+        super().__init__(config)
+        self.add_buffer("margin")

@@ -1,9 +1,7 @@
-"""PA-CGCD: one proxy per class, as a row of the classifier, and how far features spread, to draw some near proxies."""
+"""PA-CGCD: one proxy per class, as a row of the classifier, and the spread of features, to draw some near proxies."""
 
-import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from transformers import initialization as init
+from torch import Tensor
 
 from .modeling_classifier import ClassifierConfig, HeadlessClassifierModel
 
@@ -14,17 +12,17 @@ class PACGCDConfig(ClassifierConfig):
 
     Attributes:
         proxy_scale: alpha of the proxy-anchor loss.
-        proxy_margin: the cosine by which images lie nearer to their own proxy, and farther from others, than zero.
+        proxy_margin: the cosine is pulled above this with the own proxy, and below minus this with others.
         distill_weight: of the distance to the previous stage's features.
-        warmup_share: share of the epochs of stage 0, from the first, in which proxies alone learn.
+        warmup_share: share of the epochs of stage 0, from the first, in which only the proxies learn.
         discovery_warmup_share: the same at unlabelled stages.
-        largest_gradient: values of a gradient are cut off there, at stage 0.
-        clear_similarity: largest cosine with an old proxy from which on an image is old at first sight; below minus
-            that it is new.
-        clear_chance: of being old, from which on an image is clearly so; below one minus that it is clearly new.
-        split_rounds: how often the net that tells old from new learns and judges.
+        largest_gradient: gradients are clipped to this value at stage 0.
+        clear_similarity: an image starts as old if its largest cosine with an old proxy is above this, as new if it is
+            below minus this.
+        clear_chance: probability of being old above which an image is clearly old; below one minus it, clearly new.
+        split_rounds: how often the network that tells old from new is trained and applied.
         split_epochs: of a round.
-        split_learning_rate: of that net.
+        split_learning_rate: of that network.
     """
 
     model_type = "pa-cgcd"
@@ -48,12 +46,6 @@ class PACGCDModel(HeadlessClassifierModel):
     config: PACGCDConfig
     feature_deviations: Tensor
 
-    def add_buffers(self, config: ClassifierConfig) -> None:
-        """See the base class."""
-        self.register_buffer("feature_deviations", torch.zeros(config.vision_config.hidden_size))
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, PACGCDModel):
-            init.zeros_(module.feature_deviations)
+    def __init__(self, config: PACGCDConfig):
+        super().__init__(config)
+        self.add_buffer("feature_deviations", config.vision_config.hidden_size)

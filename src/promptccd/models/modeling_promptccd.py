@@ -1,4 +1,4 @@
-"""PromptCCD: the components of a Gaussian mixture are class prototypes and prompts at once."""
+"""PromptCCD: the means of a Gaussian mixture are class prototypes and prompts at once."""
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +14,8 @@ from .prompt_pools import arbitrary_scores, insert_prompts
 class PromptCCDModel(CategoryDiscoveryModel):
     """Category discovery with the Gaussian mixture prompt module (GMP; paper, section "PromptCCD").
 
-    A prompted forward first embeds the image plainly, without a graph. The means of the components that are
-    likeliest for that feature then enter the same backbone as extra tokens behind [CLS].
+    A prompted forward first computes the plain feature, without a graph. The means of the likeliest components for
+    that feature then enter the same backbone as extra tokens behind [CLS].
 
     Example:
         >>> model = PromptCCDModel.from_pretrained("facebook/dinov2-base")
@@ -31,7 +31,6 @@ class PromptCCDModel(CategoryDiscoveryModel):
             config.num_components, config.vision_config.hidden_size, config.covariance_type
         )
         self.post_init()
-        self.freeze()
 
     @property
     def num_prompts(self) -> int:
@@ -41,16 +40,10 @@ class PromptCCDModel(CategoryDiscoveryModel):
     def forward(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
-        """Features of images, prompted or plain.
+        """Features of images; see the base class. `prompted=None` means `prompts_at_test` of the configuration.
 
-        Without prompts this is the plain ViT. (The released code then fills the prompt slots with copies of
-        the first patches; we do not.)
-
-        Args:
-            pixel_values: normalised images ``(B, 3, H, W)``.
-            prompted: whether prompts act; `None` means as at test (``config.prompts_at_test``). Before the
-                first fit of the mixture there are none to act.
-            project: whether to return the head's bottleneck.
+        Without prompts, as before the first fit of the mixture, this is the plain ViT. (The released code then fills
+        the prompt slots with copies of the first patches; we do not.)
         """
         prompted = self.config.prompts_at_test if prompted is None else prompted
         tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
@@ -62,13 +55,14 @@ class PromptCCDModel(CategoryDiscoveryModel):
             components = self._ranking(query, log_joint)
             tokens = insert_prompts(self.backbone, tokens, self.mixture.means[components])
         scores = log_joint.gather(1, components)
-        return self._output(class_token(self.backbone, tokens, rotation), project, components, scores)
+        features = class_token(self.backbone, tokens, rotation)
+        return self._output(features, project, components=components, scores=scores)
 
     def _ranking(self, query: Tensor, log_joint: Tensor) -> Tensor:
         """Components ``(B, P)`` that prompt each image: the likeliest ones, or arbitrary ones (an ablation).
 
-        The paper ranks by log-likelihood and so do we, weights included. The released code ranks posteriors
-        in float32, which in 768 dimensions are one-hot, so that its second to fifth picks are arbitrary.
+        Like the paper we rank by log-likelihood, weights included. The released code ranks posteriors in float32,
+        which are one-hot in 768 dimensions, so that its second to fifth choices are arbitrary.
         """
         count = self.mixture.num_components
         ranked_by = arbitrary_scores(query, count) if self.config.random_prompts else log_joint
@@ -77,9 +71,9 @@ class PromptCCDModel(CategoryDiscoveryModel):
     def load_mixture(
         self, means: Tensor, variances: Tensor, log_weights: Tensor, floor: Tensor | None = None
     ) -> None:
-        """Take over a fitted mixture of any number of components; the configuration follows.
+        """Load a fitted mixture of any number of components and update the configuration.
 
-        Which category each component is, -1 for none, is said when the stage ends.
+        Its components get their categories when the stage ends (`set_categories`), and -1 until then.
         """
         self.mixture.load(means, variances, log_weights, floor)
         self.config.num_components = self.mixture.num_components
@@ -93,12 +87,12 @@ class PromptCCDModel(CategoryDiscoveryModel):
         )
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
-        """See the base class; a component that is no category yet, or no more, becomes the one it lies nearest to."""
+        """See the base class; a component without a category that still exists gets the nearest one."""
         super().set_categories(prototypes, ids, names)
         if self.mixture.num_components == 0:
             return
         nearest = torch.cdist(self.mixture.means.float(), self.prototypes.float()).argmin(1).tolist()
-        said = self.config.component_categories or [-1] * len(nearest)
+        before = self.config.component_categories or [-1] * len(nearest)
         self.config.component_categories = [
-            category if category in ids else ids[row] for category, row in zip(said, nearest, strict=True)
+            category if category in ids else ids[row] for category, row in zip(before, nearest, strict=True)
         ]

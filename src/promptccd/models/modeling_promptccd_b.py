@@ -1,42 +1,35 @@
 """PromptCCD-B: a fixed pool of learnt prompts, L2P or DualPrompt, chosen by the pretrained [CLS]."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from .backbones import class_row, class_token, run_prefix
 from .configuration_promptccd import PromptCCDBConfig
 from .modeling_base import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from .prompt_pools import POOLS, PromptPool
+from .prompt_pools import POOLS
 
 
 class PromptCCDBModel(CategoryDiscoveryModel):
     """Category discovery with a fixed prompt pool (paper, "PromptCCD-B").
 
-    The query is [CLS] of the frozen pretrained backbone. (The released code asks a second model with random
-    prompts of its own.) It shares all blocks but the last with the model that learns, so only that block is kept
-    twice. Prompts act at test too.
+    The query is [CLS] of the frozen pretrained backbone. (The released code takes it from a second model with random
+    prompts.) That backbone differs from the model only in the last block, so only that block is kept twice. Prompts
+    act at test too.
 
     Example:
         >>> model = PromptCCDBModel.from_pretrained("facebook/dinov2-base", pool="dualprompt")
     """
 
     config: PromptCCDBConfig
-    roles = {"pool.keys": "key"}  # noqa: RUF012
+    roles: ClassVar = {"pool.keys": "key"}
 
     def __init__(self, config: PromptCCDBConfig):
         super().__init__(config)
         self.keep_pretrained_block()
-        self.pool: PromptPool = POOLS[config.pool](
-            self.backbone,
-            config.pool_size,
-            config.prompt_length,
-            config.prompts_per_image,
-            config.prompt_reach,
-            config.key_reach,
-        )
+        self.pool = POOLS[config.pool](config)
         self.post_init()
-        self.adopt_backbone()
-        self.freeze()
 
     @property
     def num_prompts(self) -> int:
@@ -66,7 +59,7 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         return self._output(features, project, components=selection.indices, scores=selection.cosines)
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
-        """The pull of chosen keys towards the query, sum over prompts of 1 - cosine (paper, Eq. 8)."""
+        """The pull of chosen keys towards the query: the sum over prompts of 1 - cosine (paper, Eq. 8)."""
         if output.scores is None:
             return {}
         return {"cos": self.config.cos_weight * (1 - output.scores).sum(dim=-1)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,9 +32,9 @@ class PartPromptOutput(CategoryDiscoveryOutput):
 
     Attributes:
         part_logits: ``(B, L, P)``, routing logits of every patch.
-        part_labels: ``(B, L)``, pseudo part labels of this very view; only while the router learns.
+        part_labels: ``(B, L)``, pseudo part labels of the same view; only while the router learns.
         teacher_bottleneck: ``(B, d)``, the teacher's; only at unlabelled stages of training.
-        teacher_log_shares: ``(B, P)``, log of the teacher's mean routing probabilities.
+        teacher_log_shares: ``(B, P)``, log of the teacher's mean routing probabilities; likewise.
     """
 
     part_logits: Tensor | None = None
@@ -44,10 +45,7 @@ class PartPromptOutput(CategoryDiscoveryOutput):
 
 @dataclass(frozen=True)
 class Teacher:
-    """The frozen model of stage 0, as far as it differs from later ones.
-
-    Its prefix and its router are the student's own: both are frozen.
-    """
+    """What the frozen model of stage 0 does not share with later ones; prefix and router are frozen and shared."""
 
     last_block: nn.Module
     pools: PartPools
@@ -57,8 +55,8 @@ class Teacher:
 class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     """Category discovery with part-level prompting (PLP; paper, "PromptCCD++").
 
-    A prompted forward first runs the frozen prefix plainly and without a graph, for the [CLS] attention of the last
-    block. The router sends every patch to a part with it, and the prompts of that part scale the patch.
+    A prompted forward first runs the frozen prefix without prompts and graph, for the [CLS] attention of the last
+    block. By this attention the router sends every patch to a part, and the prompts of that part scale the patch.
     The router learns from pseudo part labels at stage 0 and is frozen afterwards.
 
     Example:
@@ -67,44 +65,25 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
 
     config: PromptCCDPlusPlusConfig
     part_labeller: PartLabeller
-    roles = {"pools.keys": "key", "router": "router"}  # noqa: RUF012
+    roles: ClassVar = {"pools.keys": "key", "router": "router"}
     head: ProjectionHead
 
     def __init__(self, config: PromptCCDPlusPlusConfig):
         super().__init__(config)
-        vision = config.vision_config
-        width = vision.hidden_size
         self.keep_pretrained_block()
-        self.part_labeller = PartLabeller(config.num_parts, width)
-        self.router = PartRouter(
-            width,
-            vision.num_attention_heads,
-            config.num_parts,
-            config.router_hidden_size,
-            config.router_fusion,
-            config.router_queries,
-        )
-        self.pools = PartPools(
-            config.num_parts,
-            config.pool_size,
-            config.prompt_length,
-            width,
-            config.prompts_per_patch,
-            config.prompt_reach,
-            config.key_reach,
-        )
+        self.part_labeller = PartLabeller(config.num_parts, config.vision_config.hidden_size)
+        self.router = PartRouter(config)
+        self.pools = PartPools(config)
         self._teacher: Teacher | None = None
         self.post_init()
-        self.adopt_backbone()
-        self.freeze()
 
     @property
     def num_prompts(self) -> int:
-        """Those of all parts, P * M."""
+        """P * M, of all parts."""
         return self.pools.keys.shape[0] * self.pools.keys.shape[1]
 
     def prompt_parameters(self) -> list[nn.Parameter]:
-        """The pools, and the router until stage 0 is done."""
+        """The pools, and at stage 0 the router."""
         learning: list[nn.Module] = [self.pools] if self._router_is_done else [self.pools, self.router]
         return [parameter for module in learning for parameter in module.parameters()]
 
@@ -114,7 +93,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         self.router.reset_parameters(generator, self.config.initializer_range)
 
     def begin_discovery(self, first_stage: Callable[[], CategoryDiscoveryModel]) -> None:
-        """Take the model of stage 0 as the teacher of an unlabelled stage."""
+        """Make the model of stage 0 the teacher of an unlabelled stage."""
         if self.config.distill_weight == 0:
             return
         first = first_stage()
@@ -129,9 +108,9 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     def forward(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
-        """Features of images; see the base class. `prompted=None` means prompted: the paper's features are.
+        """Features of images; see the base class. `prompted=None` means prompted, as in the paper.
 
-        Only a training forward (`project`) computes what the losses alone need.
+        With `project` the output also holds what only the losses read.
         """
         tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         if prompted is False:
@@ -139,8 +118,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         with torch.no_grad():
             entering = run_prefix(self.backbone, tokens, rotation)  # shared by attention, labels and teacher
         routing = self._route(tokens, entering, project, rotation)
-        selection = self.pools.select(routing.contextual, routing.parts, self.config.random_prompts)
-        prompted_tokens = modulate(tokens, self.pools.bias(selection.indices))
+        prompted_tokens, selection = self._prompted(tokens, routing, self.pools)
         features = class_token(self.backbone, prompted_tokens, rotation)
         output = PartPromptOutput(
             features=features,
@@ -156,9 +134,9 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
         """What part prompts add to the loss of every view (paper, Eqs. 8 and 14 to 16).
 
-        ``cos``: sum over a patch's prompts of 1 - cosine, mean over patches. ``route``: cross-entropy against the part
-        labels, stage 0 only. ``distill`` and ``anchor``: distance to the teacher's embedding, and divergence
-        between the shares of parts, later stages only.
+        ``cos``: sum over a patch's prompts of 1 - cosine, mean over patches. ``route``: cross-entropy with the part
+        labels, at stage 0. ``distill`` and ``anchor``: squared distance to the teacher's embedding, and divergence
+        from its shares of parts, at later stages.
         """
         if not isinstance(output, PartPromptOutput) or output.scores is None or output.part_logits is None:
             return {}
@@ -184,8 +162,8 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     def _route(self, tokens: Tensor, entering: Tensor, training: bool, rotation: Rotation | None) -> Routing:
         """Route by the attention of the last block that learns.
 
-        The anchor lets a gradient through the attention: it is the one loss of a later stage that reads the logits.
-        At stage 0 the attention moves with the part labels only where `route_reaches_backbone` says so.
+        At later stages the anchor, the only loss that reads the logits there, sends a gradient through the attention.
+        At stage 0 the part labels do so only with `route_reaches_backbone`.
         """
         attached = training and (self._teacher is not None or self.config.route_reaches_backbone)
         patches = patch_count(self.backbone, tokens)
@@ -193,11 +171,16 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             attention = class_attention(blocks_of(self.backbone)[-1], entering, patches, rotation)
         return self.router(tokens[:, -patches:], attention)
 
+    def _prompted(self, tokens: Tensor, routing: Routing, pools: PartPools) -> tuple[Tensor, Selection]:
+        """Tokens whose patches are scaled by prompts of these pools, and the prompts."""
+        selection = pools.select(routing.contextual, routing.parts, self.config.random_prompts)
+        return modulate(tokens, pools.bias(selection.indices)), selection
+
     @torch.no_grad()
     def _add_targets(
         self, output: PartPromptOutput, tokens: Tensor, entering: Tensor, rotation: Rotation | None
     ) -> None:
-        """Part labels while the router learns, the teacher's view of things afterwards."""
+        """Add part labels at stage 0, and the teacher's outputs afterwards."""
         if not self._router_is_done:
             output.part_labels = self.part_labeller(
                 patch_features(self.backbone, entering, self.pretrained_block, rotation)
@@ -206,11 +189,8 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             teacher, patches = self._teacher, patch_count(self.backbone, tokens)
             attention = class_attention(teacher.last_block, entering, patches, rotation)
             routing = self.router(tokens[:, -patches:], attention)
-            chosen: Selection = teacher.pools.select(
-                routing.contextual, routing.parts, self.config.random_prompts
-            )
-            modulated = modulate(tokens, teacher.pools.bias(chosen.indices))
-            entering = run_prefix(self.backbone, modulated, rotation)
+            prompted, _ = self._prompted(tokens, routing, teacher.pools)
+            entering = run_prefix(self.backbone, prompted, rotation)
             output.teacher_bottleneck = teacher.head(
                 class_row(self.backbone, entering, teacher.last_block, rotation)
             )

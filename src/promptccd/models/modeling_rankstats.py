@@ -1,11 +1,11 @@
-"""RankStats: a linear head over all classes, and while a stage trains one over its new classes alone."""
+"""RankStats: a linear head over all classes, and during training of a stage one over its new classes."""
 
 from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from .classifiers import CosineClassifier, LinearClassifier
+from .classifiers import LinearClassifier
 from .modeling_classifier import ClassifierConfig, HeadlessClassifierModel
 
 
@@ -14,10 +14,10 @@ class RankStatsConfig(ClassifierConfig):
     """RankStats.
 
     Attributes:
-        top_ranks: k; two images are taken for a pair whose k largest feature dimensions are the same.
-        pseudo_weight: of the joint head's cross-entropy with the novel head's answers, at the end of the ramp.
-        consistency_weight: of the squared distance between answers to two views, at the end of the ramp.
-        ramp_epochs: epochs over which both rise.
+        top_ranks: k; two images whose k largest feature dimensions are the same count as a pair.
+        pseudo_weight: of the joint head's cross-entropy with the novel head's labels, at the end of the ramp.
+        consistency_weight: of the squared distance between the predictions of two views, at the end of the ramp.
+        ramp_epochs: epochs over which both weights rise.
     """
 
     model_type = "rankstats"
@@ -29,30 +29,26 @@ class RankStatsConfig(ClassifierConfig):
 
 
 class RankStatsModel(HeadlessClassifierModel):
-    """The last block and a joint linear head, which answers.
+    """The last block and a joint linear head.
 
-    `novel`, the head over the classes that are new at a stage, is there while the stage trains, and in none of its
-    checkpoints: nothing reads it afterwards.
+    `novel`, the head over the classes that are new at a stage, exists only while the stage trains, and is in no
+    finished checkpoint.
     """
 
     config: RankStatsConfig
     roles: ClassVar = {"classifier": "classifier", "novel": "classifier"}
+    classifier_class: ClassVar = LinearClassifier
     novel: LinearClassifier | None
 
     def __init__(self, config: RankStatsConfig):
         super().__init__(config)
         self.novel = None
 
-    @staticmethod
-    def build_classifier(config: ClassifierConfig) -> CosineClassifier:
-        """See the base class."""
-        return LinearClassifier(config.num_classes, config.vision_config.hidden_size)
-
     def open_novel_head(self, rows: Tensor) -> None:
-        """A head over new classes, whose rows ``(n, D)`` these are."""
+        """Add a head over new classes with these rows ``(n, D)``."""
         self.novel = LinearClassifier(0, rows.shape[1]).to(self.device)
         self.novel.grow(rows)
 
     def close_novel_head(self) -> None:
-        """The end of that head."""
+        """Drop that head."""
         self.novel = None

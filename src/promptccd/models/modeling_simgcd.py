@@ -1,4 +1,4 @@
-"""SimGCD: a cosine classifier that teaches itself from one view to the other."""
+"""SimGCD: a cosine classifier that learns from its own prediction of another view."""
 
 from huggingface_hub.dataclasses import strict
 
@@ -7,14 +7,14 @@ from .modeling_classifier import ClassifierConfig, ClassifierModel
 
 @strict
 class SelfDistillationConfig(ClassifierConfig):
-    """What methods share whose classifier learns from its own answer to the other view.
+    """What methods share whose classifier learns from its own prediction of another view.
 
     Attributes:
-        entropy_weight: epsilon, weight of the term that keeps the mean answer even over all classes.
-        student_temperature: of the answer that learns.
-        first_teacher_temperature: of the answer that teaches, at the first epoch of a stage.
-        teacher_temperature: the same from epoch `teacher_epochs` - 1 on; it falls in a line.
-        teacher_epochs: epochs of that line, both ends included.
+        entropy_weight: epsilon, weight of the term that keeps the mean prediction even over all classes.
+        student_temperature: of the learning prediction.
+        first_teacher_temperature: of the teaching prediction, at the first epoch of a stage.
+        teacher_temperature: the same from epoch `teacher_epochs` - 1 on; it falls linearly.
+        teacher_epochs: epochs of that fall, both ends included.
     """
 
     entropy_weight: float = 2.0

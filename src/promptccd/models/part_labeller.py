@@ -1,7 +1,7 @@
-"""Pseudo part labels of patches, as part of a model: buffers that are saved with it.
+"""Pseudo part labels of patches, as part of a model.
 
-The labels supervise a patch router; they come from frozen features of the very view that is routed, so crops
-and flips need no bookkeeping.
+They supervise the router of patches. They are computed from frozen features of the same view, so crops and flips need
+no bookkeeping.
 """
 
 from dataclasses import dataclass, fields
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-OBJECT_THRESHOLD = 0.6  # of a score whose scale the paper leaves open; here it is brought to 0..1
+OBJECT_THRESHOLD = 0.6  # of a score in 0..1; the paper does not give the scale of its score
 PROJECTION_WIDTH = 3
 
 
 @dataclass(frozen=True)
 class PartLabelParameters:
-    """What turns patch features into part ids. P parts, D width.
+    """Parameters that turn patch features into part ids. P parts, D width.
 
     Attributes:
-        object_direction: ``(D,)``, unit length; the larger the product with a patch, the more it is object.
-        object_range: ``(2,)``, smallest and largest of these products where the labels were fitted.
-        projection: ``(D, 3)``, principal axes of the features whose background is set to zero.
+        object_direction: ``(D,)``, unit length; its product with a patch is large for objects.
+        object_range: ``(2,)``, smallest and largest of these products in the fit.
+        projection: ``(D, 3)``, principal axes of the features with the background set to zero.
         projection_mean: ``(3,)``, of the projected features.
         projection_scale: ``(3,)``, their standard deviation.
         centres: ``(P, 3)``; row 0 is the background.
@@ -38,15 +38,12 @@ class PartLabelParameters:
 class PartLabeller(nn.Module):
     """Part ids of patches: objectness mask, projection to three dimensions, nearest centre.
 
-    It is fitted by `promptccd.clustering.fit_part_labels`, never by gradient, so everything is a buffer. The
-    number of parts is a size of those buffers and must stand in the model's configuration. Before `load`
-    every patch is part 0.
+    `promptccd.clustering.fit_part_labels` fits it, never by gradient, so the `PartLabelParameters` are buffers. The
+    number of parts sizes the buffers and must stand in the model's configuration. Before `load` every patch is part 0.
 
     Args:
         num_parts: P, background included.
         width: D.
-
-    Attributes: those of `PartLabelParameters`.
     """
 
     object_direction: Tensor
@@ -76,7 +73,7 @@ class PartLabeller(nn.Module):
         return len(self.centres)
 
     def load(self, parameters: PartLabelParameters) -> None:
-        """Take over the parameters of a fit; the number of parts may change."""
+        """Take the parameters of a fit; the number of parts may change."""
         like = self.centres
         for field in fields(PartLabelParameters):
             value = getattr(parameters, field.name)
@@ -84,15 +81,12 @@ class PartLabeller(nn.Module):
 
     @torch.no_grad()
     def forward(self, features: Tensor) -> Tensor:
-        """Part of every patch; 0 is the background, the others come largest first.
+        """Part ids ``(B, L)`` of patches; 0 is the background, the others are in order of decreasing size.
 
-        Computed in float32 whatever autocast says: a label flips where a rounded score crosses a threshold.
+        Always in float32: a label flips where a rounded score crosses a threshold.
 
         Args:
             features: ``(B, L, D)`` patch features of the frozen backbone, after the final norm.
-
-        Returns:
-            ``(B, L)`` int64 in ``0..P-1``.
         """
         with torch.autocast(features.device.type, enabled=False):
             features = features.float()
@@ -103,12 +97,12 @@ class PartLabeller(nn.Module):
 
 
 def objectness(features: Tensor, direction: Tensor, score_range: Tensor) -> Tensor:
-    """How much a patch belongs to the object rather than the background, in 0..1.
+    """Score in 0..1 of how much a patch belongs to the object rather than the background.
 
     Args:
         features: ``(..., D)``.
         direction: ``(D,)``.
-        score_range: ``(2,)``, the products that mean 0 and 1; what lies beyond is cut off.
+        score_range: ``(2,)``, the products that mean 0 and 1; others are clipped.
     """
     low, high = score_range.unbind()
     tiny = torch.finfo(score_range.dtype).tiny

@@ -8,42 +8,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .prompt_pools import Selection, arbitrary_scores
+from .configuration_promptccd import PromptCCDPlusPlusConfig
+from .projection_head import draw_truncated_normal
+from .prompt_pools import Pool, Selection, arbitrary_scores
 
 
-class PartPools(nn.Module):
-    """P pools of M prompts of S tokens each: 168,960 parameters per part at the paper's sizes.
+class PartPools(Pool):
+    """P pools of M prompts of S tokens each: 168,960 parameters per part at the paper's sizes."""
 
-    Args:
-        num_parts: P.
-        size: M.
-        length: S.
-        width: D.
-        per_patch: k, prompts that a patch gets.
-        reach: first values of prompts are uniform in -reach..reach.
-        key_reach: the same for keys.
-    """
-
-    def __init__(
-        self,
-        num_parts: int,
-        size: int,
-        length: int,
-        width: int,
-        per_patch: int,
-        reach: float = 1.0,
-        key_reach: float = 1.0,
-    ):
-        super().__init__()
-        self.per_patch = per_patch
-        self.reach, self.key_reach = reach, key_reach
-        self.keys = nn.Parameter(torch.empty(num_parts, size, width))
-        self.values = nn.Parameter(torch.empty(num_parts, size, length, width))
+    def __init__(self, config: PromptCCDPlusPlusConfig):
+        parts, size, width = config.num_parts, config.pool_size, config.vision_config.hidden_size
+        super().__init__(config, (parts, size, width), config.prompts_per_patch)
+        self.values = nn.Parameter(torch.empty(parts, size, config.prompt_length, width))
 
     def select(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> Selection:
         """The k prompts of its own part that each patch is most alike to.
-
-        One product with the keys of all parts, of which every patch reads those of its own.
 
         Args:
             contextual: ``(B, L, D)``; detached here, so that only keys learn from the cosines.
@@ -54,43 +33,25 @@ class PartPools(nn.Module):
             Indices into the prompts of all parts, ``p * M + m``, and cosines, ``(B, L, k)`` both.
         """
         size = self.keys.shape[1]
-        # Not in mixed precision: bfloat16 cannot rank keys that are alike.
-        with torch.autocast(contextual.device.type, enabled=False):
-            unit = F.normalize(contextual.detach().float(), dim=-1)
-            cosines = unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, 1).T  # (B, L, P * M)
+        unit, cosines = self.cosines(contextual.detach())  # (B, L, P * M)
         own = parts[..., None] * size + torch.arange(size, device=parts.device)  # (B, L, M)
         own_cosines = cosines.gather(-1, own)
         scores = arbitrary_scores(unit, size) if arbitrary else own_cosines
-        best = scores.topk(self.per_patch, dim=-1).indices
+        best = scores.topk(self.top_k, dim=-1).indices
         return Selection(own.gather(-1, best), own_cosines.gather(-1, best))
 
     def bias(self, indices: Tensor) -> Tensor:
         """b, the mean over chosen prompts and their tokens, ``(B, L, k)`` to ``(B, L, D)``.
 
-        A product with a matrix of weights: (P * M) is small, and its gradient is a product too.
+        A product with a matrix of weights, since P * M is small, and the gradient is then a product too.
         """
         means = self.values.mean(dim=2).flatten(0, 1)  # (P * M, D)
         weights = means.new_zeros(*indices.shape[:-1], len(means))
         return weights.scatter_(-1, indices, 1 / indices.shape[-1]) @ means
 
-    def initialise(self, std: float) -> None:
-        """As transformers initialises a module whose weights are not loaded."""
-        init.uniform_(self.keys, -self.key_reach, self.key_reach)
-        init.uniform_(self.values, -self.reach, self.reach)
-
-    def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw keys and values anew.
-
-        The paper gives no first values. Ours are those of the pool that these descend from (L2P): much smaller ones
-        never grow, and prompts then move no feature.
-        """
-        for parameter, reach in ((self.keys, self.key_reach), (self.values, self.reach)):
-            drawn = torch.empty(parameter.shape).uniform_(-reach, reach, generator=generator)
-            parameter.data.copy_(drawn)
-
 
 def modulate(tokens: Tensor, bias: Tensor) -> Tensor:
-    """Scale the patches, which stand last, by 1 + b; [CLS] and registers stay: ``(B, T, D)``, ``(B, L, D)``."""
+    """Scale the patches, the last tokens of ``(B, T, D)``, by 1 + b ``(B, L, D)``; [CLS] and registers stay."""
     patches = bias.shape[1]
     modulated = tokens[:, -patches:] * (1 + bias.to(tokens.dtype))
     return torch.cat([tokens[:, :-patches], modulated], dim=1)
@@ -98,7 +59,7 @@ def modulate(tokens: Tensor, bias: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Routing:
-    """Where patches go.
+    """The parts of patches.
 
     Attributes:
         contextual: contextualised patch tokens ``(B, L, D)``, which also choose prompts.
@@ -115,15 +76,9 @@ class Routing:
 
 
 def log_shares(logits: Tensor) -> Tensor:
-    """Log of the share of every part in an image, the mean of its routing probabilities.
+    """Log of the mean routing probability of every part in an image, ``(B, L, P)`` to ``(B, P)``.
 
-    Taken in logarithms: a part that no patch goes to has a share that would underflow to zero.
-
-    Args:
-        logits: ``(B, L, P)``.
-
-    Returns:
-        ``(B, P)``.
+    In logarithms, since the share of a part without patches would underflow to zero.
     """
     return logits.log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])
 
@@ -161,38 +116,25 @@ class PartRouter(nn.Module):
     """Patch tokens and [CLS] attention to routing logits: 14,690,720 parameters for ViT-B and 8 parts.
 
     x_aug = x_e + AttnProj(alpha); x~ = TransEnc(LN(x_aug)); r = g(x~) + x~ Q' / sqrt(D). The paper gives no
-    widths; a feed-forward of 4 D and a hidden layer of 640 are what its parameter count leaves.
-
-    Args:
-        width: D.
-        num_heads: H, heads of the backbone and of the encoder.
-        num_parts: P.
-        hidden_size: width of the hidden layer of g; none means five sixths of D.
-        fusion: whether attention is fused and tokens contextualised; without it x~ = LN(x_e).
-        queries: whether part queries Q add to the logits.
+    widths; its parameter count fits a feed-forward of 4 D and a hidden layer of 640. Without fusion x~ = LN(x_e).
     """
 
-    def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        num_parts: int,
-        hidden_size: int | None = None,
-        fusion: bool = True,
-        queries: bool = True,
-    ):
+    def __init__(self, config: PromptCCDPlusPlusConfig):
         super().__init__()
-        hidden = round(width * 5 / 6) if hidden_size is None else hidden_size
+        width, num_heads = config.vision_config.hidden_size, config.vision_config.num_attention_heads
+        hidden = config.router_hidden_size
+        if hidden is None:
+            hidden = round(width * 5 / 6)
         self.attention_projection = self.encoder = self.part_queries = None
-        if fusion:
+        if config.router_fusion:
             self.attention_projection = nn.Sequential(
                 nn.LayerNorm(num_heads), nn.Linear(num_heads, width), nn.GELU()
             )
             self.encoder = nn.Sequential(EncoderLayer(width, num_heads), EncoderLayer(width, num_heads))
         self.norm = nn.LayerNorm(width)
-        if queries:
-            self.part_queries = nn.Parameter(torch.empty(num_parts, width))
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, num_parts))
+        if config.router_queries:
+            self.part_queries = nn.Parameter(torch.empty(config.num_parts, width))
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, config.num_parts))
 
     def forward(self, patches: Tensor, attention: Tensor) -> Routing:
         """Route patches.
@@ -204,7 +146,7 @@ class PartRouter(nn.Module):
         if self.attention_projection is None or self.encoder is None:
             contextual = self.norm(patches)
         else:
-            own = self.norm.weight.dtype  # soft-max gives float32, also to a router that is held in bfloat16
+            own = self.norm.weight.dtype  # attention is float32, even where the router is bfloat16
             contextual = self.encoder(self.norm(patches + self.attention_projection(attention.to(own))))
         logits = self.mlp(contextual)
         if self.part_queries is not None:
@@ -218,16 +160,4 @@ class PartRouter(nn.Module):
 
     def reset_parameters(self, generator: torch.Generator, std: float) -> None:
         """Truncated normal weights, zero biases, unit norms, drawn from a CPU generator."""
-        norms = [module for module in self.modules() if isinstance(module, nn.LayerNorm)]
-        for norm in norms:
-            norm.reset_parameters()
-        fixed = {id(parameter) for norm in norms for parameter in norm.parameters()}
-        for name, parameter in self.named_parameters():
-            if id(parameter) in fixed:
-                continue
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            else:
-                drawn = torch.empty(parameter.shape)
-                nn.init.trunc_normal_(drawn, std=std, generator=generator)
-                parameter.data.copy_(drawn)
+        draw_truncated_normal(self, generator, std)

@@ -1,23 +1,36 @@
-"""The projection head, and the similarities of its outputs without ever forming them."""
+"""Projection heads, and the similarities of their outputs."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .configuration_promptccd import CategoryDiscoveryConfig
+
+
+def draw_truncated_normal(module: nn.Module, generator: torch.Generator, std: float) -> None:
+    """Draw weights anew from a CPU generator, truncated normal; biases become zero, norms the identity."""
+    for name, parameter in module.named_parameters():
+        owner = module.get_submodule(name.rpartition(".")[0])
+        if isinstance(owner, nn.LayerNorm):
+            owner.reset_parameters()
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+        else:
+            drawn = torch.empty_like(parameter, device="cpu")
+            nn.init.trunc_normal_(drawn, std=std, generator=generator)
+            parameter.data.copy_(drawn)
+
 
 class UnitHead(nn.Module):
     """No head: losses read the unit features themselves."""
 
+    def __init__(self, config: CategoryDiscoveryConfig):
+        super().__init__()
+
     def reset_parameters(self, generator: torch.Generator, std: float = 0.02) -> None:
         """Truncated normal weights and zero biases, drawn from a CPU generator."""
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            else:
-                drawn = torch.empty_like(parameter, device="cpu")
-                nn.init.trunc_normal_(drawn, std=std, generator=generator)
-                parameter.data.copy_(drawn)
+        draw_truncated_normal(self, generator, std)
 
     def forward(self, features: Tensor) -> Tensor:
         """Features ``(B, D)`` to the L2-normalised bottleneck ``(B, d)``."""
@@ -29,22 +42,17 @@ class UnitHead(nn.Module):
 
 
 class BottleneckHead(UnitHead):
-    """MLP D -> H -> H -> d with GELU, L2-normalised: 6,295,808 learnable parameters at the paper's sizes.
+    """MLP D -> H -> H -> d with GELU, L2-normalised: 6,295,808 learnable parameters at the paper's sizes."""
 
-    Args:
-        in_size: D, width of the backbone.
-        hidden_size: H.
-        bottleneck_size: d.
-    """
-
-    def __init__(self, in_size: int, hidden_size: int, bottleneck_size: int):
-        super().__init__()
+    def __init__(self, config: CategoryDiscoveryConfig):
+        super().__init__(config)
+        hidden = config.projection_hidden_size
         self.mlp = nn.Sequential(
-            nn.Linear(in_size, hidden_size),
+            nn.Linear(config.vision_config.hidden_size, hidden),
             nn.GELU(),
-            nn.Linear(hidden_size, hidden_size),
+            nn.Linear(hidden, hidden),
             nn.GELU(),
-            nn.Linear(hidden_size, bottleneck_size),
+            nn.Linear(hidden, config.projection_bottleneck_size),
         )
 
     def forward(self, features: Tensor) -> Tensor:
@@ -58,17 +66,12 @@ class ProjectionHead(BottleneckHead):
     The gain of the last layer is fixed at 1, so its rows are unit vectors and it has ``O * d`` learnable
     parameters: 23,073,024 in all at the paper's sizes (768, 2048, 256, 65,536). Training only; features are
     clustered without it.
-
-    Args:
-        in_size: D, width of the backbone.
-        hidden_size: H.
-        bottleneck_size: d.
-        output_size: O.
     """
 
-    def __init__(self, in_size: int, hidden_size: int, bottleneck_size: int, output_size: int):
-        super().__init__(in_size, hidden_size, bottleneck_size)
-        self.last_weight = nn.Parameter(torch.empty(output_size, bottleneck_size))
+    def __init__(self, config: CategoryDiscoveryConfig):
+        super().__init__(config)
+        sizes = config.projection_output_size, config.projection_bottleneck_size
+        self.last_weight = nn.Parameter(torch.empty(sizes))
 
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
@@ -79,11 +82,11 @@ class ProjectionHead(BottleneckHead):
         return F.normalize(bottleneck @ F.normalize(self.last_weight, dim=-1).T, dim=-1)
 
     def similarities(self, bottleneck: Tensor) -> Tensor:
-        """The same of the O-wide outputs.
+        """Cosine similarities of the O-wide outputs, ``(B, d)`` to ``(B, B)``.
 
-        With W the normalised last layer, u_i . u_j = h_i' (W'W) h_j, so the d x d Gram matrix is all that is
-        needed and the O-wide outputs are never formed. The two ways agree exactly in value and gradient;
-        the Gram matrix costs d*d*O, the outputs (d + B)*B*O, and the cheaper one is taken.
+        With W the normalised last layer, u_i . u_j = h_i' (W'W) h_j: the d x d Gram matrix is enough, and the O-wide
+        outputs are never formed. Both ways have the same value and gradient; the Gram matrix costs d*d*O, the outputs
+        (d + B)*B*O, and the cheaper one is taken.
         """
         rows, width = bottleneck.shape
         if rows * (rows + width) <= width * width:

@@ -1,4 +1,4 @@
-"""Fixed pools of learnt prompts: how one is chosen by key, and the two ways it enters a backbone.
+"""Pools of learnt prompts: how prompts are chosen by key, and the two ways they enter a backbone.
 
 Letters: B images, M prompts, P chosen ones, S tokens per prompt, D width.
 """
@@ -23,6 +23,7 @@ from .backbones import (
     run_block,
     run_block_class_row,
 )
+from .configuration_promptccd import PromptCCDBConfig
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,16 @@ class Selection:
 
 
 def insert_prompts(backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor) -> Tensor:
-    """Put ``(B, P, D)`` prompts behind [CLS]; each takes the position of [CLS], as the released code does."""
+    """Put ``(B, P, D)`` prompts behind [CLS]; each gets the position of [CLS], as in the released code."""
     placed = prompts.to(tokens.dtype) + class_position(backbone).to(tokens.dtype)
     return torch.cat([tokens[:, :1], placed, tokens[:, 1:]], dim=1)
 
 
 def arbitrary_scores(features: Tensor, count: int) -> Tensor:
-    """Scores that rank `count` choices without regard to what they are: ``(..., D)`` to ``(..., count)``.
+    """Random scores of `count` choices: ``(..., D)`` to ``(..., count)``.
 
-    The ablation "random-k" draws prompts at random. These scores hash the feature, so the same view always gets
-    the same prompts: in training, when a run is resumed, and when a checkpoint predicts.
+    The ablation "random-k" draws prompts at random. These scores are a hash of the feature, so the same view always
+    gets the same prompts: in training, when a run is resumed, and when a checkpoint predicts.
     """
     generator = torch.Generator().manual_seed(count)
     directions = torch.randn(features.shape[-1], count, generator=generator).to(features.device)
@@ -56,35 +57,27 @@ def arbitrary_scores(features: Tensor, count: int) -> Tensor:
         return torch.sin(1e4 * (features.float() @ directions))
 
 
-class PromptPool(nn.Module):
-    """Keys, and the choice of prompts by cosine similarity with a query.
+class Pool(nn.Module):
+    """Prompts with keys; a subclass adds the prompts.
 
     Args:
-        size: M.
-        width: D.
-        per_image: P.
-        reach: first values of prompts are uniform in -reach..reach.
-        key_reach: the same for keys.
+        config: with ``prompt_reach`` and ``key_reach``.
+        keys: shape of the keys, ``(M, D)``, or ``(P, M, D)`` of P pools.
+        top_k: prompts per query.
     """
 
-    def __init__(self, size: int, width: int, per_image: int, reach: float = 1.0, key_reach: float = 1.0):
+    def __init__(self, config: Any, keys: tuple[int, ...], top_k: int):
         super().__init__()
-        self.per_image = per_image
-        self.reach, self.key_reach = reach, key_reach
-        self.keys = nn.Parameter(torch.empty(size, width))
+        self.top_k = top_k
+        self.reach, self.key_reach = config.prompt_reach, config.key_reach
+        self.keys = nn.Parameter(torch.empty(keys))
 
-    def select(self, query: Tensor, arbitrary: bool = False) -> Selection:
-        """The P prompts whose keys are most alike to each query, ``(B, D)``, or arbitrary ones.
-
-        Chosen per image. (The released code takes the majority of a batch on most data sets, so that a
-        feature depends on what else stands in the batch.)
-        """
-        with torch.autocast(query.device.type, enabled=False):  # keys grow alike: bfloat16 cannot rank them
+    def cosines(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit queries ``(..., D)`` and their cosines ``(..., M)`` with all keys."""
+        # Not in mixed precision: keys grow alike, and bfloat16 cannot rank them.
+        with torch.autocast(query.device.type, enabled=False):
             unit = F.normalize(query.float(), dim=-1)
-            cosines = unit @ F.normalize(self.keys.float(), dim=-1).T
-        ranked_by = arbitrary_scores(unit, len(self.keys)) if arbitrary else cosines
-        best = ranked_by.topk(self.per_image, dim=-1).indices
-        return Selection(best, cosines.gather(-1, best))
+            return unit, unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, -2).T
 
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
@@ -93,28 +86,44 @@ class PromptPool(nn.Module):
             init.uniform_(parameter, -reach, reach)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw keys and prompts anew; L2P and DualPrompt draw both in -1..1."""
+        """Draw keys and prompts anew.
+
+        L2P and DualPrompt draw both in -1..1. PromptCCD++ gives no first values and gets the same ones: prompts that
+        start much smaller never grow, and move no feature.
+        """
         for parameter in self.parameters():
             reach = self.key_reach if parameter is self.keys else self.reach
             drawn = torch.empty(parameter.shape).uniform_(-reach, reach, generator=generator)
             parameter.data.copy_(drawn)
 
 
+class PromptPool(Pool):
+    """A pool whose prompts are chosen per image."""
+
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(
+            config, (config.pool_size, config.vision_config.hidden_size), config.prompts_per_image
+        )
+
+    def select(self, query: Tensor, arbitrary: bool = False) -> Selection:
+        """The P prompts whose keys are most alike to each query, ``(B, D)``, or arbitrary ones.
+
+        (The released code takes the majority of a batch on most data sets, so that a feature depends on the other
+        images of the batch.)
+        """
+        unit, cosines = self.cosines(query)
+        ranked_by = arbitrary_scores(unit, len(self.keys)) if arbitrary else cosines
+        best = ranked_by.topk(self.top_k, dim=-1).indices
+        return Selection(best, cosines.gather(-1, best))
+
+
 class L2PPool(PromptPool):
-    """Learning to prompt (L2P): prompts are tokens behind [CLS]; 46,080 parameters at the paper's sizes.
+    """Learning to prompt (L2P): prompts are tokens behind [CLS]; 46,080 parameters at the paper's sizes."""
 
-    Args:
-        backbone: whose tokens they join.
-        size: M.
-        length: S.
-        per_image: P.
-        reaches: see `PromptPool`.
-    """
-
-    def __init__(self, backbone: PreTrainedModel, size: int, length: int, per_image: int, *reaches: float):
-        width = backbone.config.hidden_size
-        super().__init__(size, width, per_image, *reaches)
-        self.prompts = nn.Parameter(torch.empty(size, length, width))
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(config)
+        size, width = self.keys.shape
+        self.prompts = nn.Parameter(torch.empty(size, config.prompt_length, width))
 
     def forward(
         self, backbone: PreTrainedModel, tokens: Tensor, indices: Tensor, rotation: Rotation | None = None
@@ -131,18 +140,12 @@ class DualPromptPool(PromptPool):
     half are keys and half are values of the block's attention; queries are unchanged. (The port that the released
     code builds on mixes these axes up in a reshape, and at later stages trains nothing at all: neither is kept.)
     A backbone of fewer blocks gets what fits.
-
-    Args:
-        backbone: whose blocks they prompt.
-        size: M, expert prompts.
-        length: S of both kinds.
-        per_image: P.
-        reaches: see `PromptPool`.
     """
 
-    def __init__(self, backbone: PreTrainedModel, size: int, length: int, per_image: int, *reaches: float):
-        width, depth = backbone.config.hidden_size, len(blocks_of(backbone))
-        super().__init__(size, width, per_image, *reaches)
+    def __init__(self, config: PromptCCDBConfig):
+        super().__init__(config)
+        depth, length = config.vision_config.num_hidden_layers, config.prompt_length
+        size, width = self.keys.shape
         self.first_expert = min(2, depth - 1)
         num_experts = min(3, depth - self.first_expert)
         self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))
@@ -172,4 +175,4 @@ class DualPromptPool(PromptPool):
         return None
 
 
-POOLS: dict[str, Any] = {"l2p": L2PPool, "dualprompt": DualPromptPool}
+POOLS = {"l2p": L2PPool, "dualprompt": DualPromptPool}

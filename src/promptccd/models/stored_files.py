@@ -1,4 +1,4 @@
-"""What a checkpoint of somebody else says in JSON: read by allow-list, within bounds, before anything is built."""
+"""The JSON files of an untrusted checkpoint: read by allow-list, within bounds, before anything is built."""
 
 import math
 import unicodedata
@@ -27,12 +27,11 @@ BACKBONE_CONFIGS: dict[str, type[PreTrainedConfig]] = {
     "dinov3_vit": DINOv3ViTConfig,
     "vit": ViTConfig,
 }
-# A configuration may come from anywhere; only these architectures are ever built from one.
-BACKBONE_TYPES = tuple(BACKBONE_CONFIGS)
+BACKBONE_TYPES = tuple(BACKBONE_CONFIGS)  # no other architecture is ever built
 
-# Where our own code lies in a checkpoint, for machines without this package. Nothing else may be named there.
-# These are the ones of this package, which such a machine has to know too; `register_variant` adds others.
-_CONFIGURATION = "configuration_promptccd"  # of this paper's own; other methods' stand beside their models
+# The `auto_map` of our checkpoints, for machines without this package; no other one is accepted. Such a machine has
+# to know those of this package, so they are written out here; `register_variant` adds those of other methods.
+_CONFIGURATION = "configuration_promptccd"
 CODE: dict[str, dict[str, str]] = {
     name: {"AutoConfig": f"{config}.{kind}Config", "AutoModel": f"{model}.{kind}Model"}
     for name, config, model, kind in (
@@ -51,7 +50,7 @@ CODE: dict[str, dict[str, str]] = {
     )
 }
 
-# Written by one version of transformers or another, and without a meaning for these models: passed over.
+# Written by some version of transformers, and without a meaning for these models: ignored.
 _IDLE = {
     "_attn_implementation_autoset", "_name_or_path", "apply_layernorm", "architectures", "chunk_size_feed_forward",
     "encoder_stride", "finetuning_task", "id2label", "interpolate_antialias", "interpolate_offset",
@@ -67,7 +66,7 @@ _COMMON = {field.name for field in fields(PreTrainedConfig)}
 
 
 def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """What a configuration of the family says, after everything in it was checked; nothing is built.
+    """The checked values of a configuration of the family; nothing is built.
 
     Args:
         values: of ``config.json``.
@@ -84,22 +83,21 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
             "Nothing of it was run: do not use this checkpoint, or delete the key."
         )
     kept = _kept(values, config_class, {"vision_config", "auto_map"})
-    vision = kept.get("vision_config")
-    if vision is not None:
-        if not isinstance(vision, dict):
-            raise CheckpointError(f"Expected vision_config to be an object, got {shown(vision)}.")
-        kept["vision_config"] = backbone_values(vision)
+    if kept.get("vision_config") is not None:
+        kept["vision_config"] = backbone_values(kept["vision_config"])
     _require_categories(kept.get("category_ids", []), kept.get("category_names", []))
     _require_estimate(kept.get("count_estimate"))
     return kept
 
 
-def backbone_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a backbone; without a ``model_type`` it is a DINOv2.
+def backbone_values(values: Any) -> dict[str, Any]:
+    """The checked values of a configuration of a backbone, which without a ``model_type`` is a DINOv2.
 
     Raises:
-        CheckpointError: likewise.
+        CheckpointError: as `own_values`.
     """
+    if not isinstance(values, dict):
+        raise CheckpointError(f"Expected vision_config to be an object, got {shown(values)}.")
     kind = values.get("model_type", "dinov2")
     if not isinstance(kind, str) or kind not in BACKBONE_CONFIGS:
         raise CheckpointError(
@@ -109,16 +107,13 @@ def backbone_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def patch_size_of(values: Mapping[str, Any]) -> int:
-    """Side of a patch in pixels, of the values of any ``config.json`` that is loaded here.
+    """Side of a patch in pixels, of the values of a ``config.json`` of the family or of a backbone.
 
     Raises:
-        CheckpointError: likewise.
+        CheckpointError: as `own_values`.
     """
     is_bare = values.get("model_type") in BACKBONE_TYPES
-    vision = values if is_bare else values.get("vision_config") or {}
-    if not isinstance(vision, dict):
-        raise CheckpointError(f"Expected vision_config to be an object, got {shown(vision)}.")
-    kept = backbone_values(vision)
+    kept = backbone_values(values if is_bare else values.get("vision_config") or {})
     side: int = kept.get("patch_size", BACKBONE_CONFIGS[kept.get("model_type", "dinov2")].patch_size)
     return side
 
@@ -129,7 +124,7 @@ def _kept(
     own = {field.name for field in fields(config_class) if not field.name.startswith("_")} - _COMMON
     known = {"model_type", "dtype", *more, *own} - _IDLE
     kept = {key: value for key, value in values.items() if key not in _IDLE}
-    if "torch_dtype" in kept:  # as it was called before version 5
+    if "torch_dtype" in kept:  # its name before version 5 of transformers
         kept["dtype"] = kept.pop("torch_dtype")
     for key in kept:
         if key not in known:
@@ -151,17 +146,19 @@ def _require_categories(ids: Any, names: Any) -> None:
                 f"Expected {what} to be a list of at most {MOST_CATEGORIES}, got {shown(values)}."
             )
     for identity in ids:
-        if isinstance(identity, bool) or not isinstance(identity, int) or not 0 <= identity < 2**53:
+        if type(identity) is not int or not 0 <= identity < 2**53:
             raise CheckpointError(f"Expected category_ids to be whole numbers >= 0, got {shown(identity)}.")
     for name in names:
-        if not isinstance(name, str) or len(name) > _LONGEST_NAME or _is_unprintable(name):
+        if not _is_line(name):
             raise CheckpointError(
                 f"Expected category_names to be lines of at most {_LONGEST_NAME} characters, got {shown(name)}."
             )
 
 
-def _is_unprintable(name: str) -> bool:
-    return not name.isprintable() and any(unicodedata.category(letter) in _UNPRINTABLE for letter in name)
+def _is_line(text: Any) -> bool:
+    if not isinstance(text, str) or len(text) > _LONGEST_NAME:
+        return False
+    return text.isprintable() or all(unicodedata.category(letter) not in _UNPRINTABLE for letter in text)
 
 
 def _require_estimate(estimate: Any) -> None:
@@ -169,21 +166,18 @@ def _require_estimate(estimate: Any) -> None:
         return
     if not isinstance(estimate, dict) or set(estimate) != _ESTIMATE:
         raise CheckpointError(f"Expected count_estimate to hold {sorted(_ESTIMATE)}, got {shown(estimate)}.")
-    numbers, words = (
-        [estimate[key] for key in keys] for keys in (("low", "count", "high"), ("method", "margin"))
-    )
-    are_numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in numbers)
-    if not are_numbers or not 1 <= numbers[0] <= numbers[1] <= numbers[2] <= MOST_CATEGORIES:
+    numbers = [estimate[key] for key in ("low", "count", "high")]
+    words = [estimate[key] for key in ("method", "margin")]
+    are_whole = all(type(number) is int for number in numbers)
+    if not are_whole or not 1 <= numbers[0] <= numbers[1] <= numbers[2] <= MOST_CATEGORIES:
         raise CheckpointError(f"Expected 1 <= low <= count <= high in count_estimate, got {shown(numbers)}.")
-    if not all(
-        isinstance(word, str) and len(word) <= _LONGEST_NAME and not _is_unprintable(word) for word in words
-    ):
+    if not all(map(_is_line, words)):
         raise CheckpointError(f"Expected method and margin of count_estimate to be text, got {shown(words)}.")
 
 
 PREPROCESSOR = "preprocessor_config.json"
 MOST_PIXELS_A_SIDE = 2_048
-# DINOv3's own needs torchvision; it scales to 0..1 first and resizes after, which moves a pixel by a rounding.
+# DINOv3's own processor needs torchvision. It rescales before it resizes, so pixels differ by a rounding error.
 _DINOV3 = {"image_mean": list(IMAGENET_DEFAULT_MEAN), "image_std": list(IMAGENET_DEFAULT_STD)}
 _CLASSES = {
     f"{kind}{role}{backend}": processor
@@ -195,31 +189,31 @@ _CLASSES = {
     for role in ("ImageProcessor", "FeatureExtractor")
     for backend in ("", "Fast", "Pil")
 }
-_TYPES = ("image_processor_type", "feature_extractor_type")  # today's name, and the one before version 4.26
+_TYPES = ("image_processor_type", "feature_extractor_type")  # the second until version 4.26 of transformers
 _SIDES = ({"shortest_edge"}, {"height", "width"})
-_ALWAYS = ("do_resize", "do_rescale", "do_normalize")  # an evaluation view does all three
-_NEVER = ("do_pad",)
+# The only values that are accepted; a processor is built without them.
+_FIXED = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_pad": False}
 _FLAGS = ("do_center_crop", "default_to_square")
-# Saved by one version of transformers or another; images are RGB here and tensors come out with channels first.
+# Saved by some version of transformers and ignored: images here are RGB, and tensors have channels first.
 _IDLE_OF_PROCESSORS = {
     "_processor_class", "_valid_processor_keys", "data_format", "device", "disable_grouping", "do_convert_rgb",
     "input_data_format", "pad_size", "processor_class", "return_tensors",
 }  # fmt: skip
 
 
-def stored_processor(place: str, patch_size: int, **look: Any) -> Any:
-    """The processor on the Pillow backend, whatever else is installed; none if the model has none.
+def stored_processor(place: str, patch_size: int, **hub_options: Any) -> Any:
+    """The image processor of a model, on the Pillow backend; `None` if the model has none.
 
     Args:
         place: a folder, or a full repository name.
-        patch_size: of the backbone, which must fit into what comes out.
-        look: how to look, of `promptccd.models.loading.WHERE_TO_LOOK`.
+        patch_size: of the backbone; an image must hold a patch.
+        hub_options: `promptccd.models.loading.HUB_OPTIONS`.
 
     Raises:
         OSError: the Hub cannot be reached.
-        CheckpointError: a key, a value or a class that no processor of a DINO has.
+        CheckpointError: it has a key, a value or a class that no processor of a DINO has.
     """
-    path = file_of(place, PREPROCESSOR, **look)
+    path = file_of(place, PREPROCESSOR, **hub_options)
     if path is None:
         return None
     name = f"{PREPROCESSOR} of {place}"
@@ -249,7 +243,7 @@ def _built(values: Mapping[str, Any], patch_size: int) -> Any:
 
 
 def _value(key: str, value: Any) -> Any:
-    """A value as the processor takes it; none where it is the only one there is."""
+    """A value as the processor takes it; `None` where no other is accepted."""
     if key in ("size", "crop_size"):
         return _size(key, value)
     if key in ("image_mean", "image_std"):
@@ -260,7 +254,7 @@ def _value(key: str, value: Any) -> Any:
         return value
     if key == "rescale_factor" and isinstance(value, float) and math.isclose(value, 1 / 255, rel_tol=1e-3):
         return None
-    if (key in _ALWAYS and value is True) or (key in _NEVER and value is False):
+    if key in _FIXED and value is _FIXED[key]:
         return None
     raise ValueError(f"No processor of a DINO has {shown(key)} {shown(value)}.")
 
@@ -280,13 +274,13 @@ def _channels(key: str, value: Any) -> list[float]:
     if not isinstance(value, list) or len(value) != 3:
         raise ValueError(f"Expected {key} to be three numbers, got {shown(value)}.")
     for number in value:
-        if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
+        if type(number) not in (int, float) or not low <= number <= high:
             raise ValueError(f"Expected {key} to be numbers of {low:g} to {high:g}, got {shown(number)}.")
     return [float(number) for number in value]
 
 
 def _sides_of(processor: Any) -> tuple[int, int]:
-    """Height and width of what comes out, which must not depend on the image."""
+    """Height and width of processed images, which must not depend on the image."""
     size = processor.crop_size if processor.do_center_crop else processor.size
     if size is None or size.get("height") is None or size.get("width") is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a stranger wrote is read here first: plain JSON under limits, and messages that stay on one line."""
+"""Reading what a stranger wrote: JSON within limits, bounds of all numbers, and messages of one line."""
 
 import json
 import math
@@ -16,31 +16,27 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is refused; the message is one line that names the file and what is wrong with it."""
+    """A checkpoint is refused; the message is one line that names the file and its fault."""
 
 
 def shown(value: object) -> str:
-    """A stranger's value inside a message: short, on one line, without control characters."""
+    """A stranger's value for a message: short, on one line, without control characters."""
     return _SHORT.repr(value)
 
 
 def one_line(error: object) -> str:
-    """The message of an error, or any text, on one line of bounded length."""
+    """An error's message, or any text, on one line of bounded length."""
     text = " ".join(str(error).split()) or type(error).__name__
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST_MESSAGE])
     return plain + ("..." if len(text) > _LONGEST_MESSAGE else "")
 
 
 def read_json(path: str, name: str) -> dict[str, Any]:
-    """An object of plain values.
-
-    Args:
-        path: a regular file.
-        name: what to call it in messages.
+    """Read a JSON object from a regular file, which messages call `name`.
 
     Raises:
         CheckpointError: it is larger than `MOST_JSON_BYTES`, nested deeper than `MOST_LEVELS`, no UTF-8, no JSON
-            object, or holds a key twice, a number that is not finite, or text that is no text.
+            object, or holds a key twice, a number that is not finite, or half a character.
     """
     with open(path, "rb") as stream:
         content = stream.read(MOST_JSON_BYTES + 1)
@@ -60,7 +56,7 @@ def read_json(path: str, name: str) -> dict[str, Any]:
 
 
 def _require_plain(values: dict[str, Any], name: str) -> None:
-    """Level by level, so that depth costs nothing."""
+    """Check depth and texts level by level, without recursion."""
     level: Iterable[Any] = [values]
     for _ in range(MOST_LEVELS):
         level = [part for value in level for part in _parts(value, name)]
@@ -99,7 +95,7 @@ def _finite(text: str) -> float:
     return value
 
 
-# The largest published DINO is 1,536 wide and 40 deep; everything here leaves room for a few times that.
+# The largest published DINO is 1,536 wide and 40 deep; these bounds allow a few times that.
 WHOLE = {
     "hidden_size": (1, 8_192),
     "num_hidden_layers": (1, 128),
@@ -185,7 +181,7 @@ CHOICES = {
     "hidden_act": ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish"),
     "dtype": ("float32", "bfloat16", "float16"),
 }  # fmt: skip
-_ABSENT = (  # these may be none
+_ABSENT = (  # these may be `None`
     "stage", "router_hidden_size", "dtype", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",
 )  # fmt: skip
 MOST_CATEGORIES = 100_000
@@ -193,10 +189,7 @@ MOST_TOKENS = 16_384  # patches of one image: 1,792 pixels a side in patches of 
 
 
 def require_bounds(values: Mapping[str, Any]) -> None:
-    """Refuse a number, a choice or a ratio of numbers that no model of the family has.
-
-    Args:
-        values: by field, as a JSON file holds them; fields that are no number of ours are passed over.
+    """Refuse fields with a number, a choice or a ratio of numbers that no model of the family has.
 
     Raises:
         ValueError: naming the field, its value and its bound.
@@ -214,7 +207,7 @@ def require_bounds(values: Mapping[str, Any]) -> None:
 
 
 def require_side(side: int, patch_size: int, what: str) -> None:
-    """Refuse a side of an image that holds no patch, or more than can be attended to.
+    """Refuse a side of an image that holds no patch, or too many.
 
     Raises:
         ValueError: naming both numbers.

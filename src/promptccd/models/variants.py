@@ -1,4 +1,4 @@
-"""The variants by name, and the one that a checkpoint holds; no class is ever looked up for a checkpoint elsewhere."""
+"""All variants by name. The class of a checkpoint is never looked up anywhere else."""
 
 import os
 import sys
@@ -9,17 +9,17 @@ from typing import Any
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
 from .configuration_promptccd import CategoryDiscoveryConfig
-from .loading import WHERE_TO_LOOK, find_model
+from .loading import HUB_OPTIONS, find_model
 from .modeling_base import CategoryDiscoveryModel
 from .stored_files import BACKBONE_CONFIGS, CODE, backbone_values
 from .untrusted import CheckpointError, shown
 
-# Every variant by the name that its configuration, its recipes and its checkpoints call it.
+# Every variant by its name in configurations, recipes and checkpoints.
 VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {}
 
 
 class _NoImageClassifier:
-    """What transformers gets for ``image-classification``: the reason why there is no such model, and what there is."""
+    """What transformers gets for ``image-classification``: an error that says what to use instead."""
 
     @classmethod
     def from_pretrained(cls, name: Any, *args: Any, **kwargs: Any) -> Any:
@@ -35,7 +35,7 @@ class _NoImageClassifier:
 def register_variant(model: type[CategoryDiscoveryModel]) -> None:
     """Make a variant known to this package and to transformers' auto classes.
 
-    Its file, and the siblings it imports, travel with every checkpoint, for machines that do not have this package.
+    Its file, and the siblings it imports, are saved with every checkpoint, for machines without this package.
 
     Raises:
         ValueError: it has no configuration of its own.
@@ -61,7 +61,7 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
 
 
 def _name_after_its_file(part: type) -> None:
-    """Call a class of a script as those do who import the script: transformers saves no code of ``__main__``."""
+    """Give a class of the running script the module name of an import: transformers saves no code of ``__main__``."""
     script = sys.modules["__main__"]
     name = os.path.splitext(os.path.basename(getattr(script, "__file__", None) or ""))[0]
     if part.__module__ == "__main__" and name and sys.modules.setdefault(name, script) is script:
@@ -73,14 +73,14 @@ def stored_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscov
 
     Args:
         name: a folder, ``namespace/name`` or a bare name.
-        options: as `CategoryDiscoveryModel.from_pretrained` takes them.
+        options: of `CategoryDiscoveryModel.from_pretrained`.
 
     Raises:
         OSError: there is no such model.
         CheckpointError: it is none of ours, or refused.
     """
-    look = {key: options[key] for key in WHERE_TO_LOOK if key in options}
-    place, raw = find_model(name, **look)
+    hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
+    place, raw = find_model(name, **hub_options)
     model: CategoryDiscoveryModel = _variant_of(place, raw).from_pretrained(place, **options)
     return model
 
@@ -98,7 +98,7 @@ def stored_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfi
 
 
 def backbone_configuration(name: str | os.PathLike[str]) -> Any:
-    """The configuration of a bare backbone, of one of the classes that are ever used.
+    """The configuration of a bare backbone.
 
     Raises:
         OSError: there is no such model.

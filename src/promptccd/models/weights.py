@@ -1,10 +1,9 @@
-"""The safetensors files of a checkpoint: held against their model by their headers, before a value is read."""
+"""The safetensors files of a checkpoint, checked by their headers before a value is read."""
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,34 +21,19 @@ DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
 
 
-@dataclass(frozen=True)
-class StoredWeights:
-    """Tensors of a checkpoint that are described and not read yet.
-
-    Attributes:
-        slices: by their names on disk; each is read when it is indexed.
-        dtype: of the first of them.
-    """
-
-    slices: Mapping[str, Any]
-    dtype: torch.dtype
-
-    def described(self) -> dict[str, Tensor]:
-        """Tensors of the same names, shapes and dtypes, without memory."""
-        return {
-            name: torch.empty(part.get_shape(), dtype=DTYPES[part.get_dtype()], device="meta")
-            for name, part in self.slices.items()
-        }
-
-
 @contextmanager
-def stored_weights(place: str, variant: str | None = None, **look: Any) -> Iterator[StoredWeights]:
+def stored_weights(
+    place: str, variant: str | None = None, **hub_options: Any
+) -> Iterator[tuple[dict[str, Any], torch.dtype]]:
     """Open the safetensors of a checkpoint, one file or shards.
 
     Args:
         place: a folder, or a full repository name.
         variant: part of the files' names, as in ``model.fp16.safetensors``.
-        look: how to look, of `promptccd.models.loading.WHERE_TO_LOOK`.
+        hub_options: `promptccd.models.loading.HUB_OPTIONS`.
+
+    Returns:
+        Slices of safetensors by key, each of which is read when it is indexed, and the dtype of the first.
 
     Raises:
         OSError: the model has none.
@@ -58,11 +42,11 @@ def stored_weights(place: str, variant: str | None = None, **look: Any) -> Itera
     middle = f".{variant}" if variant else ""
     whole, index = f"model{middle}.safetensors", f"model.safetensors.index{middle}.json"
     files: dict[str, tuple[str, set[str] | None]]
-    path = file_of(place, whole, **look)
+    path = file_of(place, whole, **hub_options)
     if path is not None:
         files = {whole: (path, None)}
-    elif (path := file_of(place, index, **look)) is not None:
-        files = _shards(place, read_json(path, f"{index} of {place}"), index, look)
+    elif (path := file_of(place, index, **hub_options)) is not None:
+        files = _shards(place, read_json(path, f"{index} of {place}"), index, hub_options)
     else:
         raise OSError(
             f"{place} has no {whole}, and nothing else is opened: weights of other formats can run code. Convert them "
@@ -72,14 +56,24 @@ def stored_weights(place: str, variant: str | None = None, **look: Any) -> Itera
         slices: dict[str, Any] = {}
         for name, (file, keys) in files.items():
             slices |= _opened(stack, file, f"{name} of {place}", keys)
-        yield StoredWeights(slices, _common_dtype(slices, place))
+        if not slices:
+            raise CheckpointError(f"The safetensors of {place} hold no tensor: copy them again.")
+        yield slices, DTYPES[next(iter(slices.values())).get_dtype()]
+
+
+def described(slices: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Tensors with the names, shapes and dtypes of these slices, on the meta device."""
+    return {
+        name: torch.empty(part.get_shape(), dtype=DTYPES[part.get_dtype()], device="meta")
+        for name, part in slices.items()
+    }
 
 
 def require_affordable(model: nn.Module, most_bytes: int, place: str) -> None:
-    """Refuse a model by the bytes of its weights, built on the meta device.
+    """Refuse a model on the meta device if its weights would take more memory than `most_bytes`.
 
     Raises:
-        CheckpointError: it needs more than it may.
+        CheckpointError: they would.
     """
     needed = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(model).values())
     if needed > most_bytes:
@@ -90,7 +84,7 @@ def require_affordable(model: nn.Module, most_bytes: int, place: str) -> None:
 
 
 def require_finite(model: nn.Module, place: str) -> None:
-    """Refuse weights that are no numbers.
+    """Refuse weights that are NaN or infinite.
 
     Raises:
         CheckpointError: naming the tensor.
@@ -105,10 +99,10 @@ def require_finite(model: nn.Module, place: str) -> None:
 
 @contextmanager
 def memory_in_one_line(place: str) -> Iterator[None]:
-    """Say plainly that a model does not fit into memory.
+    """Turn every kind of error about too little memory into one line.
 
     Raises:
-        CheckpointError: instead of the error of whoever ran out of it.
+        CheckpointError: instead of that error.
     """
     try:
         yield
@@ -121,9 +115,9 @@ def memory_in_one_line(place: str) -> Iterator[None]:
 
 
 def _shards(
-    place: str, index: Mapping[str, Any], name: str, look: dict[str, Any]
+    place: str, index: Mapping[str, Any], name: str, hub_options: dict[str, Any]
 ) -> dict[str, tuple[str, set[str] | None]]:
-    """Path of every shard, and the tensors that are read from it."""
+    """Path of every shard, and the keys that are read from it."""
     placed = index.get("weight_map")
     if not isinstance(placed, dict) or not placed:
         raise CheckpointError(f"{name} of {place} has no weight_map that names a file for every tensor.")
@@ -134,17 +128,19 @@ def _shards(
         keys.setdefault(file, set()).add(key)
     if len(keys) > MOST_SHARDS:
         raise CheckpointError(f"{name} of {place} names {len(keys)} files: expected at most {MOST_SHARDS}.")
-    paths = {file: file_of(place, file, **look) for file in keys}
-    for file, path in paths.items():
+    files: dict[str, tuple[str, set[str] | None]] = {}
+    for file, own_keys in keys.items():
+        path = file_of(place, file, **hub_options)
         if path is None:
             raise CheckpointError(
                 f"{name} of {place} names {shown(file)}, which is not there: copy it again."
             )
-    return {file: (str(paths[file]), keys[file]) for file in keys}
+        files[file] = (path, own_keys)
+    return files
 
 
 def _opened(stack: ExitStack, path: str, name: str, keys: set[str] | None) -> dict[str, Any]:
-    """The tensors of one file; with keys, exactly these must be in it."""
+    """Slices of one file, which must hold exactly these keys if they are given."""
     _require_small_header(path, name)
     try:
         opened = stack.enter_context(safe_open(path, framework="pt"))
@@ -168,26 +164,15 @@ def _opened(stack: ExitStack, path: str, name: str, keys: set[str] | None) -> di
 
 
 def _require_small_header(path: str, name: str) -> None:
-    """A header is parsed whole, whatever it says of itself."""
+    """Refuse a header that is too long: safetensors parses all of it, however long it claims to be."""
     with open(path, "rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
     if length > min(MOST_HEADER_BYTES, os.path.getsize(path)):
         raise CheckpointError(f"{name} is no safetensors file: its header would be {length} bytes long.")
 
 
-def _common_dtype(slices: Mapping[str, Any], place: str) -> torch.dtype:
-    if not slices:
-        raise CheckpointError(f"The safetensors of {place} hold no tensor: copy them again.")
-    return DTYPES[next(iter(slices.values())).get_dtype()]
-
-
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return dict(_named(model))
-
-
-def _named(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _is_about_memory(message: str) -> bool:

@@ -26,7 +26,8 @@
       const element = points[index];
       const [style, mark] = point[paint.value];
       element.setAttribute("href", `#mark${mark}`);
-      for (let number = 0; number < 8; number++) element.classList.toggle(`s${number}`, number === style);
+      element.classList.remove(...[...element.classList].filter((name) => /^s\d+$/.test(name)));
+      element.classList.add(`s${style}`);
     });
     for (const legend of legends) legend.hidden = legend.dataset.legend !== paint.value;
   }
