@@ -11,16 +11,7 @@ from numpy.typing import ArrayLike
 from promptccd.errors import RegistryError
 from promptccd.registry.draft import Draft
 from promptccd.registry.matching import unit
-from promptccd.registry.tables import (
-    DIFFERENT,
-    SAME,
-    Category,
-    CategoryState,
-    Tables,
-    check_name,
-    default_name,
-    free_name,
-)
+from promptccd.registry.tables import DIFFERENT, SAME, Category, CategoryState, check_name, default_name
 
 
 class Edit:
@@ -32,12 +23,8 @@ class Edit:
 
     kind: ClassVar[str]
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
-        """Write the new values into a draft.
-
-        Args:
-            draft: of the registry to change.
-            prototypes: its prototypes ``(R, D)``.
+    def apply(self, draft: Draft) -> None:
+        """Write the new values into a draft of the registry.
 
         Raises:
             RegistryError: the registry does not allow it; the message says why.
@@ -72,7 +59,7 @@ class Rename(Edit):
     category: int
     name: str
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         name = check_name(self.name)
         renamed = draft.tables.category(self.category)
@@ -106,7 +93,7 @@ class Merge(Edit):
         """See `Edit.to_dict`; without a chosen name as it was before there were any."""
         return {name: value for name, value in super().to_dict().items() if value is not None}
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         merged = [draft.tables.category(each) for each in sorted(set(self.categories))]
         if len(merged) < 2:
@@ -120,13 +107,13 @@ class Merge(Edit):
         draft.change(
             survivor.id,
             name=_merged_name(survivor, others),
-            prototype_row=_mean(draft, prototypes, merged),
+            prototype_row=_mean(draft, merged),
             earlier_rows=(*survivor.earlier_rows, survivor.prototype_row),
         )
         for each in others:
             draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
         if self.name is not None:
-            Rename(survivor.id, self.name).apply(draft, prototypes)
+            Rename(survivor.id, self.name).apply(draft)
         draft.settle_links([*members, *kept_out])
 
     @staticmethod
@@ -174,7 +161,7 @@ class Split(Edit):
     rest_prototype: ArrayLike = field(metadata={"vector": True})
     name: str | None = None
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         whole = draft.tables.category(self.category)
         part = draft.check_images(self.images)
@@ -187,9 +174,7 @@ class Split(Edit):
             raise RegistryError(
                 f"All {whole.size} images of category {whole.id} were selected: leave at least one, or rename it."
             )
-        identity = _new_category(draft, part, self.part_prototype)
-        draft.change(whole.id, prototype_row=draft.append_prototype(self.rest_prototype))
-        _fill(draft, prototypes, identity, part, self.name)
+        Gather(part, self.part_prototype, {whole.id: self.rest_prototype}, self.name).apply(draft)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,31 +194,18 @@ class Gather(Edit):
     prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
     name: str | None = None
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         keys = draft.check_images(self.images)
-        identity = _new_category(draft, keys, self.prototype)
+        identity = draft.new_category(born=min(draft.tables.images[key] for key in keys))
+        draft.set_prototype(identity, self.prototype)
         for each, vector in self.prototypes.items():
-            draft.change(draft.tables.category(each).id, prototype_row=draft.append_prototype(vector))
-        _fill(draft, prototypes, identity, keys, self.name)
-
-
-def _new_category(draft: Draft, keys: Sequence[str], prototype: ArrayLike) -> int:
-    """The id of a category without images yet, as old as the oldest of those that it will get."""
-    identity = draft.new_id()
-    row = draft.append_prototype(prototype)
-    name = free_name(default_name(identity), {each.name for each in draft.tables.not_retired()})
-    born = min(draft.tables.images[key] for key in keys)
-    draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, born, 0, row))
-    return identity
-
-
-def _fill(draft: Draft, prototypes: np.ndarray, identity: int, keys: Sequence[str], name: str | None) -> None:
-    if name is not None:
-        Rename(identity, name).apply(draft, prototypes)
-    for key in keys:
-        draft.place(key, identity, pin=True)
-    draft.settle_links(keys)
+            draft.set_prototype(each, vector)
+        if self.name is not None:
+            Rename(identity, self.name).apply(draft)
+        for key in keys:
+            draft.place(key, identity, pin=True)
+        draft.settle_links(keys)
 
 
 @dataclass(frozen=True)
@@ -253,7 +225,7 @@ class NotACategory(Edit):
     assignment: Mapping[str, int] = field(default_factory=dict)
     rest_to_nearest: bool = False
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         category = draft.tables.category(self.category)
         if category.known:
@@ -266,7 +238,7 @@ class NotACategory(Edit):
         targets = {each: draft.tables.category(each).id for each in set(self.assignment.values())}
         if category.id in targets.values():
             raise RegistryError(f"Category {category.id} is being retired: give its images another one.")
-        nearest = _nearest_first(draft.tables, prototypes, category) if self.rest_to_nearest else []
+        nearest = _nearest_first(draft, category) if self.rest_to_nearest else []
         for key in members:
             given = [targets[self.assignment[key]]] if key in self.assignment else []
             banned = draft.tables.forbidden.get(key, ())
@@ -275,10 +247,10 @@ class NotACategory(Edit):
         draft.change(category.id, state=CategoryState.RETIRED, dormant=False)
 
 
-def _nearest_first(tables: Tables, prototypes: np.ndarray, category: Category) -> list[int]:
+def _nearest_first(draft: Draft, category: Category) -> list[int]:
     """Ids of the other active categories, by the cosine of their prototype and this one's."""
-    others = [each for each in tables.not_retired() if not each.dormant and each.id != category.id]
-    own, *rest = unit(prototypes[[each.prototype_row for each in (category, *others)]])
+    others = [each for each in draft.tables.not_retired() if not each.dormant and each.id != category.id]
+    own, *rest = unit(draft.prototypes[[each.prototype_row for each in (category, *others)]])
     order = np.argsort([-float(each @ own) for each in rest], kind="stable")
     return [others[row].id for row in order]
 
@@ -289,10 +261,11 @@ def _merged_name(survivor: Category, others: list[Category]) -> str:
     return next((each.name for each in others if each.name != default_name(each.id)), survivor.name)
 
 
-def _mean(draft: Draft, prototypes: np.ndarray, merged: list[Category]) -> int:
+def _mean(draft: Draft, merged: list[Category]) -> int:
+    """Row of the mean of all prototypes, weighted by the categories' numbers of images."""
     sizes = np.array([each.size for each in merged], dtype=np.float64)
     weights = sizes if sizes.any() else np.ones_like(sizes)
-    vectors = prototypes[[each.prototype_row for each in merged]].astype(np.float64)
+    vectors = draft.prototypes[[each.prototype_row for each in merged]].astype(np.float64)
     return draft.append_prototype(np.average(vectors, axis=0, weights=weights))
 
 
@@ -311,7 +284,7 @@ class Move(Edit):
     to: int | None
     prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         keys = draft.check_images(self.images)
         to = None if self.to is None else draft.tables.category(self.to).id
@@ -321,8 +294,7 @@ class Move(Edit):
             if to is None and left is not None:
                 draft.forbid(key, left)
         for identity, vector in self.prototypes.items():
-            changed = draft.tables.category(identity)
-            draft.change(changed.id, prototype_row=draft.append_prototype(vector))
+            draft.set_prototype(identity, vector)
         draft.settle_links(keys)
 
 
@@ -341,7 +313,7 @@ class Answer(Edit):
     second: str
     same: bool | None
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         if len(draft.check_images([self.first, self.second])) != 2:
             raise RegistryError(f"Expected two images, got {self.first!r} twice.")
@@ -361,7 +333,7 @@ class Confirm(Edit):
     kind: ClassVar[str] = "confirm"
     images: Sequence[str]
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         keys = draft.check_images(self.images)
         if homeless := [key for key in keys if key not in draft.tables.members]:

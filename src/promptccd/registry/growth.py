@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,23 +10,13 @@ from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
 from promptccd.registry.draft import Draft
 from promptccd.registry.matching import NEW, REJECTED, StageGroups, match_clusters
-from promptccd.registry.tables import (
-    LONGEST_KEY,
-    SAME,
-    Category,
-    CategoryState,
-    Pair,
-    Tables,
-    default_name,
-    free_name,
-)
+from promptccd.registry.tables import LONGEST_KEY, SAME, Pair, Tables
 
 _UNASSIGNED = -1
 _SAME_PROTOTYPE = 1e-6  # rounding of a mean, not another mean
 
 
-@dataclass(frozen=True)
-class Growth:
+class Growth(NamedTuple):
     """What `grow` decided, beside the new values in its draft: see the attributes of `StageChange`."""
 
     cluster_ids: tuple[int | None, ...]
@@ -34,19 +24,19 @@ class Growth:
     unsatisfied: tuple[Pair, ...]
 
 
-def grow(draft: Draft, prototypes: np.ndarray, stage: int, groups: StageGroups) -> Growth:
+def grow(draft: Draft, stage: int, groups: StageGroups) -> Growth:
     """Let a draft hold the registry after a grouping.
 
     Args:
         draft: of the registry.
-        prototypes: its prototypes ``(R, D)``.
-        stage: stage that the images came with, for those never seen before.
+        stage: stage of the images that were never seen before.
         groups: the grouping.
 
     Raises:
         RegistryError: the grouping is malformed, or does not fit the registry.
     """
     groups.check()
+    tables, prototypes = draft.tables, draft.prototypes
     if len(prototypes) and prototypes.shape[1] != groups.prototypes.shape[1]:
         raise RegistryError(
             f"Expected prototypes of {prototypes.shape[1]} values as the registry has, got "
@@ -55,7 +45,6 @@ def grow(draft: Draft, prototypes: np.ndarray, stage: int, groups: StageGroups) 
     for key in groups.keys:
         if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
             raise RegistryError(f"Expected keys of 1 to {LONGEST_KEY} characters, got {str(key)[:60]!r}.")
-    tables = draft.tables
     clusters = np.asarray(groups.clusters, dtype=np.int64)
     matched = match_clusters(groups, tables, prototypes)
     constraints = tables.constraints()
@@ -76,7 +65,7 @@ def grow(draft: Draft, prototypes: np.ndarray, stage: int, groups: StageGroups) 
         numbers.get(first_new + cluster) if each == NEW else None if each == REJECTED else int(each)
         for cluster, each in enumerate(matched.tolist())
     ]
-    _update_prototypes(draft, prototypes, groups, ids, homes, first_new)
+    _update_prototypes(draft, groups, ids, homes, first_new)
     rejected = [
         key for key, cluster in zip(groups.keys, clusters, strict=True) if matched[cluster] == REJECTED
     ]
@@ -136,23 +125,15 @@ def _number(draft: Draft, targets: Mapping[str, int], first_new: int, stage: int
     sizes = Counter(target - first_new for target in targets.values() if target >= first_new)
     numbers: dict[int, int] = {}
     for cluster in sorted(sizes, key=lambda each: (-sizes[each], each)):
-        identity = draft.new_id()
-        name = free_name(default_name(identity), {each.name for each in draft.tables.not_retired()})
-        draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, stage))
-        numbers[first_new + cluster] = identity
+        numbers[first_new + cluster] = draft.new_category(stage)
     return numbers
 
 
 def _update_prototypes(
-    draft: Draft,
-    prototypes: np.ndarray,
-    groups: StageGroups,
-    ids: list[int | None],
-    homes: np.ndarray,
-    first_new: int,
+    draft: Draft, groups: StageGroups, ids: list[int | None], homes: np.ndarray, first_new: int
 ) -> None:
     """A category takes its clusters' mean if its images are theirs, else the mean of its own images if known."""
-    clusters = np.asarray(groups.clusters, dtype=np.int64)
+    prototypes, clusters = draft.prototypes, np.asarray(groups.clusters, dtype=np.int64)
     by_cluster = np.array([_UNASSIGNED if each is None else each for each in ids], dtype=np.int64)[clusters]
     sizes = np.bincount(clusters, minlength=len(ids))
     for identity in sorted(
@@ -172,7 +153,7 @@ def _update_prototypes(
         else:
             continue
         if is_first or np.abs(prototypes[category.prototype_row] - vector).max() > _SAME_PROTOTYPE:
-            draft.change(identity, prototype_row=draft.append_prototype(vector))
+            draft.set_prototype(identity, vector)
 
 
 def _mean(vectors: np.ndarray, sizes: np.ndarray) -> np.ndarray:
