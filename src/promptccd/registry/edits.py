@@ -15,7 +15,7 @@ from promptccd.registry.tables import DIFFERENT, SAME, Category, CategoryState, 
 
 
 class Edit:
-    """Base of all edits: how an edit changes a registry, and how it is written down.
+    """How an edit changes a registry, and how it is written down.
 
     Attributes:
         kind: its name in the log.
@@ -32,7 +32,7 @@ class Edit:
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without vectors: those lie in the registry's prototypes."""
+        """Plain values, without vectors: the registry's prototypes hold those."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if not item.metadata}  # type: ignore[arg-type]
         return {"kind": self.kind, **{name: _plain(value) for name, value in values.items()}}
 
@@ -51,8 +51,8 @@ class Rename(Edit):
 
     Attributes:
         category: its id.
-        name: the new name; see `check_name`. Two categories cannot share one, nor have names that look alike because
-            an accent is written as a character of its own in one of them.
+        name: the new name; see `check_name`. No two categories share one, nor differ only in whether an accent is a
+            character of its own.
     """
 
     kind: ClassVar[str] = "rename"
@@ -75,14 +75,14 @@ class Rename(Edit):
 class Merge(Edit):
     """Say that several categories are one.
 
-    The known one survives, else the oldest (the least id). The others are retired and remember where they went.
-    The survivor's prototype becomes the mean of all, weighted by their numbers of images. Without a chosen name, one
-    that a person gave wins over a default one. An image that was taken out of one of them stays out of the survivor,
-    unless it is in one of them now: then the merge is the later word.
+    The known one survives, else the one with the least id. The others are retired and remember the survivor, whose
+    prototype becomes the mean of all, weighted by their numbers of images. Without a chosen name, a name that a person
+    gave wins over a default one. An image that was taken out of one of them stays out of the survivor, unless it is in
+    one of them now: then the merge is the later word.
 
     Attributes:
         categories: two ids or more.
-        name: that they get together; it may be one of theirs.
+        name: of the survivor; it may be the name of any of them.
     """
 
     kind: ClassVar[str] = "merge"
@@ -90,7 +90,7 @@ class Merge(Edit):
     name: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Edit.to_dict`; without a chosen name as it was before there were any."""
+        """See `Edit.to_dict`; older versions wrote no name, and neither is `None` written."""
         return {name: value for name, value in super().to_dict().items() if value is not None}
 
     def apply(self, draft: Draft) -> None:
@@ -118,7 +118,7 @@ class Merge(Edit):
 
     @staticmethod
     def _carry_bans(draft: Draft, survivor: int, merged: set[int]) -> list[str]:
-        """Images taken out of one of the categories: what was said of any of them is said of the survivor now."""
+        """Let bans from any of the categories hold for the survivor; returns the images that it bans now."""
         tables, kept_out = draft.tables, []
         for key, banned in list(tables.forbidden.items()):
             if merged.isdisjoint(banned):
@@ -132,7 +132,7 @@ class Merge(Edit):
 
     @staticmethod
     def _unlink(draft: Draft, merged: set[int]) -> None:
-        """Answers "different" between the categories are overruled; those inside one of them stay."""
+        """Drop answers "different" between the categories; those inside one of them stay."""
         members = draft.tables.members
         for pair, answer in list(draft.tables.links.items()):
             homes = {members.get(key) for key in pair}
@@ -142,16 +142,14 @@ class Merge(Edit):
 
 @dataclass(frozen=True, eq=False)
 class Split(Edit):
-    """Make some of a category's images a category of their own, with a new id.
-
-    The images are pinned to it: a later grouping does not put them back.
+    """Make some of a category's images a category of their own, with a new id; they are pinned to it.
 
     Attributes:
         category: the id that is cut.
-        images: keys of the part, not all of its images.
+        images: keys of the part, which leaves at least one image.
         part_prototype: mean of the part's unit features, ``(D,)``.
-        rest_prototype: mean of the others', ``(D,)``.
-        name: name of the part; `None` gives the default one.
+        rest_prototype: mean of the other unit features, ``(D,)``.
+        name: of the part; `None` gives the default one.
     """
 
     kind: ClassVar[str] = "split"
@@ -179,7 +177,9 @@ class Split(Edit):
 
 @dataclass(frozen=True, eq=False)
 class Gather(Edit):
-    """Make images from anywhere a category of their own, with a new id; they are pinned to it.
+    """Make images of any categories a category of their own, with a new id; they are pinned to it.
+
+    A later grouping does not put pinned images back.
 
     Attributes:
         images: their keys.
@@ -214,9 +214,8 @@ class NotACategory(Edit):
 
     Attributes:
         category: its id.
-        assignment: where its images go, category by key, for example to the nearest ones. Nothing is pinned, because
-            nobody looked at each image.
-        rest_to_nearest: whether the others go where this category's prototype is nearest, as do images that a person
+        assignment: category that images go to, by key. Nothing is pinned, because nobody looked at each image.
+        rest_to_nearest: whether other images go to the category with the nearest prototype, as do those that a person
             took out of the category they are given; else they become unassigned.
     """
 
@@ -271,11 +270,11 @@ def _mean(draft: Draft, merged: list[Category]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Move(Edit):
-    """Put the selected images, and only those, into another category or into none.
+    """Put images into another category or into none.
 
     Attributes:
         images: their keys.
-        to: the category, where they are pinned; `None` takes them out of theirs, and they are not put back there.
+        to: the category, to which they are pinned; `None` takes them out of theirs and keeps them out of it.
         prototypes: new means ``(D,)`` of categories whose images changed, by id; the others keep theirs.
     """
 
@@ -300,7 +299,7 @@ class Move(Edit):
 
 @dataclass(frozen=True)
 class Answer(Edit):
-    """Answer "same or different?" about two images. It acts when images are grouped the next time.
+    """Answer "same or different?" about two images, for the next grouping.
 
     Attributes:
         first: key of an image.
@@ -324,7 +323,7 @@ class Answer(Edit):
 
 @dataclass(frozen=True)
 class Confirm(Edit):
-    """Say that images are where they belong: they are pinned there.
+    """Say that images are where they belong, which pins them.
 
     Attributes:
         images: their keys; each must have a category.

@@ -1,4 +1,4 @@
-"""Bring a grouping of a stage into a registry: ids and names stay, edits hold, what is new gets an id."""
+"""Bring a grouping of a stage into a registry: ids, names and edits stay, and new categories get ids."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ def _targets(
 
 
 def _keep_together(targets: dict[str, int], constraints: GroupingConstraints, tables: Tables) -> None:
-    """Linked images follow those that are pinned or not being grouped; else the majority of them."""
+    """Linked images follow those that are pinned or not being grouped, else the majority."""
     components: dict[str, list[str]] = {}
     for key in sorted({key for pair in constraints.must_link for key in pair}):
         components.setdefault(constraints.component_of(key), []).append(key)
@@ -107,7 +107,7 @@ def _keep_together(targets: dict[str, int], constraints: GroupingConstraints, ta
 
 
 def _keep_apart(targets: dict[str, int], constraints: GroupingConstraints, tables: Tables) -> None:
-    """Of two images that must be apart and came together, one that was elsewhere before goes back there."""
+    """Of two images that came together and must not, one that was elsewhere before goes back there."""
     linked = {key for pair in constraints.must_link for key in pair}
     for pair in constraints.cannot_link:
         homes = [targets.get(key, tables.members.get(key, _UNASSIGNED)) for key in pair]
@@ -121,7 +121,7 @@ def _keep_apart(targets: dict[str, int], constraints: GroupingConstraints, table
 
 
 def _number(draft: Draft, targets: Mapping[str, int], first_new: int, stage: int) -> dict[int, int]:
-    """New ids for clusters that have none and got images, largest first, by target."""
+    """New ids by target, of clusters that have none and got images, largest first."""
     sizes = Counter(target - first_new for target in targets.values() if target >= first_new)
     numbers: dict[int, int] = {}
     for cluster in sorted(sizes, key=lambda each: (-sizes[each], each)):

@@ -1,9 +1,9 @@
 """Which registered category each cluster of a new grouping is, before any gets a new id.
 
-Three kinds of evidence, in this order: the grouping says it (clusters grown around a category's images or
-prototype), the clusters hold images that are in the category already (a stage that is grouped again), or the
-prototypes point the same way (new images of a category discovered before). Images that a person has pinned say
-little about what a cluster is: they would be in their category whatever was found.
+Three kinds of evidence count, in this order: the grouping says it (clusters grown around a category's images or
+prototype), the cluster holds images of the category (a stage that is grouped again), or both have much the same
+prototype (new images of a category discovered before). Images that a person has pinned say little about a cluster:
+they stay in their category whatever was found.
 """
 
 from collections.abc import Container, Sequence
@@ -27,11 +27,10 @@ class StageGroups:
         keys: the images, each once, ``N`` of them. They may include images of earlier stages.
         clusters: row of every image's cluster, ``(N,)`` integers in ``0..K-1``.
         prototypes: mean of every cluster's unit features, ``(K, D)``. A cluster may be without images.
-        ids: category of clusters whose category is settled, ``K`` long, `None` for the others; by default no
-            cluster's is.
+        ids: category of every cluster, ``K`` long, `None` where it is not settled; by default it never is.
         confidences: how sure each assignment is, ``(N,)`` in 0..1; without them nothing is reported as unsure.
-        features: unit features ``(N, D)``. With them, categories that edits made different from their cluster get
-            the mean of their own images as a prototype; without them they keep the one they had.
+        features: unit features ``(N, D)``. With them, a category that edits made different from its cluster gets
+            the mean of its own images as a prototype; without them it keeps its prototype.
     """
 
     keys: Sequence[str]
@@ -60,7 +59,7 @@ class StageGroups:
             category_ids: id of every image's group, ``(N,)``.
             ids: of all groups, ``K`` long.
             prototypes: of these, ``(K, D)``.
-            settled: ids that stay; groups with another id are matched, or get a number of the registry.
+            settled: ids that stay; groups with another id are matched, or get an id of the registry.
             confidences: see the class.
             features: see the class.
         """
@@ -110,8 +109,8 @@ class StageGroups:
 class _Evidence:
     """How many images of each cluster speak for each category.
 
-    Columns are categories: all that are not retired, and those a person rejected, for which images speak that
-    were taken out of them.
+    Columns are the categories that are not retired, and those that a person rejected: images that were taken out of
+    these speak for them.
     """
 
     columns: list[int]

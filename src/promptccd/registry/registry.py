@@ -35,18 +35,18 @@ class CategoryRegistry:
     """Categories with ids that are never reused, the images in them, and what people said about both.
 
     Start with nothing and `observe` a stage, or with `from_categories`. Every edit is one log entry and can be
-    undone until the next stage arrives: then the features are other ones, and the state before cannot be had again.
-    A repeated grouping of a stage that was seen is an entry as well, and is undone like an edit.
+    undone until the next stage arrives: its features are others, which the state before does not fit. Another
+    grouping of a stage that was observed before is an entry as well, and is undone like an edit.
 
-    Ids count up and never down: the id of a split that was undone is not given again, except to the same split when
-    it is redone. Rows of prototypes are appended within a stage; with a new one, rows nobody refers to are dropped.
+    Ids only count up: the id of a split that was undone is not given again, except to the same split when it is
+    redone. Within a stage rows of prototypes are only appended; a new stage drops those that no category refers to.
 
     Args:
         tables: the state; empty by default.
         prototypes: ``(R, D)`` float32, the rows that categories refer to.
         num_known: ids below it were labelled at stage 0.
         stage: newest stage that was observed, -1 before the first.
-        next_id: first id that was never given.
+        next_id: first id that was never given; by default the first above all others.
         history: log and redo stack.
 
     Raises:
@@ -92,12 +92,12 @@ class CategoryRegistry:
 
     @property
     def images(self) -> Mapping[str, int]:
-        """Every image that was ever seen, and the stage it came with."""
+        """The stage that every image came with."""
         return MappingProxyType(self._tables.images)
 
     @property
     def confidences(self) -> Mapping[str, float]:
-        """How sure the last grouping was of each image, where it said so."""
+        """How sure the last grouping was of each image, in 0..1, where it said so."""
         return MappingProxyType(self._tables.confidences)
 
     @property
@@ -129,7 +129,7 @@ class CategoryRegistry:
 
     @property
     def tables(self) -> Tables:
-        """A copy of the state, to be written down."""
+        """A copy of the state."""
         return self._tables.copy()
 
     @property
@@ -170,7 +170,7 @@ class CategoryRegistry:
         return self._tables.resolve(identity)
 
     def constraints(self) -> GroupingConstraints:
-        """What people said, for the next grouping."""
+        """What people said about images, for the next grouping."""
         return self._tables.constraints()
 
     def active_prototypes(self) -> ActivePrototypes:
@@ -185,8 +185,8 @@ class CategoryRegistry:
     def state_hash(self) -> str:
         """SHA-256 of the state, the same wherever and however it was reached.
 
-        Of categories with the bytes of their prototypes, images, constraints and stage. Not of the log, the redo
-        stack, and the counters of ids and entries: those remember what was undone.
+        It covers categories with the bytes of their prototypes, images, constraints and the stage, but not the log,
+        the redo stack and the counters of ids and entries, which remember what was undone.
         """
         tables = self._tables
         rows = [row for each in sorted(tables.categories) for row in tables.categories[each].rows]
@@ -252,7 +252,7 @@ class CategoryRegistry:
         return cls(tables, prototypes, num_known=num_known, stage=stage)
 
     def copy(self) -> "CategoryRegistry":
-        """A registry of its own in the same state, with the same log."""
+        """Another registry in the same state, with the same log."""
         return CategoryRegistry(
             self._tables.copy(),
             self._prototypes,
@@ -263,7 +263,7 @@ class CategoryRegistry:
         )
 
     def edit(self, edit: Edit, time: str | None = None) -> LogEntry:
-        """Do what a person said; what was undone before can no longer be redone.
+        """Make an edit; what was undone before can no longer be redone.
 
         Args:
             edit: one of those in `promptccd.registry.edits`.
@@ -284,15 +284,15 @@ class CategoryRegistry:
     def observe(self, stage: int, groups: StageGroups) -> StageChange:
         """Take in how a stage's images were grouped: known ids stay, new clusters get new ids, edits hold.
 
-        For a stage that was observed before, images, ids and names stay what they are as far as the clusters are the
-        same, and the entry can be undone. A new stage cannot be undone.
+        For a stage that was observed before, images, ids and names stay as they are where the clusters are the same,
+        and the entry can be undone. A new stage cannot be undone.
 
         Args:
-            stage: the stage, counted from 0. One beyond `stage` is new.
+            stage: the stage, counted from 0; one above the registry's `stage` is new.
             groups: the grouping.
 
         Returns:
-            What changed; `StageChange.cluster_ids` says what every cluster is.
+            What changed; `StageChange.cluster_ids` names the category of every cluster.
 
         Raises:
             RegistryError: the grouping is malformed or does not fit; nothing changed.
@@ -311,9 +311,9 @@ class CategoryRegistry:
         return replace(compare(before, self._tables, stage), **growth._asdict())
 
     def replace_prototypes(self, vectors: Mapping[int, np.ndarray]) -> None:
-        """Give categories new prototypes because the model was trained and features are others now.
+        """Give categories new prototypes because the model was trained and its features changed.
 
-        What was logged so far is settled with it, as with a new stage: its prototypes were of the old features.
+        As with a new stage, earlier entries can no longer be undone: their prototypes were of the old features.
 
         Args:
             vectors: ``(D,)`` by category id; retired categories keep what they had.
@@ -329,18 +329,14 @@ class CategoryRegistry:
         self._commit(draft, patch, GROUPING, what, settles=True)
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
-        """What became different since an earlier state, edits included; for example since the last stage's.
-
-        Args:
-            earlier: the registry of an earlier checkpoint.
-        """
+        """What changed since an earlier state, such as that of the last stage's checkpoint; edits count."""
         return compare(earlier._tables, self._tables, self._stage)
 
     def undo(self) -> LogEntry:
         """Take the newest entry back, and return it. The state is the one before it, hash for hash.
 
         Raises:
-            RegistryError: there is nothing of this stage to take back.
+            RegistryError: no entry of this stage is left.
         """
         if not self._history.log:
             raise RegistryError("There is nothing to undo: nothing was edited yet.")
@@ -356,7 +352,7 @@ class CategoryRegistry:
         return entry
 
     def redo(self) -> LogEntry:
-        """Do again what was undone last, with the same ids, and return it.
+        """Redo the entry that was undone last, with the same ids, and return it.
 
         Raises:
             RegistryError: nothing was undone since the last edit.
@@ -372,7 +368,7 @@ class CategoryRegistry:
 
     @property
     def steps(self) -> list[Step] | None:
-        """What happened since `note_steps`, in order; `None` if a stage came, which no step says."""
+        """What happened since `note_steps`, in order; `None` after a new stage, which no step can say."""
         return self._steps
 
     def note_steps(self) -> None:
@@ -380,7 +376,7 @@ class CategoryRegistry:
         self._steps = []
 
     def take(self, step: Step) -> None:
-        """Let a step happen that was noted in this very state.
+        """Repeat a step that another registry noted in this very state.
 
         Raises:
             RegistryError: it does not fit this state.
