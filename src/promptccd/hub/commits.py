@@ -8,7 +8,7 @@ are those of the files.
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -28,6 +28,7 @@ from huggingface_hub.utils.sha import git_hash
 
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.models.untrusted import one_line
+from promptccd.runs.model_card import KEPT, merge_card
 from promptccd.storage import sha256_of
 
 logger = logging.getLogger(__name__)
@@ -95,10 +96,10 @@ class PushedRepository:
 
     Attributes:
         repo_id: ``namespace/name``.
-        commit: commit the files stand in now; `None` in a dry run of a repository that is not there.
+        commit: the commit that holds the files now; `None` in a dry run of a repository that is not there.
         sent: paths that were sent, or would be; empty if all of it was there already.
         num_bytes: their size together.
-        listing: what of it can be seen there, how much, and by whom, in one line.
+        listing: what the files are, how large, and who can see them, in one line.
     """
 
     repo_id: str
@@ -110,23 +111,25 @@ class PushedRepository:
 
 def bring(
     repository: Repository,
-    contents: Callable[[str | None], Contents],
+    contents: Contents,
     *,
     api: HfApi,
     message: str,
     holds: str,
     replaces: str = "",
+    kept: Sequence[str] = KEPT,
     dry_run: bool = False,
 ) -> PushedRepository:
     """Make a repository hold these files, with at most one commit; other files stay.
 
     Args:
         repository: made if it is not there.
-        contents: files by their paths, from the text of the card that stands there, if one does.
+        contents: files by their paths. The card is merged with one that is there already.
         api: the client.
         message: title of the commit.
         holds: what the files are, in words, for the listing that is logged before anything is sent.
-        replaces: pattern of the other files that go, such as ``*.parquet``; none do by default.
+        replaces: pattern of other files to delete, such as ``*.parquet``; nothing is deleted by default.
+        kept: keys of the card's metadata that stay as they are there.
         dry_run: only say what would be sent.
 
     Raises:
@@ -137,7 +140,9 @@ def bring(
     name, kind = repository.name, repository.kind
     head, private = made(repository, api=api, dry_run=dry_run) or (None, repository.private)
     there = _remote_files(api, repository, head) if head else {}
-    wanted = contents(_remote_card(api, repository, head) if CARD in there else None)
+    wanted = dict(contents)
+    if CARD in there and CARD in wanted:
+        wanted[CARD] = merge_card(_remote_card(api, repository, head), _text(wanted[CARD]), kept).encode()
     changed = {path: data for path, data in wanted.items() if not _same(data, there.get(path))}
     gone = [path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted]
     who = "private" if private else "public"
@@ -186,11 +191,6 @@ def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[
     return info.sha, bool(info.private)
 
 
-def logged_in(api: HfApi) -> str:
-    """Whose token the client has."""
-    return str(api.whoami()["name"])
-
-
 def retried(action: Callable[[], Result], later: str, wait: Callable[[float], None] = time.sleep) -> Result:
     """The result of an action that may be begun again, after a few failures at most.
 
@@ -236,6 +236,10 @@ def _same(data: Path | bytes, there: RepoFile | None) -> bool:
         own = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else sha256_of(data)
         return there.lfs.sha256 == own
     return there.blob_id == git_hash(data if isinstance(data, bytes) else data.read_bytes())
+
+
+def _text(data: Path | bytes) -> str:
+    return data.decode() if isinstance(data, bytes) else data.read_text(encoding="utf-8")
 
 
 def _size(data: Path | bytes) -> int:

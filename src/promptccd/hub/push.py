@@ -9,18 +9,8 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError
-from promptccd.hub.commits import (
-    CARD,
-    Contents,
-    PushedRepository,
-    Repository,
-    bring,
-    logged_in,
-    require_name,
-    retried,
-)
+from promptccd.hub.commits import PushedRepository, Repository, bring, require_name, retried
 from promptccd.runs import RunDirectory
-from promptccd.runs.model_card import merge_card
 from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
 from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
 from promptccd.storage import problems_of, require_no_links
@@ -64,12 +54,19 @@ def push_run(
         )
     for stage in wanted:
         _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
-    namespace = namespace or retried(lambda: logged_in(api), later, wait)
-    pushed = []
-    for stage in wanted:
-        repo_id = _repository_of(run, stage, namespace)
-        options = {"private": private, "dry_run": dry_run}
-        pushed.append(push_stage(run.stage(stage), repo_id, api=api, later=later, wait=wait, **options))
+    namespace = namespace or retried(lambda: str(api.whoami()["name"]), later, wait)
+    pushed = [
+        push_stage(
+            run.stage(stage),
+            _repository_of(run, stage, namespace),
+            api=api,
+            private=private,
+            dry_run=dry_run,
+            later=later,
+            wait=wait,
+        )
+        for stage in wanted
+    ]
     if not dry_run:
         retried(lambda: _gather(api, run.name, namespace, pushed, private), later, wait)
     return pushed
@@ -152,7 +149,7 @@ def push_stage(
     return retried(
         lambda: bring(
             Repository(repo_id, "model", private),
-            lambda card: _contents(folder, card),
+            {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()},
             api=api,
             message=f"Stage checkpoint {folder.name}",
             holds=_holdings(folder),
@@ -172,15 +169,6 @@ def _holdings(folder: Path) -> str:
     if (folder / EXEMPLARS).exists():
         told += f", the row numbers of {len(load_exemplars(folder).sample_ids)} images so far"
     return f"{told}, and what people corrected; no image"
-
-
-def _contents(folder: Path, card_there: str | None) -> Contents:
-    """Every file of a stage by its path in the repository; of the card, what a person wrote there stays."""
-    files = sorted(item for item in folder.rglob("*") if item.is_file())
-    contents: dict[str, Path | bytes] = {item.relative_to(folder).as_posix(): item for item in files}
-    if card_there is not None and CARD in contents:
-        contents[CARD] = merge_card(card_there, (folder / CARD).read_text(encoding="utf-8")).encode()
-    return contents
 
 
 def _gather(

@@ -17,7 +17,6 @@ from promptccd.hub.commits import (
     PushedRepository,
     Repository,
     bring,
-    logged_in,
     made,
     require_name,
     retried,
@@ -27,7 +26,7 @@ from promptccd.models.loading import BACKBONES, PICKLES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.models.untrusted import one_line, shown
 from promptccd.runs import RunDirectory, stage_of
-from promptccd.runs.model_card import BEGIN, END, merge_card
+from promptccd.runs.model_card import BEGIN, END
 from promptccd.training.recipe import shipped
 
 logger = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ def push_space(
     require_name(name, "space", "Give NAME or NAMESPACE/NAME.", namespace=False)
     _refuse_folder(model)
     if "/" not in name:
-        name = f"{retried(lambda: logged_in(api), _LATER, wait)}/{name}"
+        name = f"{retried(lambda: str(api.whoami()['name']), _LATER, wait)}/{name}"
     repository = Repository(name, "space", private, sdk="gradio")
     chosen = retried(lambda: _checkpoint(model, api), _LATER, wait)
 
@@ -97,11 +96,12 @@ def push_space(
         changed = not stands or _set_model(name, chosen, api, dry_run)
         brought = bring(
             repository,
-            lambda card: _contents(card, chosen),
+            _contents(chosen),
             api=api,
             message=f"The page over {chosen.place}",
             holds=f"the page, its package and the prepared example; it groups by {chosen.place}",
             replaces="promptccd/*",
+            kept=_OWNERS,
             dry_run=dry_run,
         )
         return brought, changed
@@ -230,7 +230,7 @@ def _set_model(name: str, chosen: _Checkpoint, api: HfApi, dry_run: bool) -> boo
     return changed
 
 
-def _contents(card_there: str | None, chosen: _Checkpoint) -> Contents:
+def _contents(chosen: _Checkpoint) -> Contents:
     """Every file of the Space by its path there."""
     folder = shipped(_FOLDER)
     contents: dict[str, Path | bytes] = {name: folder / name for name in _FILES}
@@ -239,13 +239,8 @@ def _contents(card_there: str | None, chosen: _Checkpoint) -> Contents:
         hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
         if file.is_file() and not hidden and path.parts[0] not in ("hub_configs", "spaces"):
             contents[f"promptccd/{path.as_posix()}"] = file
-    contents[CARD] = _card(card_there, (folder / CARD).read_text(encoding="utf-8"), chosen).encode()
-    return contents
-
-
-def _card(card_there: str | None, text: str, chosen: _Checkpoint) -> str:
-    """The README with the settings of the Space; what its owner wrote or renamed stays."""
-    card = RepoCard(text)
+    card = RepoCard((folder / CARD).read_text(encoding="utf-8"))
     card.text = f"\n{BEGIN}\n\n{card.text.strip()}\n\n{END}\n"
     card.data["models"] = [chosen.name] if chosen.commit else []
-    return merge_card(card_there, str(card), kept=_OWNERS)
+    contents[CARD] = str(card).encode()
+    return contents

@@ -16,7 +16,7 @@ from promptccd.data.limits import SkippedFileError
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.table_files import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
-from promptccd.runs.model_card import BEGIN, END, merge_card
+from promptccd.runs.model_card import BEGIN, END
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -72,13 +72,11 @@ def publish_stages(
     require_name(name, "dataset", "Give NAMESPACE/NAME.")
     api = api or HfApi()
     with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
-        files = _written(stages, Path(folder), ids_only)
-        split = json.dumps(stages.split.to_dict()).encode()
-        text = _card(stages, name, ids_only)
-
-        def contents(card_there: str | None) -> Contents:
-            return {**files, SPLIT_FILE: split, CARD: merge_card(card_there, text).encode()}
-
+        contents: Contents = {
+            **_written(stages, Path(folder), ids_only),
+            SPLIT_FILE: json.dumps(stages.split.to_dict()).encode(),
+            CARD: _card(stages, name, ids_only),
+        }
         return retried(
             lambda: bring(
                 Repository(name, "dataset", private=not public),
@@ -137,7 +135,7 @@ def _clean(stage: Stage, position: int) -> dict[str, object] | None:
     return None if clean is None else {"bytes": clean[1], "path": f"{stage.sample_ids[position]}{clean[0]}"}
 
 
-def _card(stages: StageStream, name: str, ids_only: bool) -> str:
+def _card(stages: StageStream, name: str, ids_only: bool) -> bytes:
     """The card: where `datasets` finds the configs, and what they are."""
     rows = "\n".join(
         f"| `{stage_config(count.stage)}` | {count.images} | {count.classes} | {count.old_share:.4f} |"
@@ -169,7 +167,11 @@ def _card(stages: StageStream, name: str, ids_only: bool) -> str:
         source=', dataset="<the source data set>"' if ids_only else "",
         pictures=pictures,
     )
-    return str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{text}\n\n{END}\n"))
+    return _card_of(data, text)
+
+
+def _card_of(data: DatasetCardData, text: str) -> bytes:
+    return str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{text}\n\n{END}\n")).encode()
 
 
 _TEXT_OF_GROUPS = """# Groups of images
@@ -192,13 +194,9 @@ def publish_groups(folder: Path, name: str, *, private: bool, token: str) -> Pus
         HubError: the Hub cannot be reached or refuses, or the data set is public and should be private.
     """
     require_name(name, "dataset", "Give another name.")
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.glob("data/*.parquet"))}
+    files = {path.relative_to(folder).as_posix(): path for path in folder.glob("data/*.parquet")}
     data = DatasetCardData(task_categories=["image-classification"], tags=["category-discovery"])
-    text = str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{_TEXT_OF_GROUPS}\n\n{END}\n"))
-
-    def contents(card_there: str | None) -> Contents:
-        return {**files, CARD: merge_card(card_there, text).encode()}
-
+    contents: Contents = {**files, CARD: _card_of(data, _TEXT_OF_GROUPS)}
     return retried(
         lambda: bring(
             Repository(name, "dataset", private),

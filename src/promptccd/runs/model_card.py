@@ -30,6 +30,7 @@ from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
+KEPT = ("license",)  # keys of the metadata that stay as a person set them
 
 # Markers count where they fill a line; a begin without an end belongs to a person's text.
 _BLOCK = re.compile(rf"^{BEGIN}$(?:(?!^{BEGIN}$)[\s\S])*?^{END}$", re.MULTILINE)
@@ -107,7 +108,7 @@ def seed_on_card(card: str) -> int | None:
     return int(said[1]) if said else None
 
 
-def merge_card(existing: str | None, generated: str, kept: Sequence[str] = ("license",)) -> str:
+def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT) -> str:
     """Renew what is generated in a card that a person may have edited.
 
     Of the text, only the block between the markers is replaced (a second one is dropped); a card without a block
