@@ -1,7 +1,6 @@
 """A stage is there whole or not at all, whatever happens to any request of its push."""
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -144,36 +143,37 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_request_fails_once_in_every_way(run: RunDirectory, hub: Hub, waits, fault: str) -> None:
+def test_every_request_fails_once_in_every_way(
+    run: RunDirectory, hub: Hub, waits, pauses, fault: str
+) -> None:
     """Whole or absent whatever request it is; the push mends itself or says how to do it later."""
     folder = run.stage(0)
     api = HfApi()
-    slept: list[float] = []
-    push_stage(folder, "user/count", api=api, wait=slept.append)
+    push_stage(folder, "user/count", api=api)
     requests = len(hub.log)
     for number in range(1, requests + 1):
         repo_id = f"user/fault{number}"
         hub.plan(number, FAULTS[fault])
         try:
-            push_stage(folder, repo_id, api=api, later="Later: this.", wait=slept.append)
+            push_stage(folder, repo_id, api=api, later="Later: this.")
         except HubError as error:
             assert "Later: this." in str(error)
             assert is_absent(hub, repo_id) or is_whole(hub, repo_id, folder), (number, fault)
         hub.clear_plans()
-        push_stage(folder, repo_id, api=api, wait=slept.append)
+        push_stage(folder, repo_id, api=api)
         assert is_whole(hub, repo_id, folder), (number, fault)
         assert len(hub.repo(repo_id).history()) == 2, (number, fault)
 
 
 @pytest.mark.fault(18)
-def test_somebody_elses_commit_in_between_is_kept(run: RunDirectory, hub: Hub, waits) -> None:
+def test_somebody_elses_commit_in_between_is_kept(run: RunDirectory, hub: Hub, waits, pauses) -> None:
     hub.add("user/race", {"notes.md": b"mine"})
     hub.plan(
         lambda request: "/commit/" in request.path,
         Fault(race=lambda hub: hub.add("user/race", {"more.md": b"also mine"})),
         times=1,
     )
-    push_stage(run.stage(0), "user/race", api=HfApi(), wait=lambda seconds: None)
+    push_stage(run.stage(0), "user/race", api=HfApi())
     files = hub.repo("user/race").at("main").files
     assert files["notes.md"].data == b"mine"
     assert files["more.md"].data == b"also mine"
@@ -198,19 +198,19 @@ def test_who_may_not_write_is_told_so_at_once(
 
 
 @pytest.mark.fault(20)
-def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub: Hub, waits) -> None:
+def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub: Hub, waits, pauses) -> None:
     hub.plan(lambda request: True, Fault(status=503), times=10**6)
-    slept: list[float] = []
     with pytest.raises(HubError, match="Later: promptccd push"):
-        push_run(run, wait=slept.append)
-    assert slept == [1, 2, 4, 8]
+        push_run(run)
+    assert pauses == [1, 2, 4, 8]
 
 
 @pytest.mark.slow
 def test_a_hub_that_hangs_is_one_that_is_down(run: RunDirectory, hub: Hub, waits, monkeypatch) -> None:
     monkeypatch.setattr("promptccd.hub.commits.PATIENCE", 0.4)
+    monkeypatch.setattr("promptccd.hub.commits.FIRST_WAIT", 1.5)
     hub.plan(lambda request: "/commit/" in request.path, Fault(delay=1.5), times=1)
-    push_stage(run.stage(0), "user/slow", api=HfApi(), wait=lambda seconds: time.sleep(1.5))
+    push_stage(run.stage(0), "user/slow", api=HfApi())
     assert is_whole(hub, "user/slow", run.stage(0))
     assert len(hub.repo("user/slow").history()) == 2
 

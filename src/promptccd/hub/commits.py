@@ -1,8 +1,7 @@
-"""Bring a repository of the Hub to a state with one commit, read back afterwards.
+"""Bring a repository of the Hub to a state with one commit, and read it back.
 
-Every request may fail. So a push is a procedure that can be begun again at any time: it looks at what is there, sends
-only what differs, on top of the very commit it looked at, and believes none of it until sizes and hashes read back
-are those of the files.
+Every request may fail, so a push can begin again at any time: it looks at what is there, sends only what differs, on
+top of the very commit it looked at, and trusts it only when sizes and hashes read back are those of the files.
 """
 
 import hashlib
@@ -38,7 +37,7 @@ Contents = Mapping[str, Path | bytes]
 CARD = "README.md"
 ATTEMPTS = 5
 FIRST_WAIT = 1.0  # seconds; doubled after every failure
-PATIENCE = 120.0  # seconds without a byte; the client by itself waits for ever
+PATIENCE = 120.0  # seconds without a byte; the client would wait for ever
 _AGAIN = {408, 409, 412, 429}  # too slow, a conflict, somebody else's commit, too often: and every 5xx
 _KINDS = {"model": "model", "dataset": "data set", "space": "Space"}
 
@@ -70,18 +69,18 @@ def require_name(name: str, kind: str, remedy: str, *, namespace: bool = True) -
 
 
 class PublicRepositoryError(HubError):
-    """What was to be private would have been for everybody to see."""
+    """Everybody could have seen what was to be private."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """Where to, and who may see it.
+    """A repository to push to.
 
     Attributes:
         name: ``namespace/name``.
         kind: ``model``, ``dataset`` or ``space``.
-        private: whether it is to be private; one that is public already is refused then.
-        sdk: what a Space is made with.
+        private: whether it has to be private; if so, a public one is refused.
+        sdk: of a Space.
     """
 
     name: str
@@ -169,7 +168,7 @@ def bring(
 def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[str | None, bool] | None:
     """The newest commit of a repository, which is made if it is not there, and whether it is private.
 
-    `None` in a dry run that would make it.
+    A dry run that would make it returns `None`.
 
     Raises:
         PublicRepositoryError: it is public and should be private.
@@ -191,16 +190,15 @@ def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[
     return info.sha, bool(info.private)
 
 
-def retried(action: Callable[[], Result], later: str, wait: Callable[[float], None] = time.sleep) -> Result:
+def retried(action: Callable[[], Result], later: str) -> Result:
     """The result of an action that may be begun again, after a few failures at most.
 
     Args:
         action: what to do.
         later: the command that does it later, for the message.
-        wait: sleeps between attempts.
 
     Raises:
-        HubError: it went on failing, or was refused for a reason that waiting does not mend.
+        HubError: it kept failing, or was refused for a reason that does not pass.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -214,7 +212,7 @@ def retried(action: Callable[[], Result], later: str, wait: Callable[[float], No
                 raise HubError(f"Not pushed: {reason} Nothing local is lost. {later}") from error
             pause = _asked_to_wait(error) or FIRST_WAIT * 2 ** (attempt - 1)
             logger.warning("The Hub did not take it (%s); again in %.0f s.", reason, pause)
-            wait(pause)
+            time.sleep(pause)
     raise AssertionError("the loop returns or raises")
 
 
@@ -252,7 +250,7 @@ def _amount(contents: Contents) -> str:
 
 @contextmanager
 def _impatient() -> Iterator[None]:
-    """A Hub that neither answers nor hangs up counts as one that is down."""
+    """Treat a Hub that neither answers nor hangs up as one that is down."""
     session = get_session()
     before, session.timeout = session.timeout, PATIENCE
     try:

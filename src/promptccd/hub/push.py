@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,7 +25,6 @@ def push_run(
     stages: Sequence[int] | None = None,
     private: bool = False,
     dry_run: bool = False,
-    wait: Callable[[float], None] = time.sleep,
 ) -> list[PushedRepository]:
     """Push finished stages of a run and gather their repositories in a collection.
 
@@ -37,7 +35,6 @@ def push_run(
         stages: which stages; by default all that are finished.
         private: whether the repositories have to be private.
         dry_run: only say what would be sent.
-        wait: sleeps between attempts.
 
     Raises:
         ConfigurationError: the Hub takes no repositories of such names.
@@ -54,7 +51,7 @@ def push_run(
         )
     for stage in wanted:
         _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
-    namespace = namespace or retried(lambda: str(api.whoami()["name"]), later, wait)
+    namespace = namespace or retried(lambda: str(api.whoami()["name"]), later)
     pushed = [
         push_stage(
             run.stage(stage),
@@ -63,12 +60,11 @@ def push_run(
             private=private,
             dry_run=dry_run,
             later=later,
-            wait=wait,
         )
         for stage in wanted
     ]
     if not dry_run:
-        retried(lambda: _gather(api, run.name, namespace, pushed, private), later, wait)
+        retried(lambda: _gather(api, run.name, namespace, pushed, private), later)
     return pushed
 
 
@@ -90,10 +86,10 @@ def pusher(
 ) -> Callable[[RunDirectory, Sequence[int]], None]:
     """What pushes finished stages during training: a Hub that fails costs a warning and a command for later.
 
-    Stages it did not get through with are pushed with the next ones, and by the same training when it is begun again.
+    Stages that the Hub did not take are pushed with the next ones, or when the same training is begun again.
 
     Args:
-        run: what is to be trained.
+        run: the run to be trained.
         namespace: user or organisation; by default the one who is logged in.
         private: whether repositories that are made are private.
 
@@ -124,7 +120,6 @@ def push_stage(
     private: bool = False,
     dry_run: bool = False,
     later: str = "",
-    wait: Callable[[float], None] = time.sleep,
 ) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
@@ -135,11 +130,10 @@ def push_stage(
         private: whether the repository has to be private.
         dry_run: only say what would be sent.
         later: the command that does it later, for messages.
-        wait: sleeps between attempts.
 
     Raises:
-        RunError: it holds links, and what they lead to is nobody's to publish.
-        HubError: not reachable, refused, or what was read back is not what was sent.
+        RunError: it holds links, and what they lead to is not published.
+        HubError: the stage is damaged, the Hub could not be reached or refused, or what was read back differs.
     """
     require_no_links(folder)
     if problems := problems_of(folder):
@@ -156,12 +150,11 @@ def push_stage(
             dry_run=dry_run,
         ),
         later,
-        wait,
     )
 
 
 def _holdings(folder: Path) -> str:
-    """What a stage tells whoever can see it."""
+    """What whoever sees a stage learns from it."""
     names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("category_names", [])
     told = f"weights, the names of {len(names)} categories"
     if (folder / ASSIGNMENTS).exists():
@@ -174,7 +167,7 @@ def _holdings(folder: Path) -> str:
 def _gather(
     api: HfApi, title: str, namespace: str, pushed: Sequence[PushedRepository], private: bool
 ) -> None:
-    """The run's repositories in one collection, as the Hub's own checklist asks for."""
+    """Put the run's repositories into one collection, as the Hub's own checklist asks for."""
     collection = api.create_collection(title, namespace=namespace, private=private, exists_ok=True)
     for stage in pushed:
         api.add_collection_item(collection.slug, stage.repo_id, "model", exists_ok=True)

@@ -3,8 +3,6 @@
 import json
 import logging
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +46,6 @@ def publish_stages(
     public: bool = False,
     dry_run: bool = False,
     api: HfApi | None = None,
-    wait: Callable[[float], None] = time.sleep,
 ) -> PushedRepository:
     """Push every stage as a config of one data set repository, all in one commit.
 
@@ -62,7 +59,6 @@ def publish_stages(
         public: let everybody see a repository that is made here; otherwise it has to be private.
         dry_run: only say what would be sent.
         api: the client; its token must be allowed to write.
-        wait: sleeps between attempts.
 
     Raises:
         ConfigurationError: the Hub takes no such name.
@@ -88,7 +84,6 @@ def publish_stages(
                 dry_run=dry_run,
             ),
             "Run the same command again.",
-            wait,
         )
 
 
