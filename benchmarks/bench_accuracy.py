@@ -7,10 +7,8 @@ the median of the rounds; compare the ratios, not the seconds.
 """
 
 import argparse
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +16,7 @@ import evaluate
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from benchmarks.measuring import median_seconds
 from promptccd.evaluation import ClusteringAccuracy, clustering_accuracy
 
 SPACE = Path(__file__).parents[1] / "spaces" / "cacc"
@@ -47,16 +46,6 @@ def accuracy_by_loop(true: np.ndarray, predicted: np.ndarray, num_known: int) ->
     old = 100 * right[:num_known].sum() / sizes[:num_known].sum()
     new = 100 * right[num_known:].sum() / sizes[num_known:].sum()
     return 100 * right.sum() / len(true), old, new
-
-
-def median_seconds(work: Callable[[], object], rounds: int) -> float:
-    """Median wall time of a call."""
-    seconds = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
 
 
 def report(metric: evaluate.Metric, num_samples: int, num_categories: int, rounds: int) -> None:

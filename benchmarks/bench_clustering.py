@@ -7,12 +7,9 @@ features included. The allocator is the default one on both sides.
 """
 
 import argparse
-import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 from sklearn.cluster import KMeans
@@ -20,9 +17,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from benchmarks.measuring import extra_megabytes, timed
 from promptccd.clustering import SemiSupervisedKMeans, mixture
 
-Result = TypeVar("Result")
 REGULARISATION = 1e-3
 
 
@@ -80,28 +77,6 @@ def clustered_features(size: Size, seed: int = 0) -> tuple[Tensor, Tensor, Tenso
         return torch.nn.functional.normalize((centres[groups] + noise) * spectrum, dim=1)
 
     return draw(hidden), draw(labels), labels
-
-
-def timed(call: Callable[[], Result]) -> tuple[float, Result]:
-    """Seconds and result of one call."""
-    start = time.perf_counter()
-    result = call()
-    return time.perf_counter() - start, result
-
-
-def extra_megabytes(call: Callable[[], object]) -> float | None:
-    """Peak resident memory of a call above the state before it; None where Linux's counters are missing."""
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    if not (status.exists() and reset.exists()):
-        return None
-
-    def kilobytes(name: str) -> int:
-        return int(status.read_text().split(f"{name}:")[1].split()[0])
-
-    reset.write_text("5")
-    before = kilobytes("VmRSS")
-    call()
-    return (kilobytes("VmHWM") - before) / 1024
 
 
 def semi_supervised_kmeans(size: Size) -> Figure:

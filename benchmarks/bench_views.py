@@ -7,7 +7,6 @@ Both run on one thread, alternately; the figures are the medians and the lowest 
     python -m benchmarks.bench_views
 """
 
-import argparse
 import io
 import statistics
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.measuring import options_of
 from promptccd.data.images import decode_image
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.views import (
@@ -77,10 +77,7 @@ def alternate(
 
 def main(argv: list[str] | None = None) -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--calls", type=int, default=20)
-    arguments = parser.parse_args(argv)
+    arguments = options_of(__doc__.partition("\n")[0], argv, rounds=15, calls=20)
     torch.set_num_threads(1)
 
     views = TrainingViews(ViewOptions())
