@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from promptccd.errors import RegistryError
 from promptccd.registry.draft import Draft
-from promptccd.registry.matching import unit
+from promptccd.registry.matching import unit, weighted_mean
 from promptccd.registry.tables import DIFFERENT, SAME, Category, CategoryState, check_name, default_name
 
 
@@ -75,7 +75,7 @@ class Rename(Edit):
 class Merge(Edit):
     """Say that several categories are one.
 
-    The known one survives, else the one with the least id. The others are retired and remember the survivor, whose
+    The one with the least id survives, so a known one does. The others are retired and remember the survivor, whose
     prototype becomes the mean of all, weighted by their numbers of images. Without a chosen name, a name that a person
     gave wins over a default one. An image that was taken out of one of them stays out of the survivor, unless it is in
     one of them now: then the merge is the later word.
@@ -98,16 +98,17 @@ class Merge(Edit):
         merged = [draft.tables.category(each) for each in sorted(set(self.categories))]
         if len(merged) < 2:
             raise RegistryError(f"Expected at least two categories to merge, got {list(self.categories)}.")
-        survivor, *others = sorted(merged, key=lambda each: (not each.known, each.id))
+        (survivor, *others), ids = merged, {each.id for each in merged}
         members = [key for each in others for key in draft.tables.members_of(each.id)]
-        self._unlink(draft, {each.id for each in merged})
+        self._unlink(draft, ids)
         for key in members:
             draft.place(key, survivor.id, pin=key in draft.tables.pinned)
-        kept_out = self._carry_bans(draft, survivor.id, {each.id for each in merged})
+        kept_out = self._carry_bans(draft, survivor.id, ids)
+        rows, sizes = [each.prototype_row for each in merged], np.array([each.size for each in merged])
         draft.change(
             survivor.id,
             name=_merged_name(survivor, others),
-            prototype_row=_mean(draft, merged),
+            prototype_row=draft.append_prototype(weighted_mean(draft.prototypes[rows], sizes)),
             earlier_rows=(*survivor.earlier_rows, survivor.prototype_row),
         )
         for each in others:
@@ -258,14 +259,6 @@ def _merged_name(survivor: Category, others: list[Category]) -> str:
     if survivor.known or survivor.name != default_name(survivor.id):
         return survivor.name
     return next((each.name for each in others if each.name != default_name(each.id)), survivor.name)
-
-
-def _mean(draft: Draft, merged: list[Category]) -> int:
-    """Row of the mean of all prototypes, weighted by the categories' numbers of images."""
-    sizes = np.array([each.size for each in merged], dtype=np.float64)
-    weights = sizes if sizes.any() else np.ones_like(sizes)
-    vectors = draft.prototypes[[each.prototype_row for each in merged]].astype(np.float64)
-    return draft.append_prototype(np.average(vectors, axis=0, weights=weights))
 
 
 @dataclass(frozen=True, eq=False)

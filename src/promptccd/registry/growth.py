@@ -9,7 +9,7 @@ import numpy as np
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
 from promptccd.registry.draft import Draft
-from promptccd.registry.matching import NEW, REJECTED, StageGroups, match_clusters
+from promptccd.registry.matching import NEW, REJECTED, StageGroups, match_clusters, weighted_mean
 from promptccd.registry.tables import LONGEST_KEY, SAME, Pair, Tables
 
 _UNASSIGNED = -1
@@ -145,20 +145,15 @@ def _update_prototypes(
         rows = [cluster for cluster, each in enumerate(ids) if each == identity]
         is_first = identity >= first_new or not len(prototypes)
         if rows and np.array_equal(own, by_cluster == identity):
-            vector = _mean(groups.prototypes[rows], sizes[rows])
+            vector = weighted_mean(groups.prototypes[rows], sizes[rows])
         elif groups.features is not None and own.any():
             vector = groups.features[own].mean(axis=0, dtype=np.float64)
         elif is_first:
-            vector = _mean(groups.prototypes[rows], sizes[rows])
+            vector = weighted_mean(groups.prototypes[rows], sizes[rows])
         else:
             continue
         if is_first or np.abs(prototypes[category.prototype_row] - vector).max() > _SAME_PROTOTYPE:
             draft.set_prototype(identity, vector)
-
-
-def _mean(vectors: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Mean of clusters' means, weighted by their images."""
-    return np.average(vectors.astype(np.float64), axis=0, weights=sizes if sizes.any() else None)
 
 
 def _unsatisfied(tables: Tables) -> tuple[Pair, ...]:

@@ -257,6 +257,11 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
+def weighted_mean(means: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Mean in float64 of the images of which these are means, from their numbers; of the means where all are 0."""
+    return np.average(means.astype(np.float64), axis=0, weights=sizes if sizes.any() else None)
+
+
 def _repeated(values: Sequence[Any]) -> Any:
     seen = set[Any]()
     for value in values:
