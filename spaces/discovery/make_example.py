@@ -93,15 +93,10 @@ def _stand(evaluation: RunEvaluation, index: int) -> tuple[CategoryRegistry, Ass
         registry,
         keys,
         features,
-        settled=_ids_after(evaluation, max(index - 1, 0)),
+        settled=load_configuration(evaluation.run.stage(max(index - 1, 0))).category_ids,
         temperature=config.confidence_temperature,
     )
     return registry, found
-
-
-def _ids_after(evaluation: RunEvaluation, index: int) -> list[int]:
-    """Categories that are known once a stage is finished."""
-    return list(load_configuration(evaluation.run.stage(index)).category_ids)
 
 
 def _places(features: np.ndarray, seed: int) -> np.ndarray:

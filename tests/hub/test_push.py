@@ -200,9 +200,16 @@ def test_who_may_not_write_is_told_so_at_once(
 @pytest.mark.fault(20)
 def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub: Hub, waits, pauses) -> None:
     hub.plan(lambda request: True, Fault(status=503), times=10**6)
-    with pytest.raises(HubError, match="Later: promptccd push"):
-        push_run(run)
-    assert pauses == [1, 2, 4, 8]
+    for options, words in (
+        ({}, ""),
+        ({"stages": [1, 2]}, ""),
+        ({"stages": [1], "namespace": "team", "private": True}, " --namespace team --stage 1 --private"),
+    ):
+        pauses.clear()
+        with pytest.raises(HubError) as refused:
+            push_run(run, **options)
+        assert str(refused.value).endswith(f" Later: promptccd push {run.path}{words}")
+        assert pauses == [1, 2, 4, 8]
 
 
 @pytest.mark.slow
@@ -219,7 +226,19 @@ def test_a_dry_run_sends_nothing(run: RunDirectory, hub: Hub, capsys) -> None:
     assert main(["push", str(run.path), "--dry-run"]) == 0
     assert "would send" in capsys.readouterr().out
     assert not hub.requests("POST", "/commit/")
+    assert not hub.collections
     assert is_absent(hub, "user/run-stage0")
+
+
+def test_a_private_push_is_private_in_all_it_makes(run: RunDirectory, hub: Hub) -> None:
+    (pushed,) = push_run(run, stages=[1], private=True)
+    repo = hub.repo(pushed.repo_id)
+    assert repo.private
+    assert repo.history()[0].title == "Stage checkpoint stage1"
+    assert pushed.listing.startswith("user/run-stage1 (model, private): ")
+    (collection,) = hub.collections.values()
+    assert (collection["title"], collection["private"]) == ("run", True)
+    assert [each["id"] for each in collection["items"]] == [pushed.repo_id]
 
 
 @pytest.mark.fault(19)

@@ -21,7 +21,7 @@ from promptccd.registry import (
 )
 from promptccd.registry.draft import Draft
 from promptccd.registry.files import _write_entry
-from promptccd.registry.growth import _keep_together
+from promptccd.registry.grouping import _keep_together
 from promptccd.registry.tables import Tables
 from tests.registry.streams import WIDTH, Images, can_undo, known_registry, random_edit, sizes_add_up
 
@@ -145,7 +145,7 @@ def test_merge_overrules_answers_between_the_two(registry: CategoryRegistry, ima
     registry.edit(Answer(three[3], five[1], True))
     registry.edit(Merge([3, 5]))
     assert set(registry.constraints().cannot_link) == {(three[0], three[1]), (four[0], three[2])}
-    assert registry.constraints().must_link == ((three[3], five[1]),)
+    assert registry.constraints().must_link == ((five[1], three[3]),)
 
 
 def test_what_was_taken_out_stays_out_of_the_survivor(registry: CategoryRegistry, images: Images) -> None:

@@ -230,6 +230,7 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "a key that is no text": (change("state.images", [[["a"], 1]]), "key of an image .* got a list of 1"),
     "a pin elsewhere": (change("state.pinned", [["s1:0", 3]]), "is pinned to category 3 but is not in it"),
     "a confidence above 1": (change("state.confidences", [["s1:0", 2]]), "confidence of 0 to 1, got 2"),
+    "a confidence too large for a float": (change("state.confidences", [["s1:0", 10**400]]), "confidence of 0 to 1"),
     "an answer about strangers": (change("state.links", [[["a", "b"], "same"]]), "not about two images"),
     "an answer nobody knows": (change("state.links", [[["a", "b"], []]]), "an answer to be 'same'"),
     "answers that contradict": (
@@ -276,6 +277,7 @@ def test_a_forged_registry_is_refused_by_name(
         (b"\xff\xfe", "no JSON"),
         (b"[" * 200_000, "nested too deeply"),
         (b'{"format": NaN}', "NaN, which is no number"),
+        (b'{"format": 1e999}', "'1e999', which is too large a number"),
         (b'{"format": 1, "format": 1}', "a key twice"),
         (b'{"format": ' + b"9" * 5000 + b"}", "no JSON"),
         (b"[]", "Expected the registry to be an object"),

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from promptccd.errors import RegistryError
 from promptccd.registry.draft import Draft
-from promptccd.registry.matching import unit, weighted_mean
+from promptccd.registry.grouping import unit, weighted_mean
 from promptccd.registry.tables import DIFFERENT, SAME, Category, CategoryState, check_name, default_name
 
 

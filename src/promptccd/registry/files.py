@@ -147,7 +147,7 @@ class Journal:
                 self._take(found, end)
         except RegistryError as error:
             raise RegistryError(f"{JOURNAL} is refused: {error}") from error
-        self.registry.note_steps()
+        self.registry.steps = []
 
     def follow(self) -> list[Step]:
         """Take in the lines that others have appended since; whoever calls it has written all of its own.
@@ -164,7 +164,7 @@ class Journal:
         if not found or len(found) <= self.lines or not self._is_ours(_parsed(found[0])):
             raise RegistryError(f"{JOURNAL} is another one now.")
         steps = self._take(found, end)
-        self.registry.note_steps()
+        self.registry.steps = []
         return steps
 
     def _take(self, found: list[bytes], end: int) -> list[Step]:
@@ -207,7 +207,7 @@ class Journal:
         elif lines := self._pending:
             append_to(self._path, self._end, lines)
             self._end, self.lines = self._end + len(lines), self.lines + len(self.registry.steps)
-            self.registry.note_steps()
+            self.registry.steps = []
 
     def write_whole(self) -> None:
         """Write the registry itself, after which the journal is empty.
@@ -218,7 +218,7 @@ class Journal:
         save_registry(self.registry, self._path.parent)
         self._snapshot = hashlib.sha256(_read(self._path.with_name(REGISTRY))).hexdigest()
         self._end = self.lines = 0
-        self.registry.note_steps()
+        self.registry.steps = []
 
 
 def _write_step(step: Step) -> dict[str, Any]:
@@ -287,7 +287,12 @@ def _read(path: Path) -> bytes:
 
 def _parsed(content: bytes) -> Any:
     try:
-        return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        return json.loads(
+            content.decode("utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            object_pairs_hook=_unique,
+        )
     except RecursionError as error:
         raise RegistryError("it is nested too deeply.") from error
     except RegistryError:
@@ -344,6 +349,12 @@ def _digest(rows: np.ndarray) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise RegistryError(f"it holds {name}, which is no number.")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise RegistryError(f"it holds {_short(text)}, which is too large a number.")
+    return number
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -516,7 +527,7 @@ def _read_answer(value: Any) -> str:
 
 
 def _read_confidence(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value <= 1:
+    if type(value) not in (int, float) or not 0 <= value <= 1:
         raise RegistryError(f"Expected a confidence of 0 to 1, got {_short(value)}.")
     return float(value)
 

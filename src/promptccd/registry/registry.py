@@ -16,9 +16,16 @@ from promptccd.errors import RegistryError
 from promptccd.registry.changes import GROUPING, LONGEST_TIME, History, LogEntry, StageChange, Step, compare
 from promptccd.registry.draft import Draft
 from promptccd.registry.edits import Edit
-from promptccd.registry.growth import grow
-from promptccd.registry.matching import StageGroups
-from promptccd.registry.tables import Category, CategoryState, Patch, Tables, check_name, mended_name
+from promptccd.registry.grouping import StageGroups, apply_grouping
+from promptccd.registry.tables import (
+    TABLE_NAMES,
+    Category,
+    CategoryState,
+    Patch,
+    Tables,
+    check_name,
+    mended_name,
+)
 
 NOTHING_YET = -1  # stage of a registry that observed none
 
@@ -49,6 +56,10 @@ class CategoryRegistry:
         next_id: first id that was never given; by default the first above all others.
         history: log and redo stack.
 
+    Attributes:
+        steps: what happened since a journal set it to an empty list; `None` before that, and after a new stage, which
+            no step can say.
+
     Raises:
         RegistryError: the state contradicts itself.
     """
@@ -72,7 +83,7 @@ class CategoryRegistry:
         free = max(self._tables.categories, default=-1) + 1
         self._next_id = max(free, num_known) if next_id is None else next_id
         self._history = history or History()
-        self._steps: list[Step] | None = None
+        self.steps: list[Step] | None = None
         self._check()
 
     @property
@@ -192,14 +203,10 @@ class CategoryRegistry:
         rows = [row for each in sorted(tables.categories) for row in tables.categories[each].rows]
         vectors = np.ascontiguousarray(self._prototypes[np.array(rows, dtype=np.int64)], dtype="<f4")
         state = {
+            **{name: getattr(tables, name) for name in TABLE_NAMES},
             "num_known": self.num_known,
             "stage": self._stage,
             "categories": {str(key): asdict(each) for key, each in tables.categories.items()},
-            "images": tables.images,
-            "members": tables.members,
-            "confidences": tables.confidences,
-            "pinned": tables.pinned,
-            "forbidden": tables.forbidden,
             "links": sorted([*pair, answer] for pair, answer in tables.links.items()),
             "prototypes": hashlib.sha256(vectors.tobytes()).hexdigest(),
         }
@@ -302,13 +309,13 @@ class CategoryRegistry:
         stage = int(stage)
         is_new, before = stage > self._stage, self._tables.copy()
         with self._draft() as draft:
-            growth = grow(draft, stage, groups)
+            found = apply_grouping(draft, stage, groups)
             patch = draft.finish()
         what = {"stage": stage, "images": len(groups.keys), "clusters": len(groups.prototypes)}
         self._stage = max(self._stage, stage)
         if is_new or patch.changes:  # the same groups again are nothing to undo
             self._commit(draft, patch, GROUPING, what, settles=is_new)
-        return replace(compare(before, self._tables, stage), **growth._asdict())
+        return replace(compare(before, self._tables, stage), **found._asdict())
 
     def replace_prototypes(self, vectors: Mapping[int, np.ndarray]) -> None:
         """Give categories new prototypes because the model was trained and its features changed.
@@ -366,15 +373,6 @@ class CategoryRegistry:
         self._note(Step("redo", entry.number))
         return entry
 
-    @property
-    def steps(self) -> list[Step] | None:
-        """What happened since `note_steps`, in order; `None` after a new stage, which no step can say."""
-        return self._steps
-
-    def note_steps(self) -> None:
-        """Begin to note every step, for a journal."""
-        self._steps = []
-
     def take(self, step: Step) -> None:
         """Repeat a step that another registry noted in this very state.
 
@@ -406,8 +404,8 @@ class CategoryRegistry:
         self._enter(entry)
 
     def _note(self, step: Step) -> None:
-        if self._steps is not None:
-            self._steps.append(step)
+        if self.steps is not None:
+            self.steps.append(step)
 
     @contextmanager
     def _draft(self) -> Iterator[Draft]:
@@ -436,7 +434,7 @@ class CategoryRegistry:
         if settles:
             self._history.log = [replace(each, patch=None) for each in self._history.log]
             self._drop_unused_rows()
-            self._steps = None
+            self.steps = None
         else:
             rows = np.stack(draft.rows) if draft.rows else None
             self._note(Step("do", entry.number, entry, rows, self._next_id))
