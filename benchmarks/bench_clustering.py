@@ -92,18 +92,6 @@ def semi_supervised_kmeans(size: Size) -> Figure:
     return Figure(name, ours_seconds, theirs_seconds, ours.inertia_, theirs.inertia_, "inertia", memory)
 
 
-def kmeans_without_labels(size: Size, restarts: int = 5) -> Figure:
-    """The same number of restarts on both sides, nothing labelled."""
-    points, _, _ = clustered_features(size)
-    num_clusters = size.old + size.new
-    ours = SemiSupervisedKMeans(num_clusters, restarts, random_state=0)
-    theirs = KMeans(num_clusters, n_init=restarts, random_state=0)
-    ours_seconds, _ = timed(lambda: ours.fit(points))
-    theirs_seconds, _ = timed(lambda: theirs.fit(points.numpy()))
-    name = f"k-means x {restarts}, no labels"
-    return Figure(name, ours_seconds, theirs_seconds, ours.inertia_, theirs.inertia_, "inertia")
-
-
 def expectation_maximisation(
     size: Size, covariance_type: Literal["diag", "spherical"], iterations: int = 10
 ) -> Figure:
@@ -142,7 +130,6 @@ def run(size: Size) -> list[Figure]:
     """All figures of one size."""
     return [
         semi_supervised_kmeans(size),
-        kmeans_without_labels(size),
         expectation_maximisation(size, "diag"),
         expectation_maximisation(size, "spherical"),
     ]
