@@ -10,6 +10,7 @@ Both run on one thread, alternately; the figures are the medians and the lowest 
 import io
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -67,7 +68,10 @@ def main(argv: list[str] | None = None) -> None:
             assert image is not None
             return views(image, numpy_generator("view", 1, 0, 0, 0))
 
-        chains = {"two training views": ours, "  usual chain": partial(usual_views, content, shared)}
+        chains: dict[str, Callable[[], torch.Tensor]] = {
+            "two training views": ours,
+            "  usual chain": partial(usual_views, content, shared),
+        }
         times: dict[str, list[float]] = {name: [] for name in chains}
         for round_ in range(arguments.rounds + 1):
             for name, chain in chains.items():

@@ -10,7 +10,7 @@ from huggingface_hub import HfApi, snapshot_download
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError, RunError
-from promptccd.hub import push_run, push_stage
+from promptccd.hub import push_run, push_stage, pusher
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.trainer import train_recipe
 from promptccd.training.recipe import Recipe
@@ -292,3 +292,26 @@ def test_a_checkpoint_that_was_fetched_with_the_hubs_client_is_whole(
     (there / "notes.md").write_text("?")
     with pytest.raises(RunError, match=r"notes.md does not belong there"):
         load_model(there)
+
+
+def test_what_the_hub_did_not_take_is_pushed_with_the_next_stage_and_nothing_twice(
+    run: RunDirectory, hub: Hub, waits, pauses, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="promptccd.hub.push")
+    push = pusher(run, None, private=True)
+    push(run, [0])
+    assert hub.repo("user/run-stage0").private
+    hub.plan(lambda request: True, Fault(status=503), times=10**6)
+    push(run, [0, 1])
+    hub.clear_plans()
+    asked = len(hub.log)
+    push(run, [0, 1, 2])
+    assert not [request for request in hub.log[asked:] if "run-stage0" in request.path]
+    assert all(is_whole(hub, f"user/run-stage{stage}", run.stage(stage)) for stage in (0, 1, 2))
+    messages = [record.getMessage() for record in caplog.records]
+    assert [text for text in messages if text.startswith("Pushed")] == [
+        f"Pushed user/run-stage{stage}." for stage in (0, 1, 2)
+    ]
+    assert [text.endswith("Training goes on.") for text in messages if text.startswith("Not pushed")] == [
+        True
+    ]
