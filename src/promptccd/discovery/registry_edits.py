@@ -69,8 +69,11 @@ def edit_registry(
     place = Path(folder).absolute()  # "." has no name to put a new folder under
     aside = place.with_name(f"{REPLACED}{place.name}")  # where a process that was killed may have left it
     found = aside if aside.exists() and not place.exists() else place
-    registry_in(found)
-    kept = place.parent if _is_model(found) else _kept(place)
+    if _is_model(found):
+        registry_in(found)  # so that no lock is left beside what is none of our models
+        kept = place.parent
+    else:
+        kept = _kept(place)
     lock = lock_folder(kept, wait_s=OTHERS_TAKE_S)
     try:
         remove_leftovers(kept)
@@ -97,8 +100,18 @@ def edit_registry(
 
 
 def _kept(folder: Path) -> Path:
-    """The folder of a registry that has no model."""
-    return folder / PROJECT if has_registry(folder / PROJECT) else folder
+    """Where a discovery keeps its registry.
+
+    Raises:
+        RegistryError: there is none.
+    """
+    for kept in (folder / PROJECT, folder):
+        if has_registry(kept):
+            return kept
+    raise RegistryError(
+        f"{str(folder)!r} holds no registry of categories: give the folder of a finished stage, or the --out of "
+        "promptccd discover."
+    )
 
 
 class _Checkpoint:
@@ -155,19 +168,14 @@ def registry_in(folder: Path) -> CategoryRegistry:
     Raises:
         RegistryError: there is none, or it is damaged.
     """
-    if _is_model(folder):
-        if has_registry(folder):
-            return load_registry(folder)
-        from promptccd.discovery.categories import registry_of
-        from promptccd.runs.prediction import load_model
+    if not _is_model(folder):
+        return Journal(_kept(folder)).registry
+    if has_registry(folder):
+        return load_registry(folder)
+    from promptccd.discovery.categories import registry_of
+    from promptccd.runs.prediction import load_model
 
-        return registry_of(load_model(folder), folder)
-    if has_registry(kept := _kept(folder)):
-        return Journal(kept).registry
-    raise RegistryError(
-        f"{str(folder)!r} holds no registry of categories: give the folder of a finished stage, or the --out of "
-        "promptccd discover."
-    )
+    return registry_of(load_model(folder), folder)
 
 
 def _read(record: Path) -> object:
