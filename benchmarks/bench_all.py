@@ -1,7 +1,6 @@
 """Everything ``make bench`` prints."""
 
 from benchmarks import (
-    bench_accuracy,
     bench_clustering,
     bench_discovery,
     bench_head,
@@ -15,7 +14,7 @@ from benchmarks import (
 
 
 def main() -> None:
-    """Run every benchmark with the sizes the README quotes."""
+    """Run every benchmark with the sizes that ``docs/results.md`` quotes."""
     for benchmark, argv in (
         (bench_start, []),
         (bench_step, []),
@@ -24,7 +23,6 @@ def main() -> None:
         (bench_clustering, ["--size", "cifar100"]),
         (bench_split_merge, []),
         (bench_views, []),
-        (bench_accuracy, []),
         (bench_discovery, []),
         (bench_photographs, []),
     ):

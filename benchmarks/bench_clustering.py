@@ -7,12 +7,9 @@ features included. The allocator is the default one on both sides.
 """
 
 import argparse
-import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 from sklearn.cluster import KMeans
@@ -20,9 +17,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from benchmarks.measuring import extra_megabytes, timed
 from promptccd.clustering import SemiSupervisedKMeans, mixture
 
-Result = TypeVar("Result")
 REGULARISATION = 1e-3
 
 
@@ -82,28 +79,6 @@ def clustered_features(size: Size, seed: int = 0) -> tuple[Tensor, Tensor, Tenso
     return draw(hidden), draw(labels), labels
 
 
-def timed(call: Callable[[], Result]) -> tuple[float, Result]:
-    """Seconds and result of one call."""
-    start = time.perf_counter()
-    result = call()
-    return time.perf_counter() - start, result
-
-
-def extra_megabytes(call: Callable[[], object]) -> float | None:
-    """Peak resident memory of a call above the state before it; None where Linux's counters are missing."""
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    if not (status.exists() and reset.exists()):
-        return None
-
-    def kilobytes(name: str) -> int:
-        return int(status.read_text().split(f"{name}:")[1].split()[0])
-
-    reset.write_text("5")
-    before = kilobytes("VmRSS")
-    call()
-    return (kilobytes("VmHWM") - before) / 1024
-
-
 def semi_supervised_kmeans(size: Size) -> Figure:
     """All our restarts against one of scikit-learn's on the same points, which it sees without labels."""
     unlabelled, labelled, labels = clustered_features(size)
@@ -115,18 +90,6 @@ def semi_supervised_kmeans(size: Size) -> Figure:
     theirs_seconds, theirs = timed(lambda: KMeans(num_clusters, n_init=1, random_state=0).fit(points))
     name = f"semi-supervised k-means x {size.restarts}, KMeans x 1"
     return Figure(name, ours_seconds, theirs_seconds, ours.inertia_, theirs.inertia_, "inertia", memory)
-
-
-def kmeans_without_labels(size: Size, restarts: int = 5) -> Figure:
-    """The same number of restarts on both sides, nothing labelled."""
-    points, _, _ = clustered_features(size)
-    num_clusters = size.old + size.new
-    ours = SemiSupervisedKMeans(num_clusters, restarts, random_state=0)
-    theirs = KMeans(num_clusters, n_init=restarts, random_state=0)
-    ours_seconds, _ = timed(lambda: ours.fit(points))
-    theirs_seconds, _ = timed(lambda: theirs.fit(points.numpy()))
-    name = f"k-means x {restarts}, no labels"
-    return Figure(name, ours_seconds, theirs_seconds, ours.inertia_, theirs.inertia_, "inertia")
 
 
 def expectation_maximisation(
@@ -167,7 +130,6 @@ def run(size: Size) -> list[Figure]:
     """All figures of one size."""
     return [
         semi_supervised_kmeans(size),
-        kmeans_without_labels(size),
         expectation_maximisation(size, "diag"),
         expectation_maximisation(size, "spherical"),
     ]

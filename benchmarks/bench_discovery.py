@@ -6,13 +6,11 @@ embedding take turns, so that a machine that slows down slows both; compare the 
     python -m benchmarks.bench_discovery --images 1000
 """
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +21,7 @@ from PIL import Image
 from sklearn.metrics import adjusted_rand_score
 from transformers import Dinov2Config, Dinov2Model
 
+from benchmarks.measuring import options_of, timed
 from promptccd.data.creatures import NUM_CATEGORIES, draw_creature
 from promptccd.data.views import normalise
 from promptccd.discovery.embedding import can_use_bf16, embed_images, load_embedder
@@ -51,13 +50,6 @@ def write_images(folder: Path, count: int) -> Path:
     return folder
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    """Wall time of a call."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def report_features(model_folder: Path, images: Path) -> None:
     """Embedding against the bare forward on pixels that are in memory already."""
     model, view = load_embedder(model_folder)
@@ -70,9 +62,10 @@ def report_features(model_folder: Path, images: Path) -> None:
         pixels = torch.stack([intake.view_of(file, view) for file in intake.used])
         values = normalise(pixels, view.mean, view.std)
         with torch.no_grad():
-            seconds["bare"] += seconds_of(partial(bare, values))
+            seconds["bare"] += timed(partial(bare, values))[0]
         for precision in precisions:
-            seconds[precision] += seconds_of(partial(embed_images, model, view, intake, precision=precision))
+            work = partial(embed_images, model, view, intake, precision=precision)
+            seconds[precision] += timed(work)[0]
         intake.close()
     print(f"{len(files)} images\n  bare forward in fp32          {seconds['bare']:7.1f} s")
     for precision in precisions:
@@ -91,14 +84,9 @@ def report_discover(model: Path, images: Path, folder: Path) -> None:
         ("in fp32", "fp32", ["--precision", "fp32"]),
     ):
         command = [sys.executable, "-m", "promptccd.cli.main", "discover", str(model), str(images)]
-        start = time.perf_counter()
-        done = subprocess.run(
-            [*command, "--out", str(folder / out), "--json", *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        )
-        wall, found = time.perf_counter() - start, json.loads(done.stdout)
+        command += ["--out", str(folder / out), "--json", *options]
+        wall, content = timed(partial(subprocess.check_output, command, stderr=subprocess.DEVNULL))
+        found = json.loads(content)
         groups[out] = [row["category"] for row in found["assignments"]]
         steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in found["seconds"].items())
         print(f"  {label:28s}  {wall:7.1f} s in all: {steps}", flush=True)
@@ -109,9 +97,7 @@ def report_discover(model: Path, images: Path, folder: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Time embedding, then the whole command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=200)
-    arguments = parser.parse_args(argv)
+    arguments = options_of(__doc__.splitlines()[0], argv, images=200)
     with TemporaryDirectory() as name:
         folder = Path(name)
         model, images = write_model(folder / "model"), write_images(folder / "images", arguments.images)

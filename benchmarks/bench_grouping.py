@@ -27,8 +27,8 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
-from benchmarks.bench_clustering import extra_megabytes
 from benchmarks.bench_count import embedded
+from benchmarks.measuring import extra_megabytes
 from promptccd.clustering import SemiSupervisedKMeans
 from promptccd.discovery.grouping import KnownCategories, group_images
 

@@ -1,13 +1,14 @@
 """Head, similarities and losses at the paper's sizes: through the Gram matrix against through the outputs."""
 
-import argparse
-import time
+import statistics
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from transformers import Dinov2Config
 
+from benchmarks.measuring import options_of, timed
 from promptccd.models import GCDConfig
 from promptccd.models.projection_head import ProjectionHead
 from promptccd.training.objectives.contrastive import info_nce_loss, supervised_contrastive_loss
@@ -26,28 +27,23 @@ def gram_form(head: ProjectionHead, features: Tensor) -> Tensor:
 
 def main(argv: list[str] | None = None) -> None:
     """Print seconds and ratio of a whole forward and backward."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--views", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args(argv)
+    options = options_of(__doc__, argv, views=256, repeats=5)
     head = ProjectionHead(GCDConfig(vision_config=Dinov2Config()))
     head.reset_parameters(torch.Generator().manual_seed(0))
     features = torch.randn(options.views, 768, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(options.views // 2) % 70
 
-    def once(form: Callable[[ProjectionHead, Tensor], Tensor]) -> float:
-        head.zero_grad(set_to_none=True)
-        started = time.perf_counter()
+    def once(form: Callable[[ProjectionHead, Tensor], Tensor]) -> None:
         similarities = form(head, features)
         loss = 0.65 * info_nce_loss(similarities) + 0.35 * supervised_contrastive_loss(similarities, labels)
         loss.backward()
-        return time.perf_counter() - started
 
-    times: dict[str, list[float]] = {"outputs": [], "gram": []}
+    times: dict[Callable, list[float]] = {outputs_form: [], gram_form: []}
     for _ in range(options.repeats + 1):  # taken in turn, so that a slow moment of the machine hits both
-        times["outputs"].append(once(outputs_form))
-        times["gram"].append(once(gram_form))
-    outputs, gram = (sorted(each[1:])[len(each[1:]) // 2] for each in times.values())
+        for form, seconds in times.items():
+            head.zero_grad(set_to_none=True)
+            seconds.append(timed(partial(once, form))[0])
+    outputs, gram = (statistics.median(each[1:]) for each in times.values())  # the first one warms up
     print(f"head + both losses + backward, {options.views} views, {torch.get_num_threads()} threads")
     print(
         f"through the outputs {outputs:.2f} s, through the Gram matrix {gram:.2f} s, ratio {gram / outputs:.2f}"

@@ -7,7 +7,6 @@ counted by torch's own counter, in units of one block's forward of one image. We
 cost.
 """
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Dinov2Config
 
-from benchmarks.bench_step import seconds
+from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.models.backbones import blocks_of, embed, patch_count
 from promptccd.models.modeling_promptccd_pp import PartPromptOutput, Teacher
@@ -168,13 +167,14 @@ def measure(images: int, repeats: int, depth: int = 12) -> dict[str, tuple[float
     ):
         model.requires_grad_(True) if learns_all else model.freeze()
 
-        def step(output_of: Callable = output_of, bf16: bool = bf16) -> Tensor:
+        def step(output_of: Callable = output_of, bf16: bool = bf16) -> None:
             model.zero_grad(set_to_none=True)
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-                return loss_of(model, output_of(model, pixels))
+                loss = loss_of(model, output_of(model, pixels))
+            loss.backward()
 
         work = [block_forwards(model, output_of, pixels, anchored) for anchored in (True, False)]
-        rows[name] = (seconds(step, repeats) / images, *work)
+        rows[name] = (median_seconds(step, repeats) / images, *work)
     base = rows["straightforward"][0]
     for name, (time_, *work) in rows.items():
         print(f"{name:28}{time_:8.2f}{time_ / base:8.2f}{work[0]:16.1f}{work[1]:16.1f}")
@@ -183,10 +183,7 @@ def measure(images: int, repeats: int, depth: int = 12) -> dict[str, tuple[float
 
 def main(argv: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args(argv)
+    options = options_of(__doc__, argv, images=2, repeats=3)
     measure(options.images, options.repeats)
 
 

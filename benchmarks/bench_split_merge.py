@@ -9,13 +9,12 @@ it is timed on a few of them, since its cost does not depend on their size, and 
 
 import argparse
 import math
-import statistics
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from benchmarks.bench_clustering import extra_megabytes, timed
+from benchmarks.measuring import extra_megabytes, median_seconds, timed
 from promptccd.clustering.split_merge import (
     NormalInverseWishart,
     halve,
@@ -109,7 +108,7 @@ def main(argv: list[str] | None = None) -> None:
     timed_directly = min(options.direct, options.clusters)
 
     memory = extra_megabytes(lambda: sweep(given))
-    seconds = statistics.median(timed(lambda: sweep(given))[0] for _ in range(REPEATS))
+    seconds = median_seconds(lambda: sweep(given), REPEATS)
     direct(given, 1)
     theirs, expected = timed(lambda: direct(given, timed_directly))
     theirs *= given.num_sets / timed_directly

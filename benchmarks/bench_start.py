@@ -1,6 +1,5 @@
 """What a command costs before it does anything: CPU time, as a ratio to ``import torch`` alone in the same run."""
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.measuring import options_of
 from promptccd.cli.main import COMMANDS
 from promptccd.registry import CategoryRegistry, save_registry
 
@@ -33,9 +33,7 @@ def cpu_seconds(words: Sequence[str]) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the medians, and fail where one is over its limit."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5)
-    options = parser.parse_args(argv)
+    options = options_of(__doc__, argv, runs=5)
     with tempfile.TemporaryDirectory() as folder:
         _save_some_registry(Path(folder))
         cases = {

@@ -4,8 +4,6 @@ Weights are random, which changes no cost. Activation memory is what autograd sa
 pass, counted tensor by tensor; parameters do not count, nor does the head, which is the same in both steps.
 """
 
-import argparse
-import time
 from collections.abc import Callable
 
 import torch
@@ -13,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Dinov2Config
 
+from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.models.backbones import class_position
 from promptccd.training.objectives.contrastive import info_nce_loss
@@ -63,16 +62,6 @@ def saved_bytes(features: Callable[[], Tensor], model: PromptCCDModel) -> int:
     return total
 
 
-def seconds(step: Callable[[], Tensor], repeats: int) -> float:
-    """Median wall time of forward, loss and backward."""
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        step().backward()
-        times.append(time.perf_counter() - started)
-    return sorted(times)[len(times) // 2]
-
-
 def measure(images: int, repeats: int) -> None:
     """Print both steps and their ratios."""
     torch.manual_seed(0)
@@ -91,11 +80,11 @@ def measure(images: int, repeats: int) -> None:
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
                 return features(model, pixels)
 
-        def step(forward: Callable = forward) -> Tensor:
-            return info_nce_loss(model.head.similarities(model.head(forward()).float()))
+        def step(forward: Callable = forward) -> None:
+            info_nce_loss(model.head.similarities(model.head(forward()).float())).backward()
 
         memory = saved_bytes(forward, model) / images / 1e6  # also the warm-up
-        rows[name] = (seconds(step, repeats) / images, memory)
+        rows[name] = (median_seconds(step, repeats) / images, memory)
     base_time, base_memory = rows["everything in the graph"]
     print(
         f"PromptCCD step, ViT-B/14, 224 px, {images} views, {torch.get_num_threads()} threads, medians of {repeats}"
@@ -107,10 +96,7 @@ def measure(images: int, repeats: int) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args(argv)
+    options = options_of(__doc__, argv, images=4, repeats=3)
     measure(options.images, options.repeats)
 
 

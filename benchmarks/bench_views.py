@@ -7,26 +7,20 @@ Both run on one thread, alternately; the figures are the medians and the lowest 
     python -m benchmarks.bench_views
 """
 
-import argparse
 import io
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.measuring import options_of
 from promptccd.data.images import decode_image
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.views import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    EvaluationView,
-    TrainingViews,
-    ViewOptions,
-    build_image_processor,
-)
+from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD, TrainingViews, ViewOptions
 
 
 def encoded_picture(width: int, height: int, codec: str) -> bytes:
@@ -60,33 +54,11 @@ def usual_views(content: bytes, generator: np.random.Generator) -> torch.Tensor:
     return torch.stack(views)
 
 
-def alternate(
-    functions: Mapping[str, Callable[[], object]], rounds: int, calls: int
-) -> dict[str, list[float]]:
-    """Milliseconds per call of every function in every round."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for round_ in range(rounds + 1):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            for _ in range(calls):
-                function()
-            if round_:  # the first one warms up
-                times[name].append((time.perf_counter() - start) / calls * 1e3)
-    return times
-
-
 def main(argv: list[str] | None = None) -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--calls", type=int, default=20)
-    arguments = parser.parse_args(argv)
+    arguments = options_of(__doc__.partition("\n")[0], argv, rounds=15, calls=20)
     torch.set_num_threads(1)
-
-    views = TrainingViews(ViewOptions())
-    processor = build_image_processor(ViewOptions())
-    evaluation = EvaluationView(processor)
-    shared = np.random.default_rng(0)
+    views, shared = TrainingViews(ViewOptions()), np.random.default_rng(0)
     print(f"{'image':<18}{'path':<22}{'median ms':>10}{'lowest ms':>10}{'ratio':>7}{'KiB out':>9}")
     for width, height, codec in ((32, 32, "PNG"), (224, 224, "JPEG"), (500, 375, "JPEG")):
         content = encoded_picture(width, height, codec)
@@ -96,43 +68,25 @@ def main(argv: list[str] | None = None) -> None:
             assert image is not None
             return views(image, numpy_generator("view", 1, 0, 0, 0))
 
-        def usual(content: bytes = content) -> torch.Tensor:
-            return usual_views(content, shared)
-
-        def fixed(content: bytes = content) -> torch.Tensor:
-            image = decode_image(content).image
-            assert image is not None
-            return evaluation(image)
-
-        def fixed_float(content: bytes = content) -> torch.Tensor:
-            image = Image.open(io.BytesIO(content)).convert("RGB")
-            return processor(image, return_tensors="pt")["pixel_values"][0]
-
-        def decode(content: bytes = content) -> object:
-            return decode_image(content)
-
-        def bare(content: bytes = content) -> object:
-            return Image.open(io.BytesIO(content)).convert("RGB")
-
-        pairs = {
-            "two training views": (ours, usual),
-            "evaluation view": (fixed, fixed_float),
-            "decoding alone": (decode, bare),
+        chains: dict[str, Callable[[], torch.Tensor]] = {
+            "two training views": ours,
+            "  usual chain": partial(usual_views, content, shared),
         }
-        functions = {f"{name}/{side}": f for name, pair in pairs.items() for side, f in enumerate(pair)}
-        times = alternate(functions, arguments.rounds, arguments.calls)
-        for name, (mine, other) in pairs.items():
-            medians = [statistics.median(times[f"{name}/{side}"]) for side in (0, 1)]
-            for side, function in enumerate((mine, other)):
-                out = function()
-                size = f"{out.nbytes / 1024:.0f}" if isinstance(out, torch.Tensor) else "-"
-                ratio = f"{medians[1] / medians[0]:.2f}" if side == 0 else "1"
-                lowest = min(times[f"{name}/{side}"])
-                label = name if side == 0 else "  usual chain"
-                print(
-                    f"{f'{width} x {height} {codec}':<18}{label:<22}{medians[side]:>10.2f}{lowest:>10.2f}"
-                    f"{ratio:>7}{size:>9}"
-                )
+        times: dict[str, list[float]] = {name: [] for name in chains}
+        for round_ in range(arguments.rounds + 1):
+            for name, chain in chains.items():
+                start = time.perf_counter()
+                for _ in range(arguments.calls):
+                    chain()
+                if round_:  # the first one warms up
+                    times[name].append((time.perf_counter() - start) / arguments.calls * 1e3)
+        medians = {name: statistics.median(each) for name, each in times.items()}
+        for name, chain in chains.items():
+            ratio = medians["  usual chain"] / medians[name]
+            print(
+                f"{f'{width} x {height} {codec}':<18}{name:<22}{medians[name]:>10.2f}{min(times[name]):>10.2f}"
+                f"{ratio:>7.2f}{chain().nbytes / 1024:>9.0f}"
+            )
 
 
 if __name__ == "__main__":

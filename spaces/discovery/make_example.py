@@ -16,7 +16,6 @@ from promptccd.discovery.example import ARRAYS, DATA, FORMAT, RECORD
 from promptccd.discovery.groups import GroupView, views_of
 from promptccd.errors import RunError
 from promptccd.experiments import stage_maps
-from promptccd.experiments.measures import found_ids
 from promptccd.models import Assignment
 from promptccd.registry import CategoryRegistry
 from promptccd.runs import RunEvaluation
@@ -59,7 +58,7 @@ def prepare_example(run: str | Path, folder: str | Path) -> None:
     arrays = {
         "sample_ids": np.concatenate([images.sample_ids for images in evaluation.images]).astype(np.int32),
         "category_ids": np.concatenate(
-            [found_ids(evaluation, index) for index in range(evaluation.num_stages)]
+            [evaluation.run.assignments(index)["category_ids"] for index in range(evaluation.num_stages)]
         ).astype(np.int32),
         "confidences": np.concatenate(confidences).astype(np.float32),
         "places": _places(features, evaluation.recipe.training.seed),
@@ -87,21 +86,16 @@ def _stand(evaluation: RunEvaluation, index: int) -> tuple[CategoryRegistry, Ass
         config.num_known,
         model.prototypes.float().numpy(),
         stage=index,
-        members=dict(zip(keys, found_ids(evaluation, index).tolist(), strict=True)),
+        members=dict(zip(keys, evaluation.run.assignments(index)["category_ids"], strict=True)),
     )
     found = assignment_in(
         registry,
         keys,
         features,
-        settled=_ids_after(evaluation, max(index - 1, 0)),
+        settled=load_configuration(evaluation.run.stage(max(index - 1, 0))).category_ids,
         temperature=config.confidence_temperature,
     )
     return registry, found
-
-
-def _ids_after(evaluation: RunEvaluation, index: int) -> list[int]:
-    """Categories that are known once a stage is finished."""
-    return list(load_configuration(evaluation.run.stage(index)).category_ids)
 
 
 def _places(features: np.ndarray, seed: int) -> np.ndarray:

@@ -129,6 +129,13 @@ def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request
     assert not [path for path in tmp_path.rglob(".edit.json")]
 
 
+def test_a_correction_reads_its_registry_once(found, monkeypatch):
+    read, parsed = [], files._parsed
+    monkeypatch.setattr(files, "_parsed", lambda content: read.append(content) or parsed(content))
+    edit_registry(found, lambda each: each.edit(Rename(0, "heron")))
+    assert len(read) == 1
+
+
 def test_an_edit_that_died_before_it_was_done_is_done(found, monkeypatch):
     count = registry_in(found).next_number
     with pytest.raises(Killed), monkeypatch.context() as patch:

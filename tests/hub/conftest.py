@@ -44,3 +44,11 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     for module in (huggingface_hub.utils._http, huggingface_hub.file_download):
         monkeypatch.setattr(module, "time", _Waits(waits))
     return waits
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that a push would have slept before it began again; it sleeps none of them."""
+    pauses: list[float] = []
+    monkeypatch.setattr("promptccd.hub.commits.time", _Waits(pauses))
+    return pauses

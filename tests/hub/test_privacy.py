@@ -251,21 +251,21 @@ def state_of(hub: Hub, name: str) -> dict[str, bytes] | None:
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_request_of_a_push_of_stages_fails_once(
-    stream: StageStream, hub: Hub, waits, fault: str
+    stream: StageStream, hub: Hub, waits, pauses, fault: str
 ) -> None:
-    publish_stages(stream, "user/count", ids_only=True, wait=lambda seconds: None)
+    publish_stages(stream, "user/count", ids_only=True)
     requests, whole = len(hub.log), state_of(hub, "user/count")
     assert len(hub.repo("user/count", "dataset").history()) == 2  # the Hub's own first one, and ours
     for number in range(1, requests + 1):
         name = f"user/fault{number}"
         hub.plan(number, FAULTS[fault])
         try:
-            publish_stages(stream, name, ids_only=True, wait=lambda seconds: None)
+            publish_stages(stream, name, ids_only=True)
         except HubError as error:
             assert "Run the same command again." in str(error)
             assert (state_of(hub, name) or {}) == {}, (number, fault)
         hub.clear_plans()
-        publish_stages(stream, name, ids_only=True, wait=lambda seconds: None)
+        publish_stages(stream, name, ids_only=True)
         there = state_of(hub, name)
         assert {path: data for path, data in there.items() if path != "README.md"} == {
             path: data for path, data in whole.items() if path != "README.md"
@@ -291,7 +291,7 @@ def test_pushing_stages_again_sends_nothing_and_others_replace_all(stream: Stage
 
 
 @pytest.mark.fault(18, 19)
-def test_words_and_files_of_others_stay(stream: StageStream, hub: Hub) -> None:
+def test_words_and_files_of_others_stay(stream: StageStream, hub: Hub, pauses) -> None:
     publish_stages(stream, "user/stages")
     card = state_of(hub, "user/stages")["README.md"].decode()
     meanwhile = {"README.md": f"{card}\nSeen in May.\n".encode(), "notes.md": b"theirs"}
@@ -300,14 +300,14 @@ def test_words_and_files_of_others_stay(stream: StageStream, hub: Hub) -> None:
         Fault(race=lambda hub: hub.add("user/stages", meanwhile, kind="dataset")),
         times=1,
     )
-    publish_stages(stream, "user/stages", ids_only=True, wait=lambda seconds: None)
+    publish_stages(stream, "user/stages", ids_only=True)
     there = state_of(hub, "user/stages")
     assert b"Seen in May." in there["README.md"]
     assert there["notes.md"] == b"theirs"
 
 
 @pytest.mark.fault(17)
-def test_what_does_not_read_back_is_said(stream: StageStream, hub: Hub) -> None:
+def test_what_does_not_read_back_is_said(stream: StageStream, hub: Hub, pauses) -> None:
     def cut(hub: Hub) -> None:
         files = hub.repo("user/stages", "dataset").at("main").files
         if SPLIT_FILE in files:
@@ -315,7 +315,7 @@ def test_what_does_not_read_back_is_said(stream: StageStream, hub: Hub) -> None:
 
     hub.plan(lambda request: "/tree/" in request.path, Fault(race=cut), times=math.inf)
     with pytest.raises(HubError, match=r"does not read back as it was sent: split\.json"):
-        publish_stages(stream, "user/stages", ids_only=True, wait=lambda seconds: None)
+        publish_stages(stream, "user/stages", ids_only=True)
 
 
 @pytest.mark.fault(17)

@@ -1,7 +1,6 @@
 """A stage is there whole or not at all, whatever happens to any request of its push."""
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from huggingface_hub import HfApi, snapshot_download
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError, RunError
-from promptccd.hub import push_run, push_stage
+from promptccd.hub import push_run, push_stage, pusher
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.trainer import train_recipe
 from promptccd.training.recipe import Recipe
@@ -144,36 +143,37 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_request_fails_once_in_every_way(run: RunDirectory, hub: Hub, waits, fault: str) -> None:
+def test_every_request_fails_once_in_every_way(
+    run: RunDirectory, hub: Hub, waits, pauses, fault: str
+) -> None:
     """Whole or absent whatever request it is; the push mends itself or says how to do it later."""
     folder = run.stage(0)
     api = HfApi()
-    slept: list[float] = []
-    push_stage(folder, "user/count", api=api, wait=slept.append)
+    push_stage(folder, "user/count", api=api)
     requests = len(hub.log)
     for number in range(1, requests + 1):
         repo_id = f"user/fault{number}"
         hub.plan(number, FAULTS[fault])
         try:
-            push_stage(folder, repo_id, api=api, later="Later: this.", wait=slept.append)
+            push_stage(folder, repo_id, api=api, later="Later: this.")
         except HubError as error:
             assert "Later: this." in str(error)
             assert is_absent(hub, repo_id) or is_whole(hub, repo_id, folder), (number, fault)
         hub.clear_plans()
-        push_stage(folder, repo_id, api=api, wait=slept.append)
+        push_stage(folder, repo_id, api=api)
         assert is_whole(hub, repo_id, folder), (number, fault)
         assert len(hub.repo(repo_id).history()) == 2, (number, fault)
 
 
 @pytest.mark.fault(18)
-def test_somebody_elses_commit_in_between_is_kept(run: RunDirectory, hub: Hub, waits) -> None:
+def test_somebody_elses_commit_in_between_is_kept(run: RunDirectory, hub: Hub, waits, pauses) -> None:
     hub.add("user/race", {"notes.md": b"mine"})
     hub.plan(
         lambda request: "/commit/" in request.path,
         Fault(race=lambda hub: hub.add("user/race", {"more.md": b"also mine"})),
         times=1,
     )
-    push_stage(run.stage(0), "user/race", api=HfApi(), wait=lambda seconds: None)
+    push_stage(run.stage(0), "user/race", api=HfApi())
     files = hub.repo("user/race").at("main").files
     assert files["notes.md"].data == b"mine"
     assert files["more.md"].data == b"also mine"
@@ -198,19 +198,26 @@ def test_who_may_not_write_is_told_so_at_once(
 
 
 @pytest.mark.fault(20)
-def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub: Hub, waits) -> None:
+def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub: Hub, waits, pauses) -> None:
     hub.plan(lambda request: True, Fault(status=503), times=10**6)
-    slept: list[float] = []
-    with pytest.raises(HubError, match="Later: promptccd push"):
-        push_run(run, wait=slept.append)
-    assert slept == [1, 2, 4, 8]
+    for options, words in (
+        ({}, ""),
+        ({"stages": [1, 2]}, ""),
+        ({"stages": [1], "namespace": "team", "private": True}, " --namespace team --stage 1 --private"),
+    ):
+        pauses.clear()
+        with pytest.raises(HubError) as refused:
+            push_run(run, **options)
+        assert str(refused.value).endswith(f" Later: promptccd push {run.path}{words}")
+        assert pauses == [1, 2, 4, 8]
 
 
 @pytest.mark.slow
 def test_a_hub_that_hangs_is_one_that_is_down(run: RunDirectory, hub: Hub, waits, monkeypatch) -> None:
     monkeypatch.setattr("promptccd.hub.commits.PATIENCE", 0.4)
+    monkeypatch.setattr("promptccd.hub.commits.FIRST_WAIT", 1.5)
     hub.plan(lambda request: "/commit/" in request.path, Fault(delay=1.5), times=1)
-    push_stage(run.stage(0), "user/slow", api=HfApi(), wait=lambda seconds: time.sleep(1.5))
+    push_stage(run.stage(0), "user/slow", api=HfApi())
     assert is_whole(hub, "user/slow", run.stage(0))
     assert len(hub.repo("user/slow").history()) == 2
 
@@ -219,7 +226,19 @@ def test_a_dry_run_sends_nothing(run: RunDirectory, hub: Hub, capsys) -> None:
     assert main(["push", str(run.path), "--dry-run"]) == 0
     assert "would send" in capsys.readouterr().out
     assert not hub.requests("POST", "/commit/")
+    assert not hub.collections
     assert is_absent(hub, "user/run-stage0")
+
+
+def test_a_private_push_is_private_in_all_it_makes(run: RunDirectory, hub: Hub) -> None:
+    (pushed,) = push_run(run, stages=[1], private=True)
+    repo = hub.repo(pushed.repo_id)
+    assert repo.private
+    assert repo.history()[0].title == "Stage checkpoint stage1"
+    assert pushed.listing.startswith("user/run-stage1 (model, private): ")
+    (collection,) = hub.collections.values()
+    assert (collection["title"], collection["private"]) == ("run", True)
+    assert [each["id"] for each in collection["items"]] == [pushed.repo_id]
 
 
 @pytest.mark.fault(19)
@@ -273,3 +292,26 @@ def test_a_checkpoint_that_was_fetched_with_the_hubs_client_is_whole(
     (there / "notes.md").write_text("?")
     with pytest.raises(RunError, match=r"notes.md does not belong there"):
         load_model(there)
+
+
+def test_what_the_hub_did_not_take_is_pushed_with_the_next_stage_and_nothing_twice(
+    run: RunDirectory, hub: Hub, waits, pauses, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="promptccd.hub.push")
+    push = pusher(run, None, private=True)
+    push(run, [0])
+    assert hub.repo("user/run-stage0").private
+    hub.plan(lambda request: True, Fault(status=503), times=10**6)
+    push(run, [0, 1])
+    hub.clear_plans()
+    asked = len(hub.log)
+    push(run, [0, 1, 2])
+    assert not [request for request in hub.log[asked:] if "run-stage0" in request.path]
+    assert all(is_whole(hub, f"user/run-stage{stage}", run.stage(stage)) for stage in (0, 1, 2))
+    messages = [record.getMessage() for record in caplog.records]
+    assert [text for text in messages if text.startswith("Pushed")] == [
+        f"Pushed user/run-stage{stage}." for stage in (0, 1, 2)
+    ]
+    assert [text.endswith("Training goes on.") for text in messages if text.startswith("Not pushed")] == [
+        True
+    ]

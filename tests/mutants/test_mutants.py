@@ -195,7 +195,7 @@ def test_what_only_moves_a_tensor_to_a_device_is_left_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "file", ["src/promptccd/evaluation/accuracy.py", "src/promptccd/registry/matching.py"]
+    "file", ["src/promptccd/evaluation/accuracy.py", "src/promptccd/registry/grouping.py"]
 )
 def test_every_mutant_is_another_program(file: str) -> None:
     whole, seen = (PROJECT.root / file).read_text(encoding="utf-8"), set()

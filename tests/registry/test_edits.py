@@ -20,9 +20,8 @@ from promptccd.registry import (
     Split,
 )
 from promptccd.registry.draft import Draft
-from promptccd.registry.files import write_entry
-from promptccd.registry.growth import _keep_together
-from promptccd.registry.registry import check_tables
+from promptccd.registry.files import _write_entry
+from promptccd.registry.grouping import _keep_together
 from promptccd.registry.tables import Tables
 from tests.registry.streams import WIDTH, Images, can_undo, known_registry, random_edit, sizes_add_up
 
@@ -53,6 +52,7 @@ def test_new_ids_go_to_the_largest_first(registry: CategoryRegistry) -> None:
 def test_rename(registry: CategoryRegistry) -> None:
     registry.edit(Rename(3, "  grey heron "))
     assert registry.category(3).name == "grey heron"
+    registry.edit(Rename(3, "grey heron"))  # its own name is no other's
     with pytest.raises(RegistryError, match="Category 3 is called 'grey heron' already: .* merge"):
         registry.edit(Rename(4, "grey heron"))
     registry.edit(Rename(3, "h\u00e9ron"))
@@ -138,11 +138,14 @@ def test_images_from_anywhere_become_a_category(registry: CategoryRegistry, imag
 
 
 def test_merge_overrules_answers_between_the_two(registry: CategoryRegistry, images: Images) -> None:
-    three, five = images.of(3), images.of(4)
+    three, five, four = images.of(3), images.of(4), images.of(5)
     registry.edit(Answer(three[0], five[0], False))
     registry.edit(Answer(three[0], three[1], False))
+    registry.edit(Answer(three[2], four[0], False))
+    registry.edit(Answer(three[3], five[1], True))
     registry.edit(Merge([3, 5]))
-    assert registry.constraints().cannot_link == ((three[0], three[1]),)
+    assert set(registry.constraints().cannot_link) == {(three[0], three[1]), (four[0], three[2])}
+    assert registry.constraints().must_link == ((five[1], three[3]),)
 
 
 def test_what_was_taken_out_stays_out_of_the_survivor(registry: CategoryRegistry, images: Images) -> None:
@@ -255,16 +258,45 @@ def test_answers_become_constraints_and_can_be_taken_back(registry: CategoryRegi
 
 def test_a_placement_by_hand_overrules_an_older_answer(registry: CategoryRegistry, images: Images) -> None:
     a, b = images.of(3)[0], images.of(4)[0]
+    elsewhere = tuple(images.of(5)[:2])
     registry.edit(Answer(a, b, True))
+    registry.edit(Answer(*elsewhere, True))
     registry.edit(Move([a], 3))
     registry.edit(Move([b], 5))  # contradicts the answer, and is newer
-    assert registry.constraints().must_link == ()
+    assert registry.constraints().must_link == (elsewhere,)
     assert dict(registry.constraints().pinned) == {a: 3, b: 5}
 
 
 def test_confirmed_images_are_pinned(registry: CategoryRegistry, images: Images) -> None:
     registry.edit(Confirm(images.of(3)[:2]))
     assert dict(registry.constraints().pinned) == dict.fromkeys(images.of(3)[:2], 3)
+    registry.edit(Move(images.of(3)[:1], None))
+    with pytest.raises(RegistryError, match="is in no category: move it into one first"):
+        registry.edit(Confirm(images.of(3)[:2]))
+
+
+def test_a_category_that_rests_can_be_merged_and_rejected(registry: CategoryRegistry, images: Images) -> None:
+    registry.edit(Move(images.of(4), 3))
+    assert registry.category(5).dormant
+    for edit in (Merge([3, 5]), NotACategory(5)):
+        other = registry.copy()
+        other.edit(edit)
+        assert other.categories[5].state is CategoryState.RETIRED
+        other.copy()  # a state that may be
+
+
+def test_a_known_category_without_images_does_not_rest(images: Images) -> None:
+    registry = known_registry(per_category=2)
+    registry.observe(1, images.groups({0: 0}))
+    registry.edit(Move(registry.members_of(1), 2))
+    assert (registry.category(1).size, registry.category(1).dormant) == (0, False)
+    registry.edit(Merge([0, 1]))
+    registry.undo()
+    row = registry.category(1).prototype_row
+    registry.edit(Move(registry.members_of(2), 0))
+    registry.edit(Merge([1, 2]))  # neither has an image that would weigh its prototype
+    mean = registry.prototypes[[row, registry.categories[2].prototype_row]].mean(0)
+    np.testing.assert_allclose(registry.prototypes[registry.category(1).prototype_row], mean, atol=1e-6)
 
 
 REFUSED: list[tuple[Edit, str]] = [
@@ -305,8 +337,8 @@ def test_numbers_of_numpy_are_numbers(registry: CategoryRegistry, images: Images
         (NotACategory(five, {images.of(4)[2]: three}), NotACategory(5, {images.of(4)[2]: 3})),
         (Answer(images.keys[0], images.keys[1], np.True_), Answer(images.keys[0], images.keys[1], True)),
     ):
-        assert write_entry(registry.edit(one)) == write_entry(other.edit(two))
-        assert json.dumps(write_entry(registry.log[-1])) == json.dumps(write_entry(other.log[-1]))
+        assert _write_entry(registry.edit(one)) == _write_entry(other.edit(two))
+        assert json.dumps(_write_entry(registry.log[-1])) == json.dumps(_write_entry(other.log[-1]))
     assert registry.state_hash() == other.state_hash()
 
 
@@ -316,6 +348,14 @@ def test_time_is_in_the_log_but_not_in_the_hash(registry: CategoryRegistry) -> N
     other.edit(Rename(3, "heron"))
     assert registry.log[-1].time == "2026-01-01T00:00:00Z"
     assert registry.state_hash() == other.state_hash()
+
+
+def test_a_time_has_at_most_forty_characters(registry: CategoryRegistry) -> None:
+    for time in ("", "x" * 41):
+        with pytest.raises(RegistryError, match="an ISO time of at most 40 characters"):
+            registry.edit(Rename(3, "heron"), time=time)
+    assert registry.category(3).name == "discovered 3"
+    assert registry.edit(Rename(3, "heron"), time="x" * 40).time == "x" * 40
 
 
 def test_copies_are_independent(registry: CategoryRegistry) -> None:
@@ -365,9 +405,7 @@ def test_any_sequence_is_undone_and_redone_to_the_same_states(registry: Category
         assert all(each >= free for each in born)
         given |= born
         assert sizes_add_up(registry)
-        check_tables(
-            registry.tables, num_known=3, num_rows=len(registry.prototypes), next_id=registry.next_id
-        )
+        registry.copy()  # which looks at everything, where an edit looked at what it changed
         hashes.append(registry.state_hash())
     for expected in hashes[-2::-1]:
         registry.undo()
@@ -396,7 +434,7 @@ def test_no_id_is_given_twice_however_often_people_change_their_mind(registry: C
 
 
 def test_the_first_prototype_says_how_long_all_are() -> None:
-    draft = Draft(Tables(), 0, None, 0)
+    draft = Draft(Tables(), np.zeros((0, 0), np.float32), 0)
     for wrong in (3.0, np.zeros((2, 2)), np.zeros(0)):
         with pytest.raises(RegistryError, match="a prototype of some finite numbers, got shape"):
             draft.append_prototype(wrong)

@@ -33,7 +33,7 @@ from promptccd.registry import (
     save_registry,
 )
 from promptccd.registry.changes import Step
-from promptccd.registry.files import PREVIOUS, _read_step, _write_step
+from promptccd.registry.files import PREVIOUS, _read_list, _read_step, _write_step
 from tests.disk import disk_calls, in_order
 from tests.registry.streams import WIDTH, Images, can_undo, known_registry, sizes_add_up
 
@@ -230,6 +230,7 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "a key that is no text": (change("state.images", [[["a"], 1]]), "key of an image .* got a list of 1"),
     "a pin elsewhere": (change("state.pinned", [["s1:0", 3]]), "is pinned to category 3 but is not in it"),
     "a confidence above 1": (change("state.confidences", [["s1:0", 2]]), "confidence of 0 to 1, got 2"),
+    "a confidence too large for a float": (change("state.confidences", [["s1:0", 10**400]]), "confidence of 0 to 1"),
     "an answer about strangers": (change("state.links", [[["a", "b"], "same"]]), "not about two images"),
     "an answer nobody knows": (change("state.links", [[["a", "b"], []]]), "an answer to be 'same'"),
     "answers that contradict": (
@@ -245,6 +246,7 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "a patch of nothing known": (lambda values: values["redo"][0].update(patch={"a": []}), "Expected the changes of"),
     "a patch of odd rows": (lambda values: values["redo"][0].update(patch={"members": [[1]]}), "rows of 3 values"),
     "rows that are not there": (change("prototypes.rows", 2**31 // 96), "Expected float32 prototypes of 22369621 x 24"),
+    "rows of another width": (change("prototypes.width", 25), "Expected float32 prototypes of [0-9]+ x 25"),
     "memory for nothing": (change("prototypes.rows", 2**31 // 96 + 1), "more than a registry may have"),
     "other prototypes": (change("prototypes.sha256", "0" * 64), "does not hold the prototypes"),
 }  # fmt: skip
@@ -275,6 +277,7 @@ def test_a_forged_registry_is_refused_by_name(
         (b"\xff\xfe", "no JSON"),
         (b"[" * 200_000, "nested too deeply"),
         (b'{"format": NaN}', "NaN, which is no number"),
+        (b'{"format": 1e999}', "'1e999', which is too large a number"),
         (b'{"format": 1, "format": 1}', "a key twice"),
         (b'{"format": ' + b"9" * 5000 + b"}", "no JSON"),
         (b"[]", "Expected the registry to be an object"),
@@ -284,6 +287,12 @@ def test_what_is_no_registry_at_all(folder: Path, content: bytes, reason: str) -
     (folder / REGISTRY).write_bytes(content)
     with pytest.raises(RegistryError, match=reason):
         load_registry(folder)
+
+
+def test_a_list_may_be_as_long_as_is_said() -> None:
+    assert _read_list([1, 2], "numbers", 2) == [1, 2]
+    with pytest.raises(RegistryError, match="Expected numbers to be a list of at most 2, got 3"):
+        _read_list([1, 2, 3], "numbers", 2)
 
 
 def test_a_file_beyond_the_limit_is_not_read(folder: Path) -> None:

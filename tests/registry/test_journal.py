@@ -1,6 +1,7 @@
 """A registry that is corrected a line at a time: nothing is lost, and more images make no line cost more."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -266,6 +267,18 @@ def test_damaged_lines_are_refused_and_left_alone(folder: Path, case: str) -> No
     with pytest.raises(RegistryError, match=rf"journal\.jsonl is refused: .*{said}"):
         Journal(folder)
     assert (folder / JOURNAL).read_bytes() == damaged
+
+
+def test_a_step_that_does_not_fit_changes_nothing(folder: Path) -> None:
+    """Its prototypes are taken in before it is seen that its values do not fit."""
+    journal, ours = Journal(folder), load_registry(folder)
+    journal.registry.edit(Split(3, S1.of(3)[:2], np.eye(WIDTH)[0], np.eye(WIDTH)[1]))
+    (step,) = journal.registry.steps
+    ours.replace_prototypes({3: np.eye(WIDTH)[2]})  # in this state the category has another prototype
+    before = ours.state_hash(), ours.next_id, len(ours.prototypes)
+    with pytest.raises(RegistryError, match="does not fit the registry"):
+        ours.take(replace(step, number=3, entry=replace(step.entry, number=ours.next_number)))
+    assert (ours.state_hash(), ours.next_id, len(ours.prototypes)) == before
 
 
 def test_a_link_is_neither_read_nor_written(folder: Path, tmp_path: Path) -> None:

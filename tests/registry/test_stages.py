@@ -286,6 +286,74 @@ def test_images_that_must_be_apart_go_back_to_where_they_were() -> None:
     assert change.unsatisfied == ()
 
 
+def test_of_two_images_that_both_were_elsewhere_the_second_goes_back_unless_it_is_linked() -> None:
+    for linked, homes in ((False, (3, 5)), (True, (4, 3))):
+        registry = known_registry()
+        registry.observe(1, S1.groups(KNOWN))
+        first, second, another = S1.of(4)[0], *S1.of(5)[:2]
+        registry.edit(Answer(first, second, False))
+        if linked:
+            registry.edit(Answer(second, another, True))
+        registry.observe(1, S1.groups(KNOWN, together=(3, 4, 5)))
+        assert (registry.members[first], registry.members[second]) == homes
+
+
+@pytest.mark.parametrize(
+    ("seen", "new", "home"),
+    [(2, 2, 3), (2, 3, 6), (6, 10, 3), (5, 10, 6)],
+    ids=["half of the cluster", "less", "half of the category", "less than either"],
+)
+def test_half_of_a_cluster_or_of_a_category_says_what_the_cluster_is(seen: int, new: int, home: int) -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))  # 12 images in category 3
+    keys = [*S1.of(3)[:seen], *(f"s2:{number}" for number in range(new))]
+    groups = StageGroups(keys, np.zeros(len(keys), np.int64), CENTRES[30:31])
+    assert registry.observe(2, groups).cluster_ids == (home,)
+
+
+@pytest.mark.parametrize(("new", "home"), [(8, 3), (9, 6)])
+def test_a_cluster_half_of_which_was_merged_does_not_come_apart(new: int, home: int) -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Merge([3, 4]))
+    keys = [*S1.of(3), *S1.of(4), *(f"s2:{number}" for number in range(new))]
+    clusters = np.repeat([0, 1], [12, 8 + new])
+    assert registry.observe(2, StageGroups(keys, clusters, CENTRES[30:32])).cluster_ids == (3, home)
+
+
+def test_clusters_of_one_size_get_ids_in_their_order() -> None:
+    registry = CategoryRegistry()
+    change = registry.observe(0, StageGroups(["a", "b"], np.array([1, 0]), CENTRES[:2]))
+    assert change.cluster_ids == (0, 1)
+
+
+def test_half_sure_is_sure() -> None:
+    registry = CategoryRegistry()
+    for sure, unsure in (([0.5, 0.5], ()), ([0.5, 0.49], ("b",)), ([0.49, 0.2], ("a",)), ([0.1, 0.1], ())):
+        groups = StageGroups(["a", "b"], np.array([0, 1]), CENTRES[:2], confidences=np.array(sure))
+        assert registry.observe(0, groups).unsure == unsure
+
+
+def test_groups_with_ids_are_settled_where_the_registry_has_them() -> None:
+    groups = StageGroups.of(
+        ["a", "b", "c"],
+        np.array([7, 2, 7]),
+        [2, 7],
+        CENTRES[:2],
+        settled={2},
+        confidences=np.array([0.1, 0.2, 0.3]),
+        features=CENTRES[3:6],
+    )
+    assert (groups.clusters.tolist(), groups.ids) == ([1, 0, 1], [2, None])
+    assert groups.confidences.tolist() == [0.1, 0.2, 0.3]
+    assert groups.features is not None and len(groups.features) == 3
+
+
+def test_a_stage_is_counted_from_0() -> None:
+    with pytest.raises(RegistryError, match="Expected a stage >= 0, got -1"):
+        known_registry().observe(-1, S1.groups(KNOWN))
+
+
 def test_edited_categories_take_the_mean_of_their_own_images() -> None:
     registry = known_registry()
     registry.observe(1, S1.groups(KNOWN))

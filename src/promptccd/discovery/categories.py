@@ -1,4 +1,4 @@
-"""What a registry says: of a model, its categories and corrections; of images, which category they are in now."""
+"""The registry that came with a model, and the categories that a registry has images in."""
 
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -22,8 +22,8 @@ def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryR
 
     Args:
         model: loaded.
-        place: where from: a folder or a name on the Hub. A bare backbone and a model that was saved in Python have no
-            registry; it is made of the categories in the configuration.
+        place: where it was loaded from, a folder or a name on the Hub. A bare backbone and a model that was saved in
+            Python have no registry; a new one gets the categories in the configuration.
 
     Raises:
         RegistryError: it is damaged, or belongs to features of another width.
@@ -85,11 +85,11 @@ def assignment_in(
         registry: of these images.
         keys: of all images, also of those without a category.
         features: unit features ``(N, D)``.
-        settled: ids of active categories that were there before these images came; they are the known ones.
+        settled: ids of active categories that are older than these images; they count as known.
         temperature: of the confidences, in squared distance.
-        spread_for: how far categories of these ids spread; by default nobody has measured it.
+        spread_for: how far categories of these ids spread; `None` where that was not measured.
     """
-    members, pinned = registry.members, registry.constraints().pinned
+    members, pinned = registry.members, registry.pinned
     placed = [row for row, key in enumerate(keys) if key in members]
     kept = [keys[row] for row in placed]
     found, first = registry.active_prototypes(), set(settled)

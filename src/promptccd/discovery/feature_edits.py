@@ -1,4 +1,4 @@
-"""Corrections that need features: what a part looks like, and which category is the next."""
+"""Corrections that need features: means of categories, and which category is nearest."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +18,13 @@ from promptccd.registry import CategoryRegistry, Move, NotACategory, Split
 
 
 def _assignment(folder: Path, registry: CategoryRegistry, keys: Sequence[str]) -> Assignment | None:
-    """Images and their categories, of those whose features a discovery left; `None` if there are none."""
+    """Categories of the images whose features a discovery left; `None` if there are none."""
     kept, features = load_features(folder, keys)
     return assigned(registry, kept, features) if kept else None
 
 
 def assigned(registry: CategoryRegistry, keys: Sequence[str], features: Tensor) -> Assignment:
-    """Images and the categories that a registry has them in, from their features alone."""
+    """The images in the categories that a registry has them in."""
     settled = [each.id for each in registry.active if each.settled(registry.stage)]
     return assignment_in(registry, keys, features, settled=settled, temperature=1.0)
 
@@ -32,9 +32,9 @@ def assigned(registry: CategoryRegistry, keys: Sequence[str], features: Tensor) 
 def split_in(
     folder: Path, registry: CategoryRegistry, category: int, images: Sequence[str], name: str | None = None
 ) -> None:
-    """Cut a category in two; without images where their features suggest it.
+    """Cut a category in two; without `images`, where the features suggest it.
 
-    Images without features, such as those that a model was trained on, stay.
+    Images without features, such as those that a model was trained on, stay in the category.
 
     Raises:
         DataError: the category has fewer than two images with features, or all of them were given.
@@ -52,7 +52,7 @@ def split_in(
 
 
 def move_in(folder: Path, registry: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
-    """Put images into another category or into none; prototypes follow where features lie beside the registry."""
+    """Put images into another category or into none, with new prototypes where the registry has features beside it."""
     chosen, homes = dict.fromkeys(images), {registry.members.get(each) for each in images} | {to}
     touched = [registry.category(each) for each in sorted(each for each in homes if each is not None)]
     after = {
@@ -72,8 +72,8 @@ def move_in(folder: Path, registry: CategoryRegistry, images: Sequence[str], to:
 def dissolve_in(folder: Path, registry: CategoryRegistry, category: int) -> None:
     """Say that a category is none.
 
-    Beside a discovery's features its images go to the nearest other ones. In a stage of a run they become unassigned,
-    so that the next stage does not learn from where nobody has put them.
+    With a discovery's features, its images go to the nearest other categories. In a stage of a run they become
+    unassigned, so that the next stage does not learn from places that nobody chose.
     """
     registry.category(category)
     edit = NotACategory(category, rest_to_nearest=(folder / PROJECT).is_dir())
@@ -82,7 +82,7 @@ def dissolve_in(folder: Path, registry: CategoryRegistry, category: int) -> None
 
 
 def _features_of_stage(folder: Path) -> tuple[list[str], Tensor] | None:
-    """Keys and features of the images of a run up to the stage in a folder; `None` if that lies in no run."""
+    """Keys and features of a run's images up to the stage in a folder; `None` if the folder is in no run."""
     from promptccd.runs.evaluate_run import RunEvaluation  # here, as below: the page corrects without them
     from promptccd.runs.run_directory import RunDirectory
     from promptccd.runs.stage_checkpoint import key_of
@@ -108,13 +108,13 @@ def split_category(
     Args:
         found: the images and their categories now.
         category: the id to cut; it stays with the images that are not given.
-        images: keys of the part that becomes a category; none cuts where the features suggest it, the smaller part
-            becoming the new one.
+        images: keys of the part that becomes a category; by default the smaller part of the cut that the features
+            suggest.
         name: of the new category.
         seed: of the suggestion.
 
     Raises:
-        DataError: the category has fewer than two images here, or it has not these, or all of them were given.
+        DataError: the category has fewer than two of these images, an image is not in it, or all were selected.
     """
     rows = found.rows_of(category)
     if len(rows) < 2:
@@ -144,12 +144,9 @@ def split_category(
 def move_images(found: Assignment, images: Sequence[str], to: int | None) -> Move:
     """Put the selected images into another category, or with `None` into none.
 
-    Categories that these images belong to, and no earlier ones, get a new prototype; settled ones keep theirs.
+    Categories that lose or get images, and are not settled, get a new prototype.
     """
-    return Move(tuple(images), to, _moved_prototypes(found, set(images), to))
-
-
-def _moved_prototypes(found: Assignment, chosen: set[str], to: int | None) -> dict[int, np.ndarray]:
+    chosen = set(images)
     moved = [row for row, key in enumerate(found.keys) if key in chosen]
     touched = {int(found.category_ids[row]) for row in moved} | ({to} if to is not None else set())
     prototypes = {}
@@ -158,14 +155,13 @@ def _moved_prototypes(found: Assignment, chosen: set[str], to: int | None) -> di
         rows |= set(moved) if category == to else set()
         if rows and category not in found.known_ids:
             prototypes[category] = _mean(found.features[sorted(rows)])
-    return prototypes
+    return Move(tuple(images), to, prototypes)
 
 
 def dissolve_category(found: Assignment, category: int) -> NotACategory:
     """Say that a category is none; each of its images goes to the nearest other one.
 
-    Those that are not among them came with earlier stages, and their features are gone: they go where the
-    category's own prototype is nearest.
+    Images of earlier stages have no features any more: they go where the category's own prototype is nearest.
     """
     rows = found.rows_of(category)
     others = [row for row, identity in enumerate(found.ids) if identity != category]

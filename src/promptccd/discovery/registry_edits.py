@@ -1,4 +1,4 @@
-"""Corrections to what lies on disk: a discovery, or a checkpoint and its model.
+"""Corrections to a registry on disk: that of a discovery, or of a checkpoint with its model.
 
 A discovery's registry is read and written without torch, which takes longer to import than a correction takes.
 """
@@ -34,7 +34,7 @@ from promptccd.storage import (
 
 logger = logging.getLogger(__name__)
 
-RECORD = ".edit.json"  # of an edit that nobody was told of yet
+RECORD = ".edit.json"  # names an edit that its command has not reported yet
 OTHERS_TAKE_S = 2.0  # for a correction, such as one of a page that is open; a discovery takes longer
 
 
@@ -47,20 +47,20 @@ def edit_registry(
 ) -> CategoryRegistry:
     """Change a registry and write it back, with the model beside it if there is one; all of it or nothing.
 
-    A person who sees a command die cannot know whether it was done, and `undo` twice is not `undo`. So the command is
-    written down until its end was told, and until then the same command is done once, however often it is begun.
+    A person who sees a command die cannot know whether it was done, and `undo` twice is not `undo`. So the command
+    stays written down until `tell` has returned, and until then the same command acts once, however often it is given.
 
-    What a finished stage assigned to whom (``assignments.json``) and its card stay as they were written: the registry
-    says what was corrected since, and the next stage goes on from it.
+    The assignments of a finished stage (``assignments.json``) and its card stay as they were written: the registry
+    holds the corrections since, and the next stage goes on from it.
 
     Args:
         folder: of a finished stage, or what `discover` wrote.
-        act: what to do with the registry.
-        command: the words a person said it in; without any, every call acts.
-        tell: says how the registry is now.
+        act: changes the registry.
+        command: the words of the command; without any, every call acts.
+        tell: reports the changed registry.
 
     Returns:
-        The registry as it is now.
+        The changed registry.
 
     Raises:
         RegistryError: there is none, it is damaged, or does not allow it; nothing changed.
@@ -69,8 +69,11 @@ def edit_registry(
     place = Path(folder).absolute()  # "." has no name to put a new folder under
     aside = place.with_name(f"{REPLACED}{place.name}")  # where a process that was killed may have left it
     found = aside if aside.exists() and not place.exists() else place
-    registry_in(found)
-    kept = place.parent if _is_model(found) else _kept(place)
+    if _is_model(found):
+        registry_in(found)  # so that no lock is left beside what is none of our models
+        kept = place.parent
+    else:
+        kept = _kept(place)
     lock = lock_folder(kept, wait_s=OTHERS_TAKE_S)
     try:
         remove_leftovers(kept)
@@ -97,8 +100,18 @@ def edit_registry(
 
 
 def _kept(folder: Path) -> Path:
-    """Where the registry of a folder is that is no model."""
-    return folder / PROJECT if has_registry(folder / PROJECT) else folder
+    """Where a discovery keeps its registry.
+
+    Raises:
+        RegistryError: there is none.
+    """
+    for kept in (folder / PROJECT, folder):
+        if has_registry(kept):
+            return kept
+    raise RegistryError(
+        f"{str(folder)!r} holds no registry of categories: give the folder of a finished stage, or the --out of "
+        "promptccd discover."
+    )
 
 
 class _Checkpoint:
@@ -109,15 +122,35 @@ class _Checkpoint:
 
     @property
     def mark(self) -> str:
-        """Never the same again once something happened to the registry, undone things included."""
+        """A name of the state that none after another edit, undo or redo has."""
         registry = self.registry
         return (
             f"{registry.state_hash()} {(registry.next_number, len(registry.log), len(registry.redo_stack))}"
         )
 
     def write(self) -> None:
-        """Both, in place of those that are there."""
-        _save_with_model(self._place, self.registry)
+        """Replace both."""
+        import torch
+
+        from promptccd.runs.prediction import load_model
+
+        place, registry = self._place, self.registry
+        require_no_links(place)
+        model = load_model(place)
+        found = registry.active_prototypes()
+        model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
+
+        def fill(staging: Path) -> None:
+            shutil.copytree(place, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(CHECKSUMS))
+            model.save_pretrained(staging)
+            save_registry(registry, staging)
+
+        write_directory(place, fill, replace=True, needed=model.get_memory_footprint())
+        later = place.with_name(f"stage{registry.stage + 1}")
+        if place.name == f"stage{registry.stage}" and later.exists():
+            logger.warning(
+                "%s was made before this correction and does not know it: edit the newest stage.", later
+            )
 
 
 def correct(registry: CategoryRegistry, edit: Edit) -> None:
@@ -130,22 +163,15 @@ def correct(registry: CategoryRegistry, edit: Edit) -> None:
 
 
 def registry_in(folder: Path) -> CategoryRegistry:
-    """The registry of a folder; for a model that was saved without one, one made of its categories.
+    """The registry of a folder; for a model that was saved without one, a new one with its categories.
 
     Raises:
         RegistryError: there is none, or it is damaged.
     """
-    if _is_model(folder):
-        return load_registry(folder) if has_registry(folder) else _registry_of_model(folder)
-    if has_registry(kept := _kept(folder)):
-        return Journal(kept).registry
-    raise RegistryError(
-        f"{str(folder)!r} holds no registry of categories: give the folder of a finished stage, or the --out of "
-        "promptccd discover."
-    )
-
-
-def _registry_of_model(folder: Path) -> CategoryRegistry:
+    if not _is_model(folder):
+        return Journal(_kept(folder)).registry
+    if has_registry(folder):
+        return load_registry(folder)
     from promptccd.discovery.categories import registry_of
     from promptccd.runs.prediction import load_model
 
@@ -161,26 +187,3 @@ def _read(record: Path) -> object:
 
 def _is_model(folder: Path) -> bool:
     return (folder / "config.json").exists()
-
-
-def _save_with_model(place: Path, registry: CategoryRegistry) -> None:
-    import torch
-
-    from promptccd.runs.prediction import load_model
-
-    require_no_links(place)
-    model = load_model(place)
-    found = registry.active_prototypes()
-    model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
-
-    def fill(staging: Path) -> None:
-        shutil.copytree(place, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(CHECKSUMS))
-        model.save_pretrained(staging)
-        save_registry(registry, staging)
-
-    write_directory(place, fill, replace=True, needed=model.get_memory_footprint())
-    later = place.with_name(f"stage{registry.stage + 1}")
-    if place.name == f"stage{registry.stage}" and later.exists():
-        logger.warning(
-            "%s was made before this correction and does not know it: edit the newest stage.", later
-        )

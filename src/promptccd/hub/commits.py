@@ -1,14 +1,13 @@
-"""Bring a repository of the Hub to a state with one commit, read back afterwards.
+"""Bring a repository of the Hub to a state with one commit, and read it back.
 
-Every request may fail. So a push is a procedure that can be begun again at any time: it looks at what is there, sends
-only what differs, on top of the very commit it looked at, and believes none of it until sizes and hashes read back
-are those of the files.
+Every request may fail, so a push can begin again at any time: it looks at what is there, sends only what differs, on
+top of the very commit it looked at, and trusts it only when sizes and hashes read back are those of the files.
 """
 
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -28,6 +27,7 @@ from huggingface_hub.utils.sha import git_hash
 
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.models.untrusted import one_line
+from promptccd.runs.model_card import KEPT, merge_card
 from promptccd.storage import sha256_of
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ Contents = Mapping[str, Path | bytes]
 CARD = "README.md"
 ATTEMPTS = 5
 FIRST_WAIT = 1.0  # seconds; doubled after every failure
-PATIENCE = 120.0  # seconds without a byte; the client by itself waits for ever
+PATIENCE = 120.0  # seconds without a byte; the client would wait for ever
 _AGAIN = {408, 409, 412, 429}  # too slow, a conflict, somebody else's commit, too often: and every 5xx
 _KINDS = {"model": "model", "dataset": "data set", "space": "Space"}
 
@@ -69,18 +69,18 @@ def require_name(name: str, kind: str, remedy: str, *, namespace: bool = True) -
 
 
 class PublicRepositoryError(HubError):
-    """What was to be private would have been for everybody to see."""
+    """Everybody could have seen what was to be private."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """Where to, and who may see it.
+    """A repository to push to.
 
     Attributes:
         name: ``namespace/name``.
         kind: ``model``, ``dataset`` or ``space``.
-        private: whether it is to be private; one that is public already is refused then.
-        sdk: what a Space is made with.
+        private: whether it has to be private; if so, a public one is refused.
+        sdk: of a Space.
     """
 
     name: str
@@ -95,10 +95,10 @@ class PushedRepository:
 
     Attributes:
         repo_id: ``namespace/name``.
-        commit: commit the files stand in now; `None` in a dry run of a repository that is not there.
+        commit: the commit that holds the files now; `None` in a dry run of a repository that is not there.
         sent: paths that were sent, or would be; empty if all of it was there already.
         num_bytes: their size together.
-        listing: what of it can be seen there, how much, and by whom, in one line.
+        listing: what the files are, how large, and who can see them, in one line.
     """
 
     repo_id: str
@@ -110,23 +110,25 @@ class PushedRepository:
 
 def bring(
     repository: Repository,
-    contents: Callable[[str | None], Contents],
+    contents: Contents,
     *,
     api: HfApi,
     message: str,
     holds: str,
     replaces: str = "",
+    kept: Sequence[str] = KEPT,
     dry_run: bool = False,
 ) -> PushedRepository:
     """Make a repository hold these files, with at most one commit; other files stay.
 
     Args:
         repository: made if it is not there.
-        contents: files by their paths, from the text of the card that stands there, if one does.
+        contents: files by their paths. The card is merged with one that is there already.
         api: the client.
         message: title of the commit.
         holds: what the files are, in words, for the listing that is logged before anything is sent.
-        replaces: pattern of the other files that go, such as ``*.parquet``; none do by default.
+        replaces: pattern of other files to delete, such as ``*.parquet``; nothing is deleted by default.
+        kept: keys of the card's metadata that stay as they are there.
         dry_run: only say what would be sent.
 
     Raises:
@@ -137,7 +139,9 @@ def bring(
     name, kind = repository.name, repository.kind
     head, private = made(repository, api=api, dry_run=dry_run) or (None, repository.private)
     there = _remote_files(api, repository, head) if head else {}
-    wanted = contents(_remote_card(api, repository, head) if CARD in there else None)
+    wanted = dict(contents)
+    if CARD in there and CARD in wanted:
+        wanted[CARD] = merge_card(_remote_card(api, repository, head), _text(wanted[CARD]), kept).encode()
     changed = {path: data for path, data in wanted.items() if not _same(data, there.get(path))}
     gone = [path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted]
     who = "private" if private else "public"
@@ -164,7 +168,7 @@ def bring(
 def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[str | None, bool] | None:
     """The newest commit of a repository, which is made if it is not there, and whether it is private.
 
-    `None` in a dry run that would make it.
+    A dry run that would make it returns `None`.
 
     Raises:
         PublicRepositoryError: it is public and should be private.
@@ -186,21 +190,15 @@ def made(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[
     return info.sha, bool(info.private)
 
 
-def logged_in(api: HfApi) -> str:
-    """Whose token the client has."""
-    return str(api.whoami()["name"])
-
-
-def retried(action: Callable[[], Result], later: str, wait: Callable[[float], None] = time.sleep) -> Result:
+def retried(action: Callable[[], Result], later: str) -> Result:
     """The result of an action that may be begun again, after a few failures at most.
 
     Args:
         action: what to do.
         later: the command that does it later, for the message.
-        wait: sleeps between attempts.
 
     Raises:
-        HubError: it went on failing, or was refused for a reason that waiting does not mend.
+        HubError: it kept failing, or was refused for a reason that does not pass.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -214,7 +212,7 @@ def retried(action: Callable[[], Result], later: str, wait: Callable[[float], No
                 raise HubError(f"Not pushed: {reason} Nothing local is lost. {later}") from error
             pause = _asked_to_wait(error) or FIRST_WAIT * 2 ** (attempt - 1)
             logger.warning("The Hub did not take it (%s); again in %.0f s.", reason, pause)
-            wait(pause)
+            time.sleep(pause)
     raise AssertionError("the loop returns or raises")
 
 
@@ -238,6 +236,10 @@ def _same(data: Path | bytes, there: RepoFile | None) -> bool:
     return there.blob_id == git_hash(data if isinstance(data, bytes) else data.read_bytes())
 
 
+def _text(data: Path | bytes) -> str:
+    return data.decode() if isinstance(data, bytes) else data.read_text(encoding="utf-8")
+
+
 def _size(data: Path | bytes) -> int:
     return len(data) if isinstance(data, bytes) else data.stat().st_size
 
@@ -248,7 +250,7 @@ def _amount(contents: Contents) -> str:
 
 @contextmanager
 def _impatient() -> Iterator[None]:
-    """A Hub that neither answers nor hangs up counts as one that is down."""
+    """Treat a Hub that neither answers nor hangs up as one that is down."""
     session = get_session()
     before, session.timeout = session.timeout, PATIENCE
     try:

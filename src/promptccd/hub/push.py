@@ -2,25 +2,14 @@
 
 import json
 import logging
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from huggingface_hub import HfApi
 
 from promptccd.errors import HubError, PromptCCDError
-from promptccd.hub.commits import (
-    CARD,
-    Contents,
-    PushedRepository,
-    Repository,
-    bring,
-    logged_in,
-    require_name,
-    retried,
-)
+from promptccd.hub.commits import PushedRepository, Repository, bring, require_name, retried
 from promptccd.runs import RunDirectory
-from promptccd.runs.model_card import merge_card
 from promptccd.runs.run_directory import ASSIGNMENTS, assignments_in
 from promptccd.runs.stage_checkpoint import EXEMPLARS, load_exemplars
 from promptccd.storage import problems_of, require_no_links
@@ -36,7 +25,6 @@ def push_run(
     stages: Sequence[int] | None = None,
     private: bool = False,
     dry_run: bool = False,
-    wait: Callable[[float], None] = time.sleep,
 ) -> list[PushedRepository]:
     """Push finished stages of a run and gather their repositories in a collection.
 
@@ -47,7 +35,6 @@ def push_run(
         stages: which stages; by default all that are finished.
         private: whether the repositories have to be private.
         dry_run: only say what would be sent.
-        wait: sleeps between attempts.
 
     Raises:
         ConfigurationError: the Hub takes no repositories of such names.
@@ -64,14 +51,20 @@ def push_run(
         )
     for stage in wanted:
         _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
-    namespace = namespace or retried(lambda: logged_in(api), later, wait)
-    pushed = []
-    for stage in wanted:
-        repo_id = _repository_of(run, stage, namespace)
-        options = {"private": private, "dry_run": dry_run}
-        pushed.append(push_stage(run.stage(stage), repo_id, api=api, later=later, wait=wait, **options))
+    namespace = namespace or retried(lambda: str(api.whoami()["name"]), later)
+    pushed = [
+        push_stage(
+            run.stage(stage),
+            _repository_of(run, stage, namespace),
+            api=api,
+            private=private,
+            dry_run=dry_run,
+            later=later,
+        )
+        for stage in wanted
+    ]
     if not dry_run:
-        retried(lambda: _gather(api, run.name, namespace, pushed, private), later, wait)
+        retried(lambda: _gather(api, run.name, namespace, pushed, private), later)
     return pushed
 
 
@@ -93,10 +86,10 @@ def pusher(
 ) -> Callable[[RunDirectory, Sequence[int]], None]:
     """What pushes finished stages during training: a Hub that fails costs a warning and a command for later.
 
-    Stages it did not get through with are pushed with the next ones, and by the same training when it is begun again.
+    Stages that the Hub did not take are pushed with the next ones, or when the same training is begun again.
 
     Args:
-        run: what is to be trained.
+        run: the run to be trained.
         namespace: user or organisation; by default the one who is logged in.
         private: whether repositories that are made are private.
 
@@ -127,7 +120,6 @@ def push_stage(
     private: bool = False,
     dry_run: bool = False,
     later: str = "",
-    wait: Callable[[float], None] = time.sleep,
 ) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
@@ -138,11 +130,10 @@ def push_stage(
         private: whether the repository has to be private.
         dry_run: only say what would be sent.
         later: the command that does it later, for messages.
-        wait: sleeps between attempts.
 
     Raises:
-        RunError: it holds links, and what they lead to is nobody's to publish.
-        HubError: not reachable, refused, or what was read back is not what was sent.
+        RunError: it holds links, and what they lead to is not published.
+        HubError: the stage is damaged, the Hub could not be reached or refused, or what was read back differs.
     """
     require_no_links(folder)
     if problems := problems_of(folder):
@@ -152,19 +143,18 @@ def push_stage(
     return retried(
         lambda: bring(
             Repository(repo_id, "model", private),
-            lambda card: _contents(folder, card),
+            {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()},
             api=api,
             message=f"Stage checkpoint {folder.name}",
             holds=_holdings(folder),
             dry_run=dry_run,
         ),
         later,
-        wait,
     )
 
 
 def _holdings(folder: Path) -> str:
-    """What a stage tells whoever can see it."""
+    """What whoever sees a stage learns from it."""
     names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("category_names", [])
     told = f"weights, the names of {len(names)} categories"
     if (folder / ASSIGNMENTS).exists():
@@ -174,19 +164,10 @@ def _holdings(folder: Path) -> str:
     return f"{told}, and what people corrected; no image"
 
 
-def _contents(folder: Path, card_there: str | None) -> Contents:
-    """Every file of a stage by its path in the repository; of the card, what a person wrote there stays."""
-    files = sorted(item for item in folder.rglob("*") if item.is_file())
-    contents: dict[str, Path | bytes] = {item.relative_to(folder).as_posix(): item for item in files}
-    if card_there is not None and CARD in contents:
-        contents[CARD] = merge_card(card_there, (folder / CARD).read_text(encoding="utf-8")).encode()
-    return contents
-
-
 def _gather(
     api: HfApi, title: str, namespace: str, pushed: Sequence[PushedRepository], private: bool
 ) -> None:
-    """The run's repositories in one collection, as the Hub's own checklist asks for."""
+    """Put the run's repositories into one collection, as the Hub's own checklist asks for."""
     collection = api.create_collection(title, namespace=namespace, private=private, exists_ok=True)
     for stage in pushed:
         api.add_collection_item(collection.slug, stage.repo_id, "model", exists_ok=True)

@@ -1,9 +1,7 @@
-"""The page that demos discovery as a Space of the Hub: one commit, over a checkpoint that is named with its own."""
+"""The page that demos discovery as a Space of the Hub: one commit, with a checkpoint that is named with its own."""
 
 import logging
 import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from promptccd.hub.commits import (
     PushedRepository,
     Repository,
     bring,
-    logged_in,
     made,
     require_name,
     retried,
@@ -27,7 +24,7 @@ from promptccd.models.loading import BACKBONES, PICKLES, find_model
 from promptccd.models.stored_files import BACKBONE_TYPES
 from promptccd.models.untrusted import one_line, shown
 from promptccd.runs import RunDirectory, stage_of
-from promptccd.runs.model_card import BEGIN, END, merge_card
+from promptccd.runs.model_card import BEGIN, END
 from promptccd.training.recipe import shipped
 
 logger = logging.getLogger(__name__)
@@ -45,8 +42,8 @@ class PushedSpace(PushedRepository):
     """What became of a Space.
 
     Attributes:
-        url: where it is seen.
-        model: what it groups with, as its variable ``PROMPTCCD_MODEL`` has it.
+        url: its address.
+        model: the model it groups with, which its variable ``PROMPTCCD_MODEL`` names.
         model_changed: whether that was set, or would be.
     """
 
@@ -62,13 +59,12 @@ def push_space(
     private: bool = False,
     dry_run: bool = False,
     api: HfApi | None = None,
-    wait: Callable[[float], None] = time.sleep,
 ) -> PushedSpace:
     """Put the page on the Hub, or bring the Space that is there to this version and this checkpoint.
 
     It holds this package as it is installed here, the versions that the tests run on, and the prepared example. The
-    checkpoint stays in a repository of its own: the Space names it with its commit, and goes on with that one whatever
-    is pushed there later.
+    checkpoint stays in a repository of its own: the Space names it with its commit, and later pushes there do not
+    change the Space.
 
     Args:
         name: of the Space, with or without a namespace; made if it is not there.
@@ -77,7 +73,6 @@ def push_space(
         private: whether the Space has to be private.
         dry_run: only say what would be sent.
         api: the client; its token must be allowed to write.
-        wait: sleeps between attempts.
 
     Raises:
         ConfigurationError: the Hub takes no such name, another Space stands there, or it could not work with the model.
@@ -87,26 +82,27 @@ def push_space(
     require_name(name, "space", "Give NAME or NAMESPACE/NAME.", namespace=False)
     _refuse_folder(model)
     if "/" not in name:
-        name = f"{retried(lambda: logged_in(api), _LATER, wait)}/{name}"
+        name = f"{retried(lambda: str(api.whoami()['name']), _LATER)}/{name}"
     repository = Repository(name, "space", private, sdk="gradio")
-    chosen = retried(lambda: _checkpoint(model, api), _LATER, wait)
+    chosen = retried(lambda: _checkpoint(model, api), _LATER)
 
     def push() -> tuple[PushedRepository, bool]:
         stands = _stands(repository, chosen, api, dry_run)
-        # Before the files: their first start has it.
+        # Before the files, so that their first start knows it.
         changed = not stands or _set_model(name, chosen, api, dry_run)
         brought = bring(
             repository,
-            lambda card: _contents(card, chosen),
+            _contents(chosen),
             api=api,
             message=f"The page over {chosen.place}",
             holds=f"the page, its package and the prepared example; it groups by {chosen.place}",
             replaces="promptccd/*",
+            kept=_OWNERS,
             dry_run=dry_run,
         )
         return brought, changed
 
-    brought, changed = retried(push, _LATER, wait)
+    brought, changed = retried(push, _LATER)
     if chosen.needs_token:
         logger.warning(
             "Not everybody may read %s: give the Space a secret HF_TOKEN that may, in its settings.",
@@ -117,10 +113,7 @@ def push_space(
 
 
 def fetched(place: str) -> str:
-    """The folder of a model that is named with a commit, all its files as of that one; any other place as it is.
-
-    Args:
-        place: ``namespace/name@commit``, or whatever else names a model.
+    """A local folder with all files of ``namespace/name@commit``; any other name of a model is returned as it is.
 
     Raises:
         HubError: it cannot be fetched.
@@ -137,7 +130,7 @@ def fetched(place: str) -> str:
 
 
 def parted(place: str) -> tuple[str, str | None]:
-    """A name and the revision behind it; the Hub has no ``@`` in its names, a folder may."""
+    """A name and the revision behind ``@``, which no name on the Hub holds, but a folder's may."""
     name, at, revision = place.partition("@")
     return (name, revision) if at and not Path(place).is_dir() else (place, None)
 
@@ -147,10 +140,10 @@ class _Checkpoint:
     """A model that a Space can work with.
 
     Attributes:
-        name: on the Hub, or of one that comes along.
-        commit: it is used at; none where it comes along.
+        name: on the Hub, or of a backbone that comes along.
+        commit: the one to use; `None` for a backbone that comes along.
         is_private: whether others must not see it.
-        needs_token: whether it is not everybody's to read.
+        needs_token: whether not everybody may read it.
     """
 
     name: str
@@ -160,12 +153,12 @@ class _Checkpoint:
 
     @property
     def place(self) -> str:
-        """As `fetched` takes it."""
+        """The argument of `fetched`."""
         return f"{self.name}@{self.commit}" if self.commit else self.name
 
 
 def _refuse_folder(model: str) -> None:
-    """Say of a model on this machine how it gets to where a Space can read it."""
+    """Refuse a model on this machine, with the command that puts it where a Space can read it."""
     if not Path(os.path.expanduser(model)).is_dir():
         return
     folder = Path(stage_of(Path(os.path.expanduser(model))))
@@ -177,7 +170,7 @@ def _refuse_folder(model: str) -> None:
 
 
 def _checkpoint(model: str, api: HfApi) -> _Checkpoint:
-    """What is meant, at the commit that it stands at now.
+    """The model at its newest commit, or at the revision behind its name.
 
     Raises:
         ConfigurationError: there is none, or one that the page cannot use.
@@ -200,10 +193,10 @@ def _checkpoint(model: str, api: HfApi) -> _Checkpoint:
 
 
 def _stands(repository: Repository, chosen: _Checkpoint, api: HfApi, dry_run: bool) -> bool:
-    """Whether the Space is there, which is made unless this is a dry run.
+    """Whether the Space is there; it is made unless this is a dry run.
 
     Raises:
-        ConfigurationError: it is another one, or would give a private model away.
+        ConfigurationError: it is another Space, or would give a private model away.
     """
     if chosen.is_private and not repository.private:
         raise ConfigurationError(
@@ -222,7 +215,7 @@ def _stands(repository: Repository, chosen: _Checkpoint, api: HfApi, dry_run: bo
 
 
 def _set_model(name: str, chosen: _Checkpoint, api: HfApi, dry_run: bool) -> bool:
-    """Let the Space work with the checkpoint; whether it did not before."""
+    """Let the Space work with the checkpoint; returns whether it did not before."""
     known = api.get_space_variables(name).get(VARIABLE)
     changed = known is None or known.value != chosen.place
     if changed and not dry_run:
@@ -230,7 +223,7 @@ def _set_model(name: str, chosen: _Checkpoint, api: HfApi, dry_run: bool) -> boo
     return changed
 
 
-def _contents(card_there: str | None, chosen: _Checkpoint) -> Contents:
+def _contents(chosen: _Checkpoint) -> Contents:
     """Every file of the Space by its path there."""
     folder = shipped(_FOLDER)
     contents: dict[str, Path | bytes] = {name: folder / name for name in _FILES}
@@ -239,13 +232,8 @@ def _contents(card_there: str | None, chosen: _Checkpoint) -> Contents:
         hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
         if file.is_file() and not hidden and path.parts[0] not in ("hub_configs", "spaces"):
             contents[f"promptccd/{path.as_posix()}"] = file
-    contents[CARD] = _card(card_there, (folder / CARD).read_text(encoding="utf-8"), chosen).encode()
-    return contents
-
-
-def _card(card_there: str | None, text: str, chosen: _Checkpoint) -> str:
-    """The README with the settings of the Space; what its owner wrote or renamed stays."""
-    card = RepoCard(text)
+    card = RepoCard((folder / CARD).read_text(encoding="utf-8"))
     card.text = f"\n{BEGIN}\n\n{card.text.strip()}\n\n{END}\n"
     card.data["models"] = [chosen.name] if chosen.commit else []
-    return merge_card(card_there, str(card), kept=_OWNERS)
+    contents[CARD] = str(card).encode()
+    return contents

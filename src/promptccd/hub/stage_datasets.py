@@ -3,8 +3,6 @@
 import json
 import logging
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,7 @@ from promptccd.data.stages import (
     stage_config,
 )
 from promptccd.hub.commits import CARD, Contents, PushedRepository, Repository, bring, require_name, retried
-from promptccd.runs.model_card import BEGIN, END, merge_card
+from promptccd.runs.model_card import BEGIN, END
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -54,7 +52,6 @@ def publish_stages(
     public: bool = False,
     dry_run: bool = False,
     api: HfApi | None = None,
-    wait: Callable[[float], None] = time.sleep,
 ) -> PushedRepository:
     """Push every stage as a config of one data set repository, all in one commit.
 
@@ -68,7 +65,6 @@ def publish_stages(
         public: let everybody see a repository that is made here; otherwise it has to be private.
         dry_run: only say what would be sent.
         api: the client; its token must be allowed to write.
-        wait: sleeps between attempts.
 
     Raises:
         ConfigurationError: the Hub takes no such name.
@@ -78,13 +74,11 @@ def publish_stages(
     require_name(name, "dataset", "Give NAMESPACE/NAME.")
     api = api or HfApi()
     with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
-        files = _written(stages, Path(folder), ids_only)
-        split = json.dumps(stages.split.to_dict()).encode()
-        text = _card(stages, name, ids_only)
-
-        def contents(card_there: str | None) -> Contents:
-            return {**files, SPLIT_FILE: split, CARD: merge_card(card_there, text).encode()}
-
+        contents: Contents = {
+            **_written(stages, Path(folder), ids_only),
+            SPLIT_FILE: json.dumps(stages.split.to_dict()).encode(),
+            CARD: _card(stages, name, ids_only),
+        }
         return retried(
             lambda: bring(
                 Repository(name, "dataset", private=not public),
@@ -96,7 +90,6 @@ def publish_stages(
                 dry_run=dry_run,
             ),
             "Run the same command again.",
-            wait,
         )
 
 
@@ -143,7 +136,7 @@ def _clean(stage: Stage, position: int) -> dict[str, object] | None:
     return None if clean is None else {"bytes": clean[1], "path": f"{stage.sample_ids[position]}{clean[0]}"}
 
 
-def _card(stages: StageStream, name: str, ids_only: bool) -> str:
+def _card(stages: StageStream, name: str, ids_only: bool) -> bytes:
     """The card: where `datasets` finds the configs, and what they are."""
     rows = "\n".join(
         f"| `{stage_config(count.stage)}` | {count.images} | {count.classes} | {count.old_share:.4f} |"
@@ -175,7 +168,11 @@ def _card(stages: StageStream, name: str, ids_only: bool) -> str:
         source=', dataset="<the source data set>"' if ids_only else "",
         pictures=pictures,
     )
-    return str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{text}\n\n{END}\n"))
+    return _card_of(data, text)
+
+
+def _card_of(data: DatasetCardData, text: str) -> bytes:
+    return str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{text}\n\n{END}\n")).encode()
 
 
 _TEXT_OF_GROUPS = """# Groups of images
@@ -198,13 +195,9 @@ def publish_groups(folder: Path, name: str, *, private: bool, token: str) -> Pus
         HubError: the Hub cannot be reached or refuses, or the data set is public and should be private.
     """
     require_name(name, "dataset", "Give another name.")
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.glob("data/*.parquet"))}
+    files = {path.relative_to(folder).as_posix(): path for path in folder.glob("data/*.parquet")}
     data = DatasetCardData(task_categories=["image-classification"], tags=["category-discovery"])
-    text = str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{_TEXT_OF_GROUPS}\n\n{END}\n"))
-
-    def contents(card_there: str | None) -> Contents:
-        return {**files, CARD: merge_card(card_there, text).encode()}
-
+    contents: Contents = {**files, CARD: _card_of(data, _TEXT_OF_GROUPS)}
     return retried(
         lambda: bring(
             Repository(name, "dataset", private),

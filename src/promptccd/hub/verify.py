@@ -56,13 +56,13 @@ def download_stage(name: str, target: Path) -> str:
 def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
     """Fetch a stage and all before it into a run, each checked against its own sums.
 
-    Earlier stages are needed: the images they assigned are the reference of later ones, and PromptCCD++ is taught
-    by stage 0. Stages that the run has already are left alone.
+    Earlier stages are needed: the images they assigned are the reference of later ones, and stage 0 teaches
+    PromptCCD++. Stages that the run has already are left alone.
 
     Args:
         name: repository of the last stage to fetch, ``namespace/<recipe>-stage<t>`` or without the namespace.
         run: where to put them.
-        seed: that the run goes on with, and that its records are going to name.
+        seed: that the run goes on with and will record.
 
     Returns:
         The stages that were fetched.
@@ -105,17 +105,17 @@ def _fetch(name: str, target: Path, seed: int) -> None:
         write_directory(target, fill)
 
 
-# Points: another machine may group an image differently at the last bit, and one is more than this.
+# Points of accuracy. Another machine may group an image differently at the last bit, which is more than this.
 TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One comparison.
 
     Attributes:
         what: what was compared.
-        problem: what does not agree; empty if it does.
+        problem: what does not agree; empty if all does.
     """
 
     what: str
@@ -127,7 +127,7 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
 
     Args:
         place: any of them; a repository is downloaded whole.
-        recompute: of a run, also group all stages anew from their checkpoints, which needs the data.
+        recompute: whether to group all stages of a run anew from their checkpoints, which needs the data.
         dataset: where the data lies now, if not where the run recorded it.
 
     Raises:
@@ -237,7 +237,7 @@ def _run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iter
 
 
 def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> str:
-    """What of a card's metadata differs from the rows up to its stage."""
+    """How a card's metadata differ from the rows up to its stage."""
     try:
         results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
         # Not the averages.

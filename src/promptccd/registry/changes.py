@@ -23,8 +23,8 @@ class LogEntry:
         kind: kind of the edit, or ``"grouping"``.
         what: the edit's own values, or what the grouping brought.
         stage: the newest stage at that time.
-        time: when, in ISO 8601, if whoever made the edit said so. It is in no hash.
-        patch: values before and after; `None` once it cannot be taken back any more.
+        time: when, in ISO 8601, if whoever made the edit said so; no hash includes it.
+        patch: values before and after; `None` once it cannot be undone any more.
     """
 
     number: int
@@ -37,7 +37,7 @@ class LogEntry:
 
 @dataclass
 class History:
-    """What happened, and what was taken back and can be done again."""
+    """What happened, and what was undone and can be redone."""
 
     log: list[LogEntry] = field(default_factory=list)
     redo: list[LogEntry] = field(default_factory=list)
@@ -46,14 +46,14 @@ class History:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a registry from one state to the next, as a journal has it.
+    """What a line of a journal says: an entry was made, taken back or made again.
 
     Attributes:
-        action: whether the entry was made, taken back, or made again.
+        action: which of the three.
         number: of the entry.
-        entry: what was made; `None` for the others, which the log has.
-        prototypes: ``(R, D)`` that it appended.
-        next_id: first id that is free after it.
+        entry: the entry that was made; `None` otherwise, since the log has it.
+        prototypes: rows ``(R, D)`` that the entry appended.
+        next_id: first id that is free after the entry.
     """
 
     action: Literal["do", "undo", "redo"]
@@ -65,20 +65,20 @@ class Step:
 
 @dataclass(frozen=True)
 class StageChange:
-    """What is different from before.
+    """What changed between two states of a registry.
 
     Attributes:
-        stage: the stage that was grouped.
+        stage: stage of the later state.
         new: ids of new categories, largest first.
-        grown: images before and after, of categories that gained more than they lost, by id.
-        shrunk: the same for those that lost more.
+        grown: numbers of images before and after, by id, of categories that became larger.
+        shrunk: the same of categories that became smaller.
         renamed: name before and after, by id.
-        retired: ids that an edit took away since.
+        retired: ids of categories that an edit retired.
         emptied: ids of discovered categories left without images; they keep id and name.
-        arrived: images seen for the first time.
+        arrived: number of images seen for the first time.
         moved: category before and after of images that had been seen before; `None` is unassigned.
         unsure: images that the model was sure of and is no longer.
-        unassigned: images without a category now.
+        unassigned: number of images without a category now.
         cluster_ids: category of every cluster of the grouping, `None` for one that became no category.
         rejected: images of clusters that a person had said are no category.
         unsatisfied: pairs of images whose answer the grouping does not meet.
@@ -101,14 +101,8 @@ class StageChange:
 
 
 def compare(before: Tables, after: Tables, stage: int) -> StageChange:
-    """What became different between two states of one registry.
-
-    Args:
-        before: the earlier one.
-        after: the later one.
-        stage: the stage of the later one.
-    """
-    # One that came and was emptied again is no change: there is nothing of it to be seen before or after.
+    """What changed between two states of one registry, of which the later is at `stage`."""
+    # A category that came and was emptied again is no change: neither state shows it.
     new = [each for each in after.not_retired() if each.id not in before.categories and not each.dormant]
     common = [
         (before.categories[each.id], each) for each in after.not_retired() if each.id in before.categories
@@ -118,7 +112,6 @@ def compare(before: Tables, after: Tables, stage: int) -> StageChange:
         for key in sorted(before.images)
         if before.members.get(key) != after.members.get(key)
     }
-    confidences = after.confidences
     return StageChange(
         stage=stage,
         new=tuple(each.id for each in sorted(new, key=lambda each: (-each.size, each.id))),
@@ -136,7 +129,7 @@ def compare(before: Tables, after: Tables, stage: int) -> StageChange:
         unsure=tuple(
             key
             for key, confidence in sorted(before.confidences.items())
-            if confidence >= SURE > confidences.get(key, SURE)
+            if confidence >= SURE > after.confidences.get(key, SURE)
         ),
         unassigned=len(after.images) - len(after.members),
     )

@@ -1,7 +1,7 @@
 """The values that an edit wants to set, before it is in force.
 
-An edit never writes to the tables itself, only to a `Draft`. The draft becomes a `Patch`, the values before and
-after. One patch therefore serves to apply, to undo and to redo, for every kind of edit.
+An edit writes to a `Draft` alone. The draft becomes a `Patch`, the values before and after, and one patch serves to
+undo and to redo every kind of edit.
 """
 
 from collections import Counter
@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from promptccd.errors import RegistryError
-from promptccd.registry.tables import TABLE_NAMES, Changes, Patch, Tables
+from promptccd.registry.tables import (
+    TABLE_NAMES,
+    Category,
+    CategoryState,
+    Changes,
+    Patch,
+    Tables,
+    default_name,
+    free_name,
+)
 
 
 class Draft:
@@ -21,8 +30,7 @@ class Draft:
 
     Args:
         tables: the state; written to while the draft grows, and restored by `discard`.
-        num_rows: rows of prototypes so far.
-        width: D, `None` while there is no prototype.
+        prototypes: rows ``(R, D)`` of prototypes before the edit.
         next_id: first id that was never given.
 
     Attributes:
@@ -30,9 +38,10 @@ class Draft:
         next_id: first id that is free after the edit.
     """
 
-    def __init__(self, tables: Tables, num_rows: int, width: int | None, next_id: int):
-        self.tables, self.next_id, self.rows = tables, next_id, list[np.ndarray]()
-        self._num_rows, self._width = num_rows, width
+    def __init__(self, tables: Tables, prototypes: np.ndarray, next_id: int):
+        self.tables, self.prototypes, self.next_id = tables, prototypes, next_id
+        self.rows = list[np.ndarray]()
+        self._width = prototypes.shape[1] if len(prototypes) else None
         self._before: dict[str, dict[Any, Any]] = {name: {} for name in TABLE_NAMES}
 
     def put(self, table: str, key: Any, value: Any) -> None:
@@ -45,7 +54,7 @@ class Draft:
         self.put("categories", identity, replace(self.tables.categories[identity], **fields))
 
     def place(self, key: str, category: int | None, *, pin: bool = False) -> None:
-        """Let an image be in a category, or in none; a pin is what a person said, and lifts what forbade it."""
+        """Put an image into a category, or into none; a pin is what a person said, and lifts a ban."""
         self.put("members", key, category)
         self.put("pinned", key, category if pin else None)
         if pin and category in self.tables.forbidden.get(key, ()):
@@ -55,13 +64,25 @@ class Draft:
         """Keep an image out of a category."""
         self.put("forbidden", key, tuple(sorted({*self.tables.forbidden.get(key, ()), category})))
 
-    def new_id(self) -> int:
-        """An id that was never given."""
+    def new_category(self, born: int) -> int:
+        """Add a discovered category without images or a prototype, and return its id."""
+        identity = self.next_id
         self.next_id += 1
-        return self.next_id - 1
+        name = free_name(default_name(identity), {each.name for each in self.tables.not_retired()})
+        self.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, born))
+        return identity
+
+    def set_prototype(self, identity: int, vector: ArrayLike) -> None:
+        """Give a category another prototype.
+
+        Raises:
+            RegistryError: there is no such category, it was retired, or the vector does not fit.
+        """
+        category = self.tables.category(identity)
+        self.change(category.id, prototype_row=self.append_prototype(vector))
 
     def append_prototype(self, vector: ArrayLike) -> int:
-        """The row of a new prototype.
+        """Append a prototype, and return its row.
 
         Raises:
             RegistryError: it is not a vector of finite numbers as long as the others.
@@ -75,13 +96,13 @@ class Draft:
             )
         self._width = width
         self.rows.append(row)
-        return self._num_rows + len(self.rows) - 1
+        return len(self.prototypes) + len(self.rows) - 1
 
     def check_images(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """The keys, each once.
+        """The keys without repetitions.
 
         Raises:
-            RegistryError: there is none, or one was never seen.
+            RegistryError: there are none, or one was never seen.
         """
         listed = [keys] if isinstance(keys, str) else list(keys)
         if odd := [key for key in listed if not isinstance(key, str)]:
@@ -102,8 +123,6 @@ class Draft:
         Raises:
             RegistryError: other answers still contradict each other.
         """
-        if not self.tables.links:
-            return
         try:
             self.tables.constraints(only_linked=True)
         except RegistryError:

@@ -10,21 +10,12 @@ from numpy.typing import ArrayLike
 
 from promptccd.errors import RegistryError
 from promptccd.registry.draft import Draft
-from promptccd.registry.matching import unit
-from promptccd.registry.tables import (
-    DIFFERENT,
-    SAME,
-    Category,
-    CategoryState,
-    Tables,
-    check_name,
-    default_name,
-    free_name,
-)
+from promptccd.registry.grouping import unit, weighted_mean
+from promptccd.registry.tables import DIFFERENT, SAME, Category, CategoryState, check_name, default_name
 
 
 class Edit:
-    """Base of all edits: how an edit changes a registry, and how it is written down.
+    """How an edit changes a registry, and how it is written down.
 
     Attributes:
         kind: its name in the log.
@@ -32,12 +23,8 @@ class Edit:
 
     kind: ClassVar[str]
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
-        """Write the new values into a draft.
-
-        Args:
-            draft: of the registry to change.
-            prototypes: its prototypes ``(R, D)``.
+    def apply(self, draft: Draft) -> None:
+        """Write the new values into a draft of the registry.
 
         Raises:
             RegistryError: the registry does not allow it; the message says why.
@@ -45,7 +32,7 @@ class Edit:
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without vectors: those lie in the registry's prototypes."""
+        """Plain values, without vectors: the registry's prototypes hold those."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if not item.metadata}  # type: ignore[arg-type]
         return {"kind": self.kind, **{name: _plain(value) for name, value in values.items()}}
 
@@ -64,15 +51,15 @@ class Rename(Edit):
 
     Attributes:
         category: its id.
-        name: the new name; see `check_name`. Two categories cannot share one, nor have names that look alike because
-            an accent is written as a character of its own in one of them.
+        name: the new name; see `check_name`. No two categories share one, nor differ only in whether an accent is a
+            character of its own.
     """
 
     kind: ClassVar[str] = "rename"
     category: int
     name: str
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         name = check_name(self.name)
         renamed = draft.tables.category(self.category)
@@ -88,14 +75,14 @@ class Rename(Edit):
 class Merge(Edit):
     """Say that several categories are one.
 
-    The known one survives, else the oldest (the least id). The others are retired and remember where they went.
-    The survivor's prototype becomes the mean of all, weighted by their numbers of images. Without a chosen name, one
-    that a person gave wins over a default one. An image that was taken out of one of them stays out of the survivor,
-    unless it is in one of them now: then the merge is the later word.
+    The one with the least id survives, so a known one does. The others are retired and remember the survivor, whose
+    prototype becomes the mean of all, weighted by their numbers of images. Without a chosen name, a name that a person
+    gave wins over a default one. An image that was taken out of one of them stays out of the survivor, unless it is in
+    one of them now: then the merge is the later word.
 
     Attributes:
         categories: two ids or more.
-        name: that they get together; it may be one of theirs.
+        name: of the survivor; it may be the name of any of them.
     """
 
     kind: ClassVar[str] = "merge"
@@ -103,35 +90,36 @@ class Merge(Edit):
     name: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Edit.to_dict`; without a chosen name as it was before there were any."""
+        """See `Edit.to_dict`; older versions wrote no name, and neither is `None` written."""
         return {name: value for name, value in super().to_dict().items() if value is not None}
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         merged = [draft.tables.category(each) for each in sorted(set(self.categories))]
         if len(merged) < 2:
             raise RegistryError(f"Expected at least two categories to merge, got {list(self.categories)}.")
-        survivor, *others = sorted(merged, key=lambda each: (not each.known, each.id))
+        (survivor, *others), ids = merged, {each.id for each in merged}
         members = [key for each in others for key in draft.tables.members_of(each.id)]
-        self._unlink(draft, {each.id for each in merged})
+        self._unlink(draft, ids)
         for key in members:
             draft.place(key, survivor.id, pin=key in draft.tables.pinned)
-        kept_out = self._carry_bans(draft, survivor.id, {each.id for each in merged})
+        kept_out = self._carry_bans(draft, survivor.id, ids)
+        rows, sizes = [each.prototype_row for each in merged], np.array([each.size for each in merged])
         draft.change(
             survivor.id,
             name=_merged_name(survivor, others),
-            prototype_row=_mean(draft, prototypes, merged),
+            prototype_row=draft.append_prototype(weighted_mean(draft.prototypes[rows], sizes)),
             earlier_rows=(*survivor.earlier_rows, survivor.prototype_row),
         )
         for each in others:
             draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
         if self.name is not None:
-            Rename(survivor.id, self.name).apply(draft, prototypes)
+            Rename(survivor.id, self.name).apply(draft)
         draft.settle_links([*members, *kept_out])
 
     @staticmethod
     def _carry_bans(draft: Draft, survivor: int, merged: set[int]) -> list[str]:
-        """Images taken out of one of the categories: what was said of any of them is said of the survivor now."""
+        """Let bans from any of the categories hold for the survivor; returns the images that it bans now."""
         tables, kept_out = draft.tables, []
         for key, banned in list(tables.forbidden.items()):
             if merged.isdisjoint(banned):
@@ -145,7 +133,7 @@ class Merge(Edit):
 
     @staticmethod
     def _unlink(draft: Draft, merged: set[int]) -> None:
-        """Answers "different" between the categories are overruled; those inside one of them stay."""
+        """Drop answers "different" between the categories; those inside one of them stay."""
         members = draft.tables.members
         for pair, answer in list(draft.tables.links.items()):
             homes = {members.get(key) for key in pair}
@@ -155,16 +143,14 @@ class Merge(Edit):
 
 @dataclass(frozen=True, eq=False)
 class Split(Edit):
-    """Make some of a category's images a category of their own, with a new id.
-
-    The images are pinned to it: a later grouping does not put them back.
+    """Make some of a category's images a category of their own, with a new id; they are pinned to it.
 
     Attributes:
         category: the id that is cut.
-        images: keys of the part, not all of its images.
+        images: keys of the part, which leaves at least one image.
         part_prototype: mean of the part's unit features, ``(D,)``.
-        rest_prototype: mean of the others', ``(D,)``.
-        name: name of the part; `None` gives the default one.
+        rest_prototype: mean of the other unit features, ``(D,)``.
+        name: of the part; `None` gives the default one.
     """
 
     kind: ClassVar[str] = "split"
@@ -174,7 +160,7 @@ class Split(Edit):
     rest_prototype: ArrayLike = field(metadata={"vector": True})
     name: str | None = None
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         whole = draft.tables.category(self.category)
         part = draft.check_images(self.images)
@@ -187,14 +173,14 @@ class Split(Edit):
             raise RegistryError(
                 f"All {whole.size} images of category {whole.id} were selected: leave at least one, or rename it."
             )
-        identity = _new_category(draft, part, self.part_prototype)
-        draft.change(whole.id, prototype_row=draft.append_prototype(self.rest_prototype))
-        _fill(draft, prototypes, identity, part, self.name)
+        Gather(part, self.part_prototype, {whole.id: self.rest_prototype}, self.name).apply(draft)
 
 
 @dataclass(frozen=True, eq=False)
 class Gather(Edit):
-    """Make images from anywhere a category of their own, with a new id; they are pinned to it.
+    """Make images of any categories a category of their own, with a new id; they are pinned to it.
+
+    A later grouping does not put pinned images back.
 
     Attributes:
         images: their keys.
@@ -209,31 +195,18 @@ class Gather(Edit):
     prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
     name: str | None = None
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         keys = draft.check_images(self.images)
-        identity = _new_category(draft, keys, self.prototype)
+        identity = draft.new_category(born=min(draft.tables.images[key] for key in keys))
+        draft.set_prototype(identity, self.prototype)
         for each, vector in self.prototypes.items():
-            draft.change(draft.tables.category(each).id, prototype_row=draft.append_prototype(vector))
-        _fill(draft, prototypes, identity, keys, self.name)
-
-
-def _new_category(draft: Draft, keys: Sequence[str], prototype: ArrayLike) -> int:
-    """The id of a category without images yet, as old as the oldest of those that it will get."""
-    identity = draft.new_id()
-    row = draft.append_prototype(prototype)
-    name = free_name(default_name(identity), {each.name for each in draft.tables.not_retired()})
-    born = min(draft.tables.images[key] for key in keys)
-    draft.put("categories", identity, Category(identity, name, CategoryState.DISCOVERED, born, 0, row))
-    return identity
-
-
-def _fill(draft: Draft, prototypes: np.ndarray, identity: int, keys: Sequence[str], name: str | None) -> None:
-    if name is not None:
-        Rename(identity, name).apply(draft, prototypes)
-    for key in keys:
-        draft.place(key, identity, pin=True)
-    draft.settle_links(keys)
+            draft.set_prototype(each, vector)
+        if self.name is not None:
+            Rename(identity, self.name).apply(draft)
+        for key in keys:
+            draft.place(key, identity, pin=True)
+        draft.settle_links(keys)
 
 
 @dataclass(frozen=True)
@@ -242,9 +215,8 @@ class NotACategory(Edit):
 
     Attributes:
         category: its id.
-        assignment: where its images go, category by key, for example to the nearest ones. Nothing is pinned, because
-            nobody looked at each image.
-        rest_to_nearest: whether the others go where this category's prototype is nearest, as do images that a person
+        assignment: category that images go to, by key. Nothing is pinned, because nobody looked at each image.
+        rest_to_nearest: whether other images go to the category with the nearest prototype, as do those that a person
             took out of the category they are given; else they become unassigned.
     """
 
@@ -253,7 +225,7 @@ class NotACategory(Edit):
     assignment: Mapping[str, int] = field(default_factory=dict)
     rest_to_nearest: bool = False
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         category = draft.tables.category(self.category)
         if category.known:
@@ -266,7 +238,7 @@ class NotACategory(Edit):
         targets = {each: draft.tables.category(each).id for each in set(self.assignment.values())}
         if category.id in targets.values():
             raise RegistryError(f"Category {category.id} is being retired: give its images another one.")
-        nearest = _nearest_first(draft.tables, prototypes, category) if self.rest_to_nearest else []
+        nearest = _nearest_first(draft, category) if self.rest_to_nearest else []
         for key in members:
             given = [targets[self.assignment[key]]] if key in self.assignment else []
             banned = draft.tables.forbidden.get(key, ())
@@ -275,10 +247,10 @@ class NotACategory(Edit):
         draft.change(category.id, state=CategoryState.RETIRED, dormant=False)
 
 
-def _nearest_first(tables: Tables, prototypes: np.ndarray, category: Category) -> list[int]:
+def _nearest_first(draft: Draft, category: Category) -> list[int]:
     """Ids of the other active categories, by the cosine of their prototype and this one's."""
-    others = [each for each in tables.not_retired() if not each.dormant and each.id != category.id]
-    own, *rest = unit(prototypes[[each.prototype_row for each in (category, *others)]])
+    others = [each for each in draft.tables.not_retired() if not each.dormant and each.id != category.id]
+    own, *rest = unit(draft.prototypes[[each.prototype_row for each in (category, *others)]])
     order = np.argsort([-float(each @ own) for each in rest], kind="stable")
     return [others[row].id for row in order]
 
@@ -289,20 +261,13 @@ def _merged_name(survivor: Category, others: list[Category]) -> str:
     return next((each.name for each in others if each.name != default_name(each.id)), survivor.name)
 
 
-def _mean(draft: Draft, prototypes: np.ndarray, merged: list[Category]) -> int:
-    sizes = np.array([each.size for each in merged], dtype=np.float64)
-    weights = sizes if sizes.any() else np.ones_like(sizes)
-    vectors = prototypes[[each.prototype_row for each in merged]].astype(np.float64)
-    return draft.append_prototype(np.average(vectors, axis=0, weights=weights))
-
-
 @dataclass(frozen=True, eq=False)
 class Move(Edit):
-    """Put the selected images, and only those, into another category or into none.
+    """Put images into another category or into none.
 
     Attributes:
         images: their keys.
-        to: the category, where they are pinned; `None` takes them out of theirs, and they are not put back there.
+        to: the category, to which they are pinned; `None` takes them out of theirs and keeps them out of it.
         prototypes: new means ``(D,)`` of categories whose images changed, by id; the others keep theirs.
     """
 
@@ -311,7 +276,7 @@ class Move(Edit):
     to: int | None
     prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         keys = draft.check_images(self.images)
         to = None if self.to is None else draft.tables.category(self.to).id
@@ -321,14 +286,13 @@ class Move(Edit):
             if to is None and left is not None:
                 draft.forbid(key, left)
         for identity, vector in self.prototypes.items():
-            changed = draft.tables.category(identity)
-            draft.change(changed.id, prototype_row=draft.append_prototype(vector))
+            draft.set_prototype(identity, vector)
         draft.settle_links(keys)
 
 
 @dataclass(frozen=True)
 class Answer(Edit):
-    """Answer "same or different?" about two images. It acts when images are grouped the next time.
+    """Answer "same or different?" about two images, for the next grouping.
 
     Attributes:
         first: key of an image.
@@ -341,7 +305,7 @@ class Answer(Edit):
     second: str
     same: bool | None
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         if len(draft.check_images([self.first, self.second])) != 2:
             raise RegistryError(f"Expected two images, got {self.first!r} twice.")
@@ -352,7 +316,7 @@ class Answer(Edit):
 
 @dataclass(frozen=True)
 class Confirm(Edit):
-    """Say that images are where they belong: they are pinned there.
+    """Say that images are where they belong, which pins them.
 
     Attributes:
         images: their keys; each must have a category.
@@ -361,7 +325,7 @@ class Confirm(Edit):
     kind: ClassVar[str] = "confirm"
     images: Sequence[str]
 
-    def apply(self, draft: Draft, prototypes: np.ndarray) -> None:
+    def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""
         keys = draft.check_images(self.images)
         if homeless := [key for key in keys if key not in draft.tables.members]:

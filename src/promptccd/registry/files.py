@@ -45,6 +45,10 @@ LONGEST_JOURNAL = 200  # lines, beyond which the registry is written whole again
 PREVIOUS = ".previous-registry.safetensors"  # prototypes of the JSON that is there, while both are replaced
 LARGEST_JSON = 512 * 2**20  # bytes; about five million images
 LARGEST_PROTOTYPES = 2 * 2**30  # bytes
+LARGEST_NUMBER = 2**53  # what every reader of JSON keeps exactly
+MOST_IMAGES = 5_000_000
+MOST_CATEGORIES = 100_000
+MOST_ENTRIES = 100_000
 _KEYS = ("format", "num_known", "stage", "next_id", "next_number", "prototypes", "state", "log", "redo")
 
 
@@ -72,9 +76,9 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
         "next_id": registry.next_id,
         "next_number": registry.next_number,
         "prototypes": {"rows": rows.shape[0], "width": rows.shape[1], "sha256": _digest(rows)},
-        "state": write_tables(registry.tables),
-        "log": [write_entry(entry) for entry in registry.log],
-        "redo": [write_entry(entry) for entry in registry.redo_stack],
+        "state": _write_tables(registry.tables),
+        "log": [_write_entry(entry) for entry in registry.log],
+        "redo": [_write_entry(entry) for entry in registry.redo_stack],
     }
     contents = {PROTOTYPES: save({"prototypes": rows}), REGISTRY: _plain_json(values)}
     if any(_content(place / name) != content for name, content in contents.items()):
@@ -116,40 +120,37 @@ def _load(folder: str | Path) -> tuple[CategoryRegistry, str]:
 
 
 class Journal:
-    """A registry that is corrected a line at a time, whatever number of images it has.
+    """A registry to which every correction adds a line, however many images it has.
 
-    The first line names the JSON that the others go on from; those of an earlier one are in it already. Who writes
-    holds a lock.
+    The first line names the JSON that the others go on from. Lines that follow an earlier JSON are in the new one
+    already, and are left out. Whoever writes holds a lock.
 
     Args:
         folder: where `save_registry` has put a registry.
 
     Attributes:
-        registry: as the lines have left it; what happens to it is written by `write`.
-        lines: how many there are.
+        registry: as of the last line; `write` writes down what happens to it.
+        lines: how many steps the journal holds.
 
     Raises:
-        RegistryError: there is none, or it or a line is damaged, or of a newer version.
+        RegistryError: there is no registry, it or a line is damaged, or a newer version wrote it.
         RunError: a link stands under the name of the journal.
     """
 
     def __init__(self, folder: str | Path):
         self._path = Path(folder) / JOURNAL
         self.registry, self._snapshot = _load(folder)
-        self._end, lines = 0, list[bytes]()
+        self._end = self.lines = 0
         found, end = read_lines(self._path, LARGEST_JSON)
         try:
             if found and self._is_ours(_parsed(found[0])):
-                self._end, lines = end, found[1:]
-            for line in lines:
-                self.registry.take(_read_step(_parsed(line)))
+                self._take(found, end)
         except RegistryError as error:
             raise RegistryError(f"{JOURNAL} is refused: {error}") from error
-        self.lines = len(lines)
-        self.registry.note_steps()
+        self.registry.steps = []
 
     def follow(self) -> list[Step]:
-        """Take in the lines that others have appended since; who calls it has written all of its own.
+        """Take in the lines that others have appended since; whoever calls it has written all of its own.
 
         Returns:
             What they did.
@@ -162,25 +163,29 @@ class Journal:
             return []
         if not found or len(found) <= self.lines or not self._is_ours(_parsed(found[0])):
             raise RegistryError(f"{JOURNAL} is another one now.")
+        steps = self._take(found, end)
+        self.registry.steps = []
+        return steps
+
+    def _take(self, found: list[bytes], end: int) -> list[Step]:
         steps = [_read_step(_parsed(line)) for line in found[self.lines + 1 :]]
         for step in steps:
             self.registry.take(step)
         self._end, self.lines = end, len(found) - 1
-        self.registry.note_steps()
         return steps
 
     def _is_ours(self, header: Any) -> bool:
         newer = newer_format(header.get("format"), FORMAT) if isinstance(header, dict) else None
         if newer is not None:
             raise RegistryError(f"it {newer}")
-        named = read_object(header, "the first line", ("format", "registry"))["registry"]
+        named = _read_object(header, "the first line", ("format", "registry"))["registry"]
         if named != self._snapshot:
             logger.warning("%s belongs to an earlier %s and is left out.", self._path, REGISTRY)
         return bool(named == self._snapshot)
 
     @property
-    def pending(self) -> bytes:
-        """The lines that `write` will append."""
+    def _pending(self) -> bytes:
+        """The lines that `write` appends."""
         steps = [_write_step(step) for step in self.registry.steps or ()]
         header = {"format": FORMAT, "registry": self._snapshot}
         lines = [header, *steps] if steps and not self._end else steps
@@ -188,24 +193,24 @@ class Journal:
 
     @property
     def mark(self) -> str:
-        """What no other state of this folder will ever have, once `pending` is written."""
-        return f"{self._snapshot} {self._end + len(self.pending)}"
+        """The name of the state that `write` leaves; no other state of this folder ever has it."""
+        return f"{self._snapshot} {self._end + len(self._pending)}"
 
     def write(self) -> None:
-        """Append what happened, on the disk when this returns; a registry that a stage was added to is written whole.
+        """Append what happened, on the disk when this returns; after a new stage the registry is written whole.
 
         Raises:
             DiskError: it cannot be written, and is not; load it again.
         """
         if self.registry.steps is None:
             self.write_whole()
-        elif lines := self.pending:
+        elif lines := self._pending:
             append_to(self._path, self._end, lines)
             self._end, self.lines = self._end + len(lines), self.lines + len(self.registry.steps)
-            self.registry.note_steps()
+            self.registry.steps = []
 
     def write_whole(self) -> None:
-        """Write the registry, which needs no lines then.
+        """Write the registry itself, after which the journal is empty.
 
         Raises:
             DiskError: it cannot be written; what is there stays.
@@ -213,7 +218,7 @@ class Journal:
         save_registry(self.registry, self._path.parent)
         self._snapshot = hashlib.sha256(_read(self._path.with_name(REGISTRY))).hexdigest()
         self._end = self.lines = 0
-        self.registry.note_steps()
+        self.registry.steps = []
 
 
 def _write_step(step: Step) -> dict[str, Any]:
@@ -222,22 +227,22 @@ def _write_step(step: Step) -> dict[str, Any]:
     rows = np.zeros((0, 0)) if step.prototypes is None else step.prototypes
     vectors = base64.b64encode(np.ascontiguousarray(rows, dtype="<f4").tobytes()).decode()
     return {
-        "entry": write_entry(step.entry), "next_id": step.next_id, "prototypes": vectors, "width": rows.shape[1]
+        "entry": _write_entry(step.entry), "next_id": step.next_id, "prototypes": vectors, "width": rows.shape[1]
     }  # fmt: skip
 
 
 def _read_step(values: Any) -> Step:
     for action in ("undo", "redo"):
         if type(values) is dict and values.keys() == {action}:
-            return Step(action, read_number(values[action], "the number of a log entry"))
-    read_object(values, "a step", ("entry", "next_id", "prototypes", "width"))
-    entry, width = read_entry(values["entry"]), read_number(values["width"], "the width of prototypes")
+            return Step(action, _read_number(values[action], "the number of a log entry"))
+    _read_object(values, "a step", ("entry", "next_id", "prototypes", "width"))
+    entry, width = _read_entry(values["entry"]), _read_number(values["width"], "the width of prototypes")
     try:
         rows = np.frombuffer(base64.b64decode(values["prototypes"], validate=True), dtype="<f4")
         shaped = rows.reshape(-1, width) if width else None
     except (ValueError, TypeError) as error:
         raise RegistryError(f"The prototypes of entry {entry.number} are damaged.") from error
-    return Step("do", entry.number, entry, shaped, read_number(values["next_id"], "next_id"))
+    return Step("do", entry.number, entry, shaped, _read_number(values["next_id"], "next_id"))
 
 
 def _plain_json(values: Any) -> bytes:
@@ -252,24 +257,24 @@ def _registry(values: Any, prototypes: Path) -> CategoryRegistry:
     version = values.get("format") if isinstance(values, dict) else None
     if (newer := newer_format(version, FORMAT)) is not None:
         raise RegistryError(f"it {newer}")
-    read_object(values, "the registry", _KEYS)
+    _read_object(values, "the registry", _KEYS)
     if type(version) is not int or version < 1:
         raise RegistryError(f"Expected a format of 1 to {FORMAT}, got {version!r}.")
     log, redo = (
-        [read_entry(entry) for entry in read_list(values[name], name, MOST_ENTRIES)]
+        [_read_entry(entry) for entry in _read_list(values[name], name, MOST_ENTRIES)]
         for name in ("log", "redo")
     )
-    next_number = read_number(values["next_number"], "next_number")
+    next_number = _read_number(values["next_number"], "next_number")
     if any(entry.patch is None for entry in redo):
         raise RegistryError("An entry to redo does not say what it changes.")
     if any(entry.number >= next_number for entry in (*log, *redo)):
         raise RegistryError(f"A log entry has a number that is not below next_number, {next_number}.")
     return CategoryRegistry(
-        read_tables(values["state"]),
+        _read_tables(values["state"]),
         _read_prototypes(prototypes, values["prototypes"]),
-        num_known=read_number(values["num_known"], "num_known"),
-        stage=read_number(values["stage"], "stage", least=NOTHING_YET),
-        next_id=read_number(values["next_id"], "next_id"),
+        num_known=_read_number(values["num_known"], "num_known"),
+        stage=_read_number(values["stage"], "stage", least=NOTHING_YET),
+        next_id=_read_number(values["next_id"], "next_id"),
         history=History(log, redo, next_number),
     )
 
@@ -282,7 +287,12 @@ def _read(path: Path) -> bytes:
 
 def _parsed(content: bytes) -> Any:
     try:
-        return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        return json.loads(
+            content.decode("utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            object_pairs_hook=_unique,
+        )
     except RecursionError as error:
         raise RegistryError("it is nested too deeply.") from error
     except RegistryError:
@@ -292,9 +302,9 @@ def _parsed(content: bytes) -> Any:
 
 
 def _read_prototypes(path: Path, described: Any) -> np.ndarray:
-    read_object(described, "prototypes", ("rows", "width", "sha256"))
-    rows, width = (read_number(described[name], f"{name} of prototypes") for name in ("rows", "width"))
-    digest = read_text(described["sha256"], "sha256 of prototypes", 64)
+    _read_object(described, "prototypes", ("rows", "width", "sha256"))
+    rows, width = (_read_number(described[name], f"{name} of prototypes") for name in ("rows", "width"))
+    digest = _read_text(described["sha256"], "sha256 of prototypes", 64)
     if 4 * rows * width > LARGEST_PROTOTYPES:
         raise RegistryError(f"it speaks of {rows} x {width} prototype values, more than a registry may have.")
     if not path.is_file() or path.stat().st_size > LARGEST_PROTOTYPES:
@@ -341,17 +351,17 @@ def _refuse_constant(name: str) -> None:
     raise RegistryError(f"it holds {name}, which is no number.")
 
 
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise RegistryError(f"it holds {_short(text)}, which is too large a number.")
+    return number
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise RegistryError("it gives a key twice in one object.")
     return found
-
-
-MOST_IMAGES = 5_000_000
-MOST_CATEGORIES = 100_000
-MOST_ENTRIES = 100_000
-LARGEST_NUMBER = 2**53  # what every reader of JSON keeps exactly
 
 
 class _Codec(NamedTuple):
@@ -364,23 +374,15 @@ class _Codec(NamedTuple):
     write_key: Callable[[Any], Any] = lambda key: key
 
 
-def read_number(value: Any, name: str = "a number", least: int = 0) -> int:
-    """An integer in ``least..2**53``.
-
-    Raises:
-        RegistryError: it is none.
-    """
+def _read_number(value: Any, name: str = "a number", least: int = 0) -> int:
+    """An integer from `least` on and below 2**53."""
     if type(value) is not int or not least <= value < LARGEST_NUMBER:
         raise RegistryError(f"Expected {name} to be an integer >= {least}, got {_short(value)}.")
     return value
 
 
-def read_text(value: Any, name: str, longest: int) -> str:
-    """A text that is not empty.
-
-    Raises:
-        RegistryError: it is none, or too long.
-    """
+def _read_text(value: Any, name: str, longest: int) -> str:
+    """A text that is neither empty nor too long."""
     if type(value) is not str or not 0 < len(value) <= longest:
         raise RegistryError(
             f"Expected {name} to be a text of 1 to {longest} characters, got {_short(value)}."
@@ -388,12 +390,8 @@ def read_text(value: Any, name: str, longest: int) -> str:
     return value
 
 
-def read_object(value: Any, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """An object with exactly these keys.
-
-    Raises:
-        RegistryError: it is none; the message names keys that are missing or unknown.
-    """
+def _read_object(value: Any, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    """An object with exactly these keys."""
     if type(value) is not dict:
         raise RegistryError(f"Expected {name} to be an object, got {_short(value)}.")
     if unknown := sorted(value.keys() - set(keys)):
@@ -403,20 +401,16 @@ def read_object(value: Any, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
     return value
 
 
-def read_list(value: Any, name: str, most: int) -> list[Any]:
-    """A list of at most so many things.
-
-    Raises:
-        RegistryError: it is none, or longer.
-    """
+def _read_list(value: Any, name: str, most: int) -> list[Any]:
+    """A list that is not too long."""
     if type(value) is not list or len(value) > most:
         got = f"{len(value)}" if type(value) is list else _short(value)
         raise RegistryError(f"Expected {name} to be a list of at most {most}, got {got}.")
     return value
 
 
-def write_tables(tables: Tables) -> dict[str, Any]:
-    """Tables as lists of ``[key, value]``, sorted."""
+def _write_tables(tables: Tables) -> dict[str, Any]:
+    """Sorted lists: of categories as objects, and of ``[key, value]`` for every other table."""
     return {
         name: sorted(
             [codec.write_key(key), codec.write(value)] for key, value in getattr(tables, name).items()
@@ -427,22 +421,17 @@ def write_tables(tables: Tables) -> dict[str, Any]:
     }
 
 
-def read_tables(values: Any) -> Tables:
-    """The inverse of `write_tables`.
-
-    Raises:
-        RegistryError: something is not what it should be, by name.
-    """
-    read_object(values, "the state", TABLE_NAMES)
+def _read_tables(values: Any) -> Tables:
+    _read_object(values, "the state", TABLE_NAMES)
     tables = Tables()
-    for row in read_list(values["categories"], "categories", MOST_CATEGORIES):
+    for row in _read_list(values["categories"], "categories", MOST_CATEGORIES):
         category = _read_category(row)
         if category.id in tables.categories:
             raise RegistryError(f"Category {category.id} is there twice.")
         tables.categories[category.id] = category
     for name in TABLE_NAMES[1:]:
         codec, table = _CODECS[name], getattr(tables, name)
-        rows = read_list(values[name], name, codec.most)
+        rows = _read_list(values[name], name, codec.most)
         for row in rows:
             key, value = _row(row, name, 2)
             table[codec.read_key(key)] = codec.read(value)
@@ -451,8 +440,7 @@ def read_tables(values: Any) -> Tables:
     return tables
 
 
-def write_entry(entry: LogEntry) -> dict[str, Any]:
-    """A log entry as plain values."""
+def _write_entry(entry: LogEntry) -> dict[str, Any]:
     patch = None
     if entry.patch is not None:
         patch = {
@@ -468,21 +456,16 @@ def write_entry(entry: LogEntry) -> dict[str, Any]:
     return {**{item.name: getattr(entry, item.name) for item in fields(entry)}, "patch": patch}
 
 
-def read_entry(values: Any) -> LogEntry:
-    """The inverse of `write_entry`.
-
-    Raises:
-        RegistryError: something is not what it should be, by name.
-    """
-    read_object(values, "a log entry", tuple(item.name for item in fields(LogEntry)))
+def _read_entry(values: Any) -> LogEntry:
+    _read_object(values, "a log entry", tuple(item.name for item in fields(LogEntry)))
     if type(values["what"]) is not dict:
         raise RegistryError(f"Expected what happened to be an object, got {_short(values['what'])}.")
     return LogEntry(
-        number=read_number(values["number"], "the number of a log entry"),
-        kind=read_text(values["kind"], "the kind of a log entry", LONGEST_NAME),
+        number=_read_number(values["number"], "the number of a log entry"),
+        kind=_read_text(values["kind"], "the kind of a log entry", LONGEST_NAME),
         what=values["what"],
-        stage=read_number(values["stage"], "the stage of a log entry", least=-1),
-        time=_optional(lambda value: read_text(value, "a time", LONGEST_TIME), values["time"]),
+        stage=_read_number(values["stage"], "the stage of a log entry", least=-1),
+        time=_optional(lambda value: _read_text(value, "a time", LONGEST_TIME), values["time"]),
         patch=_optional(_read_patch, values["patch"]),
     )
 
@@ -494,7 +477,7 @@ def _read_patch(values: Any) -> Patch:
     for name, rows in values.items():
         codec = _CODECS[name]
         changes[name] = {}
-        for row in read_list(rows, f"changes of {name}", codec.most):
+        for row in _read_list(rows, f"changes of {name}", codec.most):
             key, before, after = _row(row, f"changes of {name}", 3)
             changes[name][codec.read_key(key)] = (
                 _optional(codec.read, before),
@@ -504,7 +487,7 @@ def _read_patch(values: Any) -> Patch:
 
 
 def _read_category(value: Any) -> Category:
-    row = read_object(value, "a category", tuple(item.name for item in fields(Category)))
+    row = _read_object(value, "a category", tuple(item.name for item in fields(Category)))
     states = [state.value for state in CategoryState]
     if row["state"] not in states:
         raise RegistryError(
@@ -513,23 +496,23 @@ def _read_category(value: Any) -> Category:
     if type(row["dormant"]) is not bool:
         raise RegistryError(f"Expected dormant to be true or false, got {_short(row['dormant'])}.")
     return Category(
-        id=read_number(row["id"], "the id of a category"),
-        name=read_text(row["name"], "the name of a category", LONGEST_NAME),
+        id=_read_number(row["id"], "the id of a category"),
+        name=_read_text(row["name"], "the name of a category", LONGEST_NAME),
         state=CategoryState(row["state"]),
-        born=read_number(row["born"], "the stage of birth"),
-        size=read_number(row["size"], "the size of a category"),
-        prototype_row=read_number(row["prototype_row"], "a prototype row"),
+        born=_read_number(row["born"], "the stage of birth"),
+        size=_read_number(row["size"], "the size of a category"),
+        prototype_row=_read_number(row["prototype_row"], "a prototype row"),
         dormant=row["dormant"],
-        merged_into=_optional(read_number, row["merged_into"]),
+        merged_into=_optional(_read_number, row["merged_into"]),
         earlier_rows=tuple(
-            read_number(each, "a prototype row")
-            for each in read_list(row["earlier_rows"], "earlier rows", MOST_CATEGORIES)
+            _read_number(each, "a prototype row")
+            for each in _read_list(row["earlier_rows"], "earlier rows", MOST_CATEGORIES)
         ),
     )
 
 
 def _read_key(value: Any) -> str:
-    return read_text(value, "the key of an image", LONGEST_KEY)
+    return _read_text(value, "the key of an image", LONGEST_KEY)
 
 
 def _read_pair(value: Any) -> tuple[str, str]:
@@ -544,13 +527,13 @@ def _read_answer(value: Any) -> str:
 
 
 def _read_confidence(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value <= 1:
+    if type(value) not in (int, float) or not 0 <= value <= 1:
         raise RegistryError(f"Expected a confidence of 0 to 1, got {_short(value)}.")
     return float(value)
 
 
 def _read_ids(value: Any) -> tuple[int, ...]:
-    ids = [read_number(each, "a category id") for each in read_list(value, "forbidden categories", 10_000)]
+    ids = [_read_number(each, "a category id") for each in _read_list(value, "forbidden categories", 10_000)]
     if not ids or ids != sorted(set(ids)):
         raise RegistryError(f"Expected forbidden categories in order, each once, got {_short(value)}.")
     return tuple(ids)
@@ -574,11 +557,11 @@ def _short(value: Any) -> str:
 
 
 _CODECS = {
-    "categories": _Codec(MOST_CATEGORIES, read_number, _read_category, asdict),
-    "images": _Codec(MOST_IMAGES, _read_key, read_number),
-    "members": _Codec(MOST_IMAGES, _read_key, read_number),
+    "categories": _Codec(MOST_CATEGORIES, _read_number, _read_category, asdict),
+    "images": _Codec(MOST_IMAGES, _read_key, _read_number),
+    "members": _Codec(MOST_IMAGES, _read_key, _read_number),
     "confidences": _Codec(MOST_IMAGES, _read_key, _read_confidence),
-    "pinned": _Codec(MOST_IMAGES, _read_key, read_number),
+    "pinned": _Codec(MOST_IMAGES, _read_key, _read_number),
     "forbidden": _Codec(MOST_IMAGES, _read_key, _read_ids, list),
     "links": _Codec(MOST_IMAGES, _read_pair, _read_answer, write_key=list),
 }

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, KeysView, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,109 +16,18 @@ from promptccd.errors import RegistryError
 from promptccd.registry.changes import GROUPING, LONGEST_TIME, History, LogEntry, StageChange, Step, compare
 from promptccd.registry.draft import Draft
 from promptccd.registry.edits import Edit
-from promptccd.registry.growth import grow
-from promptccd.registry.matching import StageGroups
-from promptccd.registry.tables import Category, CategoryState, Patch, Tables, check_name, mended_name
+from promptccd.registry.grouping import StageGroups, apply_grouping
+from promptccd.registry.tables import (
+    TABLE_NAMES,
+    Category,
+    CategoryState,
+    Patch,
+    Tables,
+    check_name,
+    mended_name,
+)
 
-
-def check_tables(
-    tables: Tables, *, num_known: int, num_rows: int, next_id: int, patch: Patch | None = None
-) -> None:
-    """Refuse tables that contradict themselves.
-
-    Args:
-        tables: the state.
-        num_known: ids below it were labelled at stage 0.
-        num_rows: rows of prototypes.
-        next_id: first id that was never given.
-        patch: look at nothing but what it changed; the rest was looked at before.
-
-    Raises:
-        RegistryError: the message names the category or image and what is wrong.
-    """
-    identities = tables.categories.keys() | tables.homes.keys() if patch is None else patch.categories
-    for identity in sorted(identities):
-        if (category := tables.categories.get(identity)) is None:
-            if tables.homes.get(identity):
-                raise RegistryError(f"Images are in category {identity}, which does not exist.")
-            continue
-        for problem in _category_problems(tables, identity, category, num_known, num_rows, next_id):
-            raise RegistryError(f"Category {identity} {problem}.")
-        if (count := len(tables.homes.get(identity, ()))) != category.size:
-            raise RegistryError(
-                f"Category {identity} says that it has {category.size} images, but {count} are in it."
-            )
-    names = Counter(each.name for each in tables.not_retired())
-    if repeated := [name for name, count in names.items() if count > 1]:
-        raise RegistryError(f"Two categories are called {repeated[0]!r}.")
-    for problem in _image_problems(tables, None if patch is None else patch.images):
-        raise RegistryError(problem)
-    if tables.links:
-        tables.constraints(only_linked=True)
-
-
-def _category_problems(
-    tables: Tables, identity: int, category: Category, num_known: int, num_rows: int, next_id: int
-) -> Iterator[str]:
-    known = identity < num_known
-    if category.id != identity or not 0 <= identity < next_id:
-        yield f"has the id {category.id}, and the next free id is {next_id}"
-    if not category.retired and category.known != known:
-        yield f"is {category.state}, but ids below {num_known} are known and the others are not"
-    if outside := [row for row in category.rows if not 0 <= row < num_rows]:
-        yield f"has prototype row {outside[0]} of {num_rows}"
-    if category.born < 0 or category.size < 0:
-        yield f"has size {category.size} and was born at stage {category.born}"
-    if category.dormant and (category.size or category.state is not CategoryState.DISCOVERED):
-        yield f"is dormant, but {category.state} with {category.size} images"
-    if category.retired and category.size:
-        yield f"is retired, but has {category.size} images"
-    if category.name != check_name(category.name):
-        yield "has blanks around its name"
-    yield from _merge_problems(tables, category)
-
-
-def _merge_problems(tables: Tables, category: Category) -> Iterator[str]:
-    if category.merged_into is not None and not category.retired:
-        yield f"was merged into {category.merged_into}, but is not retired"
-    passed = {category.id}
-    target = category.merged_into
-    while target is not None:
-        if target in passed or target not in tables.categories:
-            yield f"was merged into {target}, which leads nowhere"
-            return
-        passed.add(target)
-        target = tables.categories[target].merged_into
-
-
-def _image_problems(tables: Tables, changed: set[str] | None) -> Iterator[str]:
-    """What is wrong with images: with all of them, or with those that changed."""
-
-    def among(name: str) -> Set[str]:
-        keys: KeysView[str] = getattr(tables, name).keys()
-        return keys if changed is None else changed & keys
-
-    for name in ("members", "confidences", "pinned", "forbidden"):
-        if strangers := [key for key in among(name) if key not in tables.images]:
-            yield f"Image {min(strangers)!r} is in {name} but not among the images."
-    for key in among("pinned"):
-        if tables.members.get(key) != tables.pinned[key]:
-            yield f"Image {key!r} is pinned to category {tables.pinned[key]} but is not in it."
-    yield from _statement_problems(tables, among("forbidden"))
-
-
-def _statement_problems(tables: Tables, kept_out: Set[str]) -> Iterator[str]:
-    for pair in tables.links:
-        if not all(key in tables.images for key in pair) or pair[0] >= pair[1]:
-            yield f"The answer about {pair[0]!r} and {pair[1]!r} is not about two images, the smaller key first."
-    for key in kept_out:
-        if tables.members.get(key) in tables.forbidden[key]:
-            yield f"Image {key!r} is in category {tables.members[key]}, which is forbidden to it."
-        if unknown := [each for each in tables.forbidden[key] if each not in tables.categories]:
-            yield f"Image {key!r} was taken out of category {unknown[0]}, which does not exist."
-
-
-NOTHING_YET = -1
+NOTHING_YET = -1  # stage of a registry that observed none
 
 
 class ActivePrototypes(NamedTuple):
@@ -132,19 +42,23 @@ class CategoryRegistry:
     """Categories with ids that are never reused, the images in them, and what people said about both.
 
     Start with nothing and `observe` a stage, or with `from_categories`. Every edit is one log entry and can be
-    undone until the next stage arrives: then the features are other ones, and the state before cannot be had again.
-    A repeated grouping of a stage that was seen is an entry as well, and is undone like an edit.
+    undone until the next stage arrives: its features are others, which the state before does not fit. Another
+    grouping of a stage that was observed before is an entry as well, and is undone like an edit.
 
-    Ids count up and never down: the id of a split that was undone is not given again, except to the same split when
-    it is redone. Rows of prototypes are appended within a stage; with a new one, rows nobody refers to are dropped.
+    Ids only count up: the id of a split that was undone is not given again, except to the same split when it is
+    redone. Within a stage rows of prototypes are only appended; a new stage drops those that no category refers to.
 
     Args:
         tables: the state; empty by default.
         prototypes: ``(R, D)`` float32, the rows that categories refer to.
         num_known: ids below it were labelled at stage 0.
         stage: newest stage that was observed, -1 before the first.
-        next_id: first id that was never given.
+        next_id: first id that was never given; by default the first above all others.
         history: log and redo stack.
+
+    Attributes:
+        steps: what happened since a journal set it to an empty list; `None` before that, and after a new stage, which
+            no step can say.
 
     Raises:
         RegistryError: the state contradicts itself.
@@ -169,7 +83,7 @@ class CategoryRegistry:
         free = max(self._tables.categories, default=-1) + 1
         self._next_id = max(free, num_known) if next_id is None else next_id
         self._history = history or History()
-        self._steps: list[Step] | None = None
+        self.steps: list[Step] | None = None
         self._check()
 
     @property
@@ -189,12 +103,12 @@ class CategoryRegistry:
 
     @property
     def images(self) -> Mapping[str, int]:
-        """Every image that was ever seen, and the stage it came with."""
+        """The stage that every image came with."""
         return MappingProxyType(self._tables.images)
 
     @property
     def confidences(self) -> Mapping[str, float]:
-        """How sure the last grouping was of each image, where it said so."""
+        """How sure the last grouping was of each image, in 0..1, where it said so."""
         return MappingProxyType(self._tables.confidences)
 
     @property
@@ -226,7 +140,7 @@ class CategoryRegistry:
 
     @property
     def tables(self) -> Tables:
-        """A copy of the state, to be written down."""
+        """A copy of the state."""
         return self._tables.copy()
 
     @property
@@ -267,7 +181,7 @@ class CategoryRegistry:
         return self._tables.resolve(identity)
 
     def constraints(self) -> GroupingConstraints:
-        """What people said, for the next grouping."""
+        """What people said about images, for the next grouping."""
         return self._tables.constraints()
 
     def active_prototypes(self) -> ActivePrototypes:
@@ -282,35 +196,22 @@ class CategoryRegistry:
     def state_hash(self) -> str:
         """SHA-256 of the state, the same wherever and however it was reached.
 
-        Of categories with the bytes of their prototypes, images, constraints and stage. Not of the log, the redo
-        stack, and the counters of ids and entries: those remember what was undone.
+        It covers categories with the bytes of their prototypes, images, constraints and the stage, but not the log,
+        the redo stack and the counters of ids and entries, which remember what was undone.
         """
         tables = self._tables
         rows = [row for each in sorted(tables.categories) for row in tables.categories[each].rows]
         vectors = np.ascontiguousarray(self._prototypes[np.array(rows, dtype=np.int64)], dtype="<f4")
         state = {
+            **{name: getattr(tables, name) for name in TABLE_NAMES},
             "num_known": self.num_known,
             "stage": self._stage,
             "categories": {str(key): asdict(each) for key, each in tables.categories.items()},
-            "images": tables.images,
-            "members": tables.members,
-            "confidences": tables.confidences,
-            "pinned": tables.pinned,
-            "forbidden": tables.forbidden,
             "links": sorted([*pair, answer] for pair, answer in tables.links.items()),
             "prototypes": hashlib.sha256(vectors.tobytes()).hexdigest(),
         }
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def _check(self, patch: Patch | None = None) -> None:
-        check_tables(
-            self._tables,
-            num_known=self.num_known,
-            num_rows=len(self._prototypes),
-            next_id=self._next_id,
-            patch=patch,
-        )
 
     @classmethod
     def from_categories(
@@ -358,7 +259,7 @@ class CategoryRegistry:
         return cls(tables, prototypes, num_known=num_known, stage=stage)
 
     def copy(self) -> "CategoryRegistry":
-        """A registry of its own in the same state, with the same log."""
+        """Another registry in the same state, with the same log."""
         return CategoryRegistry(
             self._tables.copy(),
             self._prototypes,
@@ -369,7 +270,7 @@ class CategoryRegistry:
         )
 
     def edit(self, edit: Edit, time: str | None = None) -> LogEntry:
-        """Do what a person said; what was undone before can no longer be redone.
+        """Make an edit; what was undone before can no longer be redone.
 
         Args:
             edit: one of those in `promptccd.registry.edits`.
@@ -382,26 +283,23 @@ class CategoryRegistry:
             raise RegistryError(
                 f"Expected an ISO time of at most {LONGEST_TIME} characters, got {time[:60]!r}."
             )
-        draft = self._draft()
-        try:
-            edit.apply(draft, self._prototypes)
-        except BaseException:
-            draft.discard()
-            raise
-        return self._commit(draft, edit.kind, edit.to_dict(), patch=draft.finish(), time=time)
+        with self._draft() as draft:
+            edit.apply(draft)
+            patch = draft.finish()
+        return self._commit(draft, patch, edit.kind, edit.to_dict(), time=time)
 
     def observe(self, stage: int, groups: StageGroups) -> StageChange:
         """Take in how a stage's images were grouped: known ids stay, new clusters get new ids, edits hold.
 
-        For a stage that was observed before, images, ids and names stay what they are as far as the clusters are the
-        same, and the entry can be undone. A new stage cannot be undone.
+        For a stage that was observed before, images, ids and names stay as they are where the clusters are the same,
+        and the entry can be undone. A new stage cannot be undone.
 
         Args:
-            stage: the stage, counted from 0. One beyond `stage` is new.
+            stage: the stage, counted from 0; one above the registry's `stage` is new.
             groups: the grouping.
 
         Returns:
-            What changed; `StageChange.cluster_ids` says what every cluster is.
+            What changed; `StageChange.cluster_ids` names the category of every cluster.
 
         Raises:
             RegistryError: the grouping is malformed or does not fit; nothing changed.
@@ -409,31 +307,20 @@ class CategoryRegistry:
         if stage < 0:
             raise RegistryError(f"Expected a stage >= 0, got {stage}.")
         stage = int(stage)
-        rerun, before, draft = stage <= self._stage, self._tables.copy(), self._draft()
-        try:
-            growth = grow(draft, self._prototypes, stage, groups)
-        except BaseException:
-            draft.discard()
-            raise
+        is_new, before = stage > self._stage, self._tables.copy()
+        with self._draft() as draft:
+            found = apply_grouping(draft, stage, groups)
+            patch = draft.finish()
         what = {"stage": stage, "images": len(groups.keys), "clusters": len(groups.prototypes)}
         self._stage = max(self._stage, stage)
-        patch = draft.finish()
-        if not rerun or patch.changes:  # the same groups again are nothing to undo
-            self._commit(draft, GROUPING, what, patch=patch, keep_patch=rerun)
-        if not rerun:
-            self._settle()
-        change = compare(before, self._tables, stage)
-        return replace(
-            change,
-            cluster_ids=growth.cluster_ids,
-            rejected=growth.rejected,
-            unsatisfied=growth.unsatisfied,
-        )
+        if is_new or patch.changes:  # the same groups again are nothing to undo
+            self._commit(draft, patch, GROUPING, what, settles=is_new)
+        return replace(compare(before, self._tables, stage), **found._asdict())
 
     def replace_prototypes(self, vectors: Mapping[int, np.ndarray]) -> None:
-        """Give categories new prototypes because the model was trained and features are others now.
+        """Give categories new prototypes because the model was trained and its features changed.
 
-        What was logged so far is settled with it, as with a new stage: its prototypes were of the old features.
+        As with a new stage, earlier entries can no longer be undone: their prototypes were of the old features.
 
         Args:
             vectors: ``(D,)`` by category id; retired categories keep what they had.
@@ -441,31 +328,22 @@ class CategoryRegistry:
         Raises:
             RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
         """
-        draft = self._draft()
-        try:
+        with self._draft() as draft:
             for identity, vector in sorted(vectors.items()):
-                draft.tables.category(identity)
-                draft.change(identity, prototype_row=draft.append_prototype(vector))
-        except BaseException:
-            draft.discard()
-            raise
+                draft.set_prototype(identity, vector)
+            patch = draft.finish()
         what = {"stage": self._stage, "prototypes": len(vectors)}
-        self._commit(draft, GROUPING, what, patch=draft.finish(), keep_patch=False)
-        self._settle()
+        self._commit(draft, patch, GROUPING, what, settles=True)
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
-        """What became different since an earlier state, edits included; for example since the last stage's.
-
-        Args:
-            earlier: the registry of an earlier checkpoint.
-        """
+        """What changed since an earlier state, such as that of the last stage's checkpoint; edits count."""
         return compare(earlier._tables, self._tables, self._stage)
 
     def undo(self) -> LogEntry:
         """Take the newest entry back, and return it. The state is the one before it, hash for hash.
 
         Raises:
-            RegistryError: there is nothing of this stage to take back.
+            RegistryError: no entry of this stage is left.
         """
         if not self._history.log:
             raise RegistryError("There is nothing to undo: nothing was edited yet.")
@@ -481,7 +359,7 @@ class CategoryRegistry:
         return entry
 
     def redo(self) -> LogEntry:
-        """Do again what was undone last, with the same ids, and return it.
+        """Redo the entry that was undone last, with the same ids, and return it.
 
         Raises:
             RegistryError: nothing was undone since the last edit.
@@ -495,17 +373,8 @@ class CategoryRegistry:
         self._note(Step("redo", entry.number))
         return entry
 
-    @property
-    def steps(self) -> list[Step] | None:
-        """What happened since `note_steps`, in order; `None` if a stage came, which no step says."""
-        return self._steps
-
-    def note_steps(self) -> None:
-        """Begin to note every step, for a journal."""
-        self._steps = []
-
     def take(self, step: Step) -> None:
-        """Let a step happen that was noted in this very state.
+        """Repeat a step that another registry noted in this very state.
 
         Raises:
             RegistryError: it does not fit this state.
@@ -522,53 +391,53 @@ class CategoryRegistry:
             raise RegistryError(
                 f"Entry {entry.number} is of stage {entry.stage}, the next id {step.next_id}."
             )
-        draft = self._draft()
+        draft = Draft(self._tables, self._prototypes, step.next_id)
         for row in () if rows is None else rows:
             draft.append_prototype(row)
-        draft.next_id = step.next_id
-        before, after = self._prototypes, self._next_id
+        before = self._prototypes, self._next_id
         self._extend(draft)
         try:
             self._apply(entry.patch)
         except RegistryError:
-            self._prototypes, self._next_id = before, after
+            self._prototypes, self._next_id = before
             raise
         self._enter(entry)
 
     def _note(self, step: Step) -> None:
-        if self._steps is not None:
-            self._steps.append(step)
+        if self.steps is not None:
+            self.steps.append(step)
 
-    def _settle(self) -> None:
-        """Nothing so far can be undone any more."""
-        self._history.log = [replace(entry, patch=None) for entry in self._history.log]
-        self._history.redo.clear()
-        self._drop_unused_rows()
-
-    def _draft(self) -> Draft:
-        width = self._prototypes.shape[1] if len(self._prototypes) else None
-        return Draft(self._tables, len(self._prototypes), width, self._next_id)
+    @contextmanager
+    def _draft(self) -> Iterator[Draft]:
+        """New values for this registry; an error leaves it as it was."""
+        draft = Draft(self._tables, self._prototypes, self._next_id)
+        try:
+            yield draft
+        except BaseException:
+            draft.discard()
+            raise
 
     def _commit(
         self,
         draft: Draft,
+        patch: Patch,
         kind: str,
         what: Mapping[str, Any],
         *,
-        patch: Patch,
-        keep_patch: bool = True,
         time: str | None = None,
+        settles: bool = False,
     ) -> LogEntry:
+        """Put a draft in force; one that settles leaves nothing that could be undone."""
         self._extend(draft)
-        entry = LogEntry(
-            self._history.next_number, kind, what, self._stage, time, patch if keep_patch else None
-        )
+        entry = LogEntry(self._history.next_number, kind, what, self._stage, time, patch)
         self._enter(entry)
-        if keep_patch:
+        if settles:
+            self._history.log = [replace(each, patch=None) for each in self._history.log]
+            self._drop_unused_rows()
+            self.steps = None
+        else:
             rows = np.stack(draft.rows) if draft.rows else None
             self._note(Step("do", entry.number, entry, rows, self._next_id))
-        else:
-            self._steps = None
         return entry
 
     def _extend(self, draft: Draft) -> None:
@@ -582,6 +451,43 @@ class CategoryRegistry:
         self._history.next_number = entry.number + 1
         self._history.log.append(entry)
         self._history.redo.clear()
+
+    def _check(self, patch: Patch | None = None) -> None:
+        """Refuse a state that contradicts itself.
+
+        Args:
+            patch: what has changed, and alone is looked at; by default everything.
+
+        Raises:
+            RegistryError: the message names the category or image and what is wrong.
+        """
+        tables = self._tables
+        identities = tables.categories.keys() | tables.homes.keys() if patch is None else patch.categories
+        for identity in sorted(identities):
+            if (category := tables.categories.get(identity)) is not None:
+                for problem in self._category_problems(identity, category):
+                    raise RegistryError(f"Category {identity} {problem}.")
+            elif tables.homes.get(identity):
+                raise RegistryError(f"Images are in category {identity}, which does not exist.")
+        names = Counter(each.name for each in tables.not_retired())
+        if repeated := [name for name, count in names.items() if count > 1]:
+            raise RegistryError(f"Two categories are called {repeated[0]!r}.")
+        for problem in _image_problems(tables, None if patch is None else patch.images):
+            raise RegistryError(problem)
+        tables.constraints(only_linked=True)
+
+    def _category_problems(self, identity: int, category: Category) -> Iterator[str]:
+        num_known, num_rows = self.num_known, len(self._prototypes)
+        if category.id != identity or not 0 <= identity < self._next_id:
+            yield f"has the id {category.id}, and the next free id is {self._next_id}"
+        if not category.retired and category.known != (identity < num_known):
+            yield f"is {category.state}, but ids below {num_known} are known and the others are not"
+        if outside := [row for row in category.rows if not 0 <= row < num_rows]:
+            yield f"has prototype row {outside[0]} of {num_rows}"
+        yield from _state_problems(category)
+        yield from _merge_problems(self._tables, category)
+        if (count := len(self._tables.homes.get(identity, ()))) != category.size:
+            yield f"says that it has {category.size} images, but {count} are in it"
 
     def _apply(self, patch: Patch) -> None:
         patch.apply(self._tables)
@@ -599,3 +505,54 @@ class CategoryRegistry:
         for identity, category in categories.items():
             first, *others = (position[row] for row in category.rows)
             categories[identity] = replace(category, prototype_row=first, earlier_rows=tuple(others))
+
+
+def _state_problems(category: Category) -> Iterator[str]:
+    if category.born < 0 or category.size < 0:
+        yield f"has size {category.size} and was born at stage {category.born}"
+    if category.dormant and (category.size or category.state is not CategoryState.DISCOVERED):
+        yield f"is dormant, but {category.state} with {category.size} images"
+    if category.retired and category.size:
+        yield f"is retired, but has {category.size} images"
+    if category.name != check_name(category.name):
+        yield "has blanks around its name"
+
+
+def _merge_problems(tables: Tables, category: Category) -> Iterator[str]:
+    if category.merged_into is not None and not category.retired:
+        yield f"was merged into {category.merged_into}, but is not retired"
+    passed = {category.id}
+    target = category.merged_into
+    while target is not None:
+        if target in passed or target not in tables.categories:
+            yield f"was merged into {target}, which leads nowhere"
+            return
+        passed.add(target)
+        target = tables.categories[target].merged_into
+
+
+def _image_problems(tables: Tables, changed: set[str] | None) -> Iterator[str]:
+    """What is wrong with images: with all of them, or with those that changed."""
+
+    def among(name: str) -> Set[str]:
+        keys: KeysView[str] = getattr(tables, name).keys()
+        return keys if changed is None else changed & keys
+
+    for name in ("members", "confidences", "pinned", "forbidden"):
+        if strangers := [key for key in among(name) if key not in tables.images]:
+            yield f"Image {min(strangers)!r} is in {name} but not among the images."
+    for key in among("pinned"):
+        if tables.members.get(key) != tables.pinned[key]:
+            yield f"Image {key!r} is pinned to category {tables.pinned[key]} but is not in it."
+    for key in among("forbidden"):
+        if tables.members.get(key) in tables.forbidden[key]:
+            yield f"Image {key!r} is in category {tables.members[key]}, which is forbidden to it."
+        if unknown := [each for each in tables.forbidden[key] if each not in tables.categories]:
+            yield f"Image {key!r} was taken out of category {unknown[0]}, which does not exist."
+    yield from _link_problems(tables)
+
+
+def _link_problems(tables: Tables) -> Iterator[str]:
+    for pair in tables.links:
+        if not all(key in tables.images for key in pair) or pair[0] >= pair[1]:
+            yield f"The answer about {pair[0]!r} and {pair[1]!r} is not about two images, the smaller key first."

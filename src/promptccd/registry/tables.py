@@ -13,7 +13,7 @@ from promptccd.clustering.constraints import GroupingConstraints, Pair
 from promptccd.errors import DataError, RegistryError
 
 LONGEST_NAME = 100
-# Control characters, halves of surrogate pairs, and what starts a new line. Marks of writing direction stay:
+# Control characters, halves of surrogate pairs, and what starts a new line. Marks of writing direction are allowed:
 # a person may need them, and whoever shows a name escapes it.
 _REFUSED = ("Cc", "Cs", "Zl", "Zp")
 
@@ -35,10 +35,10 @@ class Category:
         name: what people call it; no two categories that are not retired share one.
         state: known (labelled at stage 0), discovered, or retired by an edit.
         born: the stage it was first seen at.
-        size: number of images that are in it now.
+        size: number of its images.
         prototype_row: its row in the registry's prototypes.
-        dormant: a discovered category that a regrouping or an edit left without images. It is not offered to the
-            model, but keeps its id and name for the grouping that finds it again.
+        dormant: whether it is a discovered category that a regrouping or an edit left without images. The model does
+            not get it, but it keeps its id and name for the grouping that finds it again.
         merged_into: for a category retired by a merge, the one that took its images.
         earlier_rows: rows of the prototypes it had before others were merged into it. The mean of a merged category
             may look like none of its parts; what looks like one of the parts still belongs to it.
@@ -65,7 +65,7 @@ class Category:
         return self.state is CategoryState.RETIRED
 
     def settled(self, stage: int) -> bool:
-        """Whether it was there before the images of a stage, so that these leave its prototype where it is."""
+        """Whether it is older than a stage, so that the images of that stage leave its prototype as it is."""
         return self.known or self.born < stage
 
     @property
@@ -80,7 +80,7 @@ class Category:
 
 
 def default_name(identity: int) -> str:
-    """What a category is called that nobody has named."""
+    """The name of a category that nobody has named."""
     return f"discovered {identity}"
 
 
@@ -107,14 +107,14 @@ def check_name(name: object) -> str:
 
 
 def mended_name(name: str, identity: int, taken: Collection[str]) -> str:
-    """The nearest allowed and free name to one that comes from a data set or a checkpoint."""
+    """A name of a data set or a checkpoint, changed as little as makes it allowed and free."""
     plain = "".join(" " if unicodedata.category(letter) in _REFUSED else letter for letter in name)
     kept = re.sub(r"\s+", " ", plain).strip() if plain != name else name.strip()
     return free_name(kept[:LONGEST_NAME].strip() or f"category {identity}", taken)
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """The name itself, or with the first number behind it that nobody uses."""
+    """The name itself, or with the first number behind it that makes it free."""
     number, candidate = 2, name
     while candidate in taken:
         ending = f" ({number})"
@@ -133,7 +133,7 @@ class Tables:
 
     Attributes:
         categories: by id.
-        images: every image that was ever seen, and the stage it came with.
+        images: the stage that every image came with.
         members: category of every image that has one; the other images are unassigned.
         confidences: how sure the last grouping was, in 0..1, where it said so.
         pinned: category of images that a person has put where they are.
@@ -150,10 +150,10 @@ class Tables:
     links: dict[Pair, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._homes: dict[int, set[str]] | None = None  # the inverse of members, once it is asked for
+        self._homes: dict[int, set[str]] | None = None  # the inverse of members, from the first use on
 
     def put(self, name: str, key: Any, value: Any) -> None:
-        """Set a value in a table; `None` removes it. Whoever changes tables that are in use does it here."""
+        """Set a value in a table; `None` removes it. Tables that are in use change here alone."""
         table = getattr(self, name)
         if name == "members" and self._homes is not None:
             self._homes.get(table.get(key, value), set()).discard(key)
@@ -165,7 +165,7 @@ class Tables:
             table[key] = value
 
     def copy(self) -> "Tables":
-        """Tables of their own with the same values; values are never changed in place."""
+        """Tables with the same values; values are never changed in place."""
         return Tables(**{name: dict(getattr(self, name)) for name in TABLE_NAMES})
 
     def category(self, identity: int) -> Category:
@@ -200,7 +200,7 @@ class Tables:
         ]
 
     def members_of(self, identity: int) -> list[str]:
-        """Keys of a category's images, sorted; after the first call this costs what these images cost."""
+        """Keys of a category's images, sorted; only the first call looks at other images."""
         return sorted(self.homes.get(identity, ()))
 
     @property
@@ -216,10 +216,10 @@ class Tables:
         """What people have said about images.
 
         Args:
-            only_linked: leave out images without a link; enough to find a contradiction.
+            only_linked: leave out images without a link, which is enough to find a contradiction.
 
         Raises:
-            RegistryError: it contradicts itself.
+            RegistryError: they contradict each other.
         """
         keys = {key for pair in self.links for key in pair} if only_linked else None
         pinned: Mapping[str, int] = self.pinned
@@ -258,19 +258,19 @@ class Patch:
 
     @property
     def images(self) -> set[str]:
-        """Keys of the images that it speaks of."""
+        """Keys of the images that it changes something of."""
         pairs = {key for pair in self.changes.get("links", ()) for key in pair}
         rest = (name for name in self.changes if name not in ("categories", "links"))
         return pairs.union(*(self.changes[name] for name in rest))
 
     @property
     def categories(self) -> set[int]:
-        """Ids of the categories that it speaks of, or moves images into or out of."""
+        """Ids of the categories that it changes, or moves images into or out of."""
         homes = {each for pair in self.changes.get("members", {}).values() for each in pair}
         return {*self.changes.get("categories", ()), *homes} - {None}
 
     def inverse(self) -> "Patch":
-        """The patch that takes this one back."""
+        """The patch that undoes this one."""
         return Patch(
             {
                 table: {key: (after, before) for key, (before, after) in changes.items()}

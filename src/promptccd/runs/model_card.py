@@ -29,6 +29,7 @@ from promptccd.training.objectives import method_named
 from promptccd.training.recipe import Recipe
 
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
+KEPT = ("license",)  # keys of the metadata that stay as a person set them
 
 # A marker counts only on a line of its own; a begin without an end belongs to a person's text.
 _BLOCK = re.compile(rf"^{BEGIN}$(?:(?!^{BEGIN}$)[\s\S])*?^{END}$", re.MULTILINE)
@@ -106,7 +107,7 @@ def seed_on_card(card: str) -> int | None:
     return int(line[1]) if line else None
 
 
-def merge_card(existing: str | None, generated: str, kept: Sequence[str] = ("license",)) -> str:
+def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT) -> str:
     """Renew the generated parts of a card that a person may have edited.
 
     In the text, only the block between the markers is replaced (a second one is dropped); a card without a block gets
