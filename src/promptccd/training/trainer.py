@@ -21,14 +21,7 @@ from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
 from promptccd.training.objectives import Objective, Rows, StageContext
 from promptccd.training.progress import EpochProgress, StopRequest
-from promptccd.training.step import (
-    Batch,
-    PositionSampler,
-    epoch_batches,
-    steps_per_epoch,
-    training_loader,
-    training_loss,
-)
+from promptccd.training.step import Batch, BatchPlan, training_loader, training_loss
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +87,7 @@ class StageTrainer:
         record: Callable[[EpochRecord], None] = lambda record: None,
         stepped: Callable[[int, int], None] = lambda epoch, step: None,
     ):
-        self.model, self.context, self.images, self.memory = model, stage, stage.images, stage.memory
-        self.num_exemplars = 0 if self.memory is None else len(self.memory)
+        self.model, self.context, self.images = model, stage, stage.images
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
         self.accelerator, self.stop, self.save = accelerator, stop, save
         self.record, self.stepped = record, stepped
@@ -104,9 +96,15 @@ class StageTrainer:
         self._next: tuple[int, int] | None = None
         self.stage = stage.images.stage.index
         self.epochs = arguments.epochs_of(self.stage)
-        self.steps = steps_per_epoch(
-            len(self.images), arguments.batch_size, objective.least_batch, self.num_exemplars
+        self.plan = BatchPlan(
+            len(self.images),
+            arguments.batch_size,
+            arguments.seed,
+            self.stage,
+            objective.least_batch,
+            num_exemplars=0 if stage.memory is None else len(stage.memory),
         )
+        self.steps = self.plan.steps
         self.learning_rate = arguments.rate_of(self.stage)
         self.objective = objective(
             model, stage, arguments, accelerator, self._plain_features, self._forward_rows
@@ -129,7 +127,9 @@ class StageTrainer:
             restore(self.model, optimizer, resumed.tensors)
         wrapped, optimizer = self.accelerator.prepare(self.model, optimizer)
         self.model.train()
-        batches = iter(self._loader((first_epoch, first_step)))
+        processes = self.accelerator.num_processes, self.accelerator.process_index
+        shares = self.plan.shares(self.epochs, (first_epoch, first_step), *processes)
+        batches = iter(self._views_of(shares))
         bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
         try:
             for epoch in range(first_epoch, self.epochs):
@@ -171,24 +171,11 @@ class StageTrainer:
                     groups.append({"params": params, "first_rate": own, "weight_decay": decay})
         return groups
 
-    def _loader(self, start: tuple[int, int]) -> torch.utils.data.DataLoader:
-        sampler = PositionSampler(
-            len(self.images),
-            self.arguments.batch_size,
-            seed=self.arguments.seed,
-            stage=self.stage,
-            epochs=self.epochs,
-            least=self.objective.least_batch,
-            start=start,
-            rank=self.accelerator.process_index,
-            num_processes=self.accelerator.num_processes,
-            num_exemplars=self.num_exemplars,
-        )
-        return self._views_of(sampler)
-
     def _views_of(self, batches: Iterable[list[tuple[int, int]]]) -> torch.utils.data.DataLoader:
         given = self.arguments
-        return training_loader(self.images, self.views, batches, given.seed, given.num_workers, self.memory)
+        return training_loader(
+            self.images, self.views, batches, given.seed, given.num_workers, self.context.memory
+        )
 
     def _run_epoch(
         self,
@@ -206,8 +193,7 @@ class StageTrainer:
         rate = self.learning_rate * share
         for group in optimizer.param_groups:
             group["lr"] = group["first_rate"] * share
-        position = len(self.images), self.arguments.batch_size, self.arguments.seed, self.stage, epoch
-        planned = epoch_batches(*position, self.num_exemplars)
+        planned = self.plan.batches(epoch)
         bars.begin_epoch(first_step)
         # On the device, read only where they are needed: no wait per step.
         totals = {"loss": torch.zeros((), device=self.accelerator.device)}
@@ -232,7 +218,7 @@ class StageTrainer:
                 steps = self.steps - first_step
                 means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
                 seconds = time.monotonic() - started
-                sizes = list(map(len, planned[first_step : self.steps]))
+                sizes = list(map(len, planned[first_step:]))
                 self._warn_if_collapsed(means, epoch, sizes)
                 rates = {role: first * share for role, first in self._rates.items()}
                 self.record(EpochRecord(self.stage, epoch, steps, means, rate, seconds, sum(sizes), rates))
