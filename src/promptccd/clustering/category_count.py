@@ -1,4 +1,4 @@
-"""A number of categories that was estimated, always with the range that it could as well have been."""
+"""An estimated number of categories, always with its range."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -13,10 +13,10 @@ class CountEstimate:
 
     Attributes:
         count: the estimate.
-        low: least count whose score is within the margin of the estimate's.
-        high: greatest such count.
+        low: smallest count whose score is within the margin.
+        high: largest such count.
         method: how it was estimated, in a few words.
-        margin: what ``low`` to ``high`` is within, in a few words.
+        margin: what the range allows, in a few words.
 
     Raises:
         DataError: not 1 <= low <= count <= high.
@@ -37,11 +37,11 @@ class CountEstimate:
 
     @classmethod
     def known(cls, count: int) -> "CountEstimate":
-        """A count that is given, with the data or by a person, so that nothing was estimated."""
+        """A count that the data or a person gave, so that nothing was estimated."""
         return cls(count, count, count, "known", "nothing: given with the data")
 
     def including(self, count: int) -> "CountEstimate":
-        """The same of another count, in a range that holds it."""
+        """The same estimate with another count, in a range that holds it."""
         if not self.is_estimate:
             return self.known(count)
         return replace(self, count=count, low=min(self.low, count), high=max(self.high, count))

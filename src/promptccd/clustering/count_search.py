@@ -1,4 +1,4 @@
-"""How many categories there are, by splitting and merging clusters of features from several starts."""
+"""The number of categories, by splitting and merging clusters of features from several starts."""
 
 import math
 
@@ -22,7 +22,7 @@ from promptccd.clustering.split_merge import (
 from promptccd.data.randomness import torch_generator
 
 START_FACTORS = (1.0, 1.25, 1.5, 2.0)
-LOSS_PER_VALUE = 0.01  # nats per feature value of the points regrouped, a factor of 0.99 in likelihood
+LOSS_PER_VALUE = 0.01  # nats per feature value of the regrouped points, a factor of 0.99 in likelihood
 SPLIT_MERGE_MARGIN = "1 % of likelihood per feature value of the points regrouped"
 
 
@@ -36,19 +36,18 @@ def estimate_by_split_merge(
 ) -> CountEstimate:
     """Estimate the number of categories by splitting and merging clusters of the features.
 
-    The paper starts from the number of known categories. From there alone the search may overlook a small new
-    category that lies in two old ones, so it also starts from more, and the highest log posterior wins.
+    The paper starts from the number of known categories. From there alone the search may miss a small new category
+    that lies in two old ones, so it also starts from more, and the highest log posterior wins.
 
-    The range holds the counts that other starts ended with, and those that merging the cheapest disjoint pairs
-    of nearest clusters or splitting the cheapest clusters leads to, for as long as the log posterior lost is at
-    most 0.01 nats per feature value: of the points in the clusters merged or split, or of all points for another
-    start. It says how flat the score is, not how right the prior.
+    The range holds the results of other starts, and of merging the cheapest disjoint pairs of nearest clusters or
+    splitting the cheapest clusters, as long as the log posterior falls by at most 0.01 nats per feature value: of the
+    points that are merged or split, or of all points for another start. It tells how flat the score is, not how right
+    the prior is.
 
     Args:
         features: ``(N, D)``, L2-normalised.
         start: number of clusters to begin with; up to twice as many are tried.
-        settled: ``(N,)``, known categories, -1 elsewhere, as `split_and_merge` takes them; neither estimate nor
-            range goes below their number.
+        settled: ``(N,)``, known categories, -1 elsewhere; neither estimate nor range goes below their number.
         seed: of every random choice.
         prior: of every cluster; None is the paper's.
 
@@ -72,7 +71,7 @@ def estimate_by_split_merge(
 def _affordable_moves(
     points: Tensor, labels: Tensor, anchors: Tensor, prior: NormalInverseWishart, seed: int
 ) -> tuple[int, int]:
-    """Merges and splits that the final clusters can take within the margin."""
+    """How many merges and how many splits of the final clusters stay within the margin."""
     num_clusters = int(labels.max()) + 1
     sizes = labels.bincount(minlength=num_clusters).double()
     log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
@@ -90,6 +89,6 @@ def _affordable_moves(
 
 
 def _affordable(gains: Tensor, involved: Tensor, width: int) -> int:
-    """How many moves, cheapest per point first, lose no more in total than the points they involve allow."""
+    """How many moves, cheapest per point first, lose no more in total than their points allow."""
     within = -gains.cumsum(0) <= LOSS_PER_VALUE * width * involved.cumsum(0)
     return int(within.long().cumprod(0).sum())

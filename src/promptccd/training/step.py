@@ -1,4 +1,4 @@
-"""One step of any method: which images are in it, their views, and the rows that its objective reads."""
+"""One step of any method: its images, their views, and the rows that its objective reads."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from promptccd.training.devices import gather_rows, share_of
 from promptccd.training.exemplars import Memory
 from promptccd.training.objectives import Objective, Rows
 
-MIN_BATCH = 2  # one image alone has nothing to be contrasted with
+MIN_BATCH = 2  # one image alone has nothing to contrast with
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,8 @@ class Batch:
 
     Attributes:
         pixel_values: normalised views ``(b, V, 3, H, W)``.
-        labels: category ids ``(B,)`` of the whole global batch; `None` at unlabelled stages, or with a memory -1 for
-            images without one.
-        positions: of the images of the whole global batch in the stage's, ``(B,)``, -1 for those of the memory.
+        labels: of the whole global batch, ``(B,)``, as in `Rows`.
+        positions: of the whole global batch, ``(B,)``, as in `Rows`.
     """
 
     pixel_values: Tensor
@@ -142,7 +141,7 @@ class Batch:
     positions: Tensor
 
     def rows(self, model: nn.Module, prompted: bool, epoch: int, step: int = 0) -> Rows:
-        """What an objective reads: the forward of this process's share, gathered from all."""
+        """The rows of the global batch: each process forwards its share and receives those of all."""
         views = self.pixel_values.transpose(0, 1)  # (V, b, 3, H, W): view-major, as the losses expect
         output: CategoryDiscoveryOutput = model(views.flatten(0, 1), prompted=prompted, project=True)
         assert output.bottleneck is not None  # asked for by project=True
@@ -154,16 +153,13 @@ class Batch:
 def training_loss(
     model: nn.Module, objective: Objective, batch: Batch, epoch: int, step: int = 0
 ) -> dict[str, Tensor]:
-    """The losses of one step.
+    """The losses of one step, by name and the same on every process; ``"loss"`` is minimised.
 
     Args:
-        model: the objective's model as Accelerate wrapped it; its forward is what synchronises gradients.
+        model: the objective's model as Accelerate wrapped it; its forward synchronises gradients.
         objective: of the stage.
         batch: this process's share of the global batch.
         epoch: of the step.
         step: of the epoch.
-
-    Returns:
-        Scalars by name; ``"loss"`` is what is minimised, the same on every process.
     """
     return objective.losses(batch.rows(model, objective.prompted(epoch), epoch, step))

@@ -1,4 +1,4 @@
-"""One stage of training: step through the epochs of an objective, save on the way."""
+"""One stage of training: step through the epochs of an objective, and save on the way."""
 
 import logging
 import math
@@ -25,9 +25,9 @@ from promptccd.training.step import Batch, BatchPlan, training_loader, training_
 
 logger = logging.getLogger(__name__)
 
-# What an optimiser keeps, where a saved state has another word for it.
+# Names of optimiser state that differ in a saved state.
 _ON_DISK = {"momentum_buffer": "momentum"}
-COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tenth of it
+COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tenth of this
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,8 @@ class TrainingState:
     Attributes:
         epoch: epoch of the next step; equal to the number of epochs when the stage is trained.
         step: next step of that epoch.
-        tensors: what learnt, by name: parameters under ``model.``, what the optimiser keeps of each under
-            ``momentum.`` or its own word for it.
-        batch_size: images of a step; none where that never changes.
+        tensors: by name: trained parameters under ``model.``, optimiser state under ``momentum.`` or its own name.
+        batch_size: images of a step; `None` if it never changes.
     """
 
     epoch: int
@@ -48,7 +47,7 @@ class TrainingState:
     batch_size: int | None = None
 
     def step_of(self, batch_size: int) -> int:
-        """Next step where a step has so many images: no image that stands before it is left out."""
+        """Next step at another batch size; it leaves out no image that the state has not seen."""
         return self.step * (self.batch_size or batch_size) // batch_size
 
 
@@ -58,15 +57,15 @@ class StageTrainer:
     Args:
         model: the model, on its device; trained in place.
         stage: what it is trained on.
-        objective: what it is trained for.
+        objective: what it minimises.
         arguments: how to train.
         views: training views.
         evaluation_view: deterministic view, for features that an objective asks for.
         accelerator: where and in which precision.
         stop: remembers signals.
         save: writes a resumable state.
-        record: is told of every epoch when it is over.
-        stepped: is told of every step: its epoch, and how many steps of that are done.
+        record: called with the record of every finished epoch.
+        stepped: called after every step, with its epoch and the number of finished steps.
 
     Attributes:
         collapsed_epoch: first epoch in which all embeddings were alike, if there was one.
@@ -92,7 +91,7 @@ class StageTrainer:
         self.accelerator, self.stop, self.save = accelerator, stop, save
         self.record, self.stepped = record, stepped
         self.collapsed_epoch: int | None = None
-        # The step whose failure leaves weights and momentum as they were.
+        # The step in progress, as long as its failure leaves weights and momentum unchanged.
         self._next: tuple[int, int] | None = None
         self.stage = stage.images.stage.index
         self.epochs = arguments.epochs_of(self.stage)
@@ -151,12 +150,12 @@ class StageTrainer:
         return torch.optim.SGD(self._groups(), lr=self.learning_rate, momentum=self.arguments.momentum)
 
     def _groups(self) -> list[dict[str, Any]]:
-        """What learns with its first rate of this stage and its decay, as SGD takes them."""
+        """Parameter groups for the optimiser, each with its first rate of this stage and its decay."""
         given, usual = vars(self.arguments), self.arguments.learning_rate
-        shrunk = self.learning_rate / usual if usual else 1.0  # rates keep their ratios from stage to stage
+        shrunk = self.learning_rate / usual if usual else 1.0  # rates keep their ratios at every stage
         groups: list[dict[str, Any]] = []
         self._learning = self.model.learning()
-        self._rates: dict[str, float] = {}  # the first ones, of what is not the rest of the model
+        self._rates: dict[str, float] = {}  # first rates of all roles but ``model``, the rest
         for role, parameters in self._learning.items():
             rate = given.get(f"{role}_learning_rate")
             own = self.learning_rate if rate is None else rate * shrunk
@@ -195,7 +194,7 @@ class StageTrainer:
             group["lr"] = group["first_rate"] * share
         planned = self.plan.batches(epoch)
         bars.begin_epoch(first_step)
-        # On the device, read only where they are needed: no wait per step.
+        # They stay on the device, so that no step waits for it.
         totals = {"loss": torch.zeros((), device=self.accelerator.device)}
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), planned[step])
@@ -213,7 +212,7 @@ class StageTrainer:
                 totals[name] = totals.get(name, 0) + value.detach()
             bars.end_step()
             self.stepped(epoch, step + 1)
-            # Before a state with the epoch behind it is saved, so that none is missed.
+            # Before the state after this epoch is saved, so that no record is missed.
             if step + 1 == self.steps:
                 steps = self.steps - first_step
                 means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
@@ -259,9 +258,9 @@ class StageTrainer:
             raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
 
     def _out_of_memory(self, optimizer: torch.optim.Optimizer) -> OutOfMemoryError:
-        """Save the state before the step that failed, if it is whole; returns the error that says what to try.
+        """Save the state before the failed step, if it is whole; returns the error with a remedy.
 
-        Of several processes one alone may have failed, and the others wait for it in that very step: none saves.
+        Of several processes perhaps one alone has failed, and the others wait for it in that step: none saves.
         """
         saved = "the last saved state is whole"
         if self._next is not None and self.accelerator.num_processes == 1:
@@ -271,7 +270,7 @@ class StageTrainer:
         return OutOfMemoryError(self.arguments.batch_size, saved)
 
     def _warn_if_collapsed(self, means: Mapping[str, float], epoch: int, sizes: Sequence[int]) -> None:
-        """Say so, once a stage, when no image can be told from another: such a stage trains nothing any more."""
+        """Warn once a stage when all embeddings are alike: such a stage learns nothing any more."""
         each = [self.objective.guessing(size) for size in sizes]
         chances = {name: sum(guess[name] for guess in each) / len(each) for name in each[0]}
         collapsed = [
@@ -288,7 +287,7 @@ class StageTrainer:
             )  # fmt: skip
 
     def _finite(self, total: Tensor | float, epoch: int) -> float:
-        """A sum as a number; one that is none ends the run before anything is written."""
+        """A sum as a float; NaN or infinity ends the run before anything is written."""
         value = float(total)
         if not math.isfinite(value):
             raise DivergedError(
@@ -312,7 +311,7 @@ class StageTrainer:
 
 
 def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Everything training changed, by name, copied to the CPU."""
+    """Everything that training changes, by name, copied to the CPU."""
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     tensors = {f"model.{name}": value for name, value in model.state_dict().items() if name not in frozen}
     for name, parameter in model.named_parameters():
