@@ -102,9 +102,7 @@ def _whitener(residuals: Tensor, shrinkage: float, categories: int) -> Tensor:
 def _border(known: Tensor, unknown: Tensor) -> tuple[float, float]:
     """Distance at which an image is as likely new as known, and how fast the odds fall there.
 
-    Args:
-        known: squared distances of images to the nearest category, in typical spreads.
-        unknown: the same without their own category.
+    Of squared distances of images to the nearest category, in typical spreads, with and without their own category.
     """
     distances = torch.cat([known, 1 + NEARER * (unknown - 1).clamp(min=0)]).sqrt().numpy()
     is_known = np.arange(len(distances)) < len(known)

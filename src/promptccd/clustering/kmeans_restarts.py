@@ -272,16 +272,10 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
 
 
 def sum_rows(table: Tensor, points: Tensor, weights: Tensor, sizes: Tensor) -> Tensor:
-    """Weighted sums of groups of rows; group i takes the next ``sizes[i]`` of ``points`` and ``weights``.
+    """Weighted sums of groups of rows of a table ``(N, W)``: ``(M, W)``.
 
-    Args:
-        table: ``(N, W)``.
-        points: ``(P,)`` rows of the table.
-        weights: ``(P,)``.
-        sizes: ``(M,)``, summing to P.
-
-    Returns:
-        ``(M, W)``. Deterministic on every device, unlike a scattered sum on CUDA.
+    Group i has the next ``sizes[i]`` of the rows `points` ``(P,)``, with `weights` ``(P,)``. The result is
+    deterministic on every device, unlike a scattered sum on CUDA.
     """
     if not len(sizes):
         return table.new_empty(0, table.shape[1])

@@ -41,11 +41,7 @@ class PartLabels(PartLabelParameters):
 
 @torch.no_grad()
 def fit_part_labels(
-    features: Tensor,
-    grid: tuple[int, int],
-    num_parts: int | Literal["auto"],
-    *,
-    seed: int,
+    features: Tensor, grid: tuple[int, int], num_parts: int | Literal["auto"], *, seed: int
 ) -> PartLabels:
     """Find the parts that recur in the patches of a few images.
 
@@ -240,8 +236,7 @@ def _ordered_parts(points: Tensor, is_object: Tensor, num_parts: int, seed: int)
     sizes = torch.bincount(labels, minlength=num_parts)
     background = int(labels[~is_object][0])  # there is one: the patch of lowest score
     order = sorted(
-        range(num_parts),
-        key=lambda part: (part != background, -int(sizes[part]), centres[part].tolist()),
+        range(num_parts), key=lambda part: (part != background, -int(sizes[part]), centres[part].tolist())
     )
     return centres[order], sizes[order]
 

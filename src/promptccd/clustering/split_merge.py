@@ -66,14 +66,7 @@ def log_marginal_likelihood(
 ) -> Tensor:
     """Log probability density of every cluster's points, parameters integrated out (section S5).
 
-    Args:
-        points: ``(N, D)``.
-        labels: ``(N,)`` in ``0..num_clusters-1``.
-        num_clusters: K.
-        prior: of mean and covariance.
-
-    Returns:
-        ``(K,)`` float64 in nats, 0 for a cluster without points.
+    Points ``(N, D)`` with labels ``(N,)`` in 0..K-1 give ``(K,)`` float64 in nats, 0 for a cluster without points.
     """
     return _log_marginals(PointSets.from_labels(points, labels, num_clusters), prior)
 
@@ -83,14 +76,8 @@ def log_hastings_split(
 ) -> Tensor:
     """Log Hastings ratio of replacing each cluster by its halves: ``(K,)`` float64.
 
-    Minus infinity where a half has at most 5 points.
-
-    Args:
-        points: ``(N, D)``.
-        labels: ``(N,)`` in ``0..K-1``.
-        halves: ``(N,)`` bool, the half of its cluster that a point would go to.
-        log_marginals: ``(K,)``, `log_marginal_likelihood` of the clusters as they are.
-        prior: of mean and covariance.
+    Minus infinity where a half has at most 5 points. `halves` ``(N,)`` bool is the half of each point, `log_marginals`
+    ``(K,)`` the `log_marginal_likelihood` of the present clusters.
     """
     num_clusters = len(log_marginals)
     sets = PointSets.from_labels(points, 2 * labels + halves, 2 * num_clusters)
@@ -364,11 +351,7 @@ def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
 
 
 def _sweep(
-    points: Tensor,
-    labels: Tensor,
-    anchors: Tensor,
-    prior: NormalInverseWishart,
-    generator: torch.Generator,
+    points: Tensor, labels: Tensor, anchors: Tensor, prior: NormalInverseWishart, generator: torch.Generator
 ) -> tuple[Tensor, bool]:
     """Propose every split, then merges of other clusters; the new labels and whether anything changed."""
     num_clusters = int(labels.max()) + 1

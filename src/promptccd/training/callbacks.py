@@ -66,29 +66,17 @@ class CategoryDiscoveryCallback:
         """After a step."""
 
     def on_epoch_end(
-        self,
-        args: TrainingArguments,
-        state: RunState,
-        control: TrainingControl,
-        metrics: Mapping[str, float],
+        self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
     ) -> None:
         """After an epoch; `metrics` are its losses by part, rates and images per second."""
 
     def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: RunState,
-        control: TrainingControl,
-        metrics: Mapping[str, float],
+        self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
     ) -> None:
         """After a stage was scored, and after `CategoryDiscoveryTrainer.evaluate`; ``cacc/stage1/all`` and so on."""
 
     def on_stage_end(
-        self,
-        args: TrainingArguments,
-        state: RunState,
-        control: TrainingControl,
-        metrics: Mapping[str, float],
+        self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
     ) -> None:
         """After a stage's checkpoint is written; `metrics` say what its prompts did."""
 

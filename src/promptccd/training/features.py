@@ -39,24 +39,11 @@ def extract_features(
     label: str,
     prompted: bool | None = None,
 ) -> Tensor:
-    """L2-normalised [CLS] features of a stage under the deterministic view, in the model's own precision.
+    """L2-normalised [CLS] features of a stage under the deterministic view, ``(N, D)`` float32 on the device.
 
     (The released code uses the random training crop here; we do not.) Each of several processes embeds its share, and
-    all receive the whole. Where memory runs out, a batch is halved, with a warning.
-
-    Args:
-        model: the bare model.
-        images: readable images of the stage.
-        view: the deterministic view, as saved beside the model.
-        device: where to compute; the result stays there.
-        batch_size: images per forward.
-        num_workers: loader processes.
-        progress: wraps the batches in a progress bar; may raise to leave early.
-        label: name of the bar.
-        prompted: whether prompts act; `None` means as at test.
-
-    Returns:
-        ``(N, D)`` float32.
+    all receive the whole. Where memory runs out, a batch is halved, with a warning. `progress` wraps the batches in a
+    bar and may raise to leave early; `prompted` says whether prompts act, `None` as at test.
 
     Raises:
         DivergedError: a feature holds NaN or infinity; the image is named.

@@ -96,13 +96,8 @@ def measure(
 ) -> Instruments:
     """Measure a finished stage on up to `MOST_IMAGES` of its images.
 
-    Args:
-        model: the bare model, its categories set.
-        images: readable images of the stage.
-        view: the deterministic view.
-        category_ids: the final category of each image, ``(N,)``.
-        seed: of the run; it also keyed the first values of prompts.
-        batch_size: images per forward.
+    The model has its categories set; `category_ids` ``(N,)`` are the final categories of the images. The seed is that
+    of the run, which also keyed the first values of prompts.
     """
     if not model.prompt_parameters() and model.mixture is None:
         return Instruments()

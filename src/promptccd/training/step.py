@@ -155,11 +155,6 @@ def training_loss(
 ) -> dict[str, Tensor]:
     """The losses of one step, by name and the same on every process; ``"loss"`` is minimised.
 
-    Args:
-        model: the objective's model as Accelerate wrapped it; its forward synchronises gradients.
-        objective: of the stage.
-        batch: this process's share of the global batch.
-        epoch: of the step.
-        step: of the epoch.
+    The model is the objective's, as Accelerate wrapped it: its forward synchronises gradients.
     """
     return objective.losses(batch.rows(model, objective.prompted(epoch), epoch, step))

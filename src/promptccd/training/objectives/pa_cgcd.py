@@ -140,11 +140,7 @@ class PACGCDObjective(ClassifierObjective):
 def proxy_anchor_loss(cosines: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
     """Every proxy that has images pulls those that are far, and every proxy pushes the others that are near.
 
-    Args:
-        cosines: ``(N, K)`` of features with proxies, float32: exponents reach `scale` times ``1 + margin``.
-        labels: ``(N,)``.
-        scale: alpha.
-        margin: m.
+    Cosines ``(N, K)`` are float32: exponents reach `scale` (alpha) times ``1 + margin`` (m).
     """
     own = F.one_hot(labels, cosines.shape[1]).bool()
 
@@ -167,11 +163,7 @@ def split(
     learns the split of the clear images, and judges all images anew. The released code trains a copy of the whole
     model with the net; ours reads features alone, which saves a second training and needs a higher rate.
 
-    Args:
-        features: unit features ``(N, D)``, on the CPU.
-        similarity: of each with the nearest old proxy, ``(N,)``.
-        config: thresholds and lengths.
-        generator: a CPU generator.
+    Unit features ``(N, D)`` and their similarity ``(N,)`` with the nearest old proxy are on the CPU.
     """
     old, new = similarity >= config.clear_similarity, similarity < -config.clear_similarity
     if min(old.float().mean(), new.float().mean()) < HARDLY_ANY:

@@ -19,11 +19,9 @@ FEWEST_POSITIVES = 1e-3  # share of all pairs; with fewer the novel head only le
 
 
 class PairWatch:
-    """Warns once a stage when hardly any pair is positive: the statistic was made for features >= 0.
+    """Warns once a stage, if this process `speaks`, when hardly any pair is positive.
 
-    Args:
-        top_ranks: how many dimensions two images must have in common.
-        speaks: whether this process is the one that warns.
+    The statistic was made for features >= 0; two images must have their `top_ranks` largest dimensions in common.
     """
 
     def __init__(self, top_ranks: int, speaks: bool):
@@ -123,11 +121,9 @@ def same_top_ranks(features: Tensor, count: int) -> Tensor:
 
 
 def pair_loss(logits: Tensor, positive: Tensor) -> Tensor:
-    """Binary cross-entropy of whether two images are of one class; the chance is the product of their answers.
+    """Binary cross-entropy of whether two images are of one class, `positive` ``(B, B)``.
 
-    Args:
-        logits: ``(V, B, N)``; the first view of an image is compared with the second view of the other.
-        positive: which images are of one class, ``(B, B)``.
+    Its chance is the product of answers, logits ``(V, B, N)``, to the first view of one and the second of the other.
     """
     answers = logits.softmax(-1)
     together = (answers[0] @ answers[1].T).clamp(1e-7, 1 - 1e-7)

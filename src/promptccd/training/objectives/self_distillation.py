@@ -113,10 +113,7 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
 def self_distillation_loss(logits: Tensor, student_temperature: float, teacher_temperature: float) -> Tensor:
     """Cross-entropy of the answer to one view with the sharper, detached answer to the other; mean of both ways.
 
-    Args:
-        logits: ``(2, B, K)``, cosines.
-        student_temperature: divides the logits that learn.
-        teacher_temperature: divides the logits that teach.
+    Logits ``(2, B, K)`` are cosines.
     """
     taught = torch.softmax(logits.detach().flip(0) / teacher_temperature, dim=-1)
     return -(taught * torch.log_softmax(logits / student_temperature, dim=-1)).sum(-1).mean()
