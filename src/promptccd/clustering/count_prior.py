@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from promptccd.clustering.category_count import CountEstimate
-from promptccd.clustering.count_search import estimate_by_split_merge
+from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
 from promptccd.clustering.split_merge import NormalInverseWishart, cluster_means
 from promptccd.data.randomness import torch_generator
 from promptccd.errors import DataError
@@ -61,11 +60,11 @@ def estimate_as_taught(
     """
     if not PRIORS[prior].scales:
         return estimate_categories(features, start, settled=settled, seed=seed, prior=prior)
-    taught = calibrate(labelled, labels, seed, prior=prior)
+    calibration = calibrate(labelled, labels, seed, prior=prior)
     estimate = estimate_categories(
-        features, start, settled=settled, seed=seed, prior=prior, scale=taught.scale
+        features, start, settled=settled, seed=seed, prior=prior, scale=calibration.scale
     )
-    return taught.widened(estimate, len(settled[settled >= 0].unique()))
+    return calibration.widened(estimate, len(settled[settled >= 0].unique()))
 
 
 # The features to count, and the prior of every category; None is the paper's.

@@ -96,16 +96,16 @@ def require_callbacks(callbacks: Sequence[object]) -> None:
 
 @dataclass
 class Callbacks:
-    """All callbacks of a training, called in the order of `told`."""
+    """All callbacks of a training, called in the given order."""
 
     arguments: TrainingArguments
     state: RunState
     stop: StopRequest
-    told: Sequence[CategoryDiscoveryCallback]
+    callbacks: Sequence[CategoryDiscoveryCallback]
     control: TrainingControl = field(default_factory=TrainingControl)
 
-    def tell(self, event: str, **said: Mapping[str, float]) -> None:
+    def tell(self, event: str, **details: Mapping[str, float]) -> None:
         """Call a method of every callback, and stop the training if one asked for it."""
-        for each in self.told:
-            getattr(each, event)(self.arguments, self.state, self.control, **said)
+        for each in self.callbacks:
+            getattr(each, event)(self.arguments, self.state, self.control, **details)
         self.stop.asked |= self.control.should_training_stop

@@ -122,9 +122,9 @@ def device_problem(error: BaseException) -> str | None:
     """The failure of a device, in a few words; none for any other error."""
     if is_out_of_memory(error):
         return "There is too little memory"
-    said = str(error)
-    if isinstance(error, RuntimeError) and any(word in said for word in _LOST) and _OURS not in said:
-        return f"The device was lost ({said.splitlines()[0][:200]})"
+    message = str(error)
+    if isinstance(error, RuntimeError) and any(word in message for word in _LOST) and _OURS not in message:
+        return f"The device was lost ({message.splitlines()[0][:200]})"
     return None
 
 

@@ -109,5 +109,5 @@ def _record_of(line: bytes) -> EpochRecord | None:
             losses={str(name): float(value) for name, value in values["losses"].items()},
             rates={str(name): float(value) for name, value in values["rates"].items()},
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None

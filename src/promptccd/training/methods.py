@@ -114,7 +114,7 @@ def _in_file(module: ast.Module) -> Iterator[MethodWords]:
     wanted = {each.name for each in fields(MethodWords)}
     for line in module.body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "METHOD":
-            said = line.value.keywords if isinstance(line.value, ast.Call) else []
+            arguments = line.value.keywords if isinstance(line.value, ast.Call) else []
             yield MethodWords(
-                **{each.arg: ast.literal_eval(each.value) for each in said if each.arg in wanted}
+                **{each.arg: ast.literal_eval(each.value) for each in arguments if each.arg in wanted}
             )

@@ -77,7 +77,7 @@ def recipe_for_images(
     data, training = {"dataset": dataset, "benchmark": None}, {"output_dir": f"runs/{name}-{folder}"}
     values = laid_over([*layers, {"data": data, "training": training}, overrides or {}])
     if all(values["data"].get(name) is None for name in ("class_blocks", "category_ratio", "benchmark")):
-        raise ConfigurationError(_unsaid(dataset))
+        raise ConfigurationError(_missing_stages(dataset))
     return Recipe.from_dict(values)
 
 
@@ -90,7 +90,7 @@ def _method_named(name: str) -> tuple[str, Path]:
     raise ConfigurationError(f"No method is called {name!r}.{hint} There are {', '.join(known)}.")
 
 
-def _unsaid(dataset: str) -> str:
+def _missing_stages(dataset: str) -> str:
     """The message for a data set without stages; the word may be a recipe with a slip."""
     hint = did_you_mean(dataset, (each.stem for each in recipes_in(recipe_folder())))
     if hint and not Path(os.path.expanduser(dataset)).exists():

@@ -334,8 +334,8 @@ def restore(
     model.load_state_dict({**model.state_dict(), **state})
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
-        said, _, name = key.partition(".")
-        if said != "model":
-            kept = next((kept for kept, each in _ON_DISK.items() if each == said), said)
+        kind, _, name = key.partition(".")
+        if kind != "model":
+            kept = next((kept for kept, each in _ON_DISK.items() if each == kind), kind)
             own = value if kept == "step" else value.to(parameters[name])  # AdamW counts on the CPU
             optimizer.state[parameters[name]][kept] = own.clone()

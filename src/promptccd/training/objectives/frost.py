@@ -34,7 +34,7 @@ class FrostObjective(RankStatisticsObjective):
         parts["drift"] = self.model.config.drift_weight * flat_distance(before, rows.features)
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
-    def steadied(self, joint: Tensor, novel: Tensor | None) -> list[Tensor]:
+    def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> list[Tensor]:
         """See the base class: the novel head alone."""
         return [] if novel is None else [novel]
 

@@ -44,9 +44,9 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         self.watch = PairWatch(config.top_ranks, new > 1 and self.accelerator.is_main_process)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Judge the pairs of the epoch before."""
+        """Check the pairs of the epoch before."""
         if self.stage.labels is None:
-            self.watch.judge()
+            self.watch.check()
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """GCD's at stage 0; later ``info_nce``, ``drift`` of known images, ``pairs`` of others, ``supervised``.
@@ -82,7 +82,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
     def end_stage(self) -> None:
         """After stage 0, keep the means of labelled classes, and how near most images lie to one of them."""
         if self.stage.labels is None:
-            self.watch.judge()
+            self.watch.check()
             return
         features = self.plain_features("features for the means of classes")
         labels = self.stage.labels.to(features.device)

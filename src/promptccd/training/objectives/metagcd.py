@@ -68,24 +68,24 @@ class MetaGCDObjective(ContrastiveObjective):
         if self.stage.labels is None or not self.model.config.meta_episodes:
             return
         outer = self._optimizer(self.model.config.meta_learning_rate)
-        said: list[Tensor] = []
+        held_out_losses: list[Tensor] = []
         for episode in range(self.model.config.meta_episodes):
             generator = numpy_generator("meta", self.arguments.seed, episode)
             labels, most = self.stage.labels.numpy(), self.model.config.meta_sessions
             for session in list(pseudo_sessions(labels, most, generator)):
                 before = [each.detach().clone() for each in self._learning()]
-                self._adapt(session, len(said), generator)
+                self._adapt(session, len(held_out_losses), generator)
                 outer.zero_grad()
-                said.append(self._judge(session, len(said), generator))
+                held_out_losses.append(self._judge(session, len(held_out_losses), generator))
                 with torch.no_grad():
                     for own, value in zip(self._learning(), before, strict=True):
                         own.copy_(value)
                 outer.step()
-        if said and self.accelerator.is_main_process:
-            each = torch.stack(said).view(self.model.config.meta_episodes, -1).mean(1)
+        if held_out_losses and self.accelerator.is_main_process:
+            each = torch.stack(held_out_losses).view(self.model.config.meta_episodes, -1).mean(1)
             logger.info(
                 "Meta-training: %d sessions, loss of held-out images %.4f in the first episode, %.4f in the last.",
-                len(said), each[0], each[-1],
+                len(held_out_losses), each[0], each[-1],
             )  # fmt: skip
 
     def _adapt(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> None:

@@ -73,10 +73,10 @@ class MixtureObjective(ContrastiveObjective):
         counted = arguments.category_count == "split_merge" and len(PRIORS[prior].scales) > 1
         if counted and self.stage.labels is not None:
             features = self.plain_features("features to count by")
-            taught = calibrate(
+            calibration = calibrate(
                 features, self.stage.labels, seed_of("count", arguments.seed, "scale"), prior=prior
             )
-            self.model.config.count_scale = float(same_on_all(taught.scale))
+            self.model.config.count_scale = float(same_on_all(calibration.scale))
 
     def _categories_of_rows(self) -> Tensor:
         """Known category of every image, then of every replayed feature; -1 where unknown."""

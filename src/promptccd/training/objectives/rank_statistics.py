@@ -19,29 +19,29 @@ FEWEST_POSITIVES = 1e-3  # share of all pairs; with fewer the novel head only le
 
 
 class PairWatch:
-    """Warns once a stage, if this process `speaks`, when hardly any pair is positive.
+    """Warns once a stage, if this process `may_warn`, when hardly any pair is positive.
 
     The statistic was made for features >= 0; two images must have their `top_ranks` largest dimensions in common.
     """
 
-    def __init__(self, top_ranks: int, speaks: bool):
-        self.top_ranks, self.speaks = top_ranks, speaks
+    def __init__(self, top_ranks: int, may_warn: bool):
+        self.top_ranks, self.may_warn = top_ranks, may_warn
         self.shares: list[Tensor] = []
 
     def share(self, positive: Tensor) -> Tensor:
-        """Share of positive pairs of two different images among ``(B, B)``; `judge` remembers it."""
+        """Share of positive pairs of two different images among ``(B, B)``; `check` reads it."""
         images = len(positive)
         share = (positive.sum() - images) / max(1, images * (images - 1))
         if images > 1:
             self.shares.append(share)
         return share
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """Warn if the batches since the last call had too few positive pairs."""
         share = float(torch.stack(self.shares).mean()) if self.shares else 1.0
         self.shares = []
-        if share < FEWEST_POSITIVES and self.speaks:
-            self.speaks = False
+        if share < FEWEST_POSITIVES and self.may_warn:
+            self.may_warn = False
             logger.warning(
                 "Only %.4f %% of all pairs of images have the same %d largest dimensions: nearly all others, also of "
                 "one category, are pushed apart. Set a smaller top_ranks among model.options.",
@@ -70,12 +70,12 @@ class RankStatisticsObjective(ClassifierObjective):
         self.watch = PairWatch(self.model.config.top_ranks, self.accelerator.is_main_process)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Judge the pairs of the epoch before."""
-        self.watch.judge()
+        """Check the pairs of the epoch before."""
+        self.watch.check()
 
     def end_stage(self) -> None:
-        """Judge the pairs of the last epoch, and drop the novel head."""
-        self.watch.judge()
+        """Check the pairs of the last epoch, and drop the novel head."""
+        self.watch.check()
         self.model.close_novel_head()
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
@@ -95,7 +95,7 @@ class RankStatisticsObjective(ClassifierObjective):
             own = (self.num_old + novel.argmax(-1)).flatten()
             weight = self.model.config.pseudo_weight * rise
             parts["pseudo"] = weight * F.cross_entropy(joint.flatten(0, 1), own)
-        heads = self.steadied(joint, novel)
+        heads = self.consistent_heads(joint, novel)
         if heads:
             apart = torch.stack([disagreement(head) for head in heads]).sum()
             parts["consistency"] = self.model.config.consistency_weight * rise * apart
@@ -104,7 +104,7 @@ class RankStatisticsObjective(ClassifierObjective):
             parts["positive_pairs"] = self.watch.share(positive)
         return {"loss": loss, **parts}
 
-    def steadied(self, joint: Tensor, novel: Tensor | None) -> Sequence[Tensor]:
+    def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> Sequence[Tensor]:
         """Logits ``(V, B, K)`` of the heads that learn to answer alike to both views."""
         return [joint] if novel is None else [joint, novel]
 

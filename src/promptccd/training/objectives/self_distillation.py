@@ -93,8 +93,8 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
                 logits[:, which].flatten(0, 1) / self.config.student_temperature, labels.repeat(len(logits))
             )
             parts["supervised"] = contrast["supervised"]
-            taught = parts["classification"] + parts["supervised"]
-            loss = torch.lerp(loss, taught, self.arguments.supervised_weight)
+            labelled_loss = parts["classification"] + parts["supervised"]
+            loss = torch.lerp(loss, labelled_loss, self.arguments.supervised_weight)
         return {"loss": loss, **parts}
 
     def spread_of_answers(self, logits: Tensor) -> dict[str, Tensor]:
@@ -115,8 +115,8 @@ def self_distillation_loss(logits: Tensor, student_temperature: float, teacher_t
 
     Logits ``(2, B, K)`` are cosines.
     """
-    taught = torch.softmax(logits.detach().flip(0) / teacher_temperature, dim=-1)
-    return -(taught * torch.log_softmax(logits / student_temperature, dim=-1)).sum(-1).mean()
+    targets = torch.softmax(logits.detach().flip(0) / teacher_temperature, dim=-1)
+    return -(targets * torch.log_softmax(logits / student_temperature, dim=-1)).sum(-1).mean()
 
 
 def mean_answer(logits: Tensor, temperature: float) -> Tensor:
