@@ -28,13 +28,8 @@ def measure_spread(features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: 
     """The metric in which known categories are round, and how far their images lie from prototypes there.
 
     Distances are cross-validated over folds. The same images, without their own category, stand in for images of new
-    categories.
-
-    Args:
-        features: ``(N, D)`` unit features of images of known categories.
-        rows: ``(N,)`` row of each one's category among the prototypes.
-        prototypes: ``(C, D)``.
-        seed: of the folds.
+    categories. Features are unit features ``(N, D)`` of images of known categories, `rows` ``(N,)`` the row of each
+    one's category among the prototypes ``(C, D)``.
 
     Returns:
         None where it cannot be measured: with fewer than two categories, with fewer than two images per category on

@@ -90,13 +90,8 @@ class Exemplars:
     ) -> "Exemplars":  # fmt: skip
         """These exemplars, and images of a stage for every class that has none.
 
-        Args:
-            features: unit features of the stage's images, ``(N, D)``.
-            class_ids: their classes by the method, ``(N,)``.
-            category_ids: their categories, ``(N,)``.
-            images: the images.
-            labels: the classes that these exemplars are trained as, ``(M,)``.
-            arguments: how many images of a class are chosen, and how.
+        The images have unit features ``(N, D)``, classes by the method ``(N,)`` and categories ``(N,)``; `labels`
+        ``(M,)`` are the classes that the present exemplars are trained as.
         """
         points, stage, chosen = features.double().cpu().numpy(), images.stage.index, [np.zeros(0, np.int64)]
         for number in np.setdiff1d(class_ids, [*self.class_ids, *labels, NO_LABEL]).tolist():

@@ -66,9 +66,6 @@ class StageTrainer:
         save: writes a resumable state.
         record: called with the record of every finished epoch.
         stepped: called after every step, with its epoch and the number of finished steps.
-
-    Attributes:
-        collapsed_epoch: first epoch in which all embeddings were alike, if there was one.
     """
 
     def __init__(
@@ -90,7 +87,7 @@ class StageTrainer:
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
         self.accelerator, self.stop, self.save = accelerator, stop, save
         self.record, self.stepped = record, stepped
-        self.collapsed_epoch: int | None = None
+        self._collapsed = False
         # The step in progress, as long as its failure leaves weights and momentum unchanged.
         self._next: tuple[int, int] | None = None
         self.stage = stage.images.stage.index
@@ -276,9 +273,9 @@ class StageTrainer:
         collapsed = [
             value for name, value in chances.items() if abs(means.get(name, math.nan) - value) < COLLAPSED
         ]
-        if self.collapsed_epoch is not None or not collapsed:
+        if self._collapsed or not collapsed:
             return
-        self.collapsed_epoch = epoch
+        self._collapsed = True
         if self.accelerator.is_main_process:
             logger.warning(
                 "Stage %d has collapsed at epoch %d: all embeddings are alike (loss %.4f, that of guessing), and "

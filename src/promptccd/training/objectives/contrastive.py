@@ -48,12 +48,7 @@ class ContrastiveObjective(Objective):
 def info_nce_loss(similarities: Tensor, temperature: float = 1.0) -> Tensor:
     """Unsupervised contrastive loss: find the other view of the same image among all other rows.
 
-    Args:
-        similarities: cosine similarities ``(2B, 2B)``.
-        temperature: tau_u, 1.0 in the released configurations.
-
-    Returns:
-        Scalar mean over the 2B rows.
+    It is the mean over the rows of cosine similarities ``(2B, 2B)``; tau_u is 1.0 in the released configurations.
     """
     rows = len(similarities)
     logits = _without_self(similarities) / temperature
@@ -64,13 +59,8 @@ def info_nce_loss(similarities: Tensor, temperature: float = 1.0) -> Tensor:
 def supervised_contrastive_loss(similarities: Tensor, labels: Tensor, temperature: float = 0.07) -> Tensor:
     """Supervised contrastive loss: every other row of the same category is a positive.
 
-    Args:
-        similarities: cosine similarities ``(2B, 2B)``.
-        labels: category ids ``(B,)`` of the images.
-        temperature: tau_s.
-
-    Returns:
-        Scalar mean over the 2B anchors; each averages over its own positives (its other view at least).
+    It is the mean over the rows of cosine similarities ``(2B, 2B)``, and for each row over its positives, its other
+    view at least. Labels ``(B,)`` are those of the images; the temperature is tau_s.
     """
     log_probabilities = F.log_softmax(_without_self(similarities) / temperature, dim=1)
     both = labels.repeat(2)

@@ -151,14 +151,10 @@ def soft_neighbour_loss(
 ) -> Tensor:
     """Supervised contrastive loss among images with neighbours; positives are neighbours and other views.
 
-    Each log-probability has the weight ``exp(closeness - 1)``; their sum is divided by the number of positives. (The
-    released weight is a soft-max divided by its largest entry, which is the same; there it carries a gradient.)
-
-    Args:
-        similarities: cosine similarities of all rows, view-major, ``(V * B, V * B)``.
-        closeness: of images, ``(B, B)``, without a gradient.
-        neighbours: which images are neighbours, ``(B, B)``, at least two of them.
-        temperature: of the soft-max.
+    Cosine similarities ``(V * B, V * B)`` are view-major; closeness ``(B, B)`` has no gradient; at least two images are
+    neighbours ``(B, B)``. Each log-probability has the weight ``exp(closeness - 1)``, and their sum is divided by the
+    number of positives. (The released weight is a soft-max divided by its largest entry, which is the same; there it
+    carries a gradient.)
     """
     views = len(similarities) // len(neighbours)
     inside = neighbours.any(1)
