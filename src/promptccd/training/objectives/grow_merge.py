@@ -33,9 +33,8 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         """At an unlabelled stage, find the images that look known, and add a branch."""
         if self.stage.labels is not None:
             return
-        assert self.stage.num_categories is not None  # needs_count
         config = self.model.config
-        new = max(0, self.stage.num_categories - len(config.category_ids))
+        new = max(0, self.stage.count - len(config.category_ids))
         static = self.plain_features("features of the static branch")
         self.known: Tensor = same_on_all(self.model.looks_known(static).cpu())
         self.model.grow(drawn_rows(new, static.shape[1], self.generator()))

@@ -36,6 +36,12 @@ class StageContext:
     num_categories: int | None = None
     memory: Memory | None = None
 
+    @property
+    def count(self) -> int:
+        """K_t, where the objective has `needs_count`."""
+        assert self.num_categories is not None
+        return self.num_categories
+
     def of_batch(self, indices: np.ndarray) -> tuple[Tensor | None, Tensor]:
         """Labels and positions of a batch, as in `Rows`; indices from N on are exemplars."""
         if self.memory is None:

@@ -51,10 +51,8 @@ class PACGCDObjective(ClassifierObjective):
 
     def new_rows(self, count: int) -> Tensor:
         """First values of proxies, of length ``sqrt(2 D / K)`` or so."""
-        grown = self.stage.num_categories
-        assert grown is not None  # needs_count
         width = self.model.config.vision_config.hidden_size
-        return (2 / grown) ** 0.5 * torch.randn(count, width, generator=self.generator())
+        return (2 / self.stage.count) ** 0.5 * torch.randn(count, width, generator=self.generator())
 
     def pseudo_labels(self) -> tuple[Tensor, Tensor, Tensor]:
         """The old class and the new class of every image, ``(N,)``, -1 for none, and the new proxies ``(n, D)``.
@@ -65,8 +63,7 @@ class PACGCDObjective(ClassifierObjective):
         cosines = features @ F.normalize(self.old_proxies.cpu(), dim=-1).T
         similarity, old_labels = cosines.max(1)
         new_labels = torch.full_like(old_labels, -1)
-        assert self.stage.num_categories is not None  # needs_count
-        count = self.stage.num_categories - self.num_old
+        count = self.stage.count - self.num_old
         if count < 1:
             return old_labels, new_labels, self.new_rows(0)
         clearly_old, clearly_new = split(features, similarity, self.model.config, self.generator())

@@ -47,9 +47,7 @@ class ClassifierObjective(ComparingObjective):
 
     def begin_stage(self) -> None:
         """Add a row for every category that is new at this stage."""
-        grown = self.stage.num_categories
-        assert grown is not None  # needs_count
-        if (more := grown - self.model.classifier.num_classes) > 0:
+        if (more := self.stage.count - self.model.classifier.num_classes) > 0:
             self.model.grow(self.new_rows(more))
 
     def new_rows(self, count: int) -> Tensor:
