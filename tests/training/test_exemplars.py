@@ -19,6 +19,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.models import GCDModel
 from promptccd.models.configuration_promptccd import GCDConfig
 from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
+from promptccd.models.untrusted import MOST_CATEGORIES
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.exemplars import Exemplars, Memory
 from promptccd.training.objectives import METHODS, StageContext
@@ -169,6 +170,17 @@ def test_how_many_of_a_class_are_kept(options: dict, counts: list[int], read: li
     assert np.bincount(found.class_ids).tolist() == counts
 
 
+def test_of_images_about_as_near_to_the_mean_the_first_is_kept(read: list[StageImages]) -> None:
+    """The second is nearer by a part in a million, which another machine may round the other way."""
+    angles = torch.tensor([0.1, -0.1 + 1e-5, 0.0])
+    features = torch.stack([angles.cos(), angles.sin()], dim=1)
+    apart = (features.double() @ features.double().mean(0)).diff()[0]
+    assert 1e-8 < float(apart) < 1e-6
+    images = StageImages(read[0].stage, np.arange(3), None, read[0].report)
+    found = extended(NOTHING, features, [0, 0, 0], images, exemplar_share=0.6)
+    assert found.sample_ids.tolist() == images.sample_ids[[0, 2]].tolist()
+
+
 def test_random_ones_are_drawn_by_position(read: list[StageImages]) -> None:
     classes, features = [0] * 6 + [1] * 6, torch.randn(12, 4)
     random = {"exemplar_choice": "random", "exemplar_share": 0.5}
@@ -204,6 +216,20 @@ def test_a_class_is_chosen_for_once(read: list[StageImages]) -> None:
 def test_what_is_no_memory_is_refused(values: object) -> None:
     with pytest.raises(ValueError):
         Exemplars.from_dict(values)
+
+
+def test_numbers_of_a_memory_are_not_negative_and_categories_below_the_most() -> None:
+    one = {name: [0] for name in NOTHING.to_dict()}
+    for name in one:
+        with pytest.raises(ValueError, match="negative"):
+            Exemplars.from_dict(one | {name: [-1]})
+    for name in ("category_ids", "class_ids"):
+        assert Exemplars.from_dict(one | {name: [MOST_CATEGORIES - 1]}).to_dict()[name] == [
+            MOST_CATEGORIES - 1
+        ]
+        with pytest.raises(ValueError, match=f"not below {MOST_CATEGORIES}"):
+            Exemplars.from_dict(one | {name: [MOST_CATEGORIES]})
+    assert Exemplars.from_dict(one | {"sample_ids": [10**12]}).sample_ids.tolist() == [10**12]
 
 
 # Under what labels

@@ -99,8 +99,7 @@ def _require_modest(value: Any) -> None:
 
 def field_types(section: Any) -> dict[str, Any]:
     """The type of every field of a section, by name."""
-    hints = typing.get_type_hints(section)
-    return {item.name: hints[item.name] for item in dataclasses.fields(section)}
+    return {item.name: item.type for item in dataclasses.fields(section)}
 
 
 def parse_value(text: str) -> Any:
@@ -274,7 +273,7 @@ class Recipe:
 
 def section_types() -> dict[str, Any]:
     """The dataclass of every section, in the order a bare ``--field`` is looked up."""
-    return typing.get_type_hints(Recipe)
+    return field_types(Recipe)
 
 
 def shipped(folder: str) -> Path:
