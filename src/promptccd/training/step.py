@@ -64,15 +64,11 @@ class BatchPlan:
         batches = [order[step * self.own :][: self.own] for step in range(self.steps)]
         if not batches or not self.num_exemplars:
             return batches
-        others = self.batch_size - self.own
-        rounds = [
-            self.num_images
-            + lap * self.num_exemplars
-            + numpy_generator("exemplar order", self.seed, self.stage, epoch, lap).permutation(
-                self.num_exemplars
-            )
-            for lap in range(math.ceil(self.steps * others / self.num_exemplars))
-        ]
+        others, rounds = self.batch_size - self.own, []
+        for lap in range(math.ceil(self.steps * others / self.num_exemplars)):
+            generator = numpy_generator("exemplar order", self.seed, self.stage, epoch, lap)
+            first = self.num_images + lap * self.num_exemplars
+            rounds.append(first + generator.permutation(self.num_exemplars))
         again = np.concatenate(rounds)
         return [
             np.concatenate([batch, again[step * others :][: min(others, len(batch))]])
