@@ -189,9 +189,9 @@ def _require_content(features: Tensor) -> None:
 def _object_direction(features: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """First principal direction ``(D,)``, pointing to the object, and the range of the scores ``(2,)``.
 
-    The sign of a principal axis is arbitrary. Objects tend to lie in the middle, so the sign is chosen by which the
-    border of the grid scores lower on average than its inside. In a grid that is all border, such as 2 x 2, the object
-    is the side on which fewer patches pass the threshold.
+    The sign of a principal axis is arbitrary. Objects tend to lie in the middle, so with the chosen sign the border of
+    the grid scores lower on average than its inside. In a grid that is all border, such as 2 x 2, the object is the
+    side on which fewer patches pass the threshold.
     """
     direction = _principal_axes(features.flatten(0, 1), 1)[:, 0]
     scores = features @ direction
