@@ -67,7 +67,8 @@ def test_a_training_step_is_the_names_of_the_table() -> None:
     table = re.findall(r"^\| (.+?) \| (.+?) \|$", section("One training step"), re.MULTILINE)[1:]
     listed = [name for _, names in table for name in re.findall(r"`(\w+)`", names)]
     step = names_in("training/step.py", "training_loss") | names_in("training/step.py", "rows")
-    step |= names_in("training/objectives/contrastive.py", "losses")
+    for function in ("losses", "contrast"):
+        step |= names_in("training/objectives/contrastive.py", function)
     assert set(listed) == step
     assert len(listed) <= MOST_CONCEPTS
     files = [re.fullmatch(r"`(.+)`", place)[1] for place, _ in table if place.startswith("`")]

@@ -10,7 +10,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from promptccd.clustering.category_spread import measure_spread
+from promptccd.clustering.category_spread import _border, measure_spread
 from promptccd.data.randomness import torch_generator
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
@@ -218,3 +218,12 @@ def test_features_in_which_new_categories_do_not_stand_out_say_so() -> None:
         assert spread.separation == pytest.approx(roc_auc_score(truth >= 10, distances), abs=0.05)
         assert spread.tells_new == (apart == 1.0)
     assert separations == sorted(separations)
+
+
+def test_odds_that_no_distance_decides_are_flat_and_those_of_a_clean_cut_are_bounded() -> None:
+    """Where a second category lies just as near, and where all images lie within the distance of new ones."""
+    wide, near = torch.linspace(2, 9, 40).double(), torch.linspace(0.5, 1, 40).double()
+    assert _border(wide, wide) == (1e-3, 1e-3)
+    border, slope = _border(near, near)
+    assert slope == 1e3
+    assert 0.99 < border < 1

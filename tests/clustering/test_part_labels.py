@@ -9,6 +9,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
 
+from promptccd.clustering import part_labels
 from promptccd.clustering.part_labels import ENOUGH_PATCHES, fit_part_labels, sample_for_part_labels
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.models.part_labeller import PartLabeller, PartLabelParameters, objectness
@@ -143,12 +144,13 @@ def painted(maps: Tensor, noise: float = 10.0) -> Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("num_regions", [3, 4, 5, 6])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_auto_finds_the_number_of_parts(num_regions, seed):
+def test_auto_finds_the_number_of_parts(num_regions, seed, monkeypatch):
     """The criterion rewards equal sizes, so the background is as small here as a part."""
     maps = stripes(6, num_regions)
     grid = tuple(maps.shape[1:])
     features = features_of(maps, noise=0.02, seed=seed)
-    found = fit_part_labels(features, grid, "auto", candidates=range(3, 9), seed=0)
+    monkeypatch.setattr(part_labels, "CANDIDATES", range(3, 9))
+    found = fit_part_labels(features, grid, "auto", seed=0)
     assert found.num_parts == len(found.centres) == num_regions + 1
     assert list(found.criterion) == list(range(3, 9))
     assert max(found.criterion, key=found.criterion.__getitem__) == num_regions + 1
@@ -258,12 +260,6 @@ def test_refuses_a_number_of_parts_that_is_none(num_parts):
         fit_part_labels(features_of(layouts(2, 3)), (GRID, GRID), num_parts, seed=0)
 
 
-@pytest.mark.parametrize("candidates", [(), (1, 2, 3)])
-def test_refuses_candidates_that_are_none(candidates):
-    with pytest.raises(ConfigurationError, match="candidate"):
-        fit_part_labels(features_of(layouts(2, 3)), (GRID, GRID), "auto", candidates=candidates, seed=0)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_names_the_image_that_is_not_finite(value):
     features = features_of(layouts(4, 3))
@@ -296,15 +292,17 @@ def test_auto_refuses_plain_images(spread):
     assert fit_part_labels(features, (GRID, GRID), 3, seed=0).num_parts == 3
 
 
-def test_refuses_more_parts_than_distinct_patches():
+def test_refuses_more_parts_than_distinct_patches(monkeypatch):
     features = features_of(layouts(4, 3), noise=0.0)  # three regions and the background
     assert fit_part_labels(features, (GRID, GRID), 4, seed=0).num_parts == 4
     with pytest.raises(DataError, match="5 distinct patches for 5 parts, got 4"):
         fit_part_labels(features, (GRID, GRID), 5, seed=0)
-    found = fit_part_labels(features, (GRID, GRID), "auto", candidates=range(4, 8), seed=0)
+    monkeypatch.setattr(part_labels, "CANDIDATES", range(4, 8))
+    found = fit_part_labels(features, (GRID, GRID), "auto", seed=0)
     assert found.num_parts == 4 and found.criterion[5] == 0
+    monkeypatch.setattr(part_labels, "CANDIDATES", range(5, 8))
     with pytest.raises(DataError, match="set fewer parts"):
-        fit_part_labels(features, (GRID, GRID), "auto", candidates=range(5, 8), seed=0)
+        fit_part_labels(features, (GRID, GRID), "auto", seed=0)
 
 
 def test_auto_tries_three_parts_to_twelve():
@@ -314,10 +312,11 @@ def test_auto_tries_three_parts_to_twelve():
     ]  # fmt: skip
 
 
-def test_narrow_features_and_single_images_will_do():
+def test_narrow_features_and_single_images_will_do(monkeypatch):
     maps = layouts(1, 3)
     assert fit_part_labels(features_of(maps), (GRID, GRID), 4, seed=0).num_parts == 4
-    assert fit_part_labels(features_of(maps), (GRID, GRID), "auto", candidates=[3], seed=0).num_parts == 3
+    monkeypatch.setattr(part_labels, "CANDIDATES", [3])
+    assert fit_part_labels(features_of(maps), (GRID, GRID), "auto", seed=0).num_parts == 3
     features = features_of(layouts(6, 3))[..., :2]
     found = fit_part_labels(features, (GRID, GRID), 3, seed=0)
     assert (found.projection[:, 2] == 0).all() and found.projection_scale[2] == 1
@@ -345,7 +344,6 @@ def test_more_images_per_category_where_patches_are_few():
     assert np.bincount([ids[index] for index in chosen]).tolist() == [10] * 50
     assert len(chosen) * 4 >= ENOUGH_PATCHES
     assert len(sample_for_part_labels(ids[:100], 4, seed=0)) == 100, "two of each are all there are"
-    assert len(sample_for_part_labels(ids, 4, per_category=3, seed=0)) == 150
     without_last = [each for each in ids if each != 49]
     assert len(sample_for_part_labels(without_last, 4, seed=0)) == 49 * 11
 

@@ -202,10 +202,24 @@ def test_the_same_seed_gives_the_same_result():
     assert first.log_posterior == second.log_posterior
 
 
-def test_double_precision_and_duplicates_and_single_points_are_fine():
+def test_sweeps_end_after_thirty_and_draw_each_its_own(monkeypatch):
+    draws = []
+
+    def restless(points, labels, anchors, prior, generator):
+        draws.append(float(torch.rand((), generator=generator)))
+        return labels, True
+
+    monkeypatch.setattr(module, "_sweep", restless)
+    result = split_and_merge(blobs([10, 10], width=8)[0], 2, seed=0)
+    assert not result.converged
+    assert len(draws) == len(set(draws)) == 30
+
+
+def test_double_precision_and_duplicates_and_single_points_are_fine(monkeypatch):
+    monkeypatch.setattr(module, "MAX_SWEEPS", 3)
     points = torch.cat([torch.eye(16), torch.eye(16)[:1].expand(20, 16)]).double()
     for start in (1, 16, 36):
-        result = split_and_merge(points, start, seed=0, max_sweeps=3)
+        result = split_and_merge(points, start, seed=0)
         assert len(result.labels) == 36
         assert math.isfinite(result.log_posterior)
 

@@ -76,6 +76,26 @@ def test_an_interrupted_run_records_every_epoch_and_changes_no_byte(
         assert first == second
 
 
+def test_metrics_are_losses_rates_and_speed() -> None:
+    losses, rates = {"loss": 2.0, "info_nce": 1.5}, {"prompt": 0.3, "key": 0.2}
+    record = EpochRecord(1, 0, 4, losses, 0.1, seconds=2.0, images=50, rates=rates)
+    expected = {"learning_rate": 0.1, "prompt_learning_rate": 0.3, "key_learning_rate": 0.2}
+    assert record.metrics == {**losses, **expected, "images_per_second": 25.0}
+    assert EpochRecord(1, 0, 4, losses, 0.1, seconds=0.0, images=50).metrics["images_per_second"] == 5e10
+
+
+@pytest.mark.parametrize(
+    "part", ['"epoch": Infinity', '"steps": [1]', '"losses": [2.0]', '"losses": {"loss": 1' + 400 * "0" + "}"]
+)
+def test_a_line_with_a_value_that_cannot_be_is_passed_over(part: str, tmp_path: Path) -> None:
+    add_epoch(tmp_path, RECORD)
+    whole = json.loads((tmp_path / HISTORY).read_text())
+    name, _, value = part.partition(": ")
+    line = json.dumps({**whole, name.strip('"'): "here"}).replace('"here"', value)
+    (tmp_path / HISTORY).write_text(f"{line}\n{100_000 * '['}\n")
+    assert read_history(tmp_path) == []
+
+
 def test_seconds_are_kept_to_the_thousandth(tmp_path: Path) -> None:
     add_epoch(tmp_path, EpochRecord(0, 0, 4, {"loss": 0.123456789}, 0.1, 1.23456789))
     assert read_history(tmp_path) == [EpochRecord(0, 0, 4, {"loss": 0.123456789}, 0.1, 1.235)]

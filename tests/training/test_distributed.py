@@ -25,7 +25,7 @@ from promptccd.training.launcher import is_first_process
 from promptccd.training.objectives import StageContext
 from promptccd.training.objectives.promptccd import MixtureObjective
 from promptccd.training.progress import progress_bar
-from promptccd.training.step import PositionSampler, steps_per_epoch
+from promptccd.training.step import BatchPlan
 from tests.conftest import coloured_images
 
 SCRIPT = Path(__file__).with_name("record_losses.py")
@@ -33,18 +33,18 @@ SCRIPT = Path(__file__).with_name("record_losses.py")
 
 @pytest.mark.parametrize("batch_size", [16, 15])
 def test_shards_of_two_processes_are_the_batch_of_one(batch_size: int) -> None:
-    options = {"seed": 1, "stage": 1, "epochs": 2}
-    whole = list(PositionSampler(41, batch_size, **options))
-    shares = [list(PositionSampler(41, batch_size, rank=rank, num_processes=2, **options)) for rank in (0, 1)]
+    plan = BatchPlan(41, batch_size, seed=1, stage=1)
+    whole = list(plan.shares(2))
+    shares = [list(plan.shares(2, num_processes=2, rank=rank)) for rank in (0, 1)]
     assert whole == [one + other for one, other in zip(*shares, strict=True)]
     assert all(one and other for one, other in zip(*shares, strict=True))
 
 
 def test_of_more_processes_than_images_some_take_one_that_does_not_count(tmp_path: Path) -> None:
     """Backbones take no batch of none, and every process has to take part in every step."""
-    options = {"seed": 1, "stage": 1, "epochs": 1}
-    *_, last = PositionSampler(18, 16, **options)
-    shares = [list(PositionSampler(18, 16, rank=rank, num_processes=3, **options))[-1] for rank in range(3)]
+    plan = BatchPlan(18, 16, seed=1, stage=1)
+    *_, last = plan.shares(1)
+    shares = [list(plan.shares(1, num_processes=3, rank=rank))[-1] for rank in range(3)]
     assert shares == [last[:1], last[:1], last[1:]]
 
     def work(rank: int) -> tuple[list, list]:
@@ -61,17 +61,16 @@ def test_of_more_processes_than_images_some_take_one_that_does_not_count(tmp_pat
 
 
 def test_every_image_is_seen_once_an_epoch_and_a_lone_rest_is_left_out() -> None:
-    batches = list(PositionSampler(41, 8, seed=1, stage=0, epochs=1))
-    assert len(batches) == steps_per_epoch(41, 8) == 5
+    plan = BatchPlan(41, 8, seed=1, stage=0)
+    batches = list(plan.shares(1))
+    assert len(batches) == plan.steps == 5
     assert len({index for batch in batches for _, index in batch}) == 40
-    assert len(list(PositionSampler(42, 8, seed=1, stage=0, epochs=1))) == 6
+    assert len(list(BatchPlan(42, 8, seed=1, stage=0).shares(1))) == 6
 
 
-def test_a_resumed_sampler_goes_on_where_it_was() -> None:
-    options = {"seed": 1, "stage": 0, "epochs": 3}
-    assert (
-        list(PositionSampler(41, 8, start=(1, 2), **options)) == list(PositionSampler(41, 8, **options))[7:]
-    )
+def test_a_resumed_stage_goes_on_where_it_was() -> None:
+    plan = BatchPlan(41, 8, seed=1, stage=0)
+    assert list(plan.shares(3, (1, 2))) == list(plan.shares(3))[7:]
 
 
 def test_shards_cover_everything() -> None:

@@ -12,26 +12,20 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from promptccd.data import StageStream
+from promptccd.data.randomness import numpy_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import TrainingViews, ViewOptions
 from promptccd.errors import ConfigurationError
 from promptccd.models import GCDModel
 from promptccd.models.configuration_promptccd import GCDConfig
 from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
+from promptccd.models.untrusted import MOST_CATEGORIES
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.exemplars import Exemplars, Memory
 from promptccd.training.objectives import METHODS, StageContext
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
-from promptccd.training.step import (
-    Batch,
-    PositionSampler,
-    epoch_batches,
-    epoch_order,
-    steps_per_epoch,
-    training_loader,
-    training_loss,
-)
+from promptccd.training.step import Batch, BatchPlan, training_loader, training_loss
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.training.reference_networks import eq5
 
@@ -63,7 +57,7 @@ def extended(
 @pytest.mark.parametrize(("batch_size", "num_exemplars"), [(8, 7), (9, 50), (2, 3)])
 def test_a_batch_is_half_of_the_stream_and_half_of_the_memory(batch_size: int, num_exemplars: int) -> None:
     """Every image of the stream once, in the order it has without a memory; those of the memory round by round."""
-    batches = epoch_batches(23, batch_size, 1, 2, 3, num_exemplars)
+    batches = BatchPlan(23, batch_size, 1, 2, num_exemplars=num_exemplars).batches(3)
     own = math.ceil(batch_size / 2)
     for step, batch in enumerate(batches):
         stream = batch[batch < 23]
@@ -71,7 +65,8 @@ def test_a_batch_is_half_of_the_stream_and_half_of_the_memory(batch_size: int, n
         assert list(batch[: len(stream)]) == list(stream)
         assert len(batch) - len(stream) == min(batch_size // 2, len(stream))
     together = np.concatenate(batches)
-    assert np.array_equal(together[together < 23], epoch_order(23, 1, 2, 3))
+    (order,) = BatchPlan(23, 23, 1, 2).batches(3)
+    assert np.array_equal(together[together < 23], order)
     again = together[together >= 23] - 23
     laps, places = np.divmod(again, num_exemplars)
     assert list(laps) == sorted(laps)
@@ -83,25 +78,29 @@ def test_a_batch_is_half_of_the_stream_and_half_of_the_memory(batch_size: int, n
 
 
 def test_without_a_memory_batches_are_what_they_were() -> None:
-    order = epoch_order(23, 1, 2, 3)
-    batches = epoch_batches(23, 8, 1, 2, 3)
+    order = numpy_generator("order", 1, 2, 3).permutation(23)
+    batches = BatchPlan(23, 8, 1, 2).batches(3)
     assert [list(batch) for batch in batches] == [list(order[first : first + 8]) for first in (0, 8, 16)]
 
 
 def test_steps_are_counted_in_images_of_the_stream() -> None:
-    assert steps_per_epoch(23, 8, num_exemplars=5) == 6
-    assert steps_per_epoch(21, 8, num_exemplars=5) == 5  # one image is left over
-    assert steps_per_epoch(26, 12, 0.5, 5) == 4  # two are less than half of six
-    assert steps_per_epoch(27, 12, 0.5, 5) == 5
+    def steps(num_images: int, batch_size: int, least: float = 0.0) -> int:
+        return BatchPlan(num_images, batch_size, 1, 2, least, num_exemplars=5).steps
+
+    assert steps(23, 8) == 6
+    assert steps(21, 8) == 5  # one image is left over
+    assert steps(26, 12, 0.5) == 4  # two are less than half of six
+    assert steps(27, 12, 0.5) == 5
+    assert steps(1, 8) == 0 and BatchPlan(1, 8, 1, 2, num_exemplars=5).batches(0) == []
 
 
 def test_processes_share_a_batch_of_two_sources_and_go_on_where_it_was() -> None:
-    options = {"seed": 1, "stage": 1, "epochs": 2, "num_exemplars": 5}
-    whole = list(PositionSampler(23, 9, **options))
-    shares = [list(PositionSampler(23, 9, rank=rank, num_processes=2, **options)) for rank in (0, 1)]
+    plan = BatchPlan(23, 9, 1, 1, num_exemplars=5)
+    whole = list(plan.shares(2))
+    shares = [list(plan.shares(2, num_processes=2, rank=rank)) for rank in (0, 1)]
     assert whole == [one + other for one, other in zip(*shares, strict=True)]
     assert len(whole) == 10
-    assert list(PositionSampler(23, 9, start=(1, 2), **options)) == whole[7:]
+    assert list(plan.shares(2, (1, 2))) == whole[7:]
 
 
 def test_an_image_of_the_memory_is_cropped_anew_in_every_round_and_the_same_way_again(
@@ -171,6 +170,17 @@ def test_how_many_of_a_class_are_kept(options: dict, counts: list[int], read: li
     assert np.bincount(found.class_ids).tolist() == counts
 
 
+def test_of_images_about_as_near_to_the_mean_the_first_is_kept(read: list[StageImages]) -> None:
+    """The second is nearer by a part in a million, which another machine may round the other way."""
+    angles = torch.tensor([0.1, -0.1 + 1e-5, 0.0])
+    features = torch.stack([angles.cos(), angles.sin()], dim=1)
+    apart = (features.double() @ features.double().mean(0)).diff()[0]
+    assert 1e-8 < float(apart) < 1e-6
+    images = StageImages(read[0].stage, np.arange(3), None, read[0].report)
+    found = extended(NOTHING, features, [0, 0, 0], images, exemplar_share=0.6)
+    assert found.sample_ids.tolist() == images.sample_ids[[0, 2]].tolist()
+
+
 def test_random_ones_are_drawn_by_position(read: list[StageImages]) -> None:
     classes, features = [0] * 6 + [1] * 6, torch.randn(12, 4)
     random = {"exemplar_choice": "random", "exemplar_share": 0.5}
@@ -206,6 +216,20 @@ def test_a_class_is_chosen_for_once(read: list[StageImages]) -> None:
 def test_what_is_no_memory_is_refused(values: object) -> None:
     with pytest.raises(ValueError):
         Exemplars.from_dict(values)
+
+
+def test_numbers_of_a_memory_are_not_negative_and_categories_below_the_most() -> None:
+    one = {name: [0] for name in NOTHING.to_dict()}
+    for name in one:
+        with pytest.raises(ValueError, match="negative"):
+            Exemplars.from_dict(one | {name: [-1]})
+    for name in ("category_ids", "class_ids"):
+        assert Exemplars.from_dict(one | {name: [MOST_CATEGORIES - 1]}).to_dict()[name] == [
+            MOST_CATEGORIES - 1
+        ]
+        with pytest.raises(ValueError, match=f"not below {MOST_CATEGORIES}"):
+            Exemplars.from_dict(one | {name: [MOST_CATEGORIES]})
+    assert Exemplars.from_dict(one | {"sample_ids": [10**12]}).sample_ids.tolist() == [10**12]
 
 
 # Under what labels

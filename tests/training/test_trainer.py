@@ -55,6 +55,7 @@ def test_off_a_terminal_the_last_epoch_is_always_said(
 def test_times_are_said_as_people_say_them() -> None:
     said = [progress.readable_time(each) for each in (3.4, 119, 600, 7199, 9000, 172_799, 600_000)]
     assert said == ["3 s", "119 s", "10 min", "120 min", "2.5 h", "48.0 h", "6.9 days"]
+    assert [progress.readable_time(each) for each in (120, 7200, 172_800)] == ["2 min", "2.0 h", "2.0 days"]
 
 
 def test_what_is_left_is_of_the_stage_and_from_the_steps_that_were_done(
@@ -124,6 +125,31 @@ def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(m
     kept = {name: value.clone() for name, value in saved.items()}
     fresh.step()
     assert all(torch.equal(saved[name], kept[name]) for name in saved), "the snapshot is nobody's memory"
+
+
+@pytest.mark.parametrize(
+    ("means", "warned"),
+    [
+        ({"info_nce": 0.9e-5}, True),
+        ({"info_nce": -0.9e-5}, True),
+        ({"info_nce": 1.1e-5}, False),
+        ({"info_nce": -1.1e-5}, False),
+        ({"loss": 0.0}, False),
+    ],
+)
+def test_a_stage_has_collapsed_where_infonce_is_that_of_guessing(
+    means: dict[str, float], warned: bool, model: PromptCCDModel, stages: StageStream, caplog
+) -> None:
+    """In the mean over steps of six and of four images; it is said once."""
+    guess = (math.log(11) + math.log(7)) / 2
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(learning_rate=0.25)
+    trainer = trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, lambda _: None)
+    for epoch in (3, 4):
+        trainer._warn_if_collapsed({name: guess + value for name, value in means.items()}, epoch, [6, 4])
+    told = [record.getMessage() for record in caplog.records]
+    assert [each.startswith("Stage 1 has collapsed at epoch 3: ") for each in told] == warned * [True]
+    assert all("(now 0.25)" in each for each in told)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""How far images of known categories spread around their prototypes, measured when a stage ends.
+"""How far images of known categories spread around their prototypes, measured at the end of a stage.
 
 Letters: N images, D width, C categories.
 """
@@ -12,12 +12,14 @@ from torch import Tensor
 from promptccd.data.randomness import torch_generator
 from promptccd.models.assignment import CategorySpread, squared_distances
 
-FOLDS = 5  # each image is measured from prototypes and in a metric that were made without it
-ROUNDING = 1e-10  # of all variance: what float32 features that are equal may vary by
+FOLDS = 5  # prototypes and metric for an image are made without it
+ROUNDING = 1e-10  # share of all variance by which equal float32 features may vary
 LEAST_SHRINKAGE = 0.01  # of the covariance within categories, towards one variance in all directions
 REACHED = 0.95  # share of images of known categories that lie within reach
-NEARER = 0.5  # beyond 1 spread: where a new category lies, against one that training drove apart (digits: 0.42 to 0.49)
-STRANGERS = 0.25  # images of no known category for each one of them: when in doubt, an image is known
+NEARER = 0.5  # distance beyond 1 spread of a new category, relative to a trained one (digits: 0.42 to 0.49)
+STRANGERS = (
+    0.25  # assumed images of new categories per image of a known one: when in doubt, an image is known
+)
 TEMPERATURES = torch.logspace(-3, 1, 41, dtype=torch.float64)
 
 
@@ -25,18 +27,13 @@ TEMPERATURES = torch.logspace(-3, 1, 41, dtype=torch.float64)
 def measure_spread(features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: int) -> CategorySpread | None:
     """The metric in which known categories are round, and how far their images lie from prototypes there.
 
-    Distances are those of images that were left out, fold by fold; what an image of none of the categories looks like
-    is asked of the same images, with their own category taken away.
-
-    Args:
-        features: ``(N, D)`` unit features of images of known categories.
-        rows: ``(N,)`` row of each one's category among the prototypes.
-        prototypes: ``(C, D)``.
-        seed: of the folds.
+    Distances are cross-validated over folds. The same images, without their own category, stand in for images of new
+    categories. Features are unit features ``(N, D)`` of images of known categories, `rows` ``(N,)`` the row of each
+    one's category among the prototypes ``(C, D)``.
 
     Returns:
-        None where it cannot be told: of fewer than two categories, with fewer than two images for each, or of images
-        that are all like their prototypes.
+        None where it cannot be measured: with fewer than two categories, with fewer than two images per category on
+        average, or if all images equal their prototypes.
     """
     points, means, rows = features.double().cpu(), prototypes.double().cpu(), rows.cpu()
     num, categories = len(points), len(means)
@@ -89,7 +86,7 @@ def _shrinkage(residuals: Tensor) -> float:
 
 
 def _whitener(residuals: Tensor, shrinkage: float, categories: int) -> Tensor:
-    """``(D, D)``: residuals times it have about unit variance in all directions, each of which counts 1 / D."""
+    """``(D, D)``: multiplies residuals to a variance of about 1 / D in every direction."""
     width = residuals.shape[1]
     covariance = residuals.T @ residuals / max(1, len(residuals) - categories)
     values, vectors = torch.linalg.eigh(covariance)
@@ -98,11 +95,9 @@ def _whitener(residuals: Tensor, shrinkage: float, categories: int) -> Tensor:
 
 
 def _border(known: Tensor, unknown: Tensor) -> tuple[float, float]:
-    """How far away an image is as likely of none of the categories as of one, and how fast odds fall there.
+    """Distance at which an image is as likely new as known, and how fast the odds fall there.
 
-    Args:
-        known: squared distances of images to the nearest category, in typical spreads.
-        unknown: the same with their own category taken away.
+    Of squared distances of images to the nearest category, in typical spreads, with and without their own category.
     """
     distances = torch.cat([known, 1 + NEARER * (unknown - 1).clamp(min=0)]).sqrt().numpy()
     is_known = np.arange(len(distances)) < len(known)
@@ -112,12 +107,12 @@ def _border(known: Tensor, unknown: Tensor) -> tuple[float, float]:
 
 
 def _separation(known: Tensor, unknown: Tensor) -> float:
-    """Chance that an image of a known category lies nearer than one whose category was taken away."""
+    """Chance that an image lies nearer to a category than an image without its own category."""
     is_unknown = np.arange(len(known) + len(unknown)) >= len(known)
     return float(roc_auc_score(is_unknown, torch.cat([known, unknown]).numpy()))
 
 
 def _temperature(squared: Tensor, rows: Tensor) -> float:
-    """Of the temperatures the one under which the categories of left-out images are likeliest."""
+    """The temperature under which the categories of left-out images are likeliest."""
     losses = [torch.nn.functional.cross_entropy(-squared.sqrt() / each, rows) for each in TEMPERATURES]
     return float(TEMPERATURES[int(torch.stack(losses).argmin())])

@@ -1,4 +1,4 @@
-"""What people have said about images: which belong together, which apart, and which are settled.
+"""Constraints by people: which images belong together, which apart, and which are settled.
 
 Images are named by a key that survives renaming and copying, such as the hash of their content.
 """
@@ -18,9 +18,9 @@ Pair = tuple[str, str]
 class GroupingConstraints:
     """Hard constraints on a grouping, without contradictions.
 
-    Pairs are kept with the smaller key first, sorted, each once: constraints that say the same are equal. Keys of
-    images that are not being grouped are allowed; `group_images` lets them link others (a must-link with an absent
-    image still joins the two images that both have one).
+    Pairs are sorted, the smaller key first, each once: constraints with the same meaning are equal. Keys of images that
+    are not grouped are allowed, and `group_images` lets them link others: two must-links with the same absent image
+    join two images.
 
     Attributes:
         must_link: pairs of images of one category.
@@ -29,7 +29,7 @@ class GroupingConstraints:
         forbidden: categories that an image must not get, by image.
 
     Raises:
-        DataError: no grouping can satisfy them all; the message names the keys. Or a key is no text, or a category
+        DataError: no grouping can satisfy all of them (the message names the keys), a key is no text, or a category
             no integer >= 0.
     """
 
@@ -53,20 +53,20 @@ class GroupingConstraints:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Every image that something is said about."""
+        """Every image that a constraint names."""
         linked = itertools.chain.from_iterable((*self.must_link, *self.cannot_link))
         return frozenset((*linked, *self.pinned, *self.forbidden))
 
     def component_of(self, key: str) -> str:
-        """The representative, least key, of the images that must be with this one; itself if there are none."""
+        """The representative of an image's component: the least key of all images that must be with it."""
         return self._representatives.get(key, key)
 
     def component_pins(self) -> dict[str, int]:
-        """The category that each component with a pinned image is settled in, by representative."""
+        """Category of each component with a pinned image, by representative."""
         return {self.component_of(key): category for key, category in self.pinned.items()}
 
     def component_bans(self) -> dict[str, frozenset[int]]:
-        """The categories that each component must not get, by representative."""
+        """Categories that each component must not get, by representative."""
         bans: dict[str, frozenset[int]] = {}
         for key, categories in self.forbidden.items():
             component = self.component_of(key)

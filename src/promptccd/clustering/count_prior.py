@@ -1,4 +1,4 @@
-"""What counting may expect of a category: the paper's prior, or one that labelled categories have taught.
+"""Priors over categories for counting: the paper's, or one that is learnt from labelled categories.
 
 Letters: N features, D width, d width after projection, K categories.
 """
@@ -10,20 +10,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from promptccd.clustering.category_count import CountEstimate
-from promptccd.clustering.count_search import estimate_by_split_merge
+from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
 from promptccd.clustering.split_merge import NormalInverseWishart, cluster_means
 from promptccd.data.randomness import torch_generator
 from promptccd.errors import DataError
 
-STIFFNESS = 20  # degrees of freedom per dimension: how little the spreads of categories may differ
-MOST_DIRECTIONS = 48  # that are kept: every further one costs a small category more than it tells
+STIFFNESS = 20  # degrees of freedom per dimension: with more, spreads of categories differ less
+MOST_DIRECTIONS = 48  # that are kept: further ones cost a small category more than they tell
 SHRINKAGE = 0.1  # of the covariance within categories, towards one variance in all directions
 SCALES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.5)  # of the variance within categories, to choose from
-HELD_OUT = (0.2, 0.35, 0.5)  # shares of the labelled categories that trials pretend not to know
+HELD_OUT = (0.2, 0.35, 0.5)  # shares of the labelled categories that trials hold out
 NUM_TRIALS = 6
-MOST_OF_A_CATEGORY = 50  # features in a trial
-UNRELIABLE = 0.2  # mean error of the number of categories in trials, from which on an estimate says so
+MOST_OF_A_CATEGORY = 50  # features of a category in a trial
+UNRELIABLE = 0.2  # mean error in trials above which an estimate is called unreliable
 
 
 def estimate_categories(
@@ -31,10 +30,10 @@ def estimate_categories(
 ) -> CountEstimate:
     """Estimate the number of categories by splitting and merging, under one of three priors.
 
-    ``paper`` is that of the paper, which knows nothing of the features: its count follows from their width and number
-    as much as from themselves. ``matched`` expects of every category the variance within those that are settled.
-    ``calibrated`` looks at the leading directions of all features, scaled so that settled categories spread alike in
-    each, and expects `scale` times their variance there; `calibrate` finds the scale.
+    ``paper`` is fixed: its count depends on the width and number of features as much as on their values. ``matched``
+    expects the variance within settled categories. ``calibrated`` keeps the leading directions of all features, scales
+    them so that settled categories spread alike in each, and expects `scale` times their variance there; `calibrate`
+    finds the scale.
 
     Args:
         features: ``(N, D)``, L2-normalised.
@@ -52,39 +51,23 @@ def estimate_categories(
 
 
 def estimate_as_taught(
-    features: Tensor,
-    start: int,
-    *,
-    settled: Tensor,
-    labelled: Tensor,
-    labels: Tensor,
-    seed: int,
-    prior: str,
+    features: Tensor, start: int, *, settled: Tensor, labelled: Tensor, labels: Tensor, seed: int, prior: str
 ) -> CountEstimate:
-    """The estimate of `estimate_categories`, with the scale and the range that labelled categories teach, if they do.
+    """`estimate_categories` with the scale and the range that labelled categories teach, if the prior has scales.
 
-    Args:
-        features: ``(N, D)``, L2-normalised.
-        start: number of clusters to begin with.
-        settled: ``(N,)``, known categories, -1 elsewhere.
-        labelled: ``(L, D)`` of labelled images, some categories of which are held out in trials.
-        labels: ``(L,)``, gaps allowed.
-        seed: of every random choice.
-        prior: a key of `PRIORS`.
-
-    Raises:
-        DataError: as `estimate_categories`.
+    Trials hold out some categories of the labelled features ``(L, D)`` with `labels` ``(L,)``, gaps allowed. The other
+    arguments, and errors, are those of `estimate_categories`.
     """
     if not PRIORS[prior].scales:
         return estimate_categories(features, start, settled=settled, seed=seed, prior=prior)
-    taught = calibrate(labelled, labels, seed, prior=prior)
+    calibration = calibrate(labelled, labels, seed, prior=prior)
     estimate = estimate_categories(
-        features, start, settled=settled, seed=seed, prior=prior, scale=taught.scale
+        features, start, settled=settled, seed=seed, prior=prior, scale=calibration.scale
     )
-    return taught.widened(estimate, len(settled[settled >= 0].unique()))
+    return calibration.widened(estimate, len(settled[settled >= 0].unique()))
 
 
-# Features as they are counted, and what is expected of every category; None is the paper's prior.
+# The features to count, and the prior of every category; None is the paper's.
 Expectation = tuple[Tensor, NormalInverseWishart | None]
 
 
@@ -110,12 +93,11 @@ def _calibrated(features: Tensor, settled: Tensor, scale: float) -> Expectation:
 
 @dataclass(frozen=True)
 class Prior:
-    """What counting may expect of a category.
+    """A prior of categories.
 
     Attributes:
-        expectation: makes it of features ``(N, D)``, settled categories ``(N,)`` and a scale.
-        scales: of the variance within categories, from which labelled categories choose; none where nothing is asked
-            of them.
+        expectation: computes it from features ``(N, D)``, settled categories ``(N,)`` and a scale.
+        scales: of the variance within categories, for `calibrate` to choose from; empty if it is not calibrated.
     """
 
     expectation: Callable[[Tensor, Tensor, float], Expectation]
@@ -154,14 +136,14 @@ def _within(points: Tensor, settled: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Trial:
-    """Labelled features of which some categories are held out, as if nobody had named them.
+    """Labelled features of which some categories are held out, as if they had no labels.
 
     Attributes:
         labelled: ``(L, D)`` of the categories that stay known.
         labels: ``(L,)``, ``0..known-1``.
-        unlabelled: ``(N, D)``, a quarter of what there is of these, and the held-out ones.
+        unlabelled: ``(N, D)``, a quarter of the known categories' features, and all of the held-out ones.
         known: number of categories that stay known.
-        held_out: number of those to be found.
+        held_out: number of categories to be found.
     """
 
     labelled: Tensor
@@ -173,12 +155,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class CountCalibration:
-    """What counting held-out labelled categories showed.
+    """The result of counting held-out labelled categories.
 
     Attributes:
         scale: of the variance within categories, with which the counts were best.
-        rates: categories found for each one held out, by trial; 1 is right. None where nothing could be held out.
-        error: mean of the absolute log of found over true categories, known ones included.
+        rates: categories found for each one held out, by trial; 1 is right. Empty if nothing could be held out.
+        error: mean absolute log of found over true categories, known ones included.
     """
 
     scale: float
@@ -186,20 +168,17 @@ class CountCalibration:
     error: float
 
     def widened(self, estimate: CountEstimate, known: int) -> CountEstimate:
-        """The same count with a range that also holds what is true if this count is off like those of the trials.
+        """The same count with a range that also holds the truth if this count is off like those of the trials.
 
-        Six trials are too few for a quantile: as a ratio, this count may be off twice as far as the worst of them. With
-        features of Caltech-101 that held the truth in 17 of 20 settings, once as far in 14.
-
-        Args:
-            estimate: of the number of all categories.
-            known: number of those that were known.
+        The estimate includes the known categories. Six trials are too few for a quantile: the log error may be twice
+        that of the worst trial. With features of Caltech-101 this range held the truth in 17 of 20 settings, one with
+        the plain worst error in 14.
         """
         if not self.rates:
             return replace(estimate, margin=f"{estimate.margin}; two known categories or fewer: unreliable")
         found = estimate.count - known
         low = known + math.floor(found / max(1.0, *self.rates) ** 2)
-        # Where none was found, one may have been missed: no ratio tells.
+        # No ratio says anything where none was found: one may have been missed.
         high = known + math.ceil(max(found, 1) / max(1 / len(self.rates), min(1.0, *self.rates) ** 2))
         margin = f"twice what {len(self.rates)} counts of held-out labelled categories were off"
         if self.error > UNRELIABLE:
@@ -217,14 +196,14 @@ def calibrate(
     *,
     prior: str = "calibrated",
 ) -> CountCalibration:
-    """Choose the scale with which held-out labelled categories are found again best; of equals the nearest to 1.
+    """Choose the scale with which held-out labelled categories are counted best; of equals the nearest to 1.
 
     Args:
         features: ``(N, D)`` of labelled images.
         labels: ``(N,)`` integers >= 0, gaps allowed.
-        seed: of what is held out and of every count.
-        count: the number of all categories of a trial, given a scale; by default `estimate_categories`.
-        prior: that it counts with, and whose scales are tried.
+        seed: of held-out categories and of every count.
+        count: counts all categories of a trial at a scale; by default `estimate_categories`.
+        prior: a key of `PRIORS`, whose scales are tried.
     """
     held_out = trials(features, labels, seed)
     if not held_out:
@@ -252,7 +231,7 @@ def _better(
     scale: float,
     count: Callable[[Trial, float], int],
 ) -> CountCalibration:
-    """What a scale shows, or the best so far as soon as the scale cannot be better: most are far off from the first."""
+    """The calibration of a scale, or the best so far as soon as the scale cannot be better, which saves most counts."""
     off: list[float] = []
     rates: list[float] = []
     for trial in held_out:
@@ -265,13 +244,7 @@ def _better(
 
 
 def trials(features: Tensor, labels: Tensor, seed: int) -> list[Trial]:
-    """Ways to pretend that some labelled categories are unknown; none where there are fewer than three.
-
-    Args:
-        features: ``(N, D)``.
-        labels: ``(N,)``, gaps allowed.
-        seed: of what is held out.
-    """
+    """Trials that hold out some categories of labelled features ``(N, D)``; none with fewer than three categories."""
     ids, labels = labels.cpu().unique(return_inverse=True)
     return [
         _trial(

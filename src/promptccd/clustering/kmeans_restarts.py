@@ -1,10 +1,10 @@
-"""Restarts of k-means side by side: what they share, how they start, and Lloyd's iterations.
+"""Restarts of k-means in parallel: their shared data, their starts, and Lloyd's iterations.
 
 Letters: N unlabelled points, L labelled points, D width, K clusters, R restarts.
 
-Two facts make a hundred restarts cheap. Labelled points never move, so they enter through their class sums
-alone. And ||x - c||^2 = ||x||^2 - 2 (x.c - ||c||^2 / 2): the bracket, called *affinity* here, ranks the
-centres of a point, comes from one matrix product, and changes only for clusters whose members changed.
+Two facts make a hundred restarts cheap. Labelled points never move, so their class sums are enough. And
+||x - c||^2 = ||x||^2 - 2 (x.c - ||c||^2 / 2): the bracket, called *affinity* here, ranks the centres of a point, comes
+from one matrix product, and changes only for clusters whose members changed.
 """
 
 import math
@@ -21,7 +21,7 @@ WIDTH_PER_MOVE = 20  # a sum over Gram rows is cheaper than a matrix product for
 
 @dataclass(frozen=True)
 class Problem:
-    """What all restarts share. Points are centred: float32 cancels far from the origin."""
+    """Data that all restarts share. Points are centred: float32 cancels far from the origin."""
 
     points: Tensor  # (N, D) unlabelled
     squares: Tensor  # (N,) float64, ||x||^2
@@ -29,7 +29,7 @@ class Problem:
     class_sums: Tensor  # (K, D) float64, sums of labelled points, zero for new clusters
     class_counts: Tensor  # (K,) float64
     class_squares: Tensor  # () float64, sum of ||x||^2 over the labelled points
-    origin: Tensor  # (D,) float64, the mean that was taken off
+    origin: Tensor  # (D,) float64, the mean that was subtracted
     num_classes: int
     num_held: int  # the first so many centres stay
 
@@ -53,7 +53,7 @@ class Problem:
 
 @dataclass
 class Restarts:
-    """State of the R restarts that still run."""
+    """State of the R running restarts."""
 
     ids: Tensor  # (R,)
     affinity: Tensor  # (R, K, N)
@@ -63,7 +63,7 @@ class Restarts:
     labels: Tensor  # (R, N), -1 before the first assignment
 
     def keep(self, running: Tensor) -> "Restarts":
-        """The restarts where ``running`` ``(R,)``, moved to the front of the same memory."""
+        """The restarts where ``running`` ``(R,)`` is true, moved to the front of the same memory."""
         count = int(running.sum())
         holes = (~running[:count]).nonzero().flatten()
         movers = count + running[count:].nonzero().flatten()
@@ -86,7 +86,7 @@ class Moves:
         return sum_rows(table, self.points, self.signs, self.sizes)
 
     def of_rows(self, mask: Tensor) -> "Moves":
-        """The part that belongs to the rows where ``mask`` ``(M,)``."""
+        """The moves of the rows where ``mask`` ``(M,)`` is true."""
         entries = mask.repeat_interleave(self.sizes)
         return Moves(self.rows[mask], self.sizes[mask], self.points[entries], self.signs[entries])
 
@@ -110,7 +110,7 @@ def prepare(
     use_gram: bool,
     num_held: int = 0,
 ) -> Problem:
-    """One pass over the labelled points; afterwards their sums are all that is needed."""
+    """The problem, by one pass over the labelled points, of which only sums are kept."""
     sums = points.new_zeros(num_clusters, points.shape[1], dtype=torch.float64)
     counts = torch.bincount(classes, minlength=num_clusters).double()
     squares = sums.new_zeros(())
@@ -121,7 +121,7 @@ def prepare(
         squares += block.double().square().sum()
 
     origin = (sums.sum(0) + points.sum(0, dtype=torch.float64)) / (len(points) + len(labelled))
-    origin = origin.to(points.dtype).double()  # exactly what is taken off the points
+    origin = origin.to(points.dtype).double()  # exactly what is subtracted from the points
     centred = points - origin.to(points.dtype)
     squares = squares - 2 * origin @ sums.sum(0) + len(labelled) * origin.square().sum()
     return Problem(
@@ -140,10 +140,7 @@ def prepare(
 def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
     """Class means, then greedy k-means++: of a few points drawn by squared distance, the most useful one.
 
-    Args:
-        problem: what the restarts share.
-        ids: ``(R,)``.
-        draws: ``(R, new clusters, trials)`` float64, uniform in [0, 1).
+    `draws` are ``(R, new clusters, trials)`` float64, uniform in [0, 1).
     """
     (num_restarts, num_new, trials), (num_points, width) = draws.shape, problem.points.shape
     num_classes = problem.num_classes
@@ -156,7 +153,7 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
     best = affinity[0, :num_classes].amax(0) if num_classes else affinity.new_full((num_points,), -math.inf)
     best = best.expand(num_restarts, num_points)  # to the nearest centre so far
     for new in range(num_new):
-        first = num_classes + new == 0  # there is no distance yet: all points are equally likely
+        first = num_classes + new == 0  # without a centre all points are equally likely
         weights = torch.ones_like(best) if first else problem.squares.sub(best, alpha=2).clamp_(min=0)
         cumulated = weights.double().cumsum(1)
         drawn = torch.searchsorted(cumulated, draws[:, new] * cumulated[:, -1:], right=True)
@@ -180,7 +177,7 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
 
 
 def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -> Solution:
-    """Lloyd's iterations until every restart has converged; the best of them."""
+    """The best restart after Lloyd's iterations until all have converged."""
     solutions = []
     for iteration in range(1, max_iter + 1):
         shift = update(problem, restarts, assign(restarts))
@@ -205,12 +202,12 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
 
 
 def assign(restarts: Restarts) -> Moves:
-    """Every unlabelled point to its nearest centre, and what that changes."""
+    """Assign every unlabelled point to its nearest centre; returns the changes."""
     num_clusters = restarts.affinity.shape[1]
     own = restarts.affinity.gather(1, restarts.labels.clamp(min=0)[:, None])[:, 0]
     unsettled = (restarts.affinity.amax(1) > own) | (restarts.labels < 0)
     restart, point = unsettled.nonzero().unbind(1)
-    # amax alone is far quicker than argmax, and soon few points need an index; of all, what is read would be a copy
+    # amax is far quicker than argmax, and soon few points need an index; an index of all would copy the affinities
     every = unsettled.all()
     affinity = restarts.affinity
     new = affinity.argmax(1).flatten() if every else affinity[restart, :, point].argmax(1)
@@ -227,10 +224,10 @@ def assign(restarts: Restarts) -> Moves:
 
 
 def update(problem: Problem, restarts: Restarts, moves: Moves) -> Tensor:
-    """Centres to the means of their members; an empty cluster keeps its centre.
+    """Move centres to the means of their members; an empty cluster keeps its centre.
 
     Returns:
-        ``(R,)`` sum over clusters of the distance their centre went.
+        ``(R,)`` sum over clusters of the distance that their centre moved.
     """
     counts, sums, centres = (
         values.flatten(0, 1) for values in (restarts.counts, restarts.sums, restarts.centres)
@@ -251,17 +248,11 @@ def update(problem: Problem, restarts: Restarts, moves: Moves) -> Tensor:
 
 
 def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, before: Tensor) -> None:
-    """Affinities to the centres that moved, in place: each row by whichever way is cheaper.
+    """Update affinities to the moved centres in place, each row by the cheaper way.
 
-    Where few members changed and the Gram matrix is at hand, the products of the members' sum with all points
-    are corrected by the Gram rows of those few. Otherwise they are taken anew.
-
-    Args:
-        problem: what the restarts share.
-        restarts: with centres and counts after the moves.
-        moves: what changed.
-        old: ``(M, D)`` centres of ``moves.rows`` before.
-        before: ``(M,)`` member counts before.
+    Where few members changed and there is a Gram matrix, its rows of these few correct the products of the members'
+    sum with all points. Otherwise the products are computed anew. `restarts` has the centres and counts after the
+    moves; `old` ``(M, D)`` and `before` ``(M,)`` are centres and counts of ``moves.rows`` before.
     """
     affinity, centres = restarts.affinity.flatten(0, 1), restarts.centres.flatten(0, 1)
     few = moves.sizes * WIDTH_PER_MOVE <= problem.points.shape[1]
@@ -281,16 +272,10 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
 
 
 def sum_rows(table: Tensor, points: Tensor, weights: Tensor, sizes: Tensor) -> Tensor:
-    """Weighted sums of groups of rows; group i takes the next ``sizes[i]`` of ``points`` and ``weights``.
+    """Weighted sums of groups of rows of a table ``(N, W)``: ``(M, W)``.
 
-    Args:
-        table: ``(N, W)``.
-        points: ``(P,)`` rows of the table.
-        weights: ``(P,)``.
-        sizes: ``(M,)``, summing to P.
-
-    Returns:
-        ``(M, W)``. Deterministic on every device, which a scattered sum on CUDA is not.
+    Group i has the next ``sizes[i]`` of the rows `points` ``(P,)``, with `weights` ``(P,)``. The result is
+    deterministic on every device, unlike a scattered sum on CUDA.
     """
     if not len(sizes):
         return table.new_empty(0, table.shape[1])

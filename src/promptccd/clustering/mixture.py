@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as
 from promptccd.errors import DataError
 
 SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
-MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more of them the matrix product is quicker
+MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more the matrix product is quicker
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,14 @@ class State:
 
 
 class MixtureSteps(ABC):
-    """The points of a fit and the steps on them.
-
-    Args:
-        points: ``(N, D)``, centred: float32 cancels far from the origin.
-    """
+    """The E-step and the M-step of a fit on its points."""
 
     def __init__(self, points: Tensor):
-        self.points = points
+        self.points = points  # (N, D), centred: float32 cancels far from the origin
 
     @abstractmethod
     def overall_variance(self, floor: float) -> Tensor:
-        """Variance of all points about their mean, shaped as that of one component, with the floor."""
+        """Variance of all points about their mean plus the floor, in the shape of one component's."""
 
     @abstractmethod
     def log_joint(self, state: State) -> Tensor:
@@ -46,54 +43,40 @@ class MixtureSteps(ABC):
 
     @abstractmethod
     def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
-        """Weighted moments; a component that no point belongs to keeps its mean and variance."""
+        """Weighted moments; a component without points keeps its mean and variance."""
 
     def expectation(self, state: State, settled: Tensor) -> tuple[Tensor, float]:
-        """Responsibilities ``(N, K)``, all of a settled point on its own component, and the mean log-likelihood."""
+        """Responsibilities ``(N, K)``, those of a settled point 1 on its own component, and the mean log-likelihood."""
         log_joint = self.log_joint(state)
         held = (settled >= 0).nonzero().flatten()
         own = log_joint[held, settled[held]]
         log_joint[held] = -math.inf
         log_joint[held, settled[held]] = own
         responsibilities = log_joint.softmax(1)
-        # log sum exp = max - log(softmax at the max), without a second and, for tiny values, slow pass of exp
+        # log sum exp = max - log(softmax at the max), which saves a second pass of exp, slow for tiny values
         log_density = log_joint.amax(1).double() - responsibilities.amax(1).double().log()
         return responsibilities, float(log_density.mean())
 
     def _log_weights(self, mass: Tensor) -> Tensor:
-        # A weight of exactly zero could never be left again and its logarithm is not finite.
+        # A weight of exactly zero could never grow again, and its logarithm is not finite.
         weights = mass + 10 * torch.finfo(self.points.dtype).eps
         return (weights / weights.sum()).log()
 
 
 class AxisAligned(MixtureSteps):
-    """One variance per dimension or, if the squares are averaged over dimensions, per component.
+    """One variance per dimension or, if the squares are averaged over dimensions, per component."""
 
-    Args:
-        points: ``(N, D)``, centred.
-        squares: ``(N, D)`` if diagonal; ``(N, 1)``, the mean over D, if spherical.
-    """
-
-    def __init__(self, points: Tensor, squares: Tensor):
+    def __init__(self, points: Tensor, spherical: bool = False):
         super().__init__(points)
-        self.squares = squares
-
-    @classmethod
-    def diagonal(cls, points: Tensor) -> "AxisAligned":
-        """One variance per dimension."""
-        return cls(points, points.square())
-
-    @classmethod
-    def spherical(cls, points: Tensor) -> "AxisAligned":
-        """One variance per component."""
-        return cls(points, points.square().mean(1, keepdim=True))
+        squares = points.square()
+        self.squares = squares.mean(1, keepdim=True) if spherical else squares  # (N, 1) or (N, D)
 
     def overall_variance(self, floor: float) -> Tensor:
-        """``(D,)`` or ``(1,)``."""
+        """See the base class; ``(D,)`` or ``(1,)``."""
         return self.squares.mean(0, dtype=torch.float64) + floor
 
     def log_joint(self, state: State) -> Tensor:
-        """Two matrix products with ``(N, D)``; one of them with ``(N, 1)`` if spherical."""
+        """See the base class; two matrix products."""
         width, dtype = self.points.shape[1], self.points.dtype
         per_column = width // self.squares.shape[1]  # dimensions that one variance stands for: 1 or D
         precisions = 1 / state.variances
@@ -123,7 +106,7 @@ class AxisAligned(MixtureSteps):
         )
 
     def _moments(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sums over points, weighted by responsibility, of 1 ``(K,)`` in float64, and of x ``(K, D)`` and x^2."""
+        """Sums over points, weighted by responsibility, of 1 ``(K,)`` in float64, of x ``(K, D)`` and of x^2."""
         by_component = responsibilities.T
         component, point = (by_component > SMALLEST_RESPONSIBILITY).nonzero().unbind(1)
         if len(point) > MAX_SPARSE_SHARE * responsibilities.numel():
@@ -141,11 +124,11 @@ class FullCovariance(MixtureSteps):
     """A covariance matrix per component: K D^2 values, for many points or a narrow backbone."""
 
     def overall_variance(self, floor: float) -> Tensor:
-        """``(D, D)``."""
+        """See the base class; ``(D, D)``."""
         return _with_floor(self.points.double().T @ self.points.double() / len(self.points), floor)
 
     def log_joint(self, state: State) -> Tensor:
-        """The Mahalanobis distance through the Cholesky factor, one component after the other."""
+        """See the base class; through the Cholesky factor, one component after the other."""
         width, dtype = self.points.shape[1], self.points.dtype
         factors = torch.linalg.cholesky(state.variances)
         log_det = 2 * factors.diagonal(dim1=1, dim2=2).log().sum(1)
@@ -157,7 +140,7 @@ class FullCovariance(MixtureSteps):
         return constant.to(dtype) - 0.5 * torch.stack(columns, dim=1)
 
     def maximisation(self, responsibilities: Tensor, state: State, floor: float) -> State:
-        """See the base class; each component reads only the points that are its own."""
+        """See the base class; each component reads its own points alone."""
         mass = responsibilities.sum(0, dtype=torch.float64)
         means, variances = state.means.clone(), state.variances.clone()
         for component, column in enumerate(responsibilities.T):
@@ -172,19 +155,19 @@ class FullCovariance(MixtureSteps):
 
 
 def _with_floor(covariance: Tensor, floor: float) -> Tensor:
-    """The floor added to the diagonal, once and not times D."""
+    """The covariance with the floor on its diagonal."""
     return covariance + floor * torch.eye(len(covariance)).to(covariance)
 
 
 COVARIANCES: dict[str, Callable[[Tensor], MixtureSteps]] = {
-    "diag": AxisAligned.diagonal,
-    "spherical": AxisAligned.spherical,
+    "diag": AxisAligned,
+    "spherical": partial(AxisAligned, spherical=True),
     "full": FullCovariance,
 }
 
 
-SMALLEST_FLOOR = 1e-10  # features that are all alike have no variance to take a share of
-# Of a start from which EM goes on; of few, all may halve one new category.
+SMALLEST_FLOOR = 1e-10  # for features that are all alike, which have no variance to take a share of
+# Of the start; with few restarts, all may halve one new category.
 KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 10
 
 
@@ -197,7 +180,7 @@ class MixtureParameters:
         variances: ``(K, D)`` if diagonal, ``(K, 1)`` if spherical, covariances ``(K, D, D)`` if full;
             floor included.
         log_weights: ``(K,)``.
-        floor: ``()``, what every variance holds beyond that of its points.
+        floor: ``()``, added to every variance.
         log_likelihood: mean per point, in nats, under exactly these parameters; of a settled point with its component.
         num_iterations: M-steps after the initialisation.
         converged: whether the tolerance was met before the iterations ran out.
@@ -224,20 +207,19 @@ def fit_gaussian_mixture(
     floor_share: float = 0.01,
     seed: int,
 ) -> MixtureParameters:
-    """Fit a mixture by EM from a start by semi-supervised k-means.
+    """Fit a mixture by EM, started by semi-supervised k-means.
 
-    Features whose component is known, labelled images and replay of the last stage, belong to it from the start to the
-    end, so that a component stays the category it was. (The released code starts every fit from plain k-means and
-    holds none, after which categories share components. Held in the start alone they drift together in EM, where real
-    categories overlap.)
+    Features with a known component, labelled images and replay of the last stage, belong to it from start to end, so
+    that a component stays the category it was. (The released code starts every fit from plain k-means and holds no
+    feature; then categories share components. If they are held in the start alone, EM merges categories that overlap.)
 
-    The floor is a share of the features' own variance. (The released code adds 1e-3, which is about all the variance
-    that a unit vector of 768 dimensions has in each.)
+    The floor is a share of the features' own variance. (The released code adds 1e-3, about the whole variance of a unit
+    vector of 768 dimensions in each of them.)
 
     Args:
         features: ``(N, D)``.
         num_components: K.
-        settled: component in 0..K-1 of every feature ``(N,)``, -1 where it is free; none means all are.
+        settled: component in 0..K-1 of every feature ``(N,)``, -1 where it is free; none means all are free.
         covariance_type: one variance per dimension (``"diag"``), one per component (``"spherical"``), or a matrix
             per component (``"full"``).
         max_iter: most M-steps.
@@ -249,7 +231,7 @@ def fit_gaussian_mixture(
         The parameters, on the device and in the dtype of the features.
 
     Raises:
-        DataError: fewer points than components, NaN or infinite features, a settled component that is none, or an
+        DataError: fewer points than components, NaN or infinite features, a settled component out of range, or an
             unknown covariance type.
     """
     if covariance_type not in COVARIANCES:
@@ -290,7 +272,7 @@ def start(data: MixtureSteps, settled: Tensor, num_components: int, floor: float
     members = settled.clone()
     free = settled < 0
     if free.any():
-        # Free centres alone move: one that found no category of its own must not hand a known one's centre to it.
+        # Centres of known categories stay: a free one without a category of its own must not take over a known one.
         kmeans = SemiSupervisedKMeans(
             num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed, hold_labelled=True
         )
@@ -300,7 +282,7 @@ def start(data: MixtureSteps, settled: Tensor, num_components: int, floor: float
         members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
         centres[component] = torch.as_tensor(kmeans.cluster_centers_)
     one_hot = torch.nn.functional.one_hot(members, num_components).to(data.points)
-    overall = data.overall_variance(floor)  # what a component without points falls back to
+    overall = data.overall_variance(floor)  # for components without points
     empty = State(
         means=centres.double(),
         variances=overall.expand(num_components, *overall.shape),
@@ -310,7 +292,7 @@ def start(data: MixtureSteps, settled: Tensor, num_components: int, floor: float
 
 
 def _components_of(settled: Tensor, num_components: int) -> Tensor:
-    """The component of every cluster, settled ones first: its own where settled, the next vacant one where not."""
+    """The component of every cluster: settled clusters, which come first, keep theirs, others take vacant ones."""
     vacant = torch.ones(num_components, dtype=torch.bool, device=settled.device)
     own = settled[settled >= 0].unique()
     vacant[own] = False
@@ -320,7 +302,7 @@ def _components_of(settled: Tensor, num_components: int) -> Tensor:
 def iterate(
     data: MixtureSteps, state: State, settled: Tensor, max_iter: int, tol: float, floor: float
 ) -> MixtureParameters:
-    """EM from a state, with settled points held; the means returned are centred like the points."""
+    """EM from a state, with settled points held; the returned means are centred like the points."""
     previous = -math.inf
     for iteration in range(max_iter + 1):
         responsibilities, log_likelihood = data.expectation(state, settled)

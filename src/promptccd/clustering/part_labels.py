@@ -1,12 +1,12 @@
 """Pseudo part labels from frozen patch features (PromptCCD++, "Constructing Part-Level Correspondence Labels").
 
-Letters: I images, L patches of an image, T = I * L patches, D width, P parts with the background among them.
-Two PCAs and one k-means: the first principal direction tells object from background, the next three, of
-features whose background is set to zero, tell the parts of the object.
+Letters: I images, L patches of an image, T = I * L patches, D width, P parts, background included.
+Two PCAs and one k-means: the first principal direction tells object from background; k-means over the next three, of
+features whose background is set to zero, finds the parts of the object.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,11 +19,11 @@ from promptccd.data.randomness import numpy_generator, seed_of
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.models.part_labeller import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabelParameters, objectness
 
-CANDIDATES = range(3, 13)  # numbers of parts that "auto" tries
+CANDIDATES: Sequence[int] = range(3, 13)  # numbers of parts that "auto" tries
 ENOUGH_PATCHES = 2_000  # to fit on; 8 images of 16 x 16 patches
 KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 100
 SMALLEST_SPREAD = 1e-4  # relative; below it float32 features differ by rounding and little else
-SMALLEST_CONTENT = 5e-3  # of the variance, that neither the image nor the position alone explains
+SMALLEST_CONTENT = 5e-3  # share of the variance that neither the image nor the position alone explains
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class PartLabels(PartLabelParameters):
 
     Attributes:
         num_parts: P, background included.
-        criterion: value of every candidate if the number was chosen here, else empty.
+        criterion: value of every candidate if the number was chosen by ``"auto"``, else empty.
     """
 
     num_parts: int
@@ -41,12 +41,7 @@ class PartLabels(PartLabelParameters):
 
 @torch.no_grad()
 def fit_part_labels(
-    features: Tensor,
-    grid: tuple[int, int],
-    num_parts: int | Literal["auto"],
-    *,
-    candidates: Iterable[int] = CANDIDATES,
-    seed: int,
+    features: Tensor, grid: tuple[int, int], num_parts: int | Literal["auto"], *, seed: int
 ) -> PartLabels:
     """Find the parts that recur in the patches of a few images.
 
@@ -55,9 +50,8 @@ def fit_part_labels(
     Args:
         features: ``(I, L, D)`` patch features of the frozen backbone, row by row, without [CLS] or registers.
         grid: rows and columns of patches; their product is L.
-        num_parts: P >= 2, background included, or ``"auto"`` for the candidate that maximises the smallest
+        num_parts: P >= 2, background included, or ``"auto"`` for the one of `CANDIDATES` that maximises the smallest
             distance between centres times the smallest over the largest number of patches of a part.
-        candidates: what ``"auto"`` chooses from.
         seed: of k-means.
 
     Returns:
@@ -68,7 +62,7 @@ def fit_part_labels(
         DataError: features of another shape than the grid, NaN or infinite; images without content; fewer
             distinct patches than parts.
     """
-    numbers = _numbers_to_try(num_parts, candidates)
+    numbers = _numbers_to_try(num_parts)
     features = _in_fixed_order(_checked(features, grid))
     values = features.double()
     if num_parts == "auto":
@@ -108,20 +102,16 @@ def fit_part_labels(
     )
 
 
-def sample_for_part_labels(
-    category_ids: Sequence[int], patches_per_image: int, *, per_category: int | None = None, seed: int
-) -> list[int]:
+def sample_for_part_labels(category_ids: Sequence[int], patches_per_image: int, *, seed: int) -> list[int]:
     """Which labelled images to fit part labels on: one per category, as in the paper, or a few more.
 
-    Where one per category brings together fewer than `ENOUGH_PATCHES` patches, as many per category are taken
-    as reach that number: 4 patches an image and 50 categories make ten. A category with fewer images gives
-    all it has.
+    Where one per category has fewer than `ENOUGH_PATCHES` patches in total, more are taken: with 4 patches per image
+    and 50 categories ten of each. A category with fewer images gives all of them.
 
     Args:
         category_ids: category of every labelled image.
         patches_per_image: L.
-        per_category: a number of images per category that overrules the rule.
-        seed: of the draw; each category has a draw of its own, so that the others do not change it.
+        seed: of the draw; each category has its own, which does not depend on the others.
 
     Returns:
         Positions in `category_ids`, ascending.
@@ -133,8 +123,7 @@ def sample_for_part_labels(
     if not len(ids):
         raise DataError("Expected labelled images to fit part labels on, got none: check the labelled split.")
     categories = np.unique(ids)
-    if per_category is None:
-        per_category = math.ceil(ENOUGH_PATCHES / (patches_per_image * len(categories)))
+    per_category = math.ceil(ENOUGH_PATCHES / (patches_per_image * len(categories)))
     chosen: list[int] = []
     for category in categories:
         members = np.flatnonzero(ids == category)
@@ -143,19 +132,15 @@ def sample_for_part_labels(
     return sorted(chosen)
 
 
-def _numbers_to_try(num_parts: int | Literal["auto"], candidates: Iterable[int]) -> list[int]:
+def _numbers_to_try(num_parts: int | Literal["auto"]) -> Sequence[int]:
     """The numbers of parts to fit, ascending."""
-    is_auto = num_parts == "auto"
-    numbers: list[int] = [*candidates] if num_parts == "auto" else [num_parts]
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or number < 2:
-            wanted = "candidates >= 2" if is_auto else "num_parts >= 2 or 'auto'"
-            raise ConfigurationError(
-                f"Expected {wanted}, got {number!r}: the background is one part, the object another."
-            )
-    if not numbers:
-        raise ConfigurationError("Expected at least one candidate for the number of parts, got none.")
-    return sorted(set(numbers))
+    if num_parts == "auto":
+        return CANDIDATES
+    if isinstance(num_parts, bool) or not isinstance(num_parts, int) or num_parts < 2:
+        raise ConfigurationError(
+            f"Expected num_parts >= 2 or 'auto', got {num_parts!r}: the background is one part, the object another."
+        )
+    return [num_parts]
 
 
 def _checked(features: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -177,17 +162,17 @@ def _checked(features: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def _in_fixed_order(features: Tensor) -> Tensor:
-    """The images sorted by their content, so that sums and draws do not depend on how they came."""
+    """The images sorted by their content, so that sums and draws do not depend on their order."""
     content = features.cpu().numpy()
     order = sorted(range(len(content)), key=lambda index: content[index].tobytes())
     return features[torch.tensor(order, device=features.device)]
 
 
 def _require_content(features: Tensor) -> None:
-    """Refuse plain images: even their patches differ by position and from image to image, but in nothing else.
+    """Refuse plain images, whose patches differ by position or image alone.
 
-    Cautious: features alone do not prove an image plain, so a single one passes, and so do plain images whose
-    colours change how strongly positions show. Images with content lie ten times above the bound or more.
+    Features alone do not prove an image plain, so the check is cautious: it passes a single image, and plain images
+    whose colours change the effect of positions. Images with content lie at least ten times above the bound.
     """
     values = features - features.mean((0, 1))
     total = values.square().sum()
@@ -204,9 +189,9 @@ def _require_content(features: Tensor) -> None:
 def _object_direction(features: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """First principal direction ``(D,)``, pointing to the object, and the range of the scores ``(2,)``.
 
-    The sign of a principal axis is arbitrary. Objects tend to the middle, so the border of the grid is to
-    score lower on average than what it encloses. A grid that is all border, as 2 x 2, cannot tell; there the
-    object is the side on which fewer patches pass the threshold.
+    The sign of a principal axis is arbitrary. Objects tend to lie in the middle, so with the chosen sign the border of
+    the grid scores lower on average than its inside. In a grid that is all border, such as 2 x 2, the object is the
+    side on which fewer patches pass the threshold.
     """
     direction = _principal_axes(features.flatten(0, 1), 1)[:, 0]
     scores = features @ direction
@@ -232,8 +217,7 @@ def _object_direction(features: Tensor, grid: tuple[int, int]) -> tuple[Tensor, 
 def _principal_axes(points: Tensor, count: int) -> Tensor:
     """Axes of largest variance of ``(T, D)``, largest first: unit vectors ``(D, count)``.
 
-    The loading of largest size is positive. An axis without variance is zero, so that nothing is scaled up
-    that is only rounding.
+    The loading of largest size is positive. An axis without variance is zero, so that rounding is not scaled up.
     """
     centred = points - points.mean(0)
     variances, axes = torch.linalg.eigh(centred.T @ centred)
@@ -252,8 +236,7 @@ def _ordered_parts(points: Tensor, is_object: Tensor, num_parts: int, seed: int)
     sizes = torch.bincount(labels, minlength=num_parts)
     background = int(labels[~is_object][0])  # there is one: the patch of lowest score
     order = sorted(
-        range(num_parts),
-        key=lambda part: (part != background, -int(sizes[part]), centres[part].tolist()),
+        range(num_parts), key=lambda part: (part != background, -int(sizes[part]), centres[part].tolist())
     )
     return centres[order], sizes[order]
 

@@ -1,4 +1,4 @@
-"""k-means in which labelled points are held to their category.
+"""k-means in which labelled points keep their category.
 
 Letters: N unlabelled points, L labelled points, D width, K clusters, R restarts.
 """
@@ -40,7 +40,7 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
     points; the restart with the lowest inertia wins. Centres are not re-normalised.
 
     Args:
-        n_clusters: K, labelled categories included. Raised to their number, with a warning, when below it.
+        n_clusters: K, labelled categories included; raised to their number, with a warning, if below it.
         n_init: restarts.
         max_iter: Lloyd iterations per restart.
         tol: a restart stops once (sum over clusters of the centre's movement)^2 is below this.
@@ -49,7 +49,7 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
         hold_labelled: leave the centres of labelled categories at the class means.
 
     Attributes:
-        labels_: ``(N,)`` int64, category of every unlabelled point in the caller's ids.
+        labels_: ``(N,)`` int64, category of every unlabelled point, in the caller's ids.
         cluster_centers_: ``(K, D)``, in the order of ``cluster_ids_`` and the dtype of the features.
         cluster_ids_: ``(K,)`` int64, the labelled ids sorted, then max + 1, max + 2, ... for the new clusters
             (0, 1, ... if nothing is labelled) in the order in which their first members appear.
@@ -191,9 +191,9 @@ def _read_labelled(
 
 
 def _first_seen_order(nearest: Tensor, num_clusters: int, num_classes: int) -> Tensor:
-    """Labelled clusters as they stand, new ones by first member, empty ones last: ``(K,)`` cluster indices.
+    """Cluster indices ``(K,)``: labelled clusters, then new ones by their first member, then empty ones.
 
-    Restarts that find the same groups number them differently; this makes their labels equal too.
+    Restarts number the same groups differently; this order makes their labels equal too.
     """
     first = torch.full((num_clusters,), len(nearest), device=nearest.device)
     first.scatter_reduce_(0, nearest, torch.arange(len(nearest), device=nearest.device), "amin")
@@ -224,7 +224,7 @@ def as_features(values: Array, name: str) -> Tensor:
     values = values.detach() if values.dtype in (torch.float32, torch.float64) else values.float()
     if values.ndim != 2:
         raise DataError(f"Expected {name} of shape (N, D), got {tuple(values.shape)}.")
-    # Block by block: for all at once, the check takes as much memory again.
+    # Block by block: a check of all at once takes as much memory again.
     finite = [block.isfinite().all(1) for block in values.split(POINTS_PER_BLOCK)]
     bad = (~torch.cat(finite)).nonzero()
     if len(bad):

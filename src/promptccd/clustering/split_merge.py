@@ -1,4 +1,4 @@
-"""How many clusters there are, by splitting and merging under a normal-inverse-Wishart prior.
+"""Splitting and merging of clusters under a normal-inverse-Wishart prior, which finds their number.
 
 Letters: N points, D width, K clusters, P pairs of clusters, R restarts.
 """
@@ -17,6 +17,7 @@ from promptccd.errors import ConfigurationError, DataError
 
 MIN_HALF = 6  # a cluster and each of its halves have more than 5 points
 MAX_BATCH_ELEMENTS = 2**19  # numbers gathered at once: 4 MB in float64 stay in a CPU's cache
+MAX_SWEEPS = 30
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class NormalInverseWishart:
 
     Attributes:
         mean: ``(D,)``; None is the mean of the data.
-        kappa: points that the prior mean is worth.
+        kappa: weight of the prior mean, in points.
         psi: scale of every dimension, in squared units of the features.
         nu: degrees of freedom, above D - 1; None is D + 1.
     """
@@ -63,16 +64,9 @@ def log_posterior(points: Tensor, labels: Tensor, prior: NormalInverseWishart) -
 def log_marginal_likelihood(
     points: Tensor, labels: Tensor, num_clusters: int, prior: NormalInverseWishart
 ) -> Tensor:
-    """Log probability density of every cluster's points, parameters integrated out: methods of S5.
+    """Log probability density of every cluster's points, parameters integrated out (section S5).
 
-    Args:
-        points: ``(N, D)``.
-        labels: ``(N,)`` in ``0..num_clusters-1``.
-        num_clusters: K.
-        prior: of mean and covariance.
-
-    Returns:
-        ``(K,)`` float64 in nats, 0 for a cluster without points.
+    Points ``(N, D)`` with labels ``(N,)`` in 0..K-1 give ``(K,)`` float64 in nats, 0 for a cluster without points.
     """
     return _log_marginals(PointSets.from_labels(points, labels, num_clusters), prior)
 
@@ -82,14 +76,8 @@ def log_hastings_split(
 ) -> Tensor:
     """Log Hastings ratio of replacing each cluster by its halves: ``(K,)`` float64.
 
-    Minus infinity where a half has at most 5 points.
-
-    Args:
-        points: ``(N, D)``.
-        labels: ``(N,)`` in ``0..K-1``.
-        halves: ``(N,)`` bool, the half of its cluster that a point would go to.
-        log_marginals: ``(K,)``, `log_marginal_likelihood` of the clusters as they are.
-        prior: of mean and covariance.
+    Minus infinity where a half has at most 5 points. `halves` ``(N,)`` bool is the half of each point, `log_marginals`
+    ``(K,)`` the `log_marginal_likelihood` of the present clusters.
     """
     num_clusters = len(log_marginals)
     sets = PointSets.from_labels(points, 2 * labels + halves, 2 * num_clusters)
@@ -128,7 +116,7 @@ class PointSets:
         return cls(points, labels.argsort(stable=True), labels.bincount(minlength=num_sets))
 
     def union(self, ids: Tensor) -> "PointSets":
-        """Set i becomes the union of the disjoint sets ``ids[i]``: ``(T, any)`` to T sets."""
+        """Unions of disjoint sets: set i of the result is that of the sets ``ids[i]``, ids ``(T, any)``."""
         flat = ids.flatten()
         sizes = self.sizes[flat]
         starts = (self.sizes.cumsum(0) - self.sizes)[flat] - (sizes.cumsum(0) - sizes)
@@ -136,7 +124,7 @@ class PointSets:
         return PointSets(self.points, self.members[places], sizes.view(ids.shape).sum(1))
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Sets of like size together, empty ones left out: ids ``(B,)``, rows ``(B, n)`` and which are real."""
+        """Batches of sets of similar size, without empty ones: ids ``(B,)``, rows ``(B, n)`` and which are real."""
         order, starts = self.sizes.argsort(stable=True), self.sizes.cumsum(0) - self.sizes
         order = order[self.sizes[order] > 0]
         if not len(order):
@@ -149,7 +137,7 @@ class PointSets:
 
 
 def _log_terms(sizes: Tensor, log_marginals: Tensor) -> Tensor:
-    """Log Gamma(N_k) + log h_k, the share of a cluster in the log posterior; 0 without points."""
+    """Log Gamma(N_k) + log h_k, the term of a cluster in the log posterior; 0 without points."""
     return sizes.double().lgamma().where(sizes > 0, 0) + log_marginals
 
 
@@ -159,7 +147,7 @@ def _log_marginals(sets: PointSets, prior: NormalInverseWishart) -> Tensor:
     mean, nu = prior.completed(sets.points)
     sizes, inverse = sets.sizes.double().unique(return_inverse=True)
     by_size = 0.5 * width * (math.log(prior.kappa) - (prior.kappa + sizes).log())
-    by_size -= 0.5 * width * sizes * math.log(math.pi * prior.psi)  # |Psi_0| and the psi taken out of |Psi*|
+    by_size -= 0.5 * width * sizes * math.log(math.pi * prior.psi)  # |Psi_0|, and psi factored out of |Psi*|
     by_size += torch.mvlgamma(0.5 * (nu + sizes), width)
     by_size -= torch.mvlgamma(sizes.new_tensor(0.5 * nu), width)
     result = by_size[inverse]
@@ -173,7 +161,7 @@ def _log_determinants(points: Tensor, present: Tensor, mean: Tensor, prior: Norm
     """Log |I + X^T X / psi| of every set ``(S, n, D)``, on the shorter side; padding adds zero."""
     real = present.to(mean)[..., None]
     sizes = real.sum(1, keepdim=True)
-    share = (1 - (prior.kappa / (prior.kappa + sizes)).sqrt()) / sizes  # of the sum that comes off each row
+    share = (1 - (prior.kappa / (prior.kappa + sizes)).sqrt()) / sizes  # of the sum, subtracted from each row
     rows = points.double().sub_(mean)
     if rows.shape[1] < rows.shape[2]:  # it comes off after the product, which is smaller
         gram = (rows @ rows.mT).mul_(real * real.mT)
@@ -187,14 +175,14 @@ def _log_determinants(points: Tensor, present: Tensor, mean: Tensor, prior: Norm
     return 2 * torch.linalg.cholesky(gram).diagonal(dim1=1, dim2=2).log().sum(1)
 
 
-START_RESTARTS, START_ITERATIONS = 2, 30  # of the k-means that everything begins with
+START_RESTARTS, START_ITERATIONS = 2, 30  # of the first k-means
 HALVING_RESTARTS, HALVING_ITERATIONS = 6, 20
 LLOYD_ITERATIONS = 3  # after the moves of a sweep
 
 
 @dataclass(frozen=True)
 class SplitMergeResult:
-    """Where splitting and merging ended.
+    """The result of splitting and merging.
 
     Attributes:
         labels: ``(N,)`` int64, ``0..count-1``, each with at least one point.
@@ -217,27 +205,26 @@ def split_and_merge(
     *,
     settled: Tensor | None = None,
     prior: NormalInverseWishart | None = None,
-    max_sweeps: int = 30,
     seed: int,
 ) -> SplitMergeResult:
     """Split and merge clusters until a sweep changes nothing (the paper's PromptCCD-U; after GPC).
 
-    A cluster that is split is replaced by its halves and a merged pair by its union; the released code keeps
-    the old ones beside the new, so that its count can only grow. Accepted with probability min(1, H).
+    The halves of a cluster replace it, and the union of a pair replaces the pair, with probability min(1, H). (The
+    released code keeps the old clusters beside the new ones, so that its count can only grow.) There are at most
+    `MAX_SWEEPS` sweeps.
 
-    The count depends on the prior as much as on the data. In 768 dimensions the paper's prior holds isotropic
-    clusters of about 30 to 80 points together: smaller ones merge, larger ones split, and features whose
-    variance lies in few directions all merge. A prior matched to the spread within clusters, nu = 20 D and
-    psi = nu times that variance per dimension, minds sizes far less, but merges strongly overlapping clusters.
+    The count depends on the prior as much as on the data. In 768 dimensions the paper's prior keeps isotropic clusters
+    of about 30 to 80 points: smaller ones merge, larger ones split, and features whose variance lies in few directions
+    all merge. A prior matched to the spread within clusters, nu = 20 D and psi = nu times that variance per dimension,
+    depends far less on sizes, but merges strongly overlapping clusters.
 
     Args:
         features: ``(N, D)``, L2-normalised.
-        start: number of k-means clusters to begin with, best a guess of the right size; raised to the number of
-            settled categories.
+        start: number of k-means clusters to begin with, best near the right one; raised to the number of settled
+            categories.
         settled: ``(N,)`` int64, the known category of each feature (of a replay sample, its component), -1 where
-            it is unknown; `None` if all are. Those of one category stay together, those of two apart.
+            it is unknown; `None` if all are. Features of one category stay together, those of two apart.
         prior: of every cluster; None is the paper's.
-        max_sweeps: most sweeps.
         seed: sweep i draws from a generator keyed by (seed, i).
 
     Raises:
@@ -254,7 +241,7 @@ def split_and_merge(
     anchors = anchors.to(points.device)
     labels = _start(points, anchors, start, seed_of("split and merge, start", seed))
     changed, sweep = True, 0
-    while changed and sweep < max_sweeps:
+    while changed and sweep < MAX_SWEEPS:
         generator = torch_generator("split and merge", seed, sweep)
         labels, changed = _sweep(points, labels, anchors, prior, generator)
         sweep += 1
@@ -283,9 +270,9 @@ def holders(labels: Tensor, anchors: Tensor) -> Tensor:
 
 
 def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, held: Tensor) -> Tensor:
-    """Each of the clusters ``(M,)`` with the nearest other of them, no pair twice: ``(P, 2)``.
+    """Each of the clusters ``(M,)`` with its nearest other one, no pair twice: ``(P, 2)``.
 
-    No pair of two that each hold a settled category, ``held`` ``(K,)``.
+    No pair has two clusters that hold a settled category, ``held`` ``(K,)``.
     """
     if len(clusters) < 2:
         return clusters.new_empty(0, 2)
@@ -298,7 +285,7 @@ def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, held: Tensor
 
 
 def disjoint(pairs: Tensor, scores: Tensor) -> list[int]:
-    """Rows of pairs ``(P, 2)`` that share no cluster, taken from the highest score downwards."""
+    """Rows of pairs ``(P, 2)`` that share no cluster, highest scores first."""
     taken: set[int] = set()
     chosen = []
     ends = pairs.tolist()
@@ -312,15 +299,15 @@ def disjoint(pairs: Tensor, scores: Tensor) -> list[int]:
 def cluster_means(points: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
     """``(K, D)`` in the dtype of the points; zero for a cluster without points."""
     sizes = labels.bincount(minlength=num_clusters)
-    weights = (1 / sizes).to(points)[labels]  # of clusters with points alone
+    weights = (1 / sizes).to(points)[labels]  # never those of clusters without points
     order = labels.argsort(stable=True)
     return sum_rows(points, order, weights[order], sizes)
 
 
 def halve(points: Tensor, labels: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
-    """2-means inside every cluster at once: ``(N,)`` bool, the half a point would go to.
+    """2-means inside every cluster at once: ``(N,)`` bool, the half of each point.
 
-    The best of several restarts; one that leaves a half too few points loses to any that does not.
+    The best of several restarts wins; one with too few points in a half loses to any other.
     """
     sets = PointSets.from_labels(points, labels, num_clusters)
     draws = torch.rand(num_clusters, HALVING_RESTARTS, 2, generator=generator).to(points.device)
@@ -331,9 +318,9 @@ def halve(points: Tensor, labels: Tensor, num_clusters: int, generator: torch.Ge
 
 
 def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
-    """Points ``(S, n, D)`` with padding where not present ``(S, n)``: ``(S, n)`` bool.
+    """The half of each of the points ``(S, n, D)``, ``(S, n)`` bool; padding is not `present` ``(S, n)``.
 
-    About the mean of a set the sums of its two halves are s and -s, so s alone says where the border lies.
+    Relative to the mean of a set its two halves have sums s and -s, so s alone gives the border.
     """
     sizes = present.sum(1)[:, None]
     points = points - (points * present[..., None]).sum(1, keepdim=True) / sizes[..., None]
@@ -358,19 +345,15 @@ def _two_means(points: Tensor, present: Tensor, draws: Tensor) -> Tensor:
         if torch.equal(before, side):
             break
     smaller = torch.minimum(side.sum(2), sizes - side.sum(2))
-    gain = direction.square().sum(2) * (1 / ones + 1 / zeros)  # what the split takes off the inertia
+    gain = direction.square().sum(2) * (1 / ones + 1 / zeros)  # by how much the split lowers the inertia
     best = gain.where(smaller >= MIN_HALF, -1 / (1 + gain)).argmax(1)
     return side[torch.arange(len(side), device=side.device), best]
 
 
 def _sweep(
-    points: Tensor,
-    labels: Tensor,
-    anchors: Tensor,
-    prior: NormalInverseWishart,
-    generator: torch.Generator,
+    points: Tensor, labels: Tensor, anchors: Tensor, prior: NormalInverseWishart, generator: torch.Generator
 ) -> tuple[Tensor, bool]:
-    """Propose every split, then merges of clusters not split; the new labels and whether anything changed."""
+    """Propose every split, then merges of other clusters; the new labels and whether anything changed."""
     num_clusters = int(labels.max()) + 1
     log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
     halves = together(halve(points, labels, num_clusters, generator), anchors)
@@ -391,7 +374,7 @@ def _sweep(
 
 
 def together(halves: Tensor, anchors: Tensor) -> Tensor:
-    """Halves ``(N,)`` bool with all features of a settled category on the side of most of them."""
+    """Halves ``(N,)`` bool with every settled category as a whole in the half of most of its features."""
     known = anchors >= 0
     if not known.any():
         return halves
@@ -409,7 +392,7 @@ def _accepted(log_ratios: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _reassigned(points: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
-    """Labels after a few iterations of Lloyd, without gaps; clusters that lose all points are gone."""
+    """Labels after a few iterations of Lloyd, without gaps: clusters that lose all points vanish."""
     free = anchors < 0
     for _ in range(LLOYD_ITERATIONS):
         labels = labels.unique(return_inverse=True)[1]

@@ -20,7 +20,7 @@ from promptccd.experiments.measures import ABSENT, Spread, average_spreads, forg
 from promptccd.experiments.pages import Record, render_page, write_report_files
 from promptccd.experiments.sweep_cells import ProtocolScoring, Settings, SweepCell, plan_cells
 from promptccd.experiments.table_parts import TablePart, paper_tables
-from promptccd.training.recipe import Recipe, recipe_path, recipe_values
+from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path
 
 Grid = tuple[list[str], list[list[str]]]  # header and rows
 
@@ -149,7 +149,9 @@ class TablePlan:
             hub_ids = {short: hub_id for hub_id, short in BACKBONES.items()}
             values.setdefault("model", {})["backbone"] = self.weights or hub_ids[self.backbone]
         if self.small:
-            small = _small_values(recipe_values(recipe_path(file, "digits")), None if part.settings else own)
+            small = _small_values(
+                laid_over(layers_of(recipe_path(file, "digits"))), None if part.settings else own
+            )
             for key in settings:
                 section, _, name = key.partition(".")
                 small[section].pop(name, None)

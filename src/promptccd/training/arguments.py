@@ -1,6 +1,6 @@
-"""Every knob of a run: one tree of typed fields that is the Python API, the YAML file and the command line.
+"""All options of a run: one tree of typed fields for the Python API, the YAML file and the command line.
 
-A section is a dataclass, a knob is a field. Precedence is command line, then YAML, then the default written
+A section is a dataclass, an option is a field. The command line wins over the YAML file, and that over the default
 here. An unknown key and a wrong type are errors that name the key and what it takes.
 """
 
@@ -24,10 +24,10 @@ from promptccd.models.untrusted import REAL, WHOLE
 @strict
 @dataclass(kw_only=True)
 class DataArguments:
-    """Which images, and how they are cut into stages; what is none is as the benchmark says.
+    """Which images, and how they are cut into stages; a field that is none takes the benchmark's value.
 
-    Class blocks that do not add up to the benchmark's categories mean other data: of the benchmark, its columns
-    are then used where the data has them, but not its order of categories, nor what it leaves out.
+    Class blocks that do not add up to the benchmark's categories mean other data: its columns are then used where the
+    data has them, but neither its order of categories nor what it leaves out.
 
     Attributes:
         benchmark: data set of the paper that the other fields default to; none means ``digits``.
@@ -70,7 +70,7 @@ class DataArguments:
     discovery_stages: int | None = number(None, 1, 2)
 
     def __post_init__(self) -> None:
-        """Check ranges, and what spans several fields."""
+        """Check ranges, and fields that depend on each other."""
         require_in_range(self)
         if (self.category_ratio is None) != (self.sample_ratio is None):
             raise ConfigurationError(
@@ -89,7 +89,7 @@ class DataArguments:
                 f"The spectrum protocol cuts by split_rule mixed, got split_rule {self.split_rule} with category_ratio "
                 f"{self.category_ratio}: leave one of them out."
             )
-        # The record of a run writes out the blocks that follow from the ratios; those are welcome.
+        # The record of a run writes out the blocks that follow from the ratios: those are allowed.
         if self.cuts is not None or self.class_blocks not in (None, list(self.resolved.class_blocks)):
             raise ConfigurationError(
                 f"category_ratio {self.category_ratio} and sample_ratio {self.sample_ratio} stand for class_blocks and "
@@ -103,14 +103,14 @@ class DataArguments:
 
     @property
     def is_benchmark(self) -> bool:
-        """Whether the data are those of the benchmark, or a part of them, and not others read in its manner."""
+        """Whether the data are the benchmark's, or a part of them, and not other data in its format."""
         if self.benchmark is None or self.class_blocks is None:
             return self.benchmark is not None
         return sum(self.class_blocks) == (self.num_classes or sum(BENCHMARKS[self.benchmark].class_blocks))
 
     @property
     def resolved(self) -> Benchmark:
-        """What holds: the benchmark, with what is given here laid over it."""
+        """The benchmark with the fields that are given here in place of its own."""
         facts = BENCHMARKS[self.benchmark or "digits"]
         expected = self.num_classes or sum(facts.class_blocks)
         if self.class_blocks is not None and sum(self.class_blocks) != expected:
@@ -128,15 +128,15 @@ class DataArguments:
 
     @property
     def resolved_cuts(self) -> Sequence[Sequence[float]] | None:
-        """What each stage takes of the remainder, by class block; none means the paper's table."""
+        """The share of the remainder that each stage takes, by class block; none means the paper's table."""
         spectrum = self._spectrum(sum(self.resolved.class_blocks))
         return self.cuts if spectrum is None else spectrum[1]
 
     def _spectrum(self, num_categories: int) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]] | None:
-        """Class blocks and cuts that the ratios stand for, if they are given."""
+        """Class blocks and cuts for the ratios, if they are given."""
         if self.category_ratio is None or self.sample_ratio is None:
             return None
-        from promptccd.data.splits import spectrum_split  # here, because help and lists wait for no numpy
+        from promptccd.data.splits import spectrum_split  # here, so that help and lists do not wait for numpy
 
         stages = 2 if self.discovery_stages is None else self.discovery_stages
         return spectrum_split(num_categories, self.category_ratio, self.sample_ratio, stages)
@@ -146,7 +146,7 @@ class DataArguments:
 @strict
 @dataclass(kw_only=True)
 class ModelArguments:
-    """What is trained; of the fields after the head's, each variant takes its own, and none means its default.
+    """The model; each variant takes its own of the fields after the head's, and none means its default.
 
     Attributes:
         variant: the method, by its name in `promptccd.training.objectives.METHODS`.
@@ -218,7 +218,7 @@ Tracker = Literal[
 
 
 def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
-    """Share of the first rate in an epoch: a cosine from 1 to `factor`, which epoch number `epochs` would reach."""
+    """Share of the first rate in an epoch: a cosine from 1 to `factor`, which it would reach at epoch `epochs`."""
     return factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
@@ -348,33 +348,33 @@ class TrainingArguments:
 
     @property
     def given_counts(self) -> list[int] | None:
-        """Numbers of categories of the unlabelled stages, where they are given here; none where they are not."""
+        """Numbers of categories of the unlabelled stages, if they are given here."""
         return self.category_count if isinstance(self.category_count, list) else None
 
     @property
     def counting(self) -> str:
-        """How a stage gets its number of categories, in a word: `category_count`, or ``given`` for numbers."""
+        """How a stage gets its number of categories: `category_count`, or ``given`` for numbers."""
         return self.category_count if isinstance(self.category_count, str) else "given"
 
     def rate_share(self, stage: int, epoch: int) -> float:
-        """Share of its first rate that a stage has in one of its epochs."""
+        """Share of the first rate of a stage in one of its epochs."""
         schedule = self.schedule if stage == 0 else self.discovery_schedule or self.schedule
         if schedule == "steps":
             return self.fall_factor ** sum(epoch >= fall for fall in self.falls_at)
         return cosine_rate(epoch, self.epochs_of(stage), self.final_learning_rate_factor)
 
     def rate_of(self, stage: int) -> float:
-        """What the learning rate of a stage starts with."""
+        """The first learning rate of a stage."""
         if stage == 0 or self.discovery_learning_rate is None:
             return self.learning_rate
         return self.discovery_learning_rate
 
     def epochs_of(self, stage: int) -> int:
-        """Epochs of a stage; stage 0 is the labelled one."""
+        """Epochs of a stage."""
         return self.epochs if stage == 0 or self.discovery_epochs is None else self.discovery_epochs
 
     def epochs_before(self, stage: int) -> int:
-        """Epochs of all stages before one."""
+        """Epochs of all stages before this one."""
         return sum(self.epochs_of(earlier) for earlier in range(stage))
 
 

@@ -1,4 +1,4 @@
-"""Several processes and the device of each: what is gathered, and what is said when one fails."""
+"""Several processes and their devices: shares of a batch, gathering, and what happens when memory runs out."""
 
 import itertools
 import logging
@@ -14,6 +14,11 @@ from torch import Tensor
 from promptccd.errors import ConfigurationError
 from promptccd.models.untrusted import one_line
 
+logger = logging.getLogger(__name__)
+
+_LOST = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
+_OURS = "device-side assert"  # an index out of range: a bug, whichever device notices it
+
 
 def shard_bounds(num_rows: int, num_processes: int) -> list[tuple[int, int]]:
     """Consecutive shares of a global batch, as equal as they can be: ``[(start, stop), ...]`` per process."""
@@ -22,17 +27,17 @@ def shard_bounds(num_rows: int, num_processes: int) -> list[tuple[int, int]]:
 
 
 def share_of(batch: np.ndarray, num_processes: int, rank: int) -> np.ndarray:
-    """A process's share of a global batch, never empty: backbones take no batch of none, and all meet in every step.
+    """A process's share of a global batch.
 
-    Where a batch has fewer images than there are processes, one without any takes the first, which `gather_rows` leaves
-    out.
+    It is never empty, since backbones refuse an empty batch and every process takes part in every step: where a batch
+    has fewer images than there are processes, one without any takes the first image, which `gather_rows` leaves out.
     """
     start, stop = shard_bounds(len(batch), num_processes)[rank]
     return batch[start:stop] if start < stop else batch[:1]
 
 
 def place_among_processes() -> tuple[int, int]:
-    """Which of the processes that train together this one is, and how many there are."""
+    """Rank of this process among those that train together, and their number."""
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(), dist.get_world_size()
@@ -42,12 +47,12 @@ def device_named(name: str | None) -> torch.device:
     """A device of this machine; without a name a GPU if there is one.
 
     Raises:
-        ConfigurationError: there is none of that name.
+        ConfigurationError: there is no such device.
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # as the build of torch has it
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # depends on the build of torch
         raise ConfigurationError(
             f"Cannot compute on {name!r}: {one_line(error)[:200]} Give another device, such as cpu or cuda:0."
         ) from error
@@ -55,7 +60,7 @@ def device_named(name: str | None) -> torch.device:
 
 
 class _GatherWithGradient(torch.autograd.Function):
-    """All-gather whose backward adds up what every process wants of a row.
+    """All-gather whose backward adds up the gradients of a row in all processes.
 
     Every process computes the same global loss, so the sum over processes is the number of processes times
     the true gradient, and the averaging of DistributedDataParallel divides by just that.
@@ -79,8 +84,8 @@ def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
     """Rows of all processes in global order; a single process gets its own back.
 
     Args:
-        rows: this process's share ``(V, b, ...)``, b as `shard_bounds` cuts it; from a process whose share is empty
-            none, or one row that does not count.
+        rows: this process's share ``(V, b, ...)``, b as in `shard_bounds`; a process whose share is empty gives none,
+            or one row that does not count.
         num_rows: B, rows of the global batch.
 
     Returns:
@@ -98,7 +103,7 @@ def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
 
 
 def same_on_all(value: Any) -> Any:
-    """What the first process computed, on every process; any picklable value, for the few that are small."""
+    """The first process's value, on every process; for small picklable values."""
     if place_among_processes()[1] == 1:
         return value
     box = [value]
@@ -106,45 +111,39 @@ def same_on_all(value: Any) -> Any:
     return box[0]
 
 
-logger = logging.getLogger(__name__)
-
-_LOST = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
-_OURS = "device-side assert"  # an index out of range: a bug, whichever device notices it
-
-
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory, of a device or of the machine, was not enough."""
+    """Whether an error says that memory, of a device or of the machine, ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, Exception) and should_reduce_batch_size(error)
 
 
 def device_problem(error: BaseException) -> str | None:
-    """What a device did, in a few words; none if the error is not a device's."""
+    """The failure of a device, in a few words; none for any other error."""
     if is_out_of_memory(error):
         return "There is too little memory"
-    said = str(error)
-    if isinstance(error, RuntimeError) and any(word in said for word in _LOST) and _OURS not in said:
-        return f"The device was lost ({said.splitlines()[0][:200]})"
+    message = str(error)
+    if isinstance(error, RuntimeError) and any(word in message for word in _LOST) and _OURS not in message:
+        return f"The device was lost ({message.splitlines()[0][:200]})"
     return None
 
 
 def in_smaller_batches(forward: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
-    """Rows of a forward that needs no gradient; where memory is too little for all at once, in halves of halves.
+    """Rows of a forward without a gradient; where memory runs out, the batch is halved, again and again.
 
     Args:
         forward: rows ``(b, ...)`` to rows ``(b, ...)``, each of which depends on its own row alone.
         batch: ``(B, ...)``.
 
     Returns:
-        ``(B, ...)``. Of halves, the last bit may differ from what the whole would give.
+        ``(B, ...)``. Halves may differ from the whole in the last bit.
     """
     try:
         return forward(batch)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error) or len(batch) == 1:
             raise
-    # Outside of the handler: the error holds on to everything that the failed forward made.
+    # Outside of the handler: the error keeps all tensors of the failed forward alive.
     half = len(batch) // 2
     logger.warning("Too little memory for %d images at once: going on with %d.", len(batch), half)
     return torch.cat([in_smaller_batches(forward, part) for part in (batch[:half], batch[half:])])

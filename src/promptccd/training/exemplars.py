@@ -1,7 +1,7 @@
-"""Images of earlier stages that later ones are shown again: which, and under what labels; M of them.
+"""Exemplars: M images of earlier stages that later stages see again, and their labels.
 
-(The paper says of its replay baselines that samples of discovered categories are saved and mixed in, and no more: how
-many, which, what share of a batch they are, and that their labels take part are decisions of ours.)
+(The paper only says that its replay baselines save samples of discovered categories and mix them in. How many, which,
+what share of a batch they are, and that their labels take part are our decisions.)
 """
 
 import logging
@@ -23,7 +23,7 @@ from promptccd.training.arguments import TrainingArguments
 logger = logging.getLogger(__name__)
 
 NO_LABEL = -1
-# Similarities that agree to five places are a tie, which the first image wins: a last bit shall not choose.
+# Similarities that agree to five places are a tie, which the first image wins: the last bit must not decide.
 _ORDERS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
     "nearest_centre": lambda points, generator: np.argsort(
         -(points @ points.mean(0)).round(5), kind="stable"
@@ -34,13 +34,13 @@ _ORDERS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
 
 @dataclass(frozen=True, eq=False)
 class Exemplars:
-    """The memory after a stage; what is in it stays as it was chosen.
+    """The exemplars after a stage; they stay as they were chosen.
 
     Attributes:
         sample_ids: rows in the source data set, ``(M,)``.
-        stages: that they came with, ``(M,)``.
+        stages: in which they arrived, ``(M,)``.
         category_ids: their categories when they were chosen, ``(M,)``.
-        class_ids: what the method took them for, ``(M,)``: the true category at stage 0, later that of k-means, or the
+        class_ids: their classes by the method, ``(M,)``: the true category at stage 0, later that of k-means, or the
             answer of its classifier.
     """
 
@@ -50,12 +50,12 @@ class Exemplars:
     class_ids: np.ndarray
 
     def to_dict(self) -> dict[str, list[int]]:
-        """As JSON types."""
+        """Plain lists by name, for JSON."""
         return {name: values.tolist() for name, values in vars(self).items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Exemplars":
-        """What `to_dict` wrote; a `ValueError` for anything else."""
+        """The inverse of `to_dict`; a `ValueError` for anything else."""
         try:
             found = cls(**{name: np.array(each, dtype=np.int64) for name, each in values.items()})
         except (AttributeError, TypeError, OverflowError) as error:
@@ -70,10 +70,10 @@ class Exemplars:
         return found
 
     def labels(self, category_of: Callable[[int], int]) -> np.ndarray:
-        """What each is learnt as by now, ``(M,)``, given the category that an image is in by now, by its sample id.
+        """The class that each exemplar is trained as now, ``(M,)``, by the present category of each sample id.
 
-        One that a correction moved, or whose category was merged, is learnt as the first exemplars of its category are
-        mostly, and without a label (-1) where there are none: a class of a classifier is no category (ours).
+        An exemplar that a correction moved, or whose category was merged, takes the most frequent class of the first
+        exemplars of its category. Without any it has no label (-1): a class of a classifier is no category (ours).
         """
         now = np.array([category_of(each) for each in self.sample_ids.tolist()], dtype=np.int64)
         moved, labels = now != self.category_ids, self.class_ids.copy()
@@ -88,15 +88,10 @@ class Exemplars:
         self, features: Tensor, class_ids: np.ndarray, category_ids: np.ndarray, images: StageImages,
         labels: np.ndarray, arguments: TrainingArguments,
     ) -> "Exemplars":  # fmt: skip
-        """These, and images of a stage of every class that none of these was chosen for or is learnt as.
+        """These exemplars, and images of a stage for every class that has none.
 
-        Args:
-            features: of the stage's images, ``(N, D)``, of length 1.
-            class_ids: what the method takes them for, ``(N,)``.
-            category_ids: their categories, ``(N,)``.
-            images: those images.
-            labels: what these exemplars are learnt as, ``(M,)``.
-            arguments: how many of a class are chosen, and how.
+        The images have unit features ``(N, D)``, classes by the method ``(N,)`` and categories ``(N,)``; `labels`
+        ``(M,)`` are the classes that the present exemplars are trained as.
         """
         points, stage, chosen = features.double().cpu().numpy(), images.stage.index, [np.zeros(0, np.int64)]
         for number in np.setdiff1d(class_ids, [*self.class_ids, *labels, NO_LABEL]).tolist():
@@ -112,11 +107,11 @@ class Exemplars:
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Exemplars that can be read, as a stage is trained with them.
+    """Readable exemplars, as a stage is trained with them.
 
     Attributes:
-        places: the images of an earlier stage that each is among, and its index there.
-        labels: what they are learnt as, ``(M,)``, -1 for none.
+        places: for each the images of its stage, and its index among them.
+        labels: the classes that they are trained as, ``(M,)``, -1 for none.
     """
 
     places: Sequence[tuple[StageImages, int]]
@@ -124,7 +119,7 @@ class Memory:
 
     @classmethod
     def of(cls, exemplars: Exemplars, labels: np.ndarray, images: Sequence[StageImages]) -> "Memory | None":
-        """Those whose images can be read at the earlier stages, with their labels; fewer are said, none is `None`."""
+        """The exemplars among the readable images of earlier stages, `None` without any; warns of lost ones."""
         index_of = {
             (stage, sample): index
             for stage, each in enumerate(images)

@@ -1,4 +1,4 @@
-"""Features of whole stages, without a gradient, in the order of the stage."""
+"""Features of whole stages, without a gradient, in the order of their images."""
 
 from typing import Any
 
@@ -39,24 +39,11 @@ def extract_features(
     label: str,
     prompted: bool | None = None,
 ) -> Tensor:
-    """L2-normalised [CLS] features of a stage under the deterministic view, in the model's own precision.
+    """L2-normalised [CLS] features of a stage under the deterministic view, ``(N, D)`` float32 on the device.
 
-    (The released code passes the images through the random training crop here; we do not.) On several
-    processes each embeds its share and all receive the whole.
-
-    Args:
-        model: the bare model.
-        images: readable images of the stage.
-        view: the deterministic view, as saved beside the model.
-        device: where to compute; the result stays there.
-        batch_size: images per forward.
-        num_workers: loader processes.
-        progress: wraps the batches in a progress bar; may raise to leave early.
-        label: name of the bar.
-        prompted: whether prompts act; `None` means as at test.
-
-    Returns:
-        ``(N, D)`` float32. Where memory is too little for a batch, it goes through in parts, which is said.
+    (The released code uses the random training crop here; we do not.) Each of several processes embeds its share, and
+    all receive the whole. Where memory runs out, a batch is halved, with a warning. `progress` wraps the batches in a
+    bar and may raise to leave early; `prompted` says whether prompts act, `None` as at test.
 
     Raises:
         DivergedError: a feature holds NaN or infinity; the image is named.
@@ -88,14 +75,9 @@ def routing_agreement(
     batch_size: int,
     num_workers: int,
 ) -> np.ndarray:
-    """Share of patches of every image that are routed to the part they are labelled with, ``(N,)``.
+    """Share of patches of every image that are routed to the part of their label, ``(N,)``.
 
-    Args:
-        model: one with parts, on its device, in eval mode.
-        images: readable images of a stage.
-        view: the deterministic view.
-        batch_size: images per forward.
-        num_workers: loader processes.
+    The model has parts and is in eval mode.
     """
     assert model.part_labeller is not None
     labeller = model.part_labeller

@@ -1,10 +1,9 @@
-"""What training was like: losses of every epoch, and the memory it took."""
+"""The record of a training: losses of every epoch, and the memory it took."""
 
 import json
 import os
 import resource
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,17 @@ from promptccd.storage import open_to_change, read_file
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What an epoch was like.
+    """The record of one epoch.
 
     Attributes:
         stage: index of the stage.
         epoch: index of the epoch.
-        steps: steps the means are over; fewer than the epoch has where a resumed run came in halfway.
+        steps: steps that the means are over; fewer than the epoch has where a run was resumed halfway.
         losses: mean of ``"loss"`` and of every part of it, by name.
         learning_rate: of the epoch.
         seconds: of those steps, with the fit of the mixture where one was due.
-        images: of those steps; 0 where an older version recorded them.
-        rates: of what has a rate of its own, by role, such as ``prompt``.
+        images: of those steps; 0 in records of older versions.
+        rates: learning rates of parts that have their own, by role, such as ``prompt``.
     """
 
     stage: int
@@ -41,22 +40,22 @@ class EpochRecord:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What trackers and callbacks are told of it."""
+        """Metrics for trackers and callbacks."""
         rates = {f"{role}_learning_rate": rate for role, rate in self.rates.items()}
         speed = {"images_per_second": self.images / max(self.seconds, 1e-9)}
         return {**self.losses, "learning_rate": self.learning_rate, **rates, **speed}
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Begin a new measurement of a GPU's memory; does nothing on a CPU."""
+    """Start a new measurement of a GPU's memory; does nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory(device: torch.device) -> dict[str, int | None]:
-    """The most bytes in use at once, as the manifest has them.
+    """The most bytes in use at once.
 
-    Of the ``process`` since it began, for operating systems do not reset that; of the GPU, ``accelerator``, since
+    Of the ``process`` since it began, since operating systems do not reset that; of the GPU, ``accelerator``, since
     `reset_peak_memory`, `None` on a CPU.
     """
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, kilobytes elsewhere
@@ -69,16 +68,16 @@ HISTORY = "history.jsonl"
 
 
 def add_epoch(run: Path, record: EpochRecord) -> None:
-    """Add an epoch to the history of the run in a folder.
+    """Add an epoch to the history of a run.
 
     Raises:
         DiskError: the file cannot be written.
-        RunError: a link stands under its name.
+        RunError: its name is a link.
     """
     line = json.dumps({**asdict(record), "seconds": round(record.seconds, 3)}) + "\n"
     try:
         with open(open_to_change(run / HISTORY, os.O_APPEND), "ab+") as file:
-            if file.tell():  # appending begins at the end
+            if file.tell():  # the position is the end of the file
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read(1) == b"\n" else "\n" + line
             file.write(line.encode())
@@ -90,7 +89,7 @@ def add_epoch(run: Path, record: EpochRecord) -> None:
 
 
 def read_history(run: Path) -> list[EpochRecord]:
-    """The epochs of the run in a folder by stage and number; empty where none were recorded."""
+    """The epochs of a run, by stage and number; the last record of an epoch counts. Empty without a history."""
     try:
         lines = read_file(run / HISTORY).splitlines()
     except FileNotFoundError:
@@ -102,22 +101,13 @@ def read_history(run: Path) -> list[EpochRecord]:
 
 def _record_of(line: bytes) -> EpochRecord | None:
     try:
-        values: Any = json.loads(line)
-        if not isinstance(values, Mapping):
-            return None
-        losses, rates = (
-            {str(name): float(value) for name, value in each.items()}
-            for each in (values["losses"], values.get("rates", {}))
-        )
+        values = {"images": 0, "rates": {}, **json.loads(line)}
+        numbers: dict[str, Any] = {name: int(values[name]) for name in ("stage", "epoch", "steps", "images")}
+        numbers |= {name: float(values[name]) for name in ("learning_rate", "seconds")}
         return EpochRecord(
-            int(values["stage"]),
-            int(values["epoch"]),
-            int(values["steps"]),
-            losses,
-            float(values["learning_rate"]),
-            float(values["seconds"]),
-            int(values.get("images", 0)),
-            rates,
+            **numbers,
+            losses={str(name): float(value) for name, value in values["losses"].items()},
+            rates={str(name): float(value) for name, value in values["rates"].items()},
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None

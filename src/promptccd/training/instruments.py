@@ -1,4 +1,4 @@
-"""Do the prompts act? What a finished stage shows of them, measured on its own images."""
+"""Do the prompts act? Measurements of a finished stage on its own images."""
 
 import copy
 import math
@@ -19,8 +19,8 @@ from promptccd.training.devices import in_smaller_batches
 
 MOST_IMAGES = 512
 REPLAYED = 20  # features drawn of every component
-SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts of a tenth of it changed no table
-MOST_SHARING = 0.05  # of the known categories: of 140, two that are alike need no new run
+SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts with a tenth of it changed no table
+MOST_SHARING = 0.05  # share of the known categories; two alike ones of 140 need no new run
 
 
 def _measured(title: str) -> Any:
@@ -29,7 +29,7 @@ def _measured(title: str) -> Any:
 
 @dataclass(frozen=True)
 class Instruments:
-    """What the prompts of a stage did; `None` where a method has no such thing. Each field has its title beside it."""
+    """What the prompts of a stage did, with a title for every field; `None` where a method has nothing to measure."""
 
     prompt_effect: float | None = _measured("[CLS] with prompts against without, 1 - cosine")
     choice_effect: float | None = _measured(
@@ -50,11 +50,11 @@ class Instruments:
     )
 
     def to_dict(self) -> dict[str, float]:
-        """What was measured, by name."""
+        """The measured values, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def warnings(self, precision: str) -> list[str]:
-        """What makes this method numerically another one, each with a remedy.
+        """Defects that make this numerically another method, each with a remedy.
 
         Args:
             precision: of training, ``no`` for float32 or ``bf16``.
@@ -96,13 +96,8 @@ def measure(
 ) -> Instruments:
     """Measure a finished stage on up to `MOST_IMAGES` of its images.
 
-    Args:
-        model: the bare model, its categories set.
-        images: readable images of the stage.
-        view: the deterministic view.
-        category_ids: the category that each image ended in, ``(N,)``.
-        seed: of the run, which the first values of prompts were drawn with.
-        batch_size: images per forward.
+    The model has its categories set; `category_ids` ``(N,)`` are the final categories of the images. The seed is that
+    of the run, which also keyed the first values of prompts.
     """
     if not model.prompt_parameters() and model.mixture is None:
         return Instruments()
@@ -130,7 +125,7 @@ def measure(
 
 
 def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor]:
-    """Plain features, how far prompts move each, what was chosen, and where patches went."""
+    """Plain features, how far prompts move each, the chosen prompts, and the parts of patches."""
     plain = model(pixels, prompted=False).features
     output = model(pixels, prompted=True)
     values = {"plain": F.normalize(plain.float(), dim=-1)}
@@ -156,7 +151,7 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
 
 
 def _turned(features: Tensor, others: Tensor) -> Tensor:
-    """1 - cosine ``(B,)``; through the difference of unit vectors, which keeps what a difference from 1 rounds away."""
+    """1 - cosine ``(B,)``, from the difference of unit vectors, since ``1 - cos`` loses small values to rounding."""
     units = (F.normalize(each.double(), dim=-1) for each in (features, others))
     return next(units).sub(next(units)).square().sum(-1) / 2
 
@@ -171,9 +166,9 @@ def _in_use(model: CategoryDiscoveryModel, values: Mapping[str, Tensor]) -> dict
 
 
 def _movement(model: CategoryDiscoveryModel, seed: int) -> dict[str, float]:
-    """How far what learns by gradient has come from where `reset_prompts` put it."""
+    """Distance of prompts and keys from the values that `reset_prompts` gave them."""
     learning = model.learning()
-    # On a device that is nearly full: the largest parts of the model have no prompts and are not copied.
+    # The largest parts of the model have no prompts and are not copied: the device may be nearly full.
     first = copy.deepcopy(model, {id(part): part for part in (model.backbone, model.head)})
     first.reset_prompts(torch_generator("prompts", seed))
     found = {}
@@ -187,7 +182,7 @@ def _movement(model: CategoryDiscoveryModel, seed: int) -> dict[str, float]:
 def _of_mixture(
     model: CategoryDiscoveryModel, plain: Tensor, category_ids: Tensor, generator: torch.Generator
 ) -> dict[str, float]:
-    """Whether components, and what is drawn from them, are where their categories' images are."""
+    """Whether components, and features drawn from them, lie where the images of their categories lie."""
     assert model.mixture is not None
     ids, rows = category_ids.unique(return_inverse=True)
     sums = torch.zeros(len(ids), plain.shape[1]).index_add_(0, rows, plain)

@@ -1,7 +1,7 @@
-"""What a method is, those that there are, and what is said of each.
+"""The registry of methods, and the words that cards, tables and help use for each.
 
-Importing `promptccd.training.objectives` fills `METHODS`. Help and lists say what methods are called without waiting
-for the torch that they run on: `words_of_methods` reads their files.
+Importing `promptccd.training.objectives` fills `METHODS`. Help and lists do not wait for torch: `words_of_methods`
+reads the files of methods without running them.
 """
 
 import ast
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MethodWords:
-    """What is said of a method, as `Method` has it."""
+    """The words for a method, as in `Method`."""
 
     name: str
     title: str
@@ -30,21 +30,21 @@ class MethodWords:
 
 @dataclass(frozen=True)
 class Method:
-    """A method by the name that recipes, checkpoints and tables call it.
+    """A method: a model, an objective, and the words for them.
 
     Attributes:
-        name: of the method, usually its configuration's ``model_type``.
+        name: in recipes, checkpoints and tables; usually its configuration's ``model_type``.
         model: what is saved and loaded.
-        objective: what it is trained for.
+        objective: what it minimises.
         title: as a person writes it.
         summary: what its prompts are, as a phrase for cards and ``--help``.
-        parts: children of the model beside backbone and head that learn or are fitted, with their titles.
+        parts: titles of the model's children beside backbone and head that learn or are fitted.
         losses: titles of its terms beside those of `ContrastiveObjective`.
-        published: its name in the paper's tables by what sets it apart there: a pool, a way of counting categories, or
-            ``exemplars``; what is not listed has the method's name.
-        answers_natively: whether the paper's figures are taken to be those of its own classifier (ours; the paper does
-            not say), not of semi-supervised k-means over its features.
-        takes_exemplars: whether images of earlier stages can be shown again (`exemplars_per_class`): its losses read
+        published: its names in the paper's tables, by a pool, a way of counting categories, or ``exemplars``; in any
+            other case the tables have the method's name.
+        answers_natively: whether we take the paper's figures to be those of its own classifier (the paper does not
+            say), not of semi-supervised k-means over its features.
+        takes_exemplars: whether it can train on images of earlier stages (`exemplars_per_class`): its losses read
             `Rows.labelled`.
     """
 
@@ -62,13 +62,13 @@ class Method:
 
 METHODS: dict[str, Method] = {}
 
-# Titles of what every method has; a method declares its own beside them.
+# Titles of parts and losses that every method has; a method declares its own beside them.
 PARTS = {"backbone": "last block of the backbone", "head": "projection head"}
 LOSSES = {"loss": "loss, all parts", "info_nce": "InfoNCE", "supervised": "supervised contrastive"}
 
 
 def register(method: Method) -> Method:
-    """Make a method known to recipes, cards, tables and checkpoints; returns it.
+    """Add a method to `METHODS`, and its model to the auto classes; returns the method.
 
     Raises:
         ValueError: another method has its name, or its model has no configuration of its own.
@@ -86,7 +86,7 @@ def method_named(name: str) -> Method:
     """The method of a recipe's ``model.variant``.
 
     Raises:
-        ConfigurationError: there is none of that name.
+        ConfigurationError: there is no such method.
     """
     import promptccd.training.objectives  # noqa: F401 - fills METHODS
 
@@ -96,7 +96,7 @@ def method_named(name: str) -> Method:
 
 
 def words_of_methods() -> dict[str, MethodWords]:
-    """What is said of every method, by its name: of those that come along, and of those that others registered."""
+    """The words for every method, by its name: those of this package, and those that others registered."""
     registered = [
         MethodWords(each.name, each.title, each.summary, each.published) for each in METHODS.values()
     ]
@@ -105,7 +105,7 @@ def words_of_methods() -> dict[str, MethodWords]:
 
 @cache
 def _in_files() -> tuple[MethodWords, ...]:
-    """The words of every ``METHOD`` that comes along, whose file is read and not run."""
+    """The words in every ``METHOD`` of this package; its file is read and not run."""
     files = sorted(Path(__file__).with_name("objectives").glob("*.py"))
     return tuple(each for file in files for each in _in_file(ast.parse(file.read_text(encoding="utf-8"))))
 
@@ -114,7 +114,7 @@ def _in_file(module: ast.Module) -> Iterator[MethodWords]:
     wanted = {each.name for each in fields(MethodWords)}
     for line in module.body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "METHOD":
-            said = line.value.keywords if isinstance(line.value, ast.Call) else []
+            arguments = line.value.keywords if isinstance(line.value, ast.Call) else []
             yield MethodWords(
-                **{each.arg: ast.literal_eval(each.value) for each in said if each.arg in wanted}
+                **{each.arg: ast.literal_eval(each.value) for each in arguments if each.arg in wanted}
             )

@@ -1,4 +1,4 @@
-"""A recipe for images of one's own: any method over ``hub_configs/own.yaml``, and what a backbone needs."""
+"""A recipe for a person's own images: any method over ``hub_configs/own.yaml``, and what a backbone needs."""
 
 import os
 import re
@@ -10,6 +10,7 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.data.table_files import ONE_FILE
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.recipe import (
+    SUFFIXES,
     Recipe,
     begins_with,
     laid_over,
@@ -22,21 +23,20 @@ from promptccd.training.recipe import (
 )
 
 METHOD = "promptccd"
-_FILES = (".yaml", ".yml")
 
 
 def names_recipe(word: str) -> bool:
-    """Whether a word means a recipe, and not images: a file but for a data set, or the name of one."""
+    """Whether a word means a recipe and not images: the name of one, or a file that is no data set."""
     path = Path(os.path.expanduser(word))
     if word in BUILT_IN or path.is_dir():
         return False
     if path.exists():
         return path.suffix.lower() not in ONE_FILE
-    return path.suffix in _FILES or parts_of(located(path)) is not None
+    return path.suffix in SUFFIXES or parts_of(located(path)) is not None
 
 
 def methods() -> dict[str, Path]:
-    """The file of every method that comes along, by the name that its recipes begin with."""
+    """The file of every method of this package, by the first part of its recipes' names."""
     return {begins_with(file.stem): file for file in sorted((recipe_folder() / "methods").glob("*.yaml"))}
 
 
@@ -46,14 +46,14 @@ def recipe_for_images(
     config: str | Path | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Recipe:
-    """The recipe to train on images of one's own.
+    """The recipe to train on a person's own images.
 
     Args:
         dataset: a folder of one sub-folder per category, a CSV file of paths and labels, a parquet file, or
             a data set of the Hub.
-        method: of `methods`, ``promptccd-`` left out or not; none means `METHOD`.
-        config: a recipe to take instead of a method's defaults, but for its data.
-        overrides: values by section and field, as the command line gives them.
+        method: of `methods`, with or without ``promptccd-``; none means `METHOD`.
+        config: a recipe to take instead of a method's defaults, except for its data.
+        overrides: values by section and field, from the command line.
 
     Raises:
         ConfigurationError: no such method, a method besides a recipe, or nothing says how the categories arrive.
@@ -76,8 +76,8 @@ def recipe_for_images(
     folder = re.sub(r"[^A-Za-z0-9._-]+", "-", called).strip("-.") or "images"
     data, training = {"dataset": dataset, "benchmark": None}, {"output_dir": f"runs/{name}-{folder}"}
     values = laid_over([*layers, {"data": data, "training": training}, overrides or {}])
-    if not {"class_blocks", "category_ratio", "benchmark"} & _given(values["data"]):
-        raise ConfigurationError(_unsaid(dataset))
+    if all(values["data"].get(name) is None for name in ("class_blocks", "category_ratio", "benchmark")):
+        raise ConfigurationError(_missing_stages(dataset))
     return Recipe.from_dict(values)
 
 
@@ -90,12 +90,8 @@ def _method_named(name: str) -> tuple[str, Path]:
     raise ConfigurationError(f"No method is called {name!r}.{hint} There are {', '.join(known)}.")
 
 
-def _given(values: Mapping[str, Any]) -> set[str]:
-    return {key for key, value in values.items() if value is not None}
-
-
-def _unsaid(dataset: str) -> str:
-    """What to say to somebody who names data alone, which may be a recipe with a slip."""
+def _missing_stages(dataset: str) -> str:
+    """The message for a data set without stages; the word may be a recipe with a slip."""
     hint = did_you_mean(dataset, (each.stem for each in recipes_in(recipe_folder())))
     if hint and not Path(os.path.expanduser(dataset)).exists():
         return f"No images and no recipe are called {dataset!r}.{hint} `promptccd recipes` lists those there are."

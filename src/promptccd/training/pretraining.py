@@ -1,14 +1,13 @@
-"""A small DINOv2 backbone from a few thousand unlabelled images, for where no pretrained one is at hand.
+"""A small DINOv2 backbone from a few thousand unlabelled images, where no pretrained one is at hand.
 
-[CLS] learns to tell shapes apart as a fixed descriptor does: histograms of oriented gradients, the target that
-MaskFeat (Wei et al., 2022) predicts patch by patch, here read from [CLS] alone. An RBF kernel over the
-descriptors of the images gives the target: their leading kernel principal components, a point on the unit
-sphere near which only similar shapes lie. Clustering compares exactly such points, so the metric is learnt
-that it will use.
+[CLS] learns to tell shapes apart like a fixed descriptor: histograms of oriented gradients, the target that MaskFeat
+(Wei et al., 2022) predicts patch by patch. The target of an image are the leading kernel principal components of its
+descriptor, under an RBF kernel: a point on the unit sphere near which only similar shapes lie. Clustering compares
+such points, so the network learns the metric that clustering uses.
 
-Every step draws new pictures: two images are joined along a random line, then turned, sheared, scaled,
-shifted and bent, and the target is computed from the result. So the network meets shapes that no image of the
-set shows, and its features stay meaningful for categories that come later.
+Every step draws new pictures: two images are joined along a random line, then turned, sheared, scaled, shifted and
+bent, and the target is computed from the result. So the network sees shapes that no image of the set has, and its
+features stay meaningful for later categories.
 """
 
 import copy
@@ -29,7 +28,7 @@ from promptccd.training.progress import progress_bar
 
 _BEND_POINTS = 4  # side of the grid of random displacements that bends a picture
 _SEAM_SHARPNESS = 8.0  # of the sigmoid across the line that joins two images, in halves of the image side
-_MAX_REFERENCES = 2048  # images the kernel components are computed from; the cost grows with the cube
+_MAX_REFERENCES = 2048  # images that give the kernel components; the cost grows with the cube
 
 
 def pretrain_backbone(
@@ -40,7 +39,7 @@ def pretrain_backbone(
     seed: int,
     progress: Callable[[Iterable[Any], int, str], Iterator[Any]] = progress_bar,
 ) -> Dinov2Model:
-    """A backbone pretrained without labels.
+    """A backbone pretrained without labels, in eval mode, on the device of the images.
 
     The same images, seed and number of threads give the same weights.
 
@@ -48,11 +47,8 @@ def pretrain_backbone(
         images: uint8 ``(N, 3, S, S)``, the deterministic views of the images.
         config: architecture of the backbone.
         options: how it is trained.
-        seed: seed of the weights and of every picture.
+        seed: of the weights and of every picture.
         progress: wraps the epochs, their number and a label in a progress bar.
-
-    Returns:
-        The backbone in eval mode, on the device of the images.
 
     Raises:
         ValueError: the images are not uint8 ``(N, 3, S, S)`` with at least two of them.
@@ -89,8 +85,8 @@ def pretrain_backbone(
 class _KernelComponents:
     """Leading kernel principal components of the pictures' descriptors: unit vectors ``(B, D)``.
 
-    The components are not centred. Features that must lie on a sphere lose the distance from the mean when
-    they are, and categories that resemble many others stand close to the mean.
+    They are not centred: on a sphere, centring loses the distance from the mean, and categories that resemble many
+    others lie close to the mean.
     """
 
     def __init__(self, images: Tensor, width: int, options: PretrainingOptions, generator: torch.Generator):
@@ -100,8 +96,8 @@ class _KernelComponents:
         values, vectors = torch.linalg.eigh(self._kernel(self.references).double())
         kept = values[-width:] > 1e-6 * values[-1]  # copies of an image add nothing but noise
         scaled = vectors[:, -width:][:, kept] / values[-width:][kept].sqrt()
-        # The final norm takes the mean out of every feature. A rotation spreads each component over all
-        # coordinates, so that no component is lost to it.
+        # The final norm removes the mean of every feature. A rotation spreads each component over all
+        # coordinates, so that none is lost.
         rotation = torch.linalg.qr(torch.randn(width, width, generator=generator)).Q[: scaled.shape[1]]
         self.projection = scaled.float() @ rotation.to(scaled.device)
 
@@ -128,7 +124,7 @@ def _gradient_histograms(pictures: Tensor, options: PretrainingOptions) -> Tenso
 
 
 def _join(pixels: Tensor, probability: float, generator: torch.Generator) -> Tensor:
-    """Replace one side of a random line by what another image of the batch shows there."""
+    """Replace one side of a random line by that side of another image of the batch."""
     batch, side = len(pixels), pixels.shape[-1]
     others = pixels[torch.randperm(batch, generator=generator).to(pixels.device)]
     angle = torch.rand(batch, 1, 1, generator=generator) * (2 * math.pi)
@@ -141,7 +137,7 @@ def _join(pixels: Tensor, probability: float, generator: torch.Generator) -> Ten
 
 
 def _warp(pixels: Tensor, options: PretrainingOptions, generator: torch.Generator) -> Tensor:
-    """Turn, scale, shear, shift and bend each image in its own way; black outside."""
+    """Turn, scale, shear, shift and bend each image at random; black outside."""
     batch = len(pixels)
     angle = _uniform((batch,), math.radians(options.rotation), generator)
     wide, high = 1 + _uniform((2, batch), options.zoom, generator)
@@ -161,19 +157,19 @@ def _uniform(shape: tuple[int, ...], limit: float, generator: torch.Generator) -
 
 
 def _initial_backbone(config: Dinov2Config, seed: int) -> Dinov2Model:
-    """Random weights of their own seed; the global generator, which transformers draws from, is put back."""
+    """A backbone with seeded weights; the global generator, which transformers draws from, is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed_of("pretraining-weights", seed))
         return Dinov2Model(copy.deepcopy(config))
 
 
 def _normalise(pictures: Tensor) -> Tensor:
-    """The normalisation of `promptccd.data.views.normalise`, of pictures that are in 0..1 already."""
+    """`promptccd.data.views.normalise` for pictures that are in 0..1 already."""
     mean, std = (pictures.new_tensor(value).view(3, 1, 1) for value in (IMAGENET_MEAN, IMAGENET_STD))
     return (pictures - mean) / std
 
 
 def _learning_rate(epoch: float, options: PretrainingOptions, step: float) -> float:
-    """Linear warm-up, then half a cosine; `epoch` counts in fractions, `step` is one step's share of one."""
+    """Linear warm-up times half a cosine; `epoch` is fractional, `step` is one step's share of an epoch."""
     warmup = min(1.0, (epoch + step) / max(options.warmup_epochs, step))
     return options.learning_rate * warmup * 0.5 * (1 + math.cos(math.pi * epoch / options.epochs))

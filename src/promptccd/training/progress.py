@@ -1,4 +1,4 @@
-"""What a person sees of a training, and how they end it: bars with time left, and signals."""
+"""Progress bars with the time left, and signals that end a training."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ from promptccd.errors import InterruptedRunError
 logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
-# None leaves bars to terminals. The Hub's own bars go wherever transformers' are switched off: these must stay.
+# None shows bars on terminals alone. The Hub's own bars vanish when transformers' are switched off; these must stay.
 NO_BARS = True if HF_HUB_DISABLE_PROGRESS_BARS else None
 
 
@@ -29,7 +29,7 @@ def progress_bar(items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
 
 
 def readable_time(seconds: float) -> str:
-    """A time as people say it."""
+    """A time in the unit that people would use."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
@@ -40,14 +40,7 @@ def readable_time(seconds: float) -> str:
 class EpochProgress:
     """A bar over the epochs of a stage and, inside it, one over the steps of the epoch.
 
-    Off a terminal it logs a line every few seconds instead.
-
-    Args:
-        stage: index of the stage.
-        epochs: epochs of the stage.
-        first_epoch: where a resumed stage goes on.
-        steps: steps of an epoch.
-        first_step: where that epoch goes on.
+    Off a terminal it logs a line every few seconds instead. A resumed stage starts at `first_epoch` and `first_step`.
     """
 
     def __init__(self, stage: int, epochs: int, first_epoch: int, steps: int, first_step: int = 0):
@@ -64,16 +57,16 @@ class EpochProgress:
         self._inner = tqdm(total=steps, desc="  epoch", unit="step", position=1, leave=False, disable=NO_BARS)
 
     def begin_epoch(self, step: int) -> None:
-        """Set the inner bar to the step an epoch begins or goes on with."""
+        """Set the inner bar to the first step of an epoch, or of its rest."""
         self._inner.reset()
         self._inner.update(step)
 
     def end_step(self) -> None:
-        """One step is done."""
+        """Count a finished step."""
         self._inner.update()
 
     def end_epoch(self, epoch: int, loss: float) -> None:
-        """An epoch is done; `loss` is its mean."""
+        """Count a finished epoch; `loss` is its mean."""
         self._outer.set_postfix(loss=f"{loss:.3f}")
         self._outer.update()
         done, now = epoch + 1, time.monotonic()
@@ -87,13 +80,13 @@ class EpochProgress:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Take the bars down."""
+        """Remove the bars."""
         self._inner.close()
         self._outer.close()
 
 
 class TrainingStopped(InterruptedRunError):
-    """A callback asked for the end: the run was saved, and the same call continues it."""
+    """A callback asked to stop: the run was saved, and the same call continues it."""
 
     def __init__(self, message: str):
         super().__init__(message, 0)
@@ -103,8 +96,8 @@ class StopRequest:
     """Context in which the first SIGINT or SIGTERM is only remembered.
 
     Attributes:
-        received: number of the signal, 0 while there was none.
-        asked: whether a callback asked for the end.
+        received: number of the signal, 0 before one arrived.
+        asked: whether a callback asked to stop.
     """
 
     def __init__(self) -> None:
@@ -123,15 +116,17 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
-        # A loader, which a terminal's Ctrl-C reaches too: its parent ends it.
+        # A loader process, which a terminal's Ctrl-C reaches too: its parent ends it.
         if os.getpid() != self._process:
             return
-        if self.received:  # asked twice: the last saved state is whole, so leaving at once loses only steps
+        if (
+            self.received
+        ):  # the second signal: the last saved state is whole, so leaving at once loses only steps
             raise self.error("left at once")
         self.received = number
 
     def agreed(self, accelerator: Accelerator) -> bool:
-        """Whether any process was asked to stop; the same answer on all of them."""
+        """Whether any process was asked to stop; all processes get the same answer."""
         if accelerator.num_processes > 1:
             own = torch.tensor([[self.received, int(self.asked)]], device=accelerator.device)
             received, asked = accelerator.gather(own).amax(0).tolist()
@@ -139,7 +134,7 @@ class StopRequest:
         return bool(self.received) or self.asked
 
     def progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
-        """A progress bar over work that is not saved halfway; it ends where a signal was received.
+        """A progress bar over work that is not saved halfway.
 
         Raises:
             InterruptedRunError: a signal was received.
@@ -150,7 +145,7 @@ class StopRequest:
             yield item
 
     def error(self, what: str) -> InterruptedRunError:
-        """The exception that ends the run, with the exit code of the signal if there was one."""
+        """The exception that ends the run, with the exit code of the signal, if there was one."""
         if not self.received and self.asked:
             return TrainingStopped(f"Stopped by a callback: {what}. The same call goes on from there.")
         return InterruptedRunError(

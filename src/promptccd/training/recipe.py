@@ -1,6 +1,7 @@
 """A recipe: all sections of a run, from YAML, plain values or a command line."""
 
 import dataclasses
+import itertools
 import re
 import reprlib
 import typing
@@ -21,8 +22,9 @@ from promptccd.training.methods import METHODS, method_named, words_of_methods
 # A recipe of ours has about forty values in a kilobyte.
 MOST_BYTES = 2**20
 MOST_VALUES = 10_000
-MOST_SHOWN = 300  # characters of what a parser says
+MOST_SHOWN = 300  # characters of a parser's message
 FOLDER = "hub_configs"
+SUFFIXES = (".yaml", ".yml")
 
 
 def read_yaml(text: str) -> Any:
@@ -41,14 +43,14 @@ def read_yaml(text: str) -> Any:
     return value
 
 
-def read_yaml_file(path: str | Path) -> Any:
-    """The document of a file; an empty one for a file that holds comments alone.
+def read_yaml_file(path: Path) -> Any:
+    """The document of a file; empty if the file holds comments alone.
 
     Raises:
         ConfigurationError: there is no such file, or it is not YAML.
     """
     try:
-        text = _content(Path(path)).decode("utf-8")
+        text = _content(path).decode("utf-8")
         if not text.strip():
             raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
         return read_yaml(text) or {}
@@ -57,23 +59,16 @@ def read_yaml_file(path: str | Path) -> Any:
             f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists those that come along."
         ) from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        listed = (
-            ""
-            if Path(path).suffix in (".yaml", ".yml")
-            else ". If it lists images: give their folder, or a CSV file of path,label whose name ends in .csv"
-        )
-        raise ConfigurationError(
-            f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:MOST_SHOWN]}{listed}"
-        ) from error
+        problem = f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:MOST_SHOWN]}"
+        if path.suffix not in SUFFIXES:
+            problem += (
+                ". If it lists images: give their folder, or a CSV file of path,label whose name ends in .csv"
+            )
+        raise ConfigurationError(problem) from error
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a recipe; of something that never ends no more than a recipe could have.
-
-    Raises:
-        OSError: it cannot be opened.
-        ConfigurationError: it is no file, or too long for a recipe.
-    """
+    """The bytes of a recipe, without reading more than a recipe could hold."""
     handed_over = str(path).startswith(("/dev/", "/proc/"))  # by a shell, as in <(...)
     if path.is_fifo() and not handed_over:
         raise ConfigurationError(f"Recipe {str(path)!r} is a pipe, which may never end: give a file.")
@@ -87,11 +82,7 @@ def _content(path: Path) -> bytes:
 
 
 def _require_modest(value: Any) -> None:
-    """Refuse what a few lines of aliases unfold to, and numbers that nothing can show.
-
-    Raises:
-        ValueError: there are more values than a recipe could have, or a number has more than 64 bits.
-    """
+    """Raise a `ValueError` if aliases unfold to too many values, or a number is too long to be shown."""
     waiting, seen = [value], 0
     while waiting:
         value, seen = waiting.pop(), seen + 1
@@ -107,13 +98,12 @@ def _require_modest(value: Any) -> None:
 
 
 def field_types(section: Any) -> dict[str, Any]:
-    """Type of every field of a section."""
-    hints = typing.get_type_hints(section)
-    return {item.name: hints[item.name] for item in dataclasses.fields(section)}
+    """The type of every field of a section, by name."""
+    return {item.name: item.type for item in dataclasses.fields(section)}
 
 
 def parse_value(text: str) -> Any:
-    """A value as the command line gives it, read by the rules of the YAML file (``1e-4`` is a number)."""
+    """A value of the command line, read by the rules of the YAML file (``1e-4`` is a number)."""
     try:
         return read_yaml(text)
     except yaml.YAMLError:
@@ -140,7 +130,7 @@ class _Loader(yaml.SafeLoader):
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; of a key that stood there twice, one value would be lost without a word."""
+        """A mapping; refuses a key that is given twice, since one value would be lost."""
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -166,12 +156,7 @@ _Loader.add_implicit_resolver(
 
 
 def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
-    """A section's dataclass from plain values.
-
-    Args:
-        name: its name, for messages.
-        section: the dataclass.
-        values: by field; what is not given keeps its default.
+    """The dataclass of a section from plain values by field; other fields keep their defaults.
 
     Raises:
         ConfigurationError: an unknown field, or a value of the wrong type or range.
@@ -196,16 +181,12 @@ def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
 
 
 def says_none(value: Any, hint: Any) -> bool:
-    """Whether a word means none for a field that takes none: YAML writes it ``null``, people write ``none``."""
+    """Whether a word means none for a field that takes none: YAML writes ``null``, people write ``none``."""
     return isinstance(value, str) and value.lower() in ("none", "null") and type(None) in alternatives(hint)
 
 
 def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuse keys that nobody knows, with the likeliest one that is known.
-
-    Raises:
-        ConfigurationError: naming the key.
-    """
+    """Refuse unknown keys with a `ConfigurationError` that suggests the likeliest known one."""
     for key in given:
         if key not in known:
             hint = did_you_mean(str(key), known)
@@ -248,7 +229,7 @@ class Recipe:
 
     @property
     def published_name(self) -> str:
-        """What the paper's tables call the method, with the pool, the counting or the memory it is used with."""
+        """Name of the method in the paper's tables, with its pool, its counting or its memory."""
         method = method_named(self.model.variant)
         pool: str = self.model.pool or getattr(method.model.config_class, "pool", None) or ""
         memory = "exemplars" if self.training.exemplars_per_class else ""
@@ -261,13 +242,13 @@ class Recipe:
     ) -> "Recipe":
         """Read a recipe; overrides win over the file, the file wins over the defaults.
 
-        A name like ``hub_configs/promptccd-pp-cub.yaml`` need not be a file: it stands for ``methods/pp.yaml`` with
-        ``data/cub.yaml`` laid over it, and over both what ``pairs.yaml`` has for the two. ``promptccd-pp-cub`` alone
-        is the one that comes along.
+        A name like ``hub_configs/promptccd-pp-cub.yaml`` need not be a file: it stands for ``methods/pp.yaml``,
+        overridden by ``data/cub.yaml`` and then by the entry of ``pairs.yaml`` for the two. ``promptccd-pp-cub`` alone
+        is the recipe of this package.
 
         Args:
             path: a YAML file of sections, or such a name.
-            overrides: values by section and field, as the command line gives them.
+            overrides: values by section and field, from the command line.
 
         Raises:
             ConfigurationError: no such file, no YAML, an unknown key, or a value of the wrong type.
@@ -276,7 +257,7 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Mapping[str, Any]]) -> "Recipe":
-        """Build a recipe from plain values by section and field; what is not given keeps its default.
+        """Build a recipe from plain values by section and field; other fields keep their defaults.
 
         Raises:
             ConfigurationError: an unknown section or field, or a value of the wrong type.
@@ -292,35 +273,26 @@ class Recipe:
 
 def section_types() -> dict[str, Any]:
     """The dataclass of every section, in the order a bare ``--field`` is looked up."""
-    return typing.get_type_hints(Recipe)
-
-
-def recipe_values(path: str | Path) -> dict[str, dict[str, Any]]:
-    """What a recipe says by section and field, its layers on one another; no default is written out.
-
-    Raises:
-        ConfigurationError: no such recipe, or no YAML.
-    """
-    return laid_over(layers_of(Path(path)))
+    return field_types(Recipe)
 
 
 def shipped(folder: str) -> Path:
-    """A folder that comes along: in the package where that is installed, at the top of a clone otherwise."""
+    """A folder that comes with the package: inside it where it is installed, at the top of a clone otherwise."""
     package = Path(__file__).parents[1]
     installed = package / folder
     return installed if installed.is_dir() else package.parents[1] / folder
 
 
 def recipe_folder() -> Path:
-    """The recipes that come along."""
+    """The folder of the recipes that come with the package."""
     return shipped(FOLDER)
 
 
 def located(recipe: Path) -> Path:
     """Where a recipe is.
 
-    A bare name, ``promptccd-cub``, means the one that comes along. So does ``hub_configs/promptccd-cub.yaml`` where no
-    such folder is: the commands of the README work outside of a clone, too.
+    A bare name, ``promptccd-cub``, means the recipe of this package. So does ``hub_configs/promptccd-cub.yaml`` where
+    there is no such folder: the commands of the README work outside of a clone, too.
     """
     if recipe.exists():
         return recipe
@@ -332,36 +304,33 @@ def located(recipe: Path) -> Path:
 
 
 def said_of(part: Path) -> str:
-    """The first sentence of what a file of ``methods`` or ``data`` says that it is."""
+    """The first sentence of the comment that a file of ``methods`` or ``data`` begins with."""
     lines = part.read_text(encoding="utf-8").splitlines()
-    comment = " ".join(line.removeprefix("#").strip() for line in lines[: _comments(lines)])
+    heading = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    comment = " ".join(line.removeprefix("#").strip() for line in heading)
     return comment.partition(". ")[0].rstrip(".")
 
 
-def _comments(lines: list[str]) -> int:
-    return next((row for row, line in enumerate(lines) if not line.startswith("#")), len(lines))
-
-
 def recipe_path(method: Path, data: str) -> Path:
-    """The name of the recipe that a file of ``methods`` and a data set stand for."""
+    """The path of the recipe for a file of ``methods`` and a data set."""
     return method.parents[1] / f"{begins_with(method.stem)}-{data}.yaml"
 
 
 def recipes_in(folder: str | Path) -> list[Path]:
-    """Every recipe that a folder of methods and data sets stands for, by name."""
+    """Every recipe of a folder, one for each method and data set, by name."""
     root = Path(folder)
     methods, data = ({path.stem for path in (root / kind).glob("*.yaml")} for kind in ("methods", "data"))
     return sorted(root / f"{begins_with(method)}-{each}.yaml" for method in methods for each in data)
 
 
 def begins_with(method: str) -> str:
-    """What the names of a method's checkpoints begin with: a variant of PromptCCD says so, another method its name."""
+    """First part of a recipe's name: the method's own name, or ``promptccd-`` and the name of a variant."""
     names = {name for each in words_of_methods().values() for name in (each.name, *each.published.values())}
     return method if method in names else f"promptccd-{method}"
 
 
 def parts_of(path: Path) -> tuple[Path, Path] | None:
-    """The files of a method and of a data set that a recipe's name stands for; none if it is no such name."""
+    """The files of the method and of the data set in a recipe's name; none if it is no such name."""
     for method in sorted((path.parent / "methods").glob("*.yaml")):
         begins = f"{begins_with(method.stem)}-"
         data = path.parent / "data" / f"{path.stem.removeprefix(begins)}.yaml"
@@ -371,7 +340,7 @@ def parts_of(path: Path) -> tuple[Path, Path] | None:
 
 
 def layers_of(given: Path) -> list[Mapping[str, Any]]:
-    """The sections that a recipe is made of, later ones over earlier ones."""
+    """The layers of a recipe, each by section; later ones override earlier ones."""
     path = located(given)
     if path.exists() or not (path.parent / "methods").is_dir():
         return [sections_of(path)]
@@ -388,7 +357,7 @@ def layers_of(given: Path) -> list[Mapping[str, Any]]:
 
 
 def sections_of(path: Path, pair: str | None = None) -> Mapping[str, Any]:
-    """What a file of a recipe says, or what ``pairs.yaml`` says of one pair, by section.
+    """The sections in a file of a recipe, or in the entry of ``pairs.yaml`` for one pair.
 
     Raises:
         ConfigurationError: it does not consist of sections.
@@ -404,7 +373,7 @@ def sections_of(path: Path, pair: str | None = None) -> Mapping[str, Any]:
 
 
 def laid_over(layers: Sequence[Mapping[str, Mapping[str, Any] | None]]) -> dict[str, dict[str, Any]]:
-    """Later layers over earlier ones, field by field."""
+    """One recipe from its layers: later ones override earlier ones, field by field."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
         for name, part in layer.items():

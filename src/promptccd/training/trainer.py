@@ -1,4 +1,4 @@
-"""One stage of training: step through the epochs of an objective, save on the way."""
+"""One stage of training: step through the epochs of an objective, and save on the way."""
 
 import logging
 import math
@@ -21,20 +21,13 @@ from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
 from promptccd.training.objectives import Objective, Rows, StageContext
 from promptccd.training.progress import EpochProgress, StopRequest
-from promptccd.training.step import (
-    Batch,
-    PositionSampler,
-    epoch_batches,
-    steps_per_epoch,
-    training_loader,
-    training_loss,
-)
+from promptccd.training.step import Batch, BatchPlan, training_loader, training_loss
 
 logger = logging.getLogger(__name__)
 
-# What an optimiser keeps, where a saved state has another word for it.
+# Names of optimiser state that differ in a saved state.
 _ON_DISK = {"momentum_buffer": "momentum"}
-COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tenth of it
+COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tenth of this
 
 
 @dataclass(frozen=True)
@@ -44,9 +37,8 @@ class TrainingState:
     Attributes:
         epoch: epoch of the next step; equal to the number of epochs when the stage is trained.
         step: next step of that epoch.
-        tensors: what learnt, by name: parameters under ``model.``, what the optimiser keeps of each under
-            ``momentum.`` or its own word for it.
-        batch_size: images of a step; none where that never changes.
+        tensors: by name: trained parameters under ``model.``, optimiser state under ``momentum.`` or its own name.
+        batch_size: images of a step; `None` if it never changes.
     """
 
     epoch: int
@@ -55,7 +47,7 @@ class TrainingState:
     batch_size: int | None = None
 
     def step_of(self, batch_size: int) -> int:
-        """Next step where a step has so many images: no image that stands before it is left out."""
+        """Next step at another batch size; it leaves out no image that the state has not seen."""
         return self.step * (self.batch_size or batch_size) // batch_size
 
 
@@ -65,18 +57,15 @@ class StageTrainer:
     Args:
         model: the model, on its device; trained in place.
         stage: what it is trained on.
-        objective: what it is trained for.
+        objective: what it minimises.
         arguments: how to train.
         views: training views.
         evaluation_view: deterministic view, for features that an objective asks for.
         accelerator: where and in which precision.
         stop: remembers signals.
         save: writes a resumable state.
-        record: is told of every epoch when it is over.
-        stepped: is told of every step: its epoch, and how many steps of that are done.
-
-    Attributes:
-        collapsed_epoch: first epoch in which all embeddings were alike, if there was one.
+        record: called with the record of every finished epoch.
+        stepped: called after every step, with its epoch and the number of finished steps.
     """
 
     def __init__(
@@ -94,19 +83,24 @@ class StageTrainer:
         record: Callable[[EpochRecord], None] = lambda record: None,
         stepped: Callable[[int, int], None] = lambda epoch, step: None,
     ):
-        self.model, self.context, self.images, self.memory = model, stage, stage.images, stage.memory
-        self.num_exemplars = 0 if self.memory is None else len(self.memory)
+        self.model, self.context, self.images = model, stage, stage.images
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
         self.accelerator, self.stop, self.save = accelerator, stop, save
         self.record, self.stepped = record, stepped
-        self.collapsed_epoch: int | None = None
-        # The step whose failure leaves weights and momentum as they were.
+        self._collapsed = False
+        # The step in progress, as long as its failure leaves weights and momentum unchanged.
         self._next: tuple[int, int] | None = None
         self.stage = stage.images.stage.index
         self.epochs = arguments.epochs_of(self.stage)
-        self.steps = steps_per_epoch(
-            len(self.images), arguments.batch_size, objective.least_batch, self.num_exemplars
+        self.plan = BatchPlan(
+            len(self.images),
+            arguments.batch_size,
+            arguments.seed,
+            self.stage,
+            objective.least_batch,
+            num_exemplars=0 if stage.memory is None else len(stage.memory),
         )
+        self.steps = self.plan.steps
         self.learning_rate = arguments.rate_of(self.stage)
         self.objective = objective(
             model, stage, arguments, accelerator, self._plain_features, self._forward_rows
@@ -129,7 +123,9 @@ class StageTrainer:
             restore(self.model, optimizer, resumed.tensors)
         wrapped, optimizer = self.accelerator.prepare(self.model, optimizer)
         self.model.train()
-        batches = iter(self._loader((first_epoch, first_step)))
+        processes = self.accelerator.num_processes, self.accelerator.process_index
+        shares = self.plan.shares(self.epochs, (first_epoch, first_step), *processes)
+        batches = iter(self._views_of(shares))
         bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
         try:
             for epoch in range(first_epoch, self.epochs):
@@ -151,12 +147,12 @@ class StageTrainer:
         return torch.optim.SGD(self._groups(), lr=self.learning_rate, momentum=self.arguments.momentum)
 
     def _groups(self) -> list[dict[str, Any]]:
-        """What learns with its first rate of this stage and its decay, as SGD takes them."""
+        """Parameter groups for the optimiser, each with its first rate of this stage and its decay."""
         given, usual = vars(self.arguments), self.arguments.learning_rate
-        shrunk = self.learning_rate / usual if usual else 1.0  # rates keep their ratios from stage to stage
+        shrunk = self.learning_rate / usual if usual else 1.0  # rates keep their ratios at every stage
         groups: list[dict[str, Any]] = []
         self._learning = self.model.learning()
-        self._rates: dict[str, float] = {}  # the first ones, of what is not the rest of the model
+        self._rates: dict[str, float] = {}  # first rates of all roles but ``model``, the rest
         for role, parameters in self._learning.items():
             rate = given.get(f"{role}_learning_rate")
             own = self.learning_rate if rate is None else rate * shrunk
@@ -171,24 +167,11 @@ class StageTrainer:
                     groups.append({"params": params, "first_rate": own, "weight_decay": decay})
         return groups
 
-    def _loader(self, start: tuple[int, int]) -> torch.utils.data.DataLoader:
-        sampler = PositionSampler(
-            len(self.images),
-            self.arguments.batch_size,
-            seed=self.arguments.seed,
-            stage=self.stage,
-            epochs=self.epochs,
-            least=self.objective.least_batch,
-            start=start,
-            rank=self.accelerator.process_index,
-            num_processes=self.accelerator.num_processes,
-            num_exemplars=self.num_exemplars,
-        )
-        return self._views_of(sampler)
-
     def _views_of(self, batches: Iterable[list[tuple[int, int]]]) -> torch.utils.data.DataLoader:
         given = self.arguments
-        return training_loader(self.images, self.views, batches, given.seed, given.num_workers, self.memory)
+        return training_loader(
+            self.images, self.views, batches, given.seed, given.num_workers, self.context.memory
+        )
 
     def _run_epoch(
         self,
@@ -206,10 +189,9 @@ class StageTrainer:
         rate = self.learning_rate * share
         for group in optimizer.param_groups:
             group["lr"] = group["first_rate"] * share
-        position = len(self.images), self.arguments.batch_size, self.arguments.seed, self.stage, epoch
-        planned = epoch_batches(*position, self.num_exemplars)
+        planned = self.plan.batches(epoch)
         bars.begin_epoch(first_step)
-        # On the device, read only where they are needed: no wait per step.
+        # They stay on the device, so that no step waits for it.
         totals = {"loss": torch.zeros((), device=self.accelerator.device)}
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), planned[step])
@@ -227,12 +209,12 @@ class StageTrainer:
                 totals[name] = totals.get(name, 0) + value.detach()
             bars.end_step()
             self.stepped(epoch, step + 1)
-            # Before a state with the epoch behind it is saved, so that none is missed.
+            # Before the state after this epoch is saved, so that no record is missed.
             if step + 1 == self.steps:
                 steps = self.steps - first_step
                 means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
                 seconds = time.monotonic() - started
-                sizes = list(map(len, planned[first_step : self.steps]))
+                sizes = list(map(len, planned[first_step:]))
                 self._warn_if_collapsed(means, epoch, sizes)
                 rates = {role: first * share for role, first in self._rates.items()}
                 self.record(EpochRecord(self.stage, epoch, steps, means, rate, seconds, sum(sizes), rates))
@@ -273,9 +255,9 @@ class StageTrainer:
             raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
 
     def _out_of_memory(self, optimizer: torch.optim.Optimizer) -> OutOfMemoryError:
-        """Save the state before the step that failed, if it is whole; returns the error that says what to try.
+        """Save the state before the failed step, if it is whole; returns the error with a remedy.
 
-        Of several processes one alone may have failed, and the others wait for it in that very step: none saves.
+        Of several processes perhaps one alone has failed, and the others wait for it in that step: none saves.
         """
         saved = "the last saved state is whole"
         if self._next is not None and self.accelerator.num_processes == 1:
@@ -285,15 +267,15 @@ class StageTrainer:
         return OutOfMemoryError(self.arguments.batch_size, saved)
 
     def _warn_if_collapsed(self, means: Mapping[str, float], epoch: int, sizes: Sequence[int]) -> None:
-        """Say so, once a stage, when no image can be told from another: such a stage trains nothing any more."""
+        """Warn once a stage when all embeddings are alike: such a stage learns nothing any more."""
         each = [self.objective.guessing(size) for size in sizes]
         chances = {name: sum(guess[name] for guess in each) / len(each) for name in each[0]}
         collapsed = [
             value for name, value in chances.items() if abs(means.get(name, math.nan) - value) < COLLAPSED
         ]
-        if self.collapsed_epoch is not None or not collapsed:
+        if self._collapsed or not collapsed:
             return
-        self.collapsed_epoch = epoch
+        self._collapsed = True
         if self.accelerator.is_main_process:
             logger.warning(
                 "Stage %d has collapsed at epoch %d: all embeddings are alike (loss %.4f, that of guessing), and "
@@ -302,7 +284,7 @@ class StageTrainer:
             )  # fmt: skip
 
     def _finite(self, total: Tensor | float, epoch: int) -> float:
-        """A sum as a number; one that is none ends the run before anything is written."""
+        """A sum as a float; NaN or infinity ends the run before anything is written."""
         value = float(total)
         if not math.isfinite(value):
             raise DivergedError(
@@ -326,7 +308,7 @@ class StageTrainer:
 
 
 def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Everything training changed, by name, copied to the CPU."""
+    """Everything that training changes, by name, copied to the CPU."""
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     tensors = {f"model.{name}": value for name, value in model.state_dict().items() if name not in frozen}
     for name, parameter in model.named_parameters():
@@ -349,8 +331,8 @@ def restore(
     model.load_state_dict({**model.state_dict(), **state})
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
-        said, _, name = key.partition(".")
-        if said != "model":
-            kept = next((kept for kept, each in _ON_DISK.items() if each == said), said)
+        kind, _, name = key.partition(".")
+        if kind != "model":
+            kept = next((kept for kept, each in _ON_DISK.items() if each == kind), kind)
             own = value if kept == "step" else value.to(parameters[name])  # AdamW counts on the CPU
             optimizer.state[parameters[name]][kept] = own.clone()

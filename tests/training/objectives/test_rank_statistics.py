@@ -68,13 +68,13 @@ def test_pairs_that_are_surely_wrong_cost_what_float32_can_tell_from_one() -> No
 
 
 def test_a_batch_of_two_images_counts_among_the_pairs(caplog: pytest.LogCaptureFixture) -> None:
-    watch = PairWatch(16, speaks=True)
+    watch = PairWatch(16, may_warn=True)
     with caplog.at_level(logging.WARNING):
         assert float(watch.share(torch.ones(1, 1))) == 0  # of one image there is no pair
-        watch.judge()
+        watch.check()
         assert not caplog.records
         assert float(watch.share(torch.eye(2))) == 0
-        watch.judge()
+        watch.check()
     assert len(caplog.records) == 1
 
 

@@ -25,7 +25,7 @@ from promptccd.training.objectives.self_distillation import (
     self_distillation_loss,
     unevenness,
 )
-from promptccd.training.step import Batch, PositionSampler, steps_per_epoch, training_loss
+from promptccd.training.step import Batch, BatchPlan, training_loss
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 
@@ -250,12 +250,15 @@ def test_what_it_learns_beside_the_block_at_the_papers_sizes(classes: int, learn
 
 
 def test_a_last_batch_below_the_least_is_left_out_but_for_the_only_one() -> None:
-    assert steps_per_epoch(26, 8, 0.5) == 3
-    assert steps_per_epoch(28, 8, 0.5) == 4
-    assert steps_per_epoch(26, 8) == 4
-    assert steps_per_epoch(3, 8, 0.5) == 1
-    sampler = PositionSampler(26, 8, seed=1, stage=0, epochs=2, least=0.5)
-    assert [len(batch) for batch in sampler] == [8] * 6
+    def steps(num_images: int, least: float = 0.0) -> int:
+        return BatchPlan(num_images, 8, seed=1, stage=0, least=least).steps
+
+    assert steps(26, 0.5) == 3
+    assert steps(28, 0.5) == 4
+    assert steps(26) == 4
+    assert steps(3, 0.5) == 1
+    shares = BatchPlan(26, 8, seed=1, stage=0, least=0.5).shares(2)
+    assert [len(batch) for batch in shares] == [8] * 6
 
 
 def test_rates_fall_in_steps_where_they_are_told_to() -> None:

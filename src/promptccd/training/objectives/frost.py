@@ -1,4 +1,4 @@
-"""FRoST (Roy et al., ECCV 2022): RankStats that keeps what it knew by features drawn around old classes."""
+"""FRoST (Roy et al., ECCV 2022): RankStats that rehearses old classes with features drawn around their means."""
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +13,12 @@ from promptccd.training.objectives.rank_statistics import RankStatisticsObjectiv
 
 
 class FrostObjective(RankStatisticsObjective):
-    """Cross-entropy at stage 0; later what RankStats has for new classes, rehearsal of old ones, and little drift."""
+    """Cross-entropy at stage 0; later RankStats' terms of new classes, rehearsal of old ones, and a drift penalty."""
 
     model: FrostModel
 
     def begin_stage(self) -> None:
-        """Keep the last block as the previous stage left it, then grow."""
+        """Keep the last block as the previous stage left it, then add new classes."""
         if self.stage.labels is None:
             self.keep_last_block()
         super().begin_stage()
@@ -34,12 +34,12 @@ class FrostObjective(RankStatisticsObjective):
         parts["drift"] = self.model.config.drift_weight * flat_distance(before, rows.features)
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
-    def steadied(self, joint: Tensor, novel: Tensor | None) -> list[Tensor]:
+    def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> list[Tensor]:
         """See the base class: the novel head alone."""
         return [] if novel is None else [novel]
 
     def replay_loss(self, rows: Rows) -> Tensor:
-        """Cross-entropy of features drawn around the mean of every old class, as often of each."""
+        """Cross-entropy of features drawn around the means of old classes, as many of each."""
         means, each = self.model.class_means, self.model.config.drawn_per_class
         noise = torch.randn(
             each * len(means), means.shape[1], generator=self.generator(rows.epoch, rows.step)
@@ -50,7 +50,7 @@ class FrostObjective(RankStatisticsObjective):
 
     @torch.no_grad()
     def end_stage(self) -> None:
-        """Keep where new classes lie: those of the labels, or those that the novel head answers."""
+        """Keep the means of new classes, by the labels or by the answers of the novel head."""
         features = self.plain_features("features for the means of classes")
         own = self.stage.labels
         if own is None and self.model.novel is not None:
@@ -62,7 +62,7 @@ class FrostObjective(RankStatisticsObjective):
         own, means, deviations = own.to(features.device), [], [self.model.class_deviation] * known
         for number in range(known, classes):
             members = features[own == number]
-            # The row is that of a class that no image was put into.
+            # The classifier's row stands in for a class without images.
             row = F.normalize(self.model.classifier.weight[number], dim=-1)
             means.append(members.mean(0) if len(members) else row)
             if len(members):
@@ -73,7 +73,7 @@ class FrostObjective(RankStatisticsObjective):
 
 
 def flat_distance(before: Tensor, after: Tensor) -> Tensor:
-    """Distance of rows, each set made a vector of length one; of unit rows, the root of their mean squared distance."""
+    """Distance of two sets of rows, each flattened to one unit vector (of unit rows: root mean squared distance)."""
     return (F.normalize(before.flatten(), dim=0) - F.normalize(after.flatten(), dim=0)).norm()
 
 

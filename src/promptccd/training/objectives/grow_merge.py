@@ -1,8 +1,8 @@
 """Grow & Merge (Zhang et al., NeurIPS 2022) on a ViT, as the paper's supplement sketches it; the rest is our design.
 
-Its code is not public. The supplement says: features trained with GCD's loss, the last block is the static branch, a
-further block for every discovery stage its dynamic branch, which distillation ties to the static one. Ours: branches
-stand side by side and each starts as a copy of the one before, what looks known, all weights, and that nothing merges.
+Its code is not public. The supplement says: GCD's loss trains the features; the last block is the static branch; every
+discovery stage adds a block, its dynamic branch; distillation ties it to the static one. Our decisions: branches run
+in parallel, each starts as a copy of the one before, which images look known, all weights, and that nothing merges.
 """
 
 import torch
@@ -13,73 +13,64 @@ from promptccd.models.backbones import blocks_of
 from promptccd.models.modeling_grow_merge import GrowMergeModel
 from promptccd.training.devices import same_on_all
 from promptccd.training.methods import Method
-from promptccd.training.objectives.contrastive import (
-    ContrastiveObjective,
-    info_nce_loss,
-    supervised_contrastive_loss,
-)
+from promptccd.training.objectives.contrastive import ContrastiveObjective
 from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.rank_statistics import PairWatch, pair_loss, same_top_ranks
 from promptccd.training.objectives.self_distillation import ComparingObjective, drawn_rows
 
 
 class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
-    """At stage 0 GCD's loss; later a new branch learns, tied to the static one by the images that look known.
+    """GCD's loss at stage 0; later a new branch learns, and images that look known tie it to the static branch.
 
-    Images look known, or not, once a stage and to the static branch, which has seen the labelled classes alone: those
-    that earlier stages discovered look new again. The others are paired by their largest feature dimensions.
+    The static branch decides once a stage which images look known. It has seen the labelled classes alone, so classes
+    that earlier stages discovered look new again. Images that look new are paired by their largest feature dimensions.
     """
 
     model: GrowMergeModel
     needs_count = True
 
     def begin_stage(self) -> None:
-        """At an unlabelled stage, tell known images from others, and grow."""
+        """At an unlabelled stage, find the images that look known, and add a branch."""
         if self.stage.labels is not None:
             return
-        assert self.stage.num_categories is not None  # needs_count
         config = self.model.config
-        new = max(0, self.stage.num_categories - len(config.category_ids))
+        new = max(0, self.stage.count - len(config.category_ids))
         static = self.plain_features("features of the static branch")
         self.known: Tensor = same_on_all(self.model.looks_known(static).cpu())
         self.model.grow(drawn_rows(new, static.shape[1], self.generator()))
         self.previous = blocks_of(self.model.backbone)[-1]
-        # A head of one output is pushed nowhere.
+        # A head of one output cannot push images apart: there is nothing to warn of.
         self.watch = PairWatch(config.top_ranks, new > 1 and self.accelerator.is_main_process)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Judge the epochs before."""
+        """Check the pairs of the epoch before."""
         if self.stage.labels is None:
-            self.watch.judge()
+            self.watch.check()
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """GCD's at stage 0; later ``info_nce``, ``drift`` of known images, ``pairs`` of others, ``supervised``.
 
-        InfoNCE is of all images, drift and pairs of the stage's own, and the supervised term of exemplars with a label.
-        Beside them ``known_images`` and ``positive_pairs``, shares.
+        Drift and pairs read the images of the stage, the supervised term exemplars with a label. The shares
+        ``known_images`` and ``positive_pairs`` are only reported.
         """
         if self.stage.labels is not None:
             return super().losses(rows)
-        similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
+        contrast = self.contrast(rows)
         streamed = rows.positions >= 0
         known = streamed & self.known[rows.positions]
         drift = self.moved(rows)[:, known]
         parts = {
-            "info_nce": info_nce_loss(similarities, self.arguments.temperature_unsupervised),
-            # Not the mean: without a known image it would be none.
+            "info_nce": contrast["info_nce"],
+            # Not `mean`, which is NaN without a known image.
             "drift": self.model.config.distill_weight * drift.sum() / max(1, drift.numel()),
         }
         if self.model.config.num_clusters:
             others = rows.features[:, streamed & ~known]
             positive = same_top_ranks(others[0].detach(), self.model.config.top_ranks)
             answers = self.model.clusters(others)
-            # Of no image it is a sum over nothing, so that every process has a gradient, of zeros.
+            # Without an image the sum over nothing still gives every process a gradient, of zeros.
             parts["pairs"] = pair_loss(answers, positive) if len(positive) else answers.sum()
-        if rows.labelled is not None:
-            which, labels = rows.labelled
-            parts["supervised"] = supervised_contrastive_loss(
-                rows.among(similarities, which), labels, self.arguments.temperature_supervised
-            )
+        parts |= contrast  # the supervised term comes last
         loss = torch.stack(list(parts.values())).sum()
         if self.model.config.num_clusters:
             parts["positive_pairs"] = self.watch.share(positive).float()
@@ -88,9 +79,9 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
 
     @torch.no_grad()
     def end_stage(self) -> None:
-        """After stage 0, keep where labelled classes lie, and how near to a mean of theirs most images do."""
+        """After stage 0, keep the means of labelled classes, and how near most images lie to one of them."""
         if self.stage.labels is None:
-            self.watch.judge()
+            self.watch.check()
             return
         features = self.plain_features("features for the means of classes")
         labels = self.stage.labels.to(features.device)

@@ -15,17 +15,17 @@ TINY = 1e-8  # a share of the mass whose logarithm still has a gradient
 
 
 class HappyObjective(SelfDistillationObjective):
-    """At stage 0 SimGCD's loss (as in the released code; the paper has no self-distillation there).
+    """SimGCD's loss at stage 0 (as in the released code; the paper has no self-distillation there).
 
     Later: self-distillation, evenness between and within old and new classes, InfoNCE, cross-entropy of features drawn
-    around the old classes' means, and the squared distance to the previous stage's features, all with weight 1 unless
-    its config says otherwise (the paper's ablation). "Old" are all classes of earlier stages here.
+    around the means of old classes, and squared distance to the previous stage's features. All have weight 1 unless
+    the model's configuration says otherwise (the paper's ablation). "Old" are all classes of earlier stages.
     """
 
     model: HappyModel
 
     def begin_stage(self) -> None:
-        """Keep the last block as the previous stage left it, then grow."""
+        """Keep the last block as the previous stage left it, then add new classes."""
         self.num_old = self.model.classifier.num_classes
         if self.stage.labels is None:
             self.keep_last_block()
@@ -33,7 +33,7 @@ class HappyObjective(SelfDistillationObjective):
         super().begin_stage()
 
     def new_rows(self, count: int) -> Tensor:
-        """At an unlabelled stage, the cluster centres that lie farthest from all old rows, as long as drawn rows."""
+        """At an unlabelled stage, the cluster centres farthest from all old rows, with the length of drawn rows."""
         drawn = super().new_rows(count)
         if self.stage.labels is not None or not self.model.config.clustered_rows:
             return drawn
@@ -43,7 +43,9 @@ class HappyObjective(SelfDistillationObjective):
         nearest = (centres @ F.normalize(self.model.classifier.weight.detach().cpu(), dim=-1).T).amax(1)
         farthest = centres[nearest.argsort(stable=True)[:count]]
         chosen = drawn.norm(dim=1).mean() * farthest
-        return torch.cat([chosen, drawn[len(chosen) :]])  # fewer images than classes
+        return torch.cat(
+            [chosen, drawn[len(chosen) :]]
+        )  # drawn rows where there are fewer images than classes
 
     def teacher_temperature(self, epoch: int) -> float:
         """See the base class."""
@@ -57,7 +59,7 @@ class HappyObjective(SelfDistillationObjective):
         if self.previous is None:
             return parts
         parts["replay"] = self.model.config.replay_weight * self.replay_loss(rows)
-        # The paper has 1 - cos, half of it.
+        # The paper has 1 - cos, which is half of it.
         parts["drift"] = self.model.config.drift_weight * self.moved(rows).mean()
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
@@ -66,11 +68,8 @@ class HappyObjective(SelfDistillationObjective):
         if self.previous is None:
             return super().spread_of_answers(logits)
         mean = mean_answer(logits, self.config.student_temperature)
-        weight, old, new = (
-            self.model.config.discovery_entropy_weight,
-            mean[: self.num_old],
-            mean[self.num_old :],
-        )
+        weight = self.model.config.discovery_entropy_weight
+        old, new = mean[: self.num_old], mean[self.num_old :]
         if not len(new):
             return {"entropy": weight * unevenness(old)}
         groups = torch.stack([old.sum(), new.sum()])
@@ -78,7 +77,7 @@ class HappyObjective(SelfDistillationObjective):
         return {"entropy": weight * (unevenness(groups) + within[0] + within[1])}
 
     def replay_loss(self, rows: Rows) -> Tensor:
-        """Cross-entropy of as many features as the batch has, drawn around means of classes that are often mistaken."""
+        """Cross-entropy of as many drawn features as the batch has; classes near others are drawn more often."""
         generator = self.generator(rows.epoch, rows.step)
         means, count = self.model.class_means, rows.bottleneck.shape[:2].numel()
         classes = torch.multinomial(self.hardness, count, replacement=True, generator=generator)
@@ -89,7 +88,7 @@ class HappyObjective(SelfDistillationObjective):
 
     @torch.no_grad()
     def end_stage(self) -> None:
-        """Keep the means of new classes; at stage 0, by the labels, also how far features spread around them."""
+        """Keep the means of new classes; at stage 0 also how far features spread around the means of labels."""
         features = self.plain_features("features for the means of classes")
         first = self.stage.labels is not None
         own = self.stage.labels if first else self.model.assign_natively(features)
@@ -108,7 +107,7 @@ class HappyObjective(SelfDistillationObjective):
 
 
 def hardness(means: Tensor, temperature: float) -> Tensor:
-    """How often each class is rehearsed, ``(C,)``: the more often, the nearer its unit mean lies to the others."""
+    """Share of rehearsal of each class, ``(C,)``: larger where its unit mean lies nearer to the others."""
     similarity = (means @ means.T).fill_diagonal_(0).sum(1) / max(1, len(means) - 1)
     return torch.softmax(similarity / temperature, dim=0)
 

@@ -1,4 +1,4 @@
-"""MetaGCD (Wu et al., ICCV 2023): GCD, rehearsed on its labelled classes, then adapted gently with soft neighbours."""
+"""MetaGCD (Wu et al., ICCV 2023): GCD with meta-training on its labelled classes, then soft neighbours."""
 
 import dataclasses
 import logging
@@ -19,18 +19,18 @@ logger = logging.getLogger(__name__)
 
 
 class MetaGCDObjective(ContrastiveObjective):
-    """At stage 0 GCD's loss, and after its epochs meta-training; later InfoNCE and soft neighbours, half of each.
+    """GCD's loss at stage 0, then meta-training; later InfoNCE and soft neighbours, half of each.
 
-    (The released code has no offline training and says of it only batch, rate and length of another data set: GCD's
-    stage 0 stands in. It keeps the epoch that is best on test data: here it is the last.)
+    (The released code lacks the offline training and gives only its batch, rate and length on another data set: GCD's
+    stage 0 stands in. It keeps the epoch that is best on test data; ours is the last.)
     """
 
     model: MetaGCDModel
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
-        """GCD's where labels are given; else ``info_nce`` and ``soft_neighbours``, and how many neighbours there are.
+        """GCD's where labels are given; else ``info_nce`` and, if any image has a neighbour, ``soft_neighbours``.
 
-        Where no image has a neighbour, the loss is InfoNCE alone.
+        The share ``with_neighbours`` and the mean number of ``neighbours`` are only reported.
         """
         if rows.labels is not None:
             return super().losses(rows)
@@ -57,39 +57,39 @@ class MetaGCDObjective(ContrastiveObjective):
         }
 
     def end_stage(self) -> None:
-        """Meta-training of the first order after a labelled stage: the head and the last block move on.
+        """First-order meta-training of the head and the last block, after a labelled stage.
 
-        (The released code cannot run it: its steps call functions with wrong arguments, and all but the first of five
-        outer steps would be plain ones, on the images adapted to. Here every session takes one step, on images of its
-        classes that were held out. As coded there it moves weights by a hundredth of what an online stage does: expect
-        no difference.) All of it lies behind the stage's last saved state, and all that it draws is keyed by position,
-        so a run that is interrupted here repeats it whole, with the same bytes.
+        (The released code cannot run: it calls functions with wrong arguments, and all but the first of five outer
+        steps would be plain ones, on the images adapted to. Here every session takes one step, on held-out images of
+        its classes. With the released rates it moves weights by a hundredth of what an online stage does: expect no
+        difference.) It runs after the stage's last saved state, and its draws are keyed by position: a run that is
+        interrupted here repeats it whole, with the same bytes.
         """
         if self.stage.labels is None or not self.model.config.meta_episodes:
             return
         outer = self._optimizer(self.model.config.meta_learning_rate)
-        said: list[Tensor] = []
+        held_out_losses: list[Tensor] = []
         for episode in range(self.model.config.meta_episodes):
             generator = numpy_generator("meta", self.arguments.seed, episode)
             labels, most = self.stage.labels.numpy(), self.model.config.meta_sessions
             for session in list(pseudo_sessions(labels, most, generator)):
                 before = [each.detach().clone() for each in self._learning()]
-                self._adapt(session, len(said), generator)
+                self._adapt(session, len(held_out_losses), generator)
                 outer.zero_grad()
-                said.append(self._judge(session, len(said), generator))
+                held_out_losses.append(self._judge(session, len(held_out_losses), generator))
                 with torch.no_grad():
                     for own, value in zip(self._learning(), before, strict=True):
                         own.copy_(value)
                 outer.step()
-        if said and self.accelerator.is_main_process:
-            each = torch.stack(said).view(self.model.config.meta_episodes, -1).mean(1)
+        if held_out_losses and self.accelerator.is_main_process:
+            each = torch.stack(held_out_losses).view(self.model.config.meta_episodes, -1).mean(1)
             logger.info(
                 "Meta-training: %d sessions, loss of held-out images %.4f in the first episode, %.4f in the last.",
-                len(said), each[0], each[-1],
+                len(held_out_losses), each[0], each[-1],
             )  # fmt: skip
 
     def _adapt(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> None:
-        """Train on a session as an unlabelled stage would, at its rate."""
+        """Train on a session like on an unlabelled stage, at the rate of one."""
         optimizer = self._optimizer(self.arguments.rate_of(1))
         laps = [self._lap(session.images, generator) for _ in range(self.model.config.meta_epochs)]
         for rows in self._forward(number, laps):
@@ -98,7 +98,7 @@ class MetaGCDObjective(ContrastiveObjective):
             optimizer.step()
 
     def _judge(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> Tensor:
-        """Leave the gradient of what held-out images of a session are told apart by; returns that loss."""
+        """Add the gradient of the labelled loss of a session's held-out images; returns that loss."""
         batches, losses = self._lap(session.held_out, generator), []
         for rows in self._forward(number, [batches], after=self.model.config.meta_epochs):
             parts = super().losses(rows)
@@ -119,20 +119,20 @@ class MetaGCDObjective(ContrastiveObjective):
         return [each for role in self.model.learning().values() for each in role]
 
     def _lap(self, images: np.ndarray, generator: np.random.Generator) -> list[np.ndarray]:
-        """Batches of images in a drawn order; one image alone has nothing to be contrasted with."""
+        """Batches of images in a drawn order; a batch of one, which has nothing to contrast with, is left out."""
         order, size = generator.permutation(images), self.arguments.batch_size
         batches = [order[start : start + size] for start in range(0, len(order), size)]
         return [batch for batch in batches if len(batch) > 1]
 
     def _forward(self, session: int, laps: list[list[np.ndarray]], after: int = 0) -> Iterator[Rows]:
-        """Rows of laps of a session, after so many others; views are drawn for epochs that the stage does not have."""
+        """Rows of the laps of a session; its views are keyed by epochs that no stage has."""
         first = self.arguments.epochs_of(0) + session * (self.model.config.meta_epochs + 1) + after
         batches = [(first + lap, batch) for lap, each in enumerate(laps) for batch in each]
         assert self.forward_rows is not None
         return self.forward_rows(f"meta-training, session {session + 1}", batches)
 
     def _add_gradient(self, loss: Tensor, share: float) -> None:
-        """Add a share of a loss's gradient, mean over the processes, as DistributedDataParallel would leave it."""
+        """Add a share of a loss's gradient, averaged over the processes as DistributedDataParallel does."""
         learning = self._learning()
         gradients = torch.autograd.grad(loss, learning)
         for parameter, gradient in zip(learning, gradients, strict=True):
@@ -141,12 +141,7 @@ class MetaGCDObjective(ContrastiveObjective):
 
 
 def closest_views(similarities: Tensor, num_views: int) -> Tensor:
-    """Cosine of every two images in the pair of views where it is largest, ``(B, B)``; 1 with themselves.
-
-    Args:
-        similarities: of all rows, view-major, ``(V * B, V * B)``.
-        num_views: V.
-    """
+    """Largest cosine of every two images over their views, ``(B, B)``, of similarities ``(V * B, V * B)``."""
     by_view = similarities.unflatten(1, (num_views, -1)).unflatten(0, (num_views, -1))  # (V, B, V, B)
     return by_view.amax((0, 2))
 
@@ -154,16 +149,12 @@ def closest_views(similarities: Tensor, num_views: int) -> Tensor:
 def soft_neighbour_loss(
     similarities: Tensor, closeness: Tensor, neighbours: Tensor, temperature: float
 ) -> Tensor:
-    """Supervised contrastive loss among images with neighbours, whose positives are those and the other views.
+    """Supervised contrastive loss among images with neighbours; positives are neighbours and other views.
 
-    Each log-probability counts ``exp(closeness - 1)`` times, and their sum is divided by the number of positives. (The
-    released weight is a soft-max divided by its largest entry, which is the same; there it carries a gradient.)
-
-    Args:
-        similarities: cosine similarities of all rows, view-major, ``(V * B, V * B)``.
-        closeness: of images, ``(B, B)``, without a gradient.
-        neighbours: which images are neighbours of others, ``(B, B)``, at least two of them.
-        temperature: of the soft-max over all other rows of such images.
+    Cosine similarities ``(V * B, V * B)`` are view-major; closeness ``(B, B)`` has no gradient; at least two images are
+    neighbours ``(B, B)``. Each log-probability has the weight ``exp(closeness - 1)``, and their sum is divided by the
+    number of positives. (The released weight is a soft-max divided by its largest entry, which is the same; there it
+    carries a gradient.)
     """
     views = len(similarities) // len(neighbours)
     inside = neighbours.any(1)
@@ -178,30 +169,20 @@ def soft_neighbour_loss(
 
 @dataclass(frozen=True)
 class PseudoSession:
-    """What a session of meta-training sees: positions among the labelled images.
+    """What a session of meta-training sees, as positions among the labelled images."""
 
-    Attributes:
-        images: it adapts to.
-        held_out: of all its classes, to judge it by.
-    """
-
-    images: np.ndarray
-    held_out: np.ndarray
+    images: np.ndarray  # that it adapts to
+    held_out: np.ndarray  # of all its classes, that judge it
 
 
 def pseudo_sessions(
     labels: np.ndarray, num_sessions: int, generator: np.random.Generator
 ) -> Iterator[PseudoSession]:
-    """Sessions in which a quarter of the labelled classes, drawn anew, arrive as if nobody had labelled them.
+    """Sessions in which a drawn quarter of the labelled classes arrive as if they had no labels.
 
-    Of every class a quarter of the images is held out. A session has its share of another quarter of every old class
-    (the half between them is for a pretraining that the released code leaves out), and a half, drawn anew, of what is
-    not held out of each novel class that came so far.
-
-    Args:
-        labels: category of every image, ``(N,)``.
-        num_sessions: S; fewer where that would leave no old class.
-        generator: draws it all.
+    A quarter of the images of every class is held out. A session has its share of another quarter of every old class
+    (the half between them is for a pretraining that the released code leaves out), and of each novel class so far a
+    half of what is not held out, drawn anew. There are fewer sessions where so many would leave no old class.
     """
     classes = generator.permutation(np.unique(labels))
     each = max(1, round(len(classes) / (4 * num_sessions)))

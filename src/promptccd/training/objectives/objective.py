@@ -1,4 +1,4 @@
-"""What a method is: an objective that a stage is trained for, and what is said of it elsewhere."""
+"""What a method minimises: the objective of a stage, and the rows it reads."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class StageContext:
         labels: their category ids ``(N,)``; `None` at unlabelled stages.
         replay: features drawn from the last stage's mixture; `None` at stage 0.
         num_categories: K_t; `None` to let every fit of a mixture estimate it by splitting and merging.
-        memory: images of earlier stages that are shown beside those of an unlabelled one, if any are.
+        memory: exemplars of earlier stages, shown beside the images of an unlabelled stage.
     """
 
     images: StageImages
@@ -36,8 +36,14 @@ class StageContext:
     num_categories: int | None = None
     memory: Memory | None = None
 
+    @property
+    def count(self) -> int:
+        """K_t, where the objective has `needs_count`."""
+        assert self.num_categories is not None
+        return self.num_categories
+
     def of_batch(self, indices: np.ndarray) -> tuple[Tensor | None, Tensor]:
-        """Labels and positions of a batch, as `Rows` has them; indices from N on are those of the memory."""
+        """Labels and positions of a batch, as in `Rows`; indices from N on are exemplars."""
         if self.memory is None:
             return None if self.labels is None else self.labels[indices], torch.from_numpy(indices)
         places = torch.from_numpy(indices) - len(self.images)
@@ -47,13 +53,13 @@ class StageContext:
 
 @dataclass(frozen=True)
 class Rows:
-    """What a forward gave for a global batch; V views of B images.
+    """The outputs of the model for a global batch: V views of B images.
 
     Attributes:
         output: of this process's share, view-major: ``(V * b, ...)``.
         bottleneck: unit embeddings of the whole batch, ``(V, B, d)``, with their gradient on every process.
-        labels: category ids ``(B,)``; `None` at unlabelled stages, or with a memory -1 for images without one.
-        positions: of the images in the stage's, ``(B,)``, on the CPU; -1 for those of the memory.
+        labels: category ids ``(B,)``, -1 for images without one; `None` at an unlabelled stage without a memory.
+        positions: index of every image in the stage, ``(B,)``, on the CPU; -1 for exemplars.
         epoch: of the step.
         step: of the epoch.
     """
@@ -67,56 +73,56 @@ class Rows:
 
     @cached_property
     def labelled(self) -> tuple[Tensor | slice, Tensor] | None:
-        """The images with a label, to index B with, and their labels; `None` where none has one."""
+        """An index of the images with a label, and their labels; `None` if no image has one."""
         if self.labels is None:
             return None
-        if bool((self.positions >= 0).all()):  # a labelled stage: no device has to be waited for
+        if bool((self.positions >= 0).all()):  # a labelled stage: this way does not wait for the device
             return slice(None), self.labels
         places = (self.labels >= 0).nonzero().flatten()
         return (places, self.labels[places]) if len(places) else None
 
     @cached_property
     def features(self) -> Tensor:
-        """Features of the whole batch as they come, ``(V, B, D)``, with their gradient on every process."""
+        """Features of the whole batch, not normalised: ``(V, B, D)``, with their gradient on every process."""
         assert self.output.features is not None
         return self.of_all(self.output.features)
 
     def among(self, similarities: Tensor, images: Tensor | slice) -> Tensor:
-        """Similarities of the views of some images, of those of all ``(V * B, V * B)``; both view-major."""
+        """The part of the similarities ``(V * B, V * B)`` that belongs to some images; both view-major."""
         views = len(self.bottleneck), -1
         by_view = similarities.unflatten(1, views).unflatten(0, views)  # (V, B, V, B)
         return by_view[:, images][..., images].flatten(2).flatten(0, 1)
 
     def of_all(self, values: Tensor) -> Tensor:
-        """What there is per view of this process's share, ``(V * b, ...)``, of the whole batch: ``(V, B, ...)``."""
+        """Gather values of this process's share, ``(V * b, ...)``, to those of the whole batch: ``(V, B, ...)``."""
         views, images = self.bottleneck.shape[:2]
         return gather_rows(values.float().unflatten(0, (views, -1)), images)
 
     def mean_of(self, values: Tensor) -> Tensor:
-        """Mean over the whole batch of one value per view of this process's share, ``(V * b,)``."""
+        """Mean over the whole batch of values of this process's share, ``(V * b,)``."""
         return self.of_all(values).mean()
 
 
 class Objective:
-    """What one stage is trained for; made anew for every stage.
+    """What one stage minimises; every stage makes a new one.
 
-    A method overrides `losses`, and the others where it has something to do there.
+    A method overrides `losses`, and other methods where it needs them.
 
     Args:
         model: trained in place.
         stage: what it is trained on.
         arguments: how to train.
         accelerator: the processes that train together.
-        plain_features: features ``(N, D)`` of the stage's images without prompts; its argument says in a progress bar
-            what they are for.
-        forward_rows: what the model as it is by then gives for training views of batches of the stage's images, for
-            phases beside the epochs; each batch is an epoch, which its views are drawn for, and indices among the
-            images. Of several processes each takes its share, and gradients are left for the objective to average.
+        plain_features: computes features ``(N, D)`` of the stage's images without prompts; its argument is the label
+            of a progress bar.
+        forward_rows: runs the model on training views of given batches, for phases beside the epochs. A batch is the
+            epoch that keys its views, and indices of images. Every process takes its share; the objective averages
+            gradients itself.
 
     Attributes:
-        least_batch: share of the batch size that the last batch of an epoch needs, or else it is left out: means over
-            a batch of few images are noise.
-        needs_count: whether it has to know how many categories there are before it trains.
+        least_batch: share of the batch size below which the last batch of an epoch is left out: means over few images
+            are noise.
+        needs_count: whether the number of categories must be known before training.
     """
 
     least_batch: ClassVar[float] = 0.0
@@ -136,16 +142,16 @@ class Objective:
         self.forward_rows = forward_rows
 
     def begin_stage(self) -> None:
-        """Prepare a stage, on the model as the stage before left it; nothing to do here.
+        """Prepare a stage, on the model as the previous stage left it; does nothing by default.
 
-        A stage that goes on does so too, and its saved state is laid over what this made.
+        A resumed stage calls it too, before its saved state is restored.
         """
 
     def begin_epoch(self, epoch: int) -> None:
-        """Prepare an epoch that starts at its first step; nothing to do here."""
+        """Prepare an epoch that starts at its first step; does nothing by default."""
 
     def end_stage(self) -> None:
-        """Conclude a stage whose epochs are over, in this process or an earlier one; nothing to do here."""
+        """Conclude a stage after its epochs, also where those ran before an interruption; does nothing by default."""
 
     def prompted(self, epoch: int) -> bool:
         """Whether prompts act in the forwards of an epoch."""
@@ -156,15 +162,18 @@ class Objective:
         raise NotImplementedError
 
     def generator(self, *position: int) -> torch.Generator:
-        """A CPU generator for what is drawn at the start of the stage, or at an epoch and step of it."""
+        """A CPU generator for the start of the stage, or for an epoch and step of it."""
         return torch_generator("objective", self.arguments.seed, self.stage.images.stage.index, *position)
 
     def adjust_gradients(self, epoch: int) -> None:
-        """Change gradients before they are clipped and a step is taken; nothing to do here.
+        """Change gradients before they are clipped and a step is taken; does nothing by default.
 
-        A parameter without a gradient stays as it is, and so does what the optimiser keeps of it.
+        A parameter without a gradient keeps its value and its optimiser state.
         """
 
     def guessing(self, num_images: int) -> dict[str, float]:
-        """What terms are, by name, where all embeddings of so many images are one: a stage there learns nothing."""
+        """Value of terms, by name, for a batch of so many images whose embeddings are all alike.
+
+        A stage whose terms are these has collapsed. Empty by default.
+        """
         return {}

@@ -1,4 +1,4 @@
-"""ORCA (Cao et al., ICLR 2022): labelled categories wait for new ones, and images agree with those next to them."""
+"""ORCA (Cao et al., ICLR 2022): a margin slows labelled categories down, and images agree with their neighbours."""
 
 import torch
 import torch.nn.functional as F
@@ -12,24 +12,24 @@ from promptccd.training.objectives.self_distillation import ClassifierObjective,
 
 
 class ORCAObjective(ClassifierObjective):
-    """Cross-entropy with a margin for the uncertain, pairs of images that should be one, and evenness.
+    """Cross-entropy with a margin that grows with uncertainty, agreement of pairs of images, and evenness.
 
-    Stage 0 has all three, over the labelled images alone: the paper has unlabelled ones beside them, and takes its
-    margin of those. Later stages have no labels, and nothing but evenness keeps pairs from one answer for all. Growth,
-    like training stage by stage, is not in the paper.
+    Stage 0 has all three, over the labelled images alone; the paper has unlabelled images beside them and takes its
+    margin from those. Later stages have no labels, and evenness alone keeps pairs from one answer for all images. The
+    paper has neither stages nor a classifier that grows.
 
-    The paper adds minus the entropy of the mean answer; the evenness here is more by log K, which never learns.
+    The paper adds minus the entropy of the mean answer; ours is larger by the constant log K.
     """
 
     model: ORCAModel
 
     def new_rows(self, count: int) -> Tensor:
-        """See the base class; of length 1."""
+        """First values of further rows of the classifier, of length 1."""
         return F.normalize(super().new_rows(count), dim=-1)
 
     @torch.no_grad()
     def begin_epoch(self, epoch: int) -> None:
-        """Measure how uncertain the answers are, which is the margin as long as labels are learnt from."""
+        """At a labelled stage, set the margin to the mean uncertainty of the answers."""
         if self.stage.labels is None:
             return
         config = self.model.config
@@ -38,7 +38,7 @@ class ORCAObjective(ClassifierObjective):
         self.model.margin.fill_(min(uncertainty, config.largest_margin))
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
-        """``pairs``, ``entropy``, and ``classification`` with labels; all but ``pairs`` of the first view."""
+        """``pairs``, ``entropy``, and ``classification`` with labels; all but ``pairs`` read the first view alone."""
         scale = self.model.config.logit_scale
         cosines = self.model.classifier(rows.features)  # (2, B, K)
         answers = (scale * cosines).softmax(-1)
@@ -53,14 +53,14 @@ class ORCAObjective(ClassifierObjective):
 
     @torch.no_grad()
     def partners(self, rows: Rows) -> Tensor:
-        """Which image of the batch each should agree with, ``(B,)``: one of its category, else the nearest."""
+        """Place of the image that each should agree with, ``(B,)``: of its category, or without labels the nearest."""
         if rows.labels is None:
             return nearest_others(rows.features[0])
         return same_category(rows.labels.cpu(), self.generator(rows.epoch, rows.step)).to(rows.labels.device)
 
 
 def margin_loss(cosines: Tensor, labels: Tensor, scale: float, margin: Tensor) -> Tensor:
-    """Cross-entropy of ``(B, K)`` cosines, of which the true ones ``(B,)`` count as if they were larger already."""
+    """Cross-entropy of cosines ``(B, K)``; those of the labels ``(B,)`` are raised by the margin."""
     raised = cosines + margin * F.one_hot(labels, cosines.shape[1])
     return F.cross_entropy(scale * raised, labels)
 
@@ -71,7 +71,7 @@ def pair_loss(answers: Tensor, others: Tensor) -> Tensor:
 
 
 def same_category(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """For each of the labels ``(B,)`` another place with the same one, or its own if there is none; all on the CPU."""
+    """For each of the labels ``(B,)``, on the CPU, another place with the same label, or its own if there is none."""
     alike = (labels[:, None] == labels).float().fill_diagonal_(0)
     alone = alike.sum(1) == 0
     alike[alone, alone] = 1
@@ -79,7 +79,7 @@ def same_category(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def nearest_others(features: Tensor) -> Tensor:
-    """For each of the features ``(B, D)`` the place of the other that has the largest cosine with it, ``(B,)``."""
+    """Place of the other feature with the largest cosine, ``(B,)``, for each of ``(B, D)``."""
     unit = F.normalize(features, dim=-1)
     return (unit @ unit.T).fill_diagonal_(float("-inf")).argmax(1)
 

@@ -1,4 +1,4 @@
-"""PA-CGCD (Kim et al., ICCV 2023): proxies of classes, and pseudo-labels for images that are split into old and new."""
+"""PA-CGCD (Kim et al., ICCV 2023): a proxy for every class; a stage splits its images into old and new."""
 
 import itertools
 import warnings
@@ -18,21 +18,21 @@ from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.self_distillation import ClassifierObjective
 
 SPLIT_WIDTH, SPLIT_BATCH, SPLIT_DECAY = 32, 64, 5e-3  # of the net that tells old from new
-HARDLY_ANY = 0.05  # of all images: so few teach that net nothing
+HARDLY_ANY = 0.05  # share of all images; fewer teach that net nothing
 TINY = 1e-12  # a squared distance whose root still has a gradient
 
 
 class PACGCDObjective(ClassifierObjective):
-    """The proxy-anchor loss, at stage 0 of the labels.
+    """The proxy-anchor loss, at stage 0 of the labels, later of pseudo-labels.
 
-    Later stages begin by splitting their images into old and new and giving each a class. Then the loss is of these
-    pseudo-labels and of features drawn around old proxies, as many as the batch has old images, and images that count
-    as new stay near where the previous stage's features were. That last term looks inverted; the released code means
-    it so.
+    A later stage begins by splitting its images into old and new and giving each a class. The loss then reads these
+    pseudo-labels and features drawn around old proxies, as many as the batch has old images. A further term keeps
+    images that count as new near their features of the previous stage; that looks inverted, but the released code
+    does so.
 
-    Ours, not the paper's or its code's: the loss reads the first view alone, for there it has but one; the number of
-    new classes is given, where the code asks affinity propagation; after every stage all proxies are old, for the code
-    has one step only; and the first new class is new, which the code counts as old.
+    Our decisions: the loss reads the first view alone, since theirs has one; the number of new classes is given, where
+    their code asks affinity propagation; all proxies are old after a stage, where their code has one stage only; and
+    the first new class counts as new, where their code counts it as old.
     """
 
     model: PACGCDModel
@@ -50,28 +50,27 @@ class PACGCDObjective(ClassifierObjective):
         self.model.grow(proxies)
 
     def new_rows(self, count: int) -> Tensor:
-        """Proxies as they are first drawn, of length ``sqrt(2 D / K)`` or so."""
-        grown = self.stage.num_categories
-        assert grown is not None  # needs_count
+        """First values of proxies, of length ``sqrt(2 D / K)`` or so."""
         width = self.model.config.vision_config.hidden_size
-        return (2 / grown) ** 0.5 * torch.randn(count, width, generator=self.generator())
+        return (2 / self.stage.count) ** 0.5 * torch.randn(count, width, generator=self.generator())
 
     def pseudo_labels(self) -> tuple[Tensor, Tensor, Tensor]:
         """The old class and the new class of every image, ``(N,)``, -1 for none, and the new proxies ``(n, D)``.
 
-        Who is not clearly old or new has one of each.
+        An image that is not clearly old or new has both.
         """
         features = self.plain_features("features to tell old from new").cpu()
         cosines = features @ F.normalize(self.old_proxies.cpu(), dim=-1).T
         similarity, old_labels = cosines.max(1)
         new_labels = torch.full_like(old_labels, -1)
-        assert self.stage.num_categories is not None  # needs_count
-        count = self.stage.num_categories - self.num_old
+        count = self.stage.count - self.num_old
         if count < 1:
             return old_labels, new_labels, self.new_rows(0)
         clearly_old, clearly_new = split(features, similarity, self.model.config, self.generator())
         is_new = ~clearly_old
-        is_new[similarity.argsort(stable=True)[: max(2, count)]] = True  # new classes have images, ours
+        is_new[similarity.argsort(stable=True)[: max(2, count)]] = (
+            True  # so that new classes have images (ours)
+        )
         own, centres = cluster(features[is_new], count)
         old_labels[clearly_new] = -1
         new_labels[is_new] = self.num_old + own
@@ -91,14 +90,14 @@ class PACGCDObjective(ClassifierObjective):
         return {"loss": anchor + drift, "anchor": anchor, "drift": drift}
 
     def anchor(self, features: Tensor, labels: Tensor) -> Tensor:
-        """The proxy-anchor loss of features and their labels."""
+        """The proxy-anchor loss of features ``(N, D)`` and their labels ``(N,)``."""
         config = self.model.config
         return proxy_anchor_loss(
             self.model.classifier(features), labels, config.proxy_scale, config.proxy_margin
         )
 
     def draw(self, count: int, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Features ``(count, D)`` around old proxies as the previous stage left them (ours), and their classes."""
+        """Features ``(count, D)`` around the old proxies of the previous stage (ours), and their classes."""
         generator = self.generator(rows.epoch, rows.step)
         classes = torch.randint(self.num_old, (count,), generator=generator)
         noise = torch.randn(count, self.old_proxies.shape[1], generator=generator)
@@ -106,7 +105,7 @@ class PACGCDObjective(ClassifierObjective):
         return around + self.model.feature_deviations * noise.to(around), classes
 
     def drift(self, rows: Rows, is_new: Tensor) -> Tensor:
-        """Root of the mean squared distance of new-labelled images' unit features to those before.
+        """Root mean squared distance of the unit features of new images to the earlier ones.
 
         (The code has the norm of the difference of two normalised, flattened matrices: the same for unit rows.)
         """
@@ -116,7 +115,7 @@ class PACGCDObjective(ClassifierObjective):
         return squared.mean().clamp(min=TINY).sqrt()  # nothing has moved at the first step
 
     def adjust_gradients(self, epoch: int) -> None:
-        """In the first epochs proxies alone learn; at stage 0 values of gradients are cut off."""
+        """Proxies alone learn in the first epochs; at stage 0 gradients are clipped value by value."""
         config, labelled = self.model.config, self.stage.labels is not None
         share = config.warmup_share if labelled else config.discovery_warmup_share
         warmup = round(share * self.arguments.epochs_of(self.stage.images.stage.index))
@@ -129,7 +128,7 @@ class PACGCDObjective(ClassifierObjective):
 
     @torch.no_grad()
     def end_stage(self) -> None:
-        """After stage 0 keep how far features spread, which stays (ours)."""
+        """After stage 0 keep how far features spread; later stages do not change it (ours)."""
         if self.stage.labels is not None:
             features = self.plain_features("features for their spread")
             self.model.feature_deviations.copy_(same_on_all(features.std(0).cpu()))
@@ -138,11 +137,7 @@ class PACGCDObjective(ClassifierObjective):
 def proxy_anchor_loss(cosines: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
     """Every proxy that has images pulls those that are far, and every proxy pushes the others that are near.
 
-    Args:
-        cosines: ``(N, K)`` of features with proxies, float32: exponents reach `scale` times ``1 + margin``.
-        labels: ``(N,)``.
-        scale: alpha.
-        margin: m.
+    Cosines ``(N, K)`` are float32: exponents reach `scale` (alpha) times ``1 + margin`` (m).
     """
     own = F.one_hot(labels, cosines.shape[1]).bool()
 
@@ -160,17 +155,12 @@ def split(
 ) -> tuple[Tensor, Tensor]:
     """Which images are clearly old and which clearly new, ``(N,)`` both; none is both, some are neither.
 
-    At first sight by their similarity, or by two Gaussians of it where that finds hardly any old or new ones (ours:
-    the code has one step, and after it everything lies nearer to some proxy). Then, round by round, a small net learns
-    that split of those that are clear, and judges all images anew. The released code trains a copy of the whole model
-    along with the net; ours reads the features alone, which spares a second training of the model, and needs a higher
-    rate for it.
+    The first split is by similarity, or, where that finds hardly any old or new images, by two Gaussians of it (ours:
+    their code has one stage, and after one everything lies nearer to some proxy). Then, round by round, a small net
+    learns the split of the clear images, and judges all images anew. The released code trains a copy of the whole
+    model with the net; ours reads features alone, which saves a second training and needs a higher rate.
 
-    Args:
-        features: unit features ``(N, D)``, on the CPU.
-        similarity: of each with the nearest old proxy, ``(N,)``.
-        config: thresholds and lengths.
-        generator: a CPU generator.
+    Unit features ``(N, D)`` and their similarity ``(N,)`` with the nearest old proxy are on the CPU.
     """
     old, new = similarity >= config.clear_similarity, similarity < -config.clear_similarity
     if min(old.float().mean(), new.float().mean()) < HARDLY_ANY:
@@ -197,16 +187,18 @@ def split(
 
 
 def clear(chance: Tensor, config: PACGCDConfig) -> tuple[Tensor, Tensor]:
-    """Who is clearly old and who clearly new, by the chance ``(N,)`` of being old."""
+    """Which images are clearly old and which clearly new, by the chance ``(N,)`` of being old."""
     return chance >= config.clear_chance, chance < 1 - config.clear_chance
 
 
 def split_net(width: int, generator: torch.Generator) -> nn.Sequential:
-    """D -> 32 -> 32 -> 2, old and new, with batch norm and sigmoid between; first values as torch draws them."""
+    """D -> 32 -> 32 -> 2 (old, new), with batch norm and sigmoid between; initialised as torch does."""
     sizes = [width, SPLIT_WIDTH, SPLIT_WIDTH, 2]
     layers: list[nn.Module] = []
     for entering, leaving in itertools.pairwise(sizes):
-        linear = nn.utils.skip_init(nn.Linear, entering, leaving)  # which draws from the global generator
+        linear = nn.utils.skip_init(
+            nn.Linear, entering, leaving
+        )  # its own init draws from the global generator
         for parameter in linear.parameters():
             nn.init.uniform_(parameter, -(entering**-0.5), entering**-0.5, generator=generator)
         layers += [linear, nn.BatchNorm1d(leaving), nn.Sigmoid()]
@@ -214,24 +206,21 @@ def split_net(width: int, generator: torch.Generator) -> nn.Sequential:
 
 
 def chance_of_low(values: Tensor) -> Tensor:
-    """Chance ``(N,)`` that a value is of the lower of the two Gaussians that fit all of them."""
+    """Chance ``(N,)`` of each value under the lower of two Gaussians that are fitted to all values."""
     low, high = values.double().aminmax()
     scaled = ((values.double() - low) / (high - low).clamp(min=TINY))[:, None].numpy()
     mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # ten steps, whether they are enough or not
+        warnings.simplefilter("ignore", ConvergenceWarning)  # ten steps, converged or not
         mixture.fit(scaled)
     return torch.from_numpy(mixture.predict_proba(scaled)[:, mixture.means_.argmin()])
 
 
 def cluster(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Classes ``(N,)`` of images that are new, by a Gaussian mixture, and their unit means.
+    """Classes ``(N,)`` of new images ``(N, D)`` by a Gaussian mixture, and the unit means of these classes.
 
-    Args:
-        features: ``(N, D)``, on the CPU.
-        count: of classes; fewer where there are fewer images.
-
-    Covariances are full, but diagonal where a class that the mixture starts with has fewer images than D (ours).
+    There are `count` classes, or as many as images. Covariances are full, or diagonal if a class that the mixture
+    starts with has fewer than D images (ours).
     """
     points, count = features.double().numpy(), min(count, len(features))
     start = KMeans(count, n_init=1, random_state=0).fit_predict(points)

@@ -1,4 +1,4 @@
-"""PromptCCD: the mixture whose components prompt is fitted anew while the features move."""
+"""PromptCCD: prompts are components of a mixture, which is fitted again as the features move."""
 
 import logging
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class MixtureObjective(ContrastiveObjective):
-    """The contrastive objective with prompts that act once the mixture has settled (paper, Alg. S1)."""
+    """The contrastive objective with prompts that act after a warm-up (paper, Alg. S1)."""
 
     model: PromptCCDModel
 
@@ -26,7 +26,7 @@ class MixtureObjective(ContrastiveObjective):
         return epoch >= self.arguments.prompt_warmup_epochs
 
     def begin_stage(self) -> None:
-        """Say where no epoch is left for the prompts; of stages alike, at the first."""
+        """Warn if no epoch is left for the prompts, at the first stage of each length."""
         arguments, index = self.arguments, self.stage.images.stage.index
         epochs, warm_up = arguments.epochs_of(index), arguments.prompt_warmup_epochs
         is_first = index == 0 or (index == 1 and arguments.discovery_epochs is not None)
@@ -40,7 +40,7 @@ class MixtureObjective(ContrastiveObjective):
     def begin_epoch(self, epoch: int) -> None:
         """Every few epochs, fit the mixture to plain features of the stage and replay of the last one.
 
-        Categories that are known come first among its components, by id.
+        Known categories are its first components, by id.
         """
         if epoch % self.arguments.refit_every:
             return
@@ -57,15 +57,15 @@ class MixtureObjective(ContrastiveObjective):
             seed=seed_of("mixture", self.arguments.seed, self.stage.images.stage.index, epoch),
         )
         parameters = [fitted.means, fitted.variances, fitted.log_weights, fitted.floor]
-        if self.accelerator.num_processes > 1:  # devices may differ in the last bit; the prompts must not
+        if self.accelerator.num_processes > 1:  # devices may differ in the last bit, prompts must not
             for tensor in parameters:
                 dist.broadcast(tensor, 0)
         self.model.load_mixture(*parameters)
 
     def end_stage(self) -> None:
-        """Say which categories the first components are; the others are whatever the stage turns out to have found.
+        """Record which categories the first components are; the others are named when the stage is settled.
 
-        Labels teach the scale that later stages count with, which see no image of this one again.
+        A labelled stage also learns the scale that later stages count with: they never see its images again.
         """
         known, arguments = self._known_categories().tolist(), self.arguments
         self.model.config.component_categories[: len(known)] = known
@@ -73,27 +73,27 @@ class MixtureObjective(ContrastiveObjective):
         counted = arguments.category_count == "split_merge" and len(PRIORS[prior].scales) > 1
         if counted and self.stage.labels is not None:
             features = self.plain_features("features to count by")
-            taught = calibrate(
+            calibration = calibrate(
                 features, self.stage.labels, seed_of("count", arguments.seed, "scale"), prior=prior
             )
-            self.model.config.count_scale = float(same_on_all(taught.scale))
+            self.model.config.count_scale = float(same_on_all(calibration.scale))
 
     def _categories_of_rows(self) -> Tensor:
-        """Category that an image, and then a replayed feature, is known to be; -1 where nobody knows."""
+        """Known category of every image, then of every replayed feature; -1 where unknown."""
         labels, replay = self.stage.labels, self.stage.replay
         of_images = torch.full((len(self.stage.images),), -1) if labels is None else labels
         return of_images if replay is None else torch.cat([of_images, replay.categories])
 
     def _known_categories(self) -> Tensor:
-        """Ids of the categories that rows are known to be, ascending."""
+        """Ids of the known categories among all rows, ascending."""
         categories = self._categories_of_rows().unique()
         return categories[categories >= 0]
 
     def _num_components(self, features: Tensor, of_rows: Tensor, epoch: int) -> int:
         """K_t, or an estimate of it that starts from the categories known so far (paper, PromptCCD-U).
 
-        Replay counts as the category of its component, so that components of one category do not multiply from
-        stage to stage.
+        Replayed features count as the category of their component; otherwise components of one category would multiply
+        from stage to stage.
         """
         if self.stage.num_categories is not None:
             return self.stage.num_categories

@@ -1,4 +1,4 @@
-"""RankStats (Han et al., ICLR 2020) under the continual protocol, and what FRoST takes from it."""
+"""RankStats (Han et al., ICLR 2020) under the continual protocol, and what other methods take from it."""
 
 import logging
 import math
@@ -15,35 +15,33 @@ from promptccd.training.objectives.self_distillation import ClassifierObjective
 
 logger = logging.getLogger(__name__)
 
-FEWEST_POSITIVES = 1e-3  # of all pairs of images; with fewer the novel head only learns to keep images apart
+FEWEST_POSITIVES = 1e-3  # share of all pairs; with fewer the novel head only learns to keep images apart
 
 
 class PairWatch:
-    """Says so, once a stage, when hardly any pair is put together: the statistic was made for values >= 0.
+    """Warns once a stage, if this process `may_warn`, when hardly any pair is positive.
 
-    Args:
-        top_ranks: how many dimensions two images must have in common.
-        speaks: whether this process is the one that says it.
+    The statistic was made for features >= 0; two images must have their `top_ranks` largest dimensions in common.
     """
 
-    def __init__(self, top_ranks: int, speaks: bool):
-        self.top_ranks, self.speaks = top_ranks, speaks
+    def __init__(self, top_ranks: int, may_warn: bool):
+        self.top_ranks, self.may_warn = top_ranks, may_warn
         self.shares: list[Tensor] = []
 
     def share(self, positive: Tensor) -> Tensor:
-        """Share of pairs of two images that are put together, of ``(B, B)``."""
+        """Share of positive pairs of two different images among ``(B, B)``; `check` reads it."""
         images = len(positive)
         share = (positive.sum() - images) / max(1, images * (images - 1))
         if images > 1:
             self.shares.append(share)
         return share
 
-    def judge(self) -> None:
-        """Judge the batches since the last time."""
+    def check(self) -> None:
+        """Warn if the batches since the last call had too few positive pairs."""
         share = float(torch.stack(self.shares).mean()) if self.shares else 1.0
         self.shares = []
-        if share < FEWEST_POSITIVES and self.speaks:
-            self.speaks = False
+        if share < FEWEST_POSITIVES and self.may_warn:
+            self.may_warn = False
             logger.warning(
                 "Only %.4f %% of all pairs of images have the same %d largest dimensions: nearly all others, also of "
                 "one category, are pushed apart. Set a smaller top_ranks among model.options.",
@@ -52,18 +50,18 @@ class PairWatch:
 
 
 class RankStatisticsObjective(ClassifierObjective):
-    """Cross-entropy of labels; of new classes, pairs that a novel head puts together and the joint head learns from.
+    """Cross-entropy of labels; a novel head learns new classes from pairs, and the joint head learns its answers.
 
-    At stage 0 the joint head learns labels, and to answer alike to both views: there are no new classes to be paired.
-    Later it has no labels any more, and the method keeps no old images: its cross-entropy of labels falls away, the
-    rest stays. The method takes a stream for one of new classes alone, and so all images of a stage count as new (the
-    published rows show just that). A novel head of one class answers always that, which the joint head then learns.
+    At stage 0 the joint head learns the labels, and to answer alike to both views. Later there are no labels, and the
+    method keeps no old images: the cross-entropy of labels falls away. The method assumes that a stage has new classes
+    alone, so all its images count as new (the published figures show just that). A novel head of one class always
+    answers that class, and the joint head learns it.
     """
 
     model: RankStatsModel
 
     def begin_stage(self) -> None:
-        """Rows for new classes in the joint head, and at an unlabelled stage a head of their own."""
+        """Add rows for new classes to the joint head, and open a novel head at an unlabelled stage."""
         self.num_old = self.model.classifier.num_classes
         super().begin_stage()
         new = self.model.classifier.num_classes - self.num_old
@@ -72,18 +70,18 @@ class RankStatisticsObjective(ClassifierObjective):
         self.watch = PairWatch(self.model.config.top_ranks, self.accelerator.is_main_process)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Judge the epochs before."""
-        self.watch.judge()
+        """Check the pairs of the epoch before."""
+        self.watch.check()
 
     def end_stage(self) -> None:
-        """Judge the last epoch; the novel head is done."""
-        self.watch.judge()
+        """Check the pairs of the last epoch, and drop the novel head."""
+        self.watch.check()
         self.model.close_novel_head()
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """``classification`` with labels; ``pairs`` and ``pseudo`` of new classes; ``consistency``.
 
-        Beside them ``positive_pairs``, the share of pairs of images that are put together.
+        The share ``positive_pairs`` is only reported.
         """
         features = rows.features
         joint = self.model.classifier(features)  # (V, B, K)
@@ -97,7 +95,7 @@ class RankStatisticsObjective(ClassifierObjective):
             own = (self.num_old + novel.argmax(-1)).flatten()
             weight = self.model.config.pseudo_weight * rise
             parts["pseudo"] = weight * F.cross_entropy(joint.flatten(0, 1), own)
-        heads = self.steadied(joint, novel)
+        heads = self.consistent_heads(joint, novel)
         if heads:
             apart = torch.stack([disagreement(head) for head in heads]).sum()
             parts["consistency"] = self.model.config.consistency_weight * rise * apart
@@ -106,8 +104,8 @@ class RankStatisticsObjective(ClassifierObjective):
             parts["positive_pairs"] = self.watch.share(positive)
         return {"loss": loss, **parts}
 
-    def steadied(self, joint: Tensor, novel: Tensor | None) -> Sequence[Tensor]:
-        """Logits ``(V, B, K)`` of the heads that shall answer alike to both views."""
+    def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> Sequence[Tensor]:
+        """Logits ``(V, B, K)`` of the heads that learn to answer alike to both views."""
         return [joint] if novel is None else [joint, novel]
 
 
@@ -117,17 +115,15 @@ def ramp(epoch: int, length: int) -> float:
 
 
 def same_top_ranks(features: Tensor, count: int) -> Tensor:
-    """Which images ``(B, D)`` have the same `count` largest dimensions, in whatever order: ``(B, B)``."""
+    """Which images ``(B, D)`` have the same `count` largest dimensions, in any order: ``(B, B)``."""
     largest = features.topk(count).indices.sort(-1).values
     return (largest[:, None] == largest[None]).all(-1)
 
 
 def pair_loss(logits: Tensor, positive: Tensor) -> Tensor:
-    """Binary cross-entropy of whether two images are of one class, by the product of what two views are taken for.
+    """Binary cross-entropy of whether two images are of one class, `positive` ``(B, B)``.
 
-    Args:
-        logits: ``(V, B, N)``; those of the first view are held against those of the second.
-        positive: which images are of one class, ``(B, B)``.
+    Its chance is the product of answers, logits ``(V, B, N)``, to the first view of one and the second of the other.
     """
     answers = logits.softmax(-1)
     together = (answers[0] @ answers[1].T).clamp(1e-7, 1 - 1e-7)
@@ -135,7 +131,7 @@ def pair_loss(logits: Tensor, positive: Tensor) -> Tensor:
 
 
 def disagreement(logits: Tensor) -> Tensor:
-    """Mean squared difference of the soft-max of two views, ``(2, B, K)``."""
+    """Mean squared difference of the soft-max of two views ``(2, B, K)``."""
     answers = logits.softmax(-1)
     return F.mse_loss(answers[0], answers[1])
 
