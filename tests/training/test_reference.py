@@ -190,7 +190,7 @@ METHODS: dict[str, tuple[str, Values, Values]] = {
     "happy": ("plain", {"variant": "happy", "options": ANSWERS | HAPPY}, CLASSIFIED),
     "gcd-replay": ("plain", {"variant": "promptccd-gcd"}, REPLAY),
     "simgcd-replay": ("plain", {"variant": "simgcd", "options": ANSWERS}, CLASSIFIED | REPLAY),
-    "grow-merge": ("plain", {"variant": "grow-merge", "options": GROWN}, REPLAY),
+    "grow-merge": ("plain", {"variant": "grow-merge", "options": GROWN}, REPLAY | {"learning_rate": 0.05}),
     "orca": ("plain", {"variant": "orca", "options": ORCA}, PAIRED | {"classifier_learning_rate": 0.06}),
     "rankstats": (
         "plain",
