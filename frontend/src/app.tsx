@@ -166,7 +166,7 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
     "?": () => desk.open({ kind: "keys" }),
     "/": () => root.querySelector<HTMLElement>(".search")?.focus(),
     r: () => nameOne(desk, root),
-    m: () => (desk.place === "groups" ? mergeChosen(desk) : desk.group !== NOWHERE && desk.open({ kind: "keys" })),
+    m: () => desk.place === "groups" && mergeChosen(desk),
     "[": () => step(desk, -1),
     "]": () => step(desk, 1),
     Escape: () => leave(desk),

@@ -192,6 +192,7 @@ def _report(visit: Visit) -> str:
         "intake.html.jinja",
         report=intake.report(),
         stage=stage.stage,
+        grouped=not is_waiting(visit),
         again=stage.stage <= visit.session.registry.stage,
         first=visit.session.registry.stage <= 0 and not visit.session.registry.active,
         skipped=[(f.name, f.verdict.note) for f in files if f.verdict.status is Status.SKIPPED][:MOST_LISTED],
