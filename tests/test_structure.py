@@ -15,7 +15,7 @@ ORDER = [
     ["evaluation"], ["registry"], ["runs"], ["experiments", "hub"], ["trainer"], ["discovery"], ["cli"],
 ]  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
-MOST_MODULES = 208
+MOST_MODULES = 209
 
 
 def module_of(path: Path) -> str:

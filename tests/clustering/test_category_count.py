@@ -3,8 +3,9 @@ import json
 import pytest
 import torch
 
-from promptccd.clustering import category_count as module
-from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
+from promptccd.clustering import count_search as module
+from promptccd.clustering.category_count import CountEstimate
+from promptccd.clustering.count_search import estimate_by_split_merge
 from promptccd.errors import DataError
 
 from .test_split_merge import blobs

@@ -6,7 +6,6 @@ from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
     from promptccd.clustering.category_count import CountEstimate as CountEstimate
-    from promptccd.clustering.category_count import estimate_by_split_merge as estimate_by_split_merge
     from promptccd.clustering.constraints import GroupingConstraints as GroupingConstraints
     from promptccd.clustering.count_prior import PRIORS as PRIORS
     from promptccd.clustering.count_prior import CountCalibration as CountCalibration
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from promptccd.clustering.count_prior import calibrate as calibrate
     from promptccd.clustering.count_prior import estimate_as_taught as estimate_as_taught
     from promptccd.clustering.count_prior import estimate_categories as estimate_categories
+    from promptccd.clustering.count_search import estimate_by_split_merge as estimate_by_split_merge
     from promptccd.clustering.mixture import MixtureParameters as MixtureParameters
     from promptccd.clustering.mixture import fit_gaussian_mixture as fit_gaussian_mixture
     from promptccd.clustering.part_labels import PartLabels as PartLabels

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from promptccd.clustering.category_count import CountEstimate, estimate_by_split_merge
+from promptccd.clustering.category_count import CountEstimate
+from promptccd.clustering.count_search import estimate_by_split_merge
 from promptccd.clustering.split_merge import NormalInverseWishart, cluster_means
 from promptccd.data.randomness import torch_generator
 from promptccd.errors import DataError
