@@ -55,4 +55,6 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         markdown = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"`\1`", markdown)
     if page.file.src_uri in FROM_ROOT.values():
         markdown = markdown.replace("(docs/", "(")
+        for source, name in FROM_ROOT.items():
+            markdown = markdown.replace(f"({source}", f"({name}")
     return re.sub(r"\(([\w/]+)\.ipynb\)(?!\{)", r"(\1.md)", markdown)
