@@ -206,14 +206,14 @@ def test_a_public_space_that_was_to_be_private_is_not_touched(stage: str, hub: H
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("die", ["before", "after"])
 def test_a_push_that_dies_at_any_request_is_whole_when_it_is_begun_again(
-    stage: str, hub: Hub, waits: list[float], die: str
+    stage: str, hub: Hub, waits: list[float], pauses: list[float], die: str
 ) -> None:
     start = len(hub.log)
     push_space("user/whole", "photographs")
     for number in range(1, len(hub.log) - start + 1):
         name = f"user/page{number}"
         hub.plan(number, Fault(die=die))
-        push_space(name, "photographs", wait=waits.append)
+        push_space(name, "photographs")
         hub.clear_plans()
         assert files_of(hub, name) == files_of(hub, "user/whole"), number
         repo = hub.repo(name, "space")
