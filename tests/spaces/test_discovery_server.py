@@ -43,8 +43,9 @@ def refused(answer: Answer, *parts: str) -> None:
 
 def test_a_visit(visitor: Visitor) -> None:
     read = visitor.call("read", [visitor.upload(pictures()), ""])
-    assert shown(read, lambda text: "9 images can be grouped" in text)
-    assert visitor.call("find_groups", []).went_well
+    assert shown(read, lambda text: "9 images can be grouped" in text and "the first images" in text)
+    found = visitor.call("find_groups", [])
+    assert shown(found, lambda text: "9 files found" in text and "given before" not in text)
     taken = visitor.call("take_away", [["csv"]])
     assert shown(taken, lambda text: "assignments.csv" in text)
 
