@@ -139,7 +139,10 @@ def test_the_page_in_a_browser(report: Path, visit: Visit, width: int, scheme: s
     assert page.locator("#map-points > use").first.get_attribute("style") != before
     page.keyboard.press("ArrowRight")
     assert "earlier ones moved by" in page.locator("#map-note").inner_text()
+    page.locator("#map-points > use").first.evaluate("point => point.setAttribute('class', 'point s9')")
     page.get_by_label("Painted by").select_option("true")
+    colours = "all => all.map(each => [...each.classList].filter(name => /^s[0-9]+$/.test(name)).length)"
+    assert set(page.locator("#map-points > use").evaluate_all(colours)) == {1}, "the tenth colour goes, too"
     assert page.locator("[data-legend=true]").is_visible()
     assert NAMES[0] in page.locator("[data-legend=true]").inner_text()
     page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
