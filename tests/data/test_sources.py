@@ -1,0 +1,42 @@
+"""A file is read with the memory that it takes, as it was when it was opened."""
+
+import os
+import tracemalloc
+
+import pytest
+
+from promptccd.data.limits import MIB, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.sources import read_regular_file
+
+
+@pytest.fixture
+def budget():
+    return ByteBudget(IntakeLimits(), "a test")
+
+
+def test_a_small_file_takes_little_memory(tmp_path, budget):
+    place = tmp_path / "small.png"
+    place.write_bytes(b"0123456789")
+    tracemalloc.start()
+    try:
+        assert read_regular_file(str(place), budget) == b"0123456789"
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < MIB  # and not what the largest file may have
+
+
+def test_a_file_that_grows_while_it_is_read_is_skipped(tmp_path, budget, monkeypatch):
+    place = tmp_path / "grows.png"
+    place.write_bytes(b"0123456789")
+    status = os.fstat
+
+    def fstat(descriptor):
+        before = status(descriptor)
+        with place.open("ab") as more:
+            more.write(b"0123456789")
+        return before
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    with pytest.raises(SkippedFileError, match="grew while it was read"):
+        read_regular_file(str(place), budget)
