@@ -240,6 +240,8 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "forbidden but there": (change("state.forbidden", [["s1:6", [6, 99]]]), "does not exist|is forbidden"),
     "a log that is no list": (change("log", "none"), "log to be a list"),
     "an entry without a number": (lambda values: values["log"][0].pop("number"), "'number' is missing in a log"),
+    "half an image": (lambda values: values["log"][0]["what"].update(images=1.5), "their number or keys, got 1.5"),
+    "images by number": (lambda values: values["log"][0]["what"].update(images=[1]), "their number or keys"),
     "what happened as text": (lambda values: values["log"][0].update(what="x"), "to be an object, got 'x'"),
     "a number from the future": (change("next_number", 1), "not below next_number"),
     "a redo without changes": (lambda values: values["redo"][0].update(patch=None), "does not say what it changes"),
