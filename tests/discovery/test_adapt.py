@@ -139,6 +139,21 @@ def test_names_and_corrections_survive(session, albums, tmp_path):
     assert [session.registry.members[key] for key in moved] == [0, 0]
 
 
+def test_a_failure_after_the_training_leaves_the_session_as_it_was(session, albums, monkeypatch):
+    grouped(session, albums[0], num_categories=5)
+    before = session.model, session.current.features, session.current.space
+
+    def unreadable(model: CategoryDiscoveryModel, *arguments: object, **options: object) -> None:
+        assert model is not before[0]
+        raise DiskError("cannot be read")
+
+    monkeypatch.setattr("promptccd.discovery.session.embed_images", unreadable)
+    with pytest.raises(DiskError, match="cannot be read"):
+        adapt(session, QUICK)
+    after = session.model, session.current.features, session.current.space
+    assert all(one is other for one, other in zip(before, after, strict=True))
+
+
 @pytest.mark.slow
 def test_what_was_trained_is_not_trained_over(stage0, albums, cache, tmp_path):
     out = tmp_path / "out"
