@@ -461,8 +461,12 @@ def _read_entry(values: Any) -> LogEntry:
     if type(values["what"]) is not dict:
         raise RegistryError(f"Expected what happened to be an object, got {_short(values['what'])}.")
     images = values["what"].get("images", 0)  # a grouping says how many, an edit which
-    if type(images) is not int and (type(images) is not list or not all(isinstance(key, str) for key in images)):
-        raise RegistryError(f"Expected the images of a log entry to be their number or keys, got {_short(images)}.")
+    if type(images) is not int and (
+        type(images) is not list or not all(isinstance(key, str) for key in images)
+    ):
+        raise RegistryError(
+            f"Expected the images of a log entry to be their number or keys, got {_short(images)}."
+        )
     return LogEntry(
         number=_read_number(values["number"], "the number of a log entry"),
         kind=_read_text(values["kind"], "the kind of a log entry", LONGEST_NAME),
