@@ -16,6 +16,8 @@ from promptccd.training.recipe import (
     Recipe,
     describe_type,
     field_types,
+    parse_value,
+    read_yaml,
     recipe_folder,
     section_types,
 )
@@ -65,7 +67,8 @@ MAY_BE_ZERO = {
     "model": ["prompt_reach", "key_reach", "cos_weight", "route_weight", "distill_weight"],
     "training": [
         "seed", "learning_rate", "discovery_learning_rate", "prompt_learning_rate", "key_learning_rate",
-        "router_learning_rate", "final_learning_rate_factor", "momentum", "weight_decay", "supervised_weight",
+        "router_learning_rate", "classifier_learning_rate", "fall_factor", "final_learning_rate_factor", "momentum",
+        "weight_decay", "supervised_weight",
         "prompt_warmup_epochs", "replay_samples", "init_components", "max_categories", "num_workers",
     ],
 }  # fmt: skip
@@ -79,6 +82,7 @@ MUST_BE_ABOVE_ZERO = {
 LEAST = {
     ("data", "num_classes"): 2, ("data", "images_per_class"): 1, ("data", "discovery_stages"): 1,
     ("model", "max_model_bytes"): 1, ("training", "epochs"): 1, ("training", "batch_size"): 2,
+    ("training", "discovery_epochs"): 1,
     ("training", "refit_every"): 1, ("training", "kmeans_restarts"): 1, ("training", "feature_batch_size"): 1,
     ("training", "save_steps"): 1,
 }  # fmt: skip
@@ -86,6 +90,7 @@ GREATEST = {
     ("data", "held_out"): 1.0, ("data", "discovery_stages"): 2, ("training", "final_learning_rate_factor"): 1.0,
     ("training", "momentum"): 1.0, ("training", "supervised_weight"): 1.0, ("training", "mixture_floor"): 1.0,
     ("training", "epochs"): 999_999,  # states have six digits for it
+    ("training", "discovery_epochs"): 999_999, ("training", "fall_factor"): 1.0,
     ("data", "category_ratio"): 1.0, ("data", "sample_ratio"): 1.0, ("training", "seed"): 10**18 - 1,
     ("training", "batch_size"): 2**20, ("training", "feature_batch_size"): 2**20, ("training", "num_workers"): 512,
     ("training", "kmeans_restarts"): 10**6, ("training", "replay_samples"): 10**6,
@@ -157,6 +162,7 @@ def test_types_are_said_as_a_person_would() -> None:
     assert said["training", "prompt_clip"] == "float or none"
     assert said["data", "cuts"] == "list[list[float]] or none"
     assert said["model", "covariance_type"] == "diag | spherical | full or none"
+    assert said["model", "backbone_config"] == "dict[str, Any]"
 
 
 @pytest.mark.parametrize("number", [2, 2**63, -(2**64) + 1])
@@ -186,6 +192,23 @@ def test_a_value_is_taken_or_refused_in_one_line(
             assert any(_fits(value, option) for option in alternatives(hint)), (label, value)
 
 
+@pytest.mark.parametrize("word", ["", " ", "a\0b"])
+def test_a_name_has_letters(word: str) -> None:
+    with pytest.raises(ConfigurationError, match="Expected data.dataset to be a name, got "):
+        Recipe.from_dict({"data": {"dataset": word}})
+
+
+def test_a_field_that_is_misspelt_is_told_the_one_that_was_meant() -> None:
+    said = "Unknown field of section 'training' 'epoch'. Did you mean 'epochs'? It takes: output_dir, seed, epochs, "
+    with pytest.raises(ConfigurationError) as error:
+        Recipe.from_dict({"training": {"epoch": 3}})
+    assert str(error.value).startswith(said)
+    with pytest.raises(
+        ConfigurationError, match=r"Unknown model.variant 'promptcc': expected .*promptccd-pp"
+    ):
+        Recipe.from_dict({"model": {"variant": "promptcc"}})
+
+
 def _fits(value: Any, option: Any) -> bool:
     kind = getattr(option, "__origin__", option)
     return isinstance(kind, type) and isinstance(value, kind)
@@ -206,6 +229,7 @@ def _fits(value: Any, option: Any) -> bool:
         (b"1: {a: 2}", "Unknown section 1"),
         (b"training: {epochs: 1}\ntraining: {seed: 2}", "'training' is given twice"),
         (b"training:\n  epochs: 1\n  epochs: 2", "'epochs' is given twice"),
+        (b"training: &t {epochs: *t}", "unfolds to more than 10,000 values"),
         (b"training: {epochs: 2024-02-31}", "is not YAML"),
         (b"training: {epochs: " + b"9" * 5000 + b"}", "is not YAML"),
         (b"training: {epochs: 0x" + b"f" * 5000 + b"}", "more than 64 bits"),
@@ -233,6 +257,50 @@ def test_a_file_that_is_no_recipe_is_one_line(content: bytes, said: str, tmp_pat
     assert len(err) < 700
 
 
+def test_as_much_as_a_recipe_may_hold_is_read(tmp_path: Path) -> None:
+    """A mebibyte, ten thousand values, numbers of 64 bits; the beginning of what a parser has to say."""
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(b"\0" * 2**20)
+    with pytest.raises(ConfigurationError, match="is not YAML"):  # and not too long
+        Recipe.from_yaml(path)
+
+    hundred = (
+        f"[&a [{'1,' * 100}]{',*a' * 98}"  # unfolded, 99 lists of 101 values and the one that holds them
+    )
+    assert sum(map(sum, read_yaml(hundred + "]"))) == 9_900
+    with pytest.raises(yaml.YAMLError, match="more than 10,000 values"):
+        read_yaml(hundred + ",1]")
+
+    assert read_yaml(f"[{2**64 - 1}, {1 - 2**64}]") == [2**64 - 1, 1 - 2**64]
+    with pytest.raises(yaml.YAMLError, match="more than 64 bits"):
+        read_yaml(str(2**64))
+
+    path.write_text(f"{'a' * 400}: 1\n" * 2)
+    with pytest.raises(ConfigurationError) as error:
+        Recipe.from_yaml(path)
+    before, _, shown = str(error.value).partition(" is not YAML: ")
+    assert before == f"Recipe {str(path)!r}"
+    assert len(shown) == 300
+
+
+def test_a_list_of_images_that_is_taken_for_a_recipe_is_told_how_to_end(tmp_path: Path) -> None:
+    for name, told in (("birds.txt", True), ("birds.yaml", False), ("birds.yml", False)):
+        (tmp_path / name).write_text("a.png: b: c")
+        with pytest.raises(ConfigurationError, match="is not YAML") as error:
+            Recipe.from_yaml(tmp_path / name)
+        assert (
+            str(error.value).endswith(
+                "give their folder, or a CSV file of path,label whose name ends in .csv"
+            )
+            == told
+        )
+
+
+def test_words_of_a_command_line_are_what_they_look_like() -> None:
+    words = ["1e-4", "3", "[1, 2]", "true", "no", "promptccd-pp", "a: b: c"]
+    assert [parse_value(word) for word in words] == [1e-4, 3, [1, 2], True, "no", "promptccd-pp", "a: b: c"]
+
+
 @pytest.mark.parametrize("content", ["- pp/cub\n", "pp/cub: 3\n", "pp/cub:\n", "pp/cub: {training: 3}\n"])
 def test_what_is_said_of_a_pair_must_be_sections(content: str, tmp_path: Path, capsys) -> None:
     shutil.copytree(recipe_folder(), tmp_path, dirs_exist_ok=True)
@@ -254,7 +322,9 @@ def test_a_place_that_holds_no_recipe_is_one_line(kind: str, tmp_path: Path, cap
     elif kind == "no right":
         path = Path("/proc/self/mem")  # also for root
     assert main(["train", "--config", str(path)]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    if kind == "missing":
+        assert line.endswith("No such file or directory. `promptccd recipes` lists those that come along.")
 
 
 def test_a_recipe_may_come_from_a_shells_pipe() -> None:

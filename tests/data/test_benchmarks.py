@@ -176,6 +176,32 @@ def test_what_is_given_wins_over_the_benchmark() -> None:
     assert (fewer.num_classes, fewer.class_list) == (10, BENCHMARKS["tinyimagenet"].class_list)
 
 
+@pytest.mark.parametrize(
+    ("given", "is_benchmark"),
+    [
+        ({}, False),
+        ({"class_blocks": [7, 1, 1, 1]}, False),
+        ({"benchmark": "cifar100"}, True),
+        ({"benchmark": "cifar100", "class_blocks": [40, 30, 20, 10]}, True),
+        ({"benchmark": "cifar100", "class_blocks": [7, 1, 1, 1]}, False),
+        ({"benchmark": "cifar100", "class_blocks": [7, 1, 1, 1], "num_classes": 10}, True),
+        ({"benchmark": "cifar100", "class_blocks": [70, 10, 10, 10], "num_classes": 10}, False),
+    ],
+)
+def test_data_are_the_benchmarks_where_the_blocks_make_up_its_categories(
+    given: dict, is_benchmark: bool
+) -> None:
+    assert DataArguments(**given).is_benchmark is is_benchmark
+
+
+def test_a_picture_with_two_labels_is_left_out_of_a_benchmark_and_refused_elsewhere() -> None:
+    for given, said in (
+        ({}, "refuse"), ({"benchmark": "cub"}, "drop"), ({"conflicting_labels": "drop"}, "drop"),
+        ({"benchmark": "cub", "conflicting_labels": "refuse"}, "refuse"),
+    ):  # fmt: skip
+        assert DataArguments(**given).conflicts == said
+
+
 @pytest.mark.parametrize("name", ["imagenet100", "tinyimagenet", "caltech101"])
 def test_blocks_of_another_sum_mean_other_data(name: str) -> None:
     other = DataArguments(benchmark=name, dataset="mine", class_blocks=[2, 1, 1, 1]).resolved

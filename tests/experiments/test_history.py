@@ -2,13 +2,24 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from promptccd.errors import InterruptedRunError
+from promptccd.errors import DiskError, InterruptedRunError
 from promptccd.runs import RunDirectory, train_run
-from promptccd.training.history import HISTORY, EpochRecord, add_epoch, read_history
+from promptccd.training import history
+from promptccd.training.history import (
+    HISTORY,
+    EpochRecord,
+    add_epoch,
+    peak_memory,
+    read_history,
+    reset_peak_memory,
+)
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 
@@ -111,4 +122,37 @@ def test_the_last_line_of_an_epoch_counts_and_rubbish_does_not(tmp_path: Path) -
     add_epoch(tmp_path, EpochRecord(1, 1, 4, {"loss": 1.0}, 0.1, 1.0))
     assert [(record.stage, record.epoch) for record in read_history(tmp_path)] == [(1, 0), (1, 1), (2, 1)]
     assert read_history(tmp_path)[0] == later
-    assert json.loads(path.read_text(errors="replace").splitlines()[0])["stage"] == 2
+    lines = path.read_text(errors="replace").split("\n")
+    assert json.loads(lines[0])["stage"] == 2
+    assert [line for line in lines if not line] == [""]  # after the last; none between
+
+
+def test_a_line_of_an_older_version_has_neither_images_nor_rates(tmp_path: Path) -> None:
+    line = {"stage": 1, "epoch": 2, "steps": 4, "losses": {"loss": 2.5}, "learning_rate": 0.1, "seconds": 1.5}
+    (tmp_path / HISTORY).write_text(json.dumps(line))
+    expected = EpochRecord(1, 2, 4, {"loss": 2.5}, 0.1, 1.5, images=0, rates={})
+    assert read_history(tmp_path) == [expected] == [EpochRecord(**line)]
+
+
+def test_a_history_that_cannot_be_written_says_that_the_stages_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "open_to_change", lambda path, flags: os.open("/dev/full", os.O_RDWR))
+    with pytest.raises(DiskError, match=r"Could not write history.jsonl: No space left .*: free some space"):
+        add_epoch(tmp_path, RECORD)
+
+
+def test_memory_of_a_gpu_is_measured_from_its_reset_and_that_of_the_process_in_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu, cpu, reset = torch.device("cuda:1"), torch.device("cpu"), []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", {gpu: 7_000}.__getitem__)
+    monkeypatch.setattr(history.resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=3))
+    for device in (cpu, gpu):
+        reset_peak_memory(device)
+    assert reset == [gpu]
+    monkeypatch.setattr(history.sys, "platform", "linux")
+    assert peak_memory(gpu) == {"process": 3 * 1024, "accelerator": 7_000}
+    monkeypatch.setattr(history.sys, "platform", "darwin")
+    assert peak_memory(cpu) == {"process": 3, "accelerator": None}

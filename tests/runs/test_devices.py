@@ -154,14 +154,16 @@ def test_features_are_computed_in_parts_where_all_at_once_do_not_fit(
 
 
 def test_parts_are_the_rows_of_the_whole_in_order() -> None:
-    batch = torch.arange(13.0).reshape(13, 1)
+    batch, sizes = torch.arange(13.0).reshape(13, 1), []
 
     def forward(rows: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(rows))
         if len(rows) > 3:
             raise MemoryError
         return 2 * rows
 
     assert torch.equal(in_smaller_batches(forward, batch), 2 * batch)
+    assert sizes == [13, 6, 3, 3, 7, 3, 4, 2, 2]  # halves
 
 
 def test_one_image_that_does_not_fit_is_an_error() -> None:

@@ -11,13 +11,23 @@ from promptccd.runs import load_model, train_run
 from promptccd.runs.models import model_options
 from promptccd.runs.run_directory import _portable, _require_same
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.recipe import Recipe, located, read_yaml_file, recipe_folder, recipes_in
+from promptccd.training.recipe import (
+    Recipe,
+    located,
+    parts_of,
+    read_yaml_file,
+    recipe_folder,
+    recipe_path,
+    recipes_in,
+    said_of,
+)
 from tests.conftest import TINY_HEAD, coloured_images
 from tests.shipped_recipes import HUB_CONFIGS, every_recipe
 
 
 @pytest.mark.parametrize(
-    ("counts", "fits"), [([8, 9, 10], True), ([8, 9], False), ([8, 9, 9, 10], False), ([6, 9, 10], False)]
+    ("counts", "fits"),
+    [([8, 9, 10], True), ([7, 7, 7], True), ([8, 9], False), ([8, 9, 9, 10], False), ([6, 9, 10], False)],
 )
 def test_given_counts_are_one_for_each_unlabelled_stage_and_hold_what_is_labelled(
     counts: list[int], fits: bool
@@ -145,8 +155,34 @@ def test_a_single_category_may_be_given() -> None:
 
 def test_some_share_of_the_images_is_kept() -> None:
     assert TrainingArguments(exemplar_share=1).exemplar_share == 1
-    with pytest.raises(ConfigurationError, match="Expected exemplar_share > 0"):
-        TrainingArguments(exemplar_share=0)
+    for share, said in ((0, "> 0"), (1.1, "<= 1")):
+        with pytest.raises(ConfigurationError, match=f"Expected exemplar_share {said}"):
+            TrainingArguments(exemplar_share=share)
+    assert TrainingArguments(exemplars_per_class=1_000_000).exemplars_per_class == 1_000_000
+    with pytest.raises(ConfigurationError, match="Expected exemplars_per_class <= 1000000"):
+        TrainingArguments(exemplars_per_class=1_000_001)
+
+
+def test_the_folder_of_a_run_needs_no_name() -> None:
+    assert TrainingArguments("runs/mine").output_dir == "runs/mine"
+    assert TrainingArguments().output_dir == "runs/promptccd"
+
+
+def test_a_recipe_is_described_by_the_first_sentence_of_its_two_files(tmp_path: Path) -> None:
+    for name, text, said in (
+        ("one.yaml", "# A rule. And why.\nmodel: {}\n", "A rule"),
+        ("two.yaml", "# A rule over\n#   two lines.\nmodel: {}\n# More.\n", "A rule over two lines"),
+        ("none.yaml", "model: {}\n# A rule.\n", ""),
+    ):
+        (tmp_path / name).write_text(text)
+        assert said_of(tmp_path / name) == said
+
+
+def test_a_recipe_and_its_two_files_find_each_other() -> None:
+    method, data = HUB_CONFIGS / "methods" / "pp.yaml", HUB_CONFIGS / "data" / "cub.yaml"
+    path = HUB_CONFIGS / "promptccd-pp-cub.yaml"
+    assert recipe_path(method, "cub") == path
+    assert parts_of(path) == (method, data)
 
 
 def test_a_bare_name_means_what_comes_along_and_a_path_itself(tmp_path: Path, monkeypatch) -> None:

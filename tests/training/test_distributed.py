@@ -105,19 +105,19 @@ def on_two_processes(work: Callable[[int], Any], folder: Path) -> list[Any]:
 
 
 def test_rows_come_together_in_order_and_gradients_go_back_to_their_owner(tmp_path: Path) -> None:
-    """Of five images the first process has two. Both compute one loss: the gradient is twice that of one process."""
-    whole = torch.arange(2 * 5 * 3.0).reshape(2, 5, 3)
-    weights = torch.randn(2, 5, 3)
+    """Of seven images the first process has three. Both compute one loss: the gradient is twice that of one process."""
+    whole = torch.arange(2 * 7 * 5.0).reshape(2, 7, 5)
+    weights = torch.randn(2, 7, 5)
 
     def work(rank: int) -> tuple[list, list, int]:
-        own = (whole[:, :2], whole[:, 2:])[rank].clone().requires_grad_()
-        rows = gather_rows(own, 5)
+        own = (whole[:, :3], whole[:, 3:])[rank].clone().requires_grad_()
+        rows = gather_rows(own, 7)
         (rows * weights).sum().backward()
         return rows.tolist(), own.grad.tolist(), same_on_all(10 + rank)
 
     for rank, (rows, gradient, said) in enumerate(on_two_processes(work, tmp_path)):
         assert rows == whole.tolist()
-        assert gradient == (2 * (weights[:, :2], weights[:, 2:])[rank]).tolist()
+        assert gradient == (2 * (weights[:, :3], weights[:, 3:])[rank]).tolist()
         assert said == 10
 
 

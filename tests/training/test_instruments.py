@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from promptccd.data.randomness import torch_generator
@@ -102,10 +103,35 @@ def test_a_method_without_prompts_has_none(backbone_folder: Path, images: StageI
     assert measured(model, images).to_dict() == {}
 
 
+def test_a_method_that_counts_no_prompts_uses_no_share_of_them(
+    backbone_folder: Path, images: StageImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = with_prompts(PromptCCDBModel, backbone_folder, pool_size=8, prompts_per_image=2)
+    monkeypatch.setattr(PromptCCDBModel, "num_prompts", 0)
+    found = measured(model, images).to_dict()
+    assert "prompts_used" not in found and found["prompt_effect"] > 0
+
+
+def test_a_large_stage_is_measured_on_512_of_its_images(
+    backbone_folder: Path, images: StageImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = with_prompts(PromptCCDBModel, backbone_folder, pool_size=8, prompts_per_image=2)
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    monkeypatch.setattr(StageImages, "__len__", lambda _: 600)
+    monkeypatch.setattr(
+        StageImages, "__getitem__", lambda _, row: Image.new("RGB", (18, 18), (row % 256, 0, 0))
+    )
+    measure(model, images, VIEW, np.zeros(600, int), seed=SEED, batch_size=256)
+    assert seen == 3 * [256] + 3 * [256]  # plain, with the chosen prompts, with arbitrary ones
+
+
 @torch.no_grad()
 def test_movement_is_from_the_first_values(backbone_folder: Path, images: StageImages) -> None:
     model = with_prompts(PromptCCDPlusPlusModel, backbone_folder, num_parts=3, pool_size=8)
+    model.train()
     still = measured(model, images)
+    assert model.training
     assert (still.prompt_movement, still.key_movement) == (0, 0)
     model.pools.values.mul_(3)
     model.pools.keys.mul_(1.5)
@@ -182,8 +208,11 @@ def test_categories_that_share_a_component_are_seen(backbone_folder: Path, image
 
 
 def test_an_effect_is_held_against_the_precision_in_use() -> None:
-    for effect, precision, said in ((3e-5, "no", 0), (3e-5, "bf16", 1), (9e-6, "no", 1), (1e-3, "bf16", 0)):
+    for effect, precision, said in (
+        (1e-5, "no", 0), (9e-6, "no", 1), (7e-5, "bf16", 0), (3e-5, "bf16", 1), (3e-5, "no", 0),
+    ):  # fmt: skip
         assert len(Instruments(prompt_effect=effect).warnings(precision)) == said
+    assert Instruments(parts_used=1.0, categories_sharing=0.0).warnings("no") == []
 
 
 @pytest.mark.parametrize(("sharing", "said"), [(2 / 140, 0), (7 / 140, 0), (8 / 140, 1)])

@@ -62,6 +62,17 @@ def test_two_data_sets_that_differ_behind_a_dot_have_a_folder_each(photos: Path)
     assert typed("train team/birds.v3 --class_blocks 3 1").training.output_dir == "runs/promptccd-birds.v3"
 
 
+def test_a_run_on_a_folder_without_a_plain_name_has_one(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, called in (("(wild) birds.", "wild-birds"), ("写真", "images")):
+        photos.with_name(name).mkdir()
+        recipe = typed(f"train '{name}' --class_blocks 20 5 5")
+        assert recipe.training.output_dir == f"runs/promptccd-{called}"
+    monkeypatch.chdir(photos)
+    assert typed("train . --class_blocks 20 5 5").training.output_dir == "runs/promptccd-my-photos"
+
+
 def test_other_data_than_the_benchmarks_are_not_called_by_its_name(photos: Path) -> None:
     words = "train --config promptccd-cifar100 --dataset './my photos' --class_blocks"
     assert data_in_words(typed(f"{words} 20 5 5")) == "images from a local folder"
@@ -89,6 +100,7 @@ def test_the_small_backbone_comes_with_what_it_needs(photos: Path) -> None:
             "promptccd-cubs",
             "No images and no recipe are called 'promptccd-cubs'. Did you mean 'promptccd-cub'",
         ),
+        ("team/zzz", "how the categories of 'team/zzz' arrive: give --class_blocks"),
         ("'my photos' --method promptcdd --class_blocks 2 1", "Did you mean 'promptccd'?"),
         ("'my photos' --method grow --class_blocks 2 1", "Did you mean 'grow-merge'?"),
         ("'my photos' --method pp --config promptccd-cub", "leave --method pp out"),
@@ -100,6 +112,12 @@ def test_what_is_unclear_is_asked_for(words: str, said: str, photos: Path) -> No
     with pytest.raises(ConfigurationError) as error:
         typed(f"train {words}")
     assert said in str(error.value)
+
+
+def test_a_folder_may_be_called_nearly_as_a_recipe_is(photos: Path) -> None:
+    photos.with_name("promptccd-cubs").mkdir()
+    with pytest.raises(ConfigurationError, match="how the categories of 'promptccd-cubs' arrive"):
+        typed("train promptccd-cubs")
 
 
 def test_what_is_a_recipe_and_what_are_images(photos: Path) -> None:

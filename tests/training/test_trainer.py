@@ -4,10 +4,13 @@ import io
 import logging
 import math
 import os
+import re
 import signal
 from collections.abc import Callable
 from functools import partial
+from importlib.util import module_from_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,6 +79,33 @@ def test_what_is_left_is_of_the_stage_and_from_the_steps_that_were_done(
     ]
 
 
+def test_off_a_terminal_a_line_comes_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter([0.0, 9.9, 10.0, 19.9, 20.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    caplog.set_level(logging.INFO, progress.__name__)
+    bars = progress.EpochProgress(stage=1, epochs=9, first_epoch=0, steps=1)
+    for epoch in range(4):
+        bars.end_epoch(epoch, 0.5)
+    bars.close()
+    assert [record.getMessage()[:18] for record in caplog.records] == [
+        "stage 1: epoch 2/9",
+        "stage 1: epoch 4/9",
+    ]
+
+
+@pytest.mark.parametrize(("disabled", "expected"), [(True, True), (False, None), (None, None)])
+def test_bars_are_shown_on_terminals_unless_the_hubs_variable_says_no(
+    disabled: bool | None, expected: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS", disabled)
+    assert progress.__spec__ is not None and progress.__spec__.loader is not None
+    anew = module_from_spec(progress.__spec__)
+    progress.__spec__.loader.exec_module(anew)
+    assert anew.NO_BARS is expected
+
+
 class Terminal(io.StringIO):
     """What bars take for one."""
 
@@ -83,7 +113,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_bars_show_steps_epochs_and_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_bars_show_steps_epochs_and_the_loss(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, progress.__name__)
     terminal = Terminal()
     monkeypatch.setattr(progress, "tqdm", partial(progress.tqdm, file=terminal, mininterval=0, miniters=1))
     bars = progress.EpochProgress(stage=1, epochs=7, first_epoch=2, steps=5)
@@ -92,8 +125,13 @@ def test_on_a_terminal_bars_show_steps_epochs_and_the_loss(monkeypatch: pytest.M
     bars.end_epoch(2, 0.25)
     bars.begin_epoch(step=0)
     bars.end_step()
+    bars.end_epoch(6, 0.25)
     bars.close()
+    assert caplog.records == []
     shown = terminal.getvalue()
+    assert re.search(r"\n\r +\x1b\[A\rstage 1:.* 4/7 .*\n$", shown), (
+        "steps are wiped out at the end, epochs stay"
+    )
     for text in ("stage 1:", " 2/7 ", "  epoch:", " 3/5 ", " 4/5 ", " 3/7 ", "loss=0.250", " 1/5 "):
         assert text in shown, text
 
@@ -243,6 +281,29 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
     trainer.train(states[-1])  # its epochs are over
     assert ends == [2 * n, 4 * n - 3, 4 * n - 3]
+
+
+@pytest.mark.parametrize(
+    ("processes", "answers", "expected"),
+    [
+        (2, [[0, 0], [15, 1]], (15, True)), (2, [[15, 0], [0, 0]], (15, False)), (2, [[0, 0], [0, 1]], (0, True)),
+        (2, [[0, 0], [0, 0]], (0, False)), (1, None, (0, False)),
+    ],
+)  # fmt: skip
+def test_what_one_process_was_asked_all_are_asked(
+    processes: int, answers: list[list[int]] | None, expected: tuple[int, bool]
+) -> None:
+    """One that trains alone asks nobody."""
+
+    def gather(own: torch.Tensor) -> torch.Tensor:
+        assert answers is not None
+        assert own.tolist() == [[0, 0]]
+        return torch.tensor(answers)
+
+    stop = progress.StopRequest()
+    accelerator = SimpleNamespace(num_processes=processes, device=torch.device("cpu"), gather=gather)
+    assert stop.agreed(accelerator) is any(expected)
+    assert (stop.received, stop.asked) == expected
 
 
 def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:

@@ -51,7 +51,7 @@ def device_named(name: str | None) -> torch.device:
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(1, device=device)
+        torch.empty((), device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # depends on the build of torch
         raise ConfigurationError(
             f"Cannot compute on {name!r}: {one_line(error)[:200]} Give another device, such as cpu or cuda:0."
@@ -75,7 +75,8 @@ class _GatherWithGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        total = gradients[0].contiguous().clone()
+        (gradient,) = gradients
+        total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total[ctx.rank]
 

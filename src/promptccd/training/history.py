@@ -79,7 +79,7 @@ def add_epoch(run: Path, record: EpochRecord) -> None:
         with open(open_to_change(run / HISTORY, os.O_APPEND), "ab+") as file:
             if file.tell():  # the position is the end of the file
                 file.seek(-1, os.SEEK_END)
-                line = line if file.read(1) == b"\n" else "\n" + line
+                line = line if file.read() == b"\n" else "\n" + line
             file.write(line.encode())
     except OSError as error:
         raise DiskError(

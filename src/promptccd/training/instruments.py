@@ -128,7 +128,7 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
     """Plain features, how far prompts move each, the chosen prompts, and the parts of patches."""
     plain = model(pixels, prompted=False).features
     output = model(pixels, prompted=True)
-    values = {"plain": F.normalize(plain.float(), dim=-1)}
+    values = {"plain": F.normalize(plain.float())}
     values["prompt_effect"] = _turned(output.features, plain)
     if output.components is not None:
         values["chosen"] = output.components.flatten()
@@ -144,23 +144,24 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
     if logits is not None and model.part_labeller is not None:
         labels = model.part_labeller(model.pretrained_patch_features(pixels))
         values["parts"] = logits.argmax(-1).flatten()
-        values["router_accuracy"] = (logits.argmax(-1) == labels).float().mean(-1)
-        entropy = torch.distributions.Categorical(logits=logits).entropy().mean(-1)
+        values["router_accuracy"] = (logits.argmax(-1) == labels).float().mean(1)
+        entropy = torch.distributions.Categorical(logits=logits).entropy().mean(1)
         values["router_entropy"] = entropy / math.log(logits.shape[-1])
     return values
 
 
 def _turned(features: Tensor, others: Tensor) -> Tensor:
     """1 - cosine ``(B,)``, from the difference of unit vectors, since ``1 - cos`` loses small values to rounding."""
-    units = (F.normalize(each.double(), dim=-1) for each in (features, others))
-    return next(units).sub(next(units)).square().sum(-1) / 2
+    units = (F.normalize(each.double()) for each in (features, others))
+    return next(units).sub(next(units)).square().sum(1) / 2
 
 
 def _in_use(model: CategoryDiscoveryModel, values: Mapping[str, Tensor]) -> dict[str, float]:
     used = {}
     if "chosen" in values and model.num_prompts:
         used["prompts_used"] = len(values["chosen"].unique()) / model.num_prompts
-    if "parts" in values and model.part_labeller is not None:
+    if "parts" in values:
+        assert model.part_labeller is not None
         used["parts_used"] = len(values["parts"].unique()) / model.part_labeller.num_parts
     return used
 
@@ -186,16 +187,15 @@ def _of_mixture(
     assert model.mixture is not None
     ids, rows = category_ids.unique(return_inverse=True)
     sums = torch.zeros(len(ids), plain.shape[1]).index_add_(0, rows, plain)
-    means = F.normalize(sums, dim=-1)
+    means = F.normalize(sums)
     likeliest = model.mixture.log_joint(means.to(model.device)).argmax(1)
-    sharing = likeliest.bincount(minlength=model.mixture.num_components)[likeliest] > 1
+    sharing = likeliest.bincount()[likeliest] > 1
     found = {"components_per_category": model.mixture.num_components / len(model.config.category_ids)}
     known = sharing[ids.to(sharing.device) < model.config.num_known]
     if len(known):
         found["categories_sharing"] = float(known.float().mean())
     replay = model.replay(REPLAYED, generator)
-    here = torch.isin(replay.categories, ids) if replay is not None else torch.zeros(0, dtype=torch.bool)
-    if replay is not None and here.any():
+    if replay is not None and (here := torch.isin(replay.categories, ids)).any():
         of_category = means[torch.searchsorted(ids, replay.categories[here])]
         cosines = F.cosine_similarity(replay.features[here], of_category)
         found["replay_cosine"] = float(cosines.mean())

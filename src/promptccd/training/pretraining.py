@@ -56,15 +56,14 @@ def pretrain_backbone(
     """
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or len(images) < 2:
         raise ValueError(f"Expected uint8 (N >= 2, 3, S, S), got {images.dtype} {tuple(images.shape)}.")
-    if options.cell_size > images.shape[-1]:
-        raise ConfigurationError(f"Expected cell_size <= {images.shape[-1]}, got {options.cell_size}.")
+    *_, side = images.shape
+    if options.cell_size > side:
+        raise ConfigurationError(f"Expected cell_size <= {side}, got {options.cell_size}.")
     pixels = images.float() / 255
     drawn = torch_generator("pretraining-targets", seed)
     targets = _KernelComponents(pixels, config.hidden_size, options, drawn)
-    backbone = _initial_backbone(config, seed).to(images.device).train()
-    optimizer = torch.optim.AdamW(
-        backbone.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, betas=(0.9, 0.98)
-    )
+    backbone = _initial_backbone(config, seed).to(images.device)
+    optimizer = torch.optim.AdamW(backbone.parameters(), weight_decay=options.weight_decay, betas=(0.9, 0.98))
     steps = math.ceil(len(pixels) / options.batch_size)
     for epoch in progress(range(options.epochs), options.epochs, "pretraining"):
         order = torch.randperm(len(pixels), generator=torch_generator("pretraining-order", seed, epoch))
@@ -72,7 +71,7 @@ def pretrain_backbone(
             generator = torch_generator("pretraining-pictures", seed, epoch, step)
             pictures = _warp(_join(pixels[batch], options.join, generator), options, generator)
             features = backbone(pixel_values=_normalise(pictures)).last_hidden_state[:, 0]
-            loss = (F.normalize(features, dim=-1) - targets(pictures)).square().sum(-1).mean()
+            loss = (F.normalize(features) - targets(pictures)).square().sum(1).mean()
             for group in optimizer.param_groups:
                 group["lr"] = _learning_rate(epoch + step / steps, options, 1 / steps)
             optimizer.zero_grad()
@@ -103,7 +102,7 @@ class _KernelComponents:
 
     def __call__(self, pictures: Tensor) -> Tensor:
         similarities = self._kernel(_gradient_histograms(pictures, self.options))
-        return F.normalize(similarities @ self.projection, dim=-1)
+        return F.normalize(similarities @ self.projection)
 
     def _kernel(self, descriptors: Tensor) -> Tensor:
         return torch.exp((descriptors @ self.references.T - 1) / self.options.kernel_width)
@@ -120,12 +119,12 @@ def _gradient_histograms(pictures: Tensor, options: PretrainingOptions) -> Tenso
     closeness = torch.cos(angle[:, None] - bins[:, None, None]).relu().pow(3)
     cells = F.avg_pool2d(strength[:, None] * closeness, options.cell_size, options.cell_stride)
     # The square root keeps strong edges from drowning weak ones.
-    return F.normalize(cells.flatten(1).sqrt(), dim=-1)
+    return F.normalize(cells.flatten(1).sqrt())
 
 
 def _join(pixels: Tensor, probability: float, generator: torch.Generator) -> Tensor:
     """Replace one side of a random line by that side of another image of the batch."""
-    batch, side = len(pixels), pixels.shape[-1]
+    batch, _, _, side = pixels.shape
     others = pixels[torch.randperm(batch, generator=generator).to(pixels.device)]
     angle = torch.rand(batch, 1, 1, generator=generator) * (2 * math.pi)
     offset = _uniform((batch, 1, 1), 0.3, generator)

@@ -267,6 +267,18 @@ def test_rates_fall_in_steps_where_they_are_told_to() -> None:
     assert shares == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
+def test_unlabelled_stages_may_have_rates_of_their_own() -> None:
+    arguments = TrainingArguments(
+        epochs=4, learning_rate=0.1, discovery_learning_rate=0.02, final_learning_rate_factor=0.2,
+        discovery_schedule="steps", falls_at=[2], fall_factor=0.5,
+    )  # fmt: skip
+    assert [arguments.rate_of(stage) for stage in range(3)] == [0.1, 0.02, 0.02]
+    assert [TrainingArguments(learning_rate=0.1).rate_of(stage) for stage in range(2)] == [0.1, 0.1]
+    shares = [[arguments.rate_share(stage, epoch) for epoch in (0, 2, 3)] for stage in range(3)]
+    assert shares[0] == pytest.approx([1, 0.6, 0.6 - 0.4 * 0.5**0.5])
+    assert shares[1:] == [[1, 0.5, 0.5]] * 2
+
+
 def test_unlabelled_stages_may_be_shorter() -> None:
     arguments = TrainingArguments(epochs=100, discovery_epochs=30)
     assert [arguments.epochs_of(stage) for stage in range(3)] == [100, 30, 30]
