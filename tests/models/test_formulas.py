@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from promptccd import PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.data.randomness import torch_generator
 from promptccd.models.gaussian_mixture import GaussianMixture
-from promptccd.models.part_labeller import PartLabeller, PartLabelParameters
+from promptccd.models.part_labeller import PartLabeller, PartLabelParameters, objectness
 from promptccd.models.part_prompts import PartPools, PartRouter
 from tests.conftest import TINY_HEAD
 from tests.models.finished import parts_config
 from tests.order_one import fill
 
 PIXELS = (40, 3, 16, 16)
+KINDS = ("weight", "bias")
 
 
 def covariances(count: int, width: int) -> torch.Tensor:
@@ -58,6 +59,46 @@ def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
     assert torch.equal(output.components, components)
     torch.testing.assert_close(output.scores.double(), scores, rtol=1e-4, atol=1e-4)
     assert not torch.equal(ranked(feature)[0], components)
+    query = F.normalize(feature, dim=-1)
+    expected = model.mixture.log_joint(query)
+    with torch.autocast("cpu", torch.bfloat16):  # large terms are subtracted
+        assert torch.equal(model.mixture.log_joint(query), expected)
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("diag", (4,)), ("spherical", (1,)), ("full", (4, 4))])
+def test_a_mixture_is_valid_where_every_covariance_is_positive(kind: Any, shape: tuple[int, ...]) -> None:
+    """A new one is; one component that is not is enough to refuse it."""
+    mixture = GaussianMixture(3, 4, kind)
+    assert mixture.covariance_type == kind
+    assert mixture.variances.shape == (3, *shape)
+    for smallest, valid in ((1e-9, True), (0.0, False), (-1e-9, False)):
+        values = torch.full((3, 4), 0.5)
+        values[1, 0] = smallest
+        variances = {"diag": values, "spherical": values[:, :1], "full": values.diag_embed()}[kind]
+        mixture.load(torch.zeros(3, 4), variances, torch.zeros(3))
+        assert mixture.is_valid() is valid
+
+
+def test_a_mixture_prompts_from_its_first_component_on(backbone_folder: Path) -> None:
+    model = PromptCCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    pixels = torch.randn(2, 3, 16, 16)
+    for count in (0, 1, 2):
+        model.load_mixture(torch.ones(count, 32), torch.ones(count, 32), torch.zeros(count))
+        assert model.config.component_categories == [-1] * count
+        output, plain = model(pixels, prompted=True), model(pixels, prompted=False)
+        assert torch.equal(output.features, plain.features) == (count == 0)
+        assert (output.components is None) == (count == 0)
+        assert count == 0 or output.components.shape == (2, count)
+
+
+def test_prompts_are_ranked_in_float32_where_the_model_is_not(backbone_folder: Path) -> None:
+    model = PromptCCDModel.from_pretrained(backbone_folder, dtype=torch.bfloat16, **TINY_HEAD)
+    model.load_mixture(0.2 * torch.randn(8, 32), torch.full((8, 32), 0.01), torch.zeros(8))
+    pixels = torch.randn(PIXELS)
+    feature = model(pixels, prompted=False).features.float()
+    expected = model.mixture.log_joint(feature / feature.norm(dim=1, keepdim=True))
+    found = model(pixels, prompted=True)
+    torch.testing.assert_close(found.scores, expected.gather(1, found.components), rtol=1e-5, atol=1e-4)
 
 
 def test_random_prompts_follow_neither_likelihood_nor_order(backbone_folder: Path) -> None:
@@ -133,6 +174,34 @@ def test_routing_logits_are_a_head_plus_scaled_products_with_part_queries() -> N
     torch.testing.assert_close(routing.logits, head + products, rtol=1e-5, atol=1e-5)
 
 
+def test_a_router_reads_patches_and_attention_through_two_layers_of_a_transformer() -> None:
+    """Those of PyTorch, with the norm first and without dropout."""
+    router = PartRouter(parts_config(32, num_parts=3))
+    fill(router)
+    patches, attention = torch.randn(2, 9, 32), torch.rand(2, 9, 4)
+    norm, linear = router.attention_projection[:2]
+    scaled = F.layer_norm(attention, (4,), norm.weight, norm.bias)
+    projected = F.gelu(scaled @ linear.weight.T + linear.bias)
+    tokens = F.layer_norm(patches + projected, (32,), router.norm.weight, router.norm.bias)
+    for ours in router.encoder:
+        theirs = torch.nn.TransformerEncoderLayer(
+            32, 4, 128, dropout=0, activation="gelu", batch_first=True, norm_first=True
+        )
+        state = {
+            f"{name}.{kind}": getattr(getattr(ours, name), kind)
+            for name in ("norm1", "norm2")
+            for kind in KINDS
+        }
+        for kind in KINDS:
+            rows = [getattr(each, kind) for each in (ours.query, ours.key, ours.value)]
+            state[f"self_attn.in_proj_{kind}"] = torch.cat(rows)
+            state[f"self_attn.out_proj.{kind}"] = getattr(ours.out, kind)
+            state |= {f"linear{number}.{kind}": getattr(ours.mlp[2 * number - 2], kind) for number in (1, 2)}
+        theirs.load_state_dict(state)
+        tokens = theirs(tokens)
+    torch.testing.assert_close(router(patches, attention).contextual, tokens, rtol=1e-4, atol=1e-5)
+
+
 def test_part_labels_are_masked_projected_scaled_and_go_to_the_nearest_centre() -> None:
     """Patch by patch; each of the three steps decides for some patches."""
     fit = PartLabelParameters(
@@ -160,6 +229,8 @@ def test_part_labels_are_masked_projected_scaled_and_go_to_the_nearest_centre() 
 
     expected = labels(0.6, fit.projection_scale)
     assert torch.equal(labeller(features), expected)
+    with torch.autocast("cpu", torch.bfloat16):  # a rounded score would cross the threshold
+        assert torch.equal(labeller(features), expected)
     for changed in (
         labels(-math.inf, fit.projection_scale),  # no mask
         labels(0.5, fit.projection_scale),
@@ -182,6 +253,12 @@ def test_a_score_at_the_threshold_is_background() -> None:
     above = torch.nextafter(torch.tensor(0.6), torch.tensor(1.0))
     patches = torch.stack([torch.tensor(0.6), above])[None, :, None] * torch.tensor([1.0, 0, 0])
     assert labeller(patches).tolist() == [[0, 1]]
+
+
+def test_scores_of_objects_are_a_share_of_their_range_even_of_one_without_width() -> None:
+    features = torch.tensor([[-1.0], [0.0], [1.0], [3.0], [4.0], [9.0]])
+    for high, expected in ((4.0, [0, 0, 0.25, 0.75, 1, 1]), (0.0, [0, 0, 1, 1, 1, 1])):
+        assert objectness(features, torch.ones(1), torch.tensor([0.0, high])).tolist() == expected
 
 
 @pytest.fixture

@@ -180,6 +180,31 @@ def test_similarities_through_the_gram_matrix_are_exact(rows: int) -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max()))
 
 
+@pytest.mark.parametrize(("rows", "outputs_formed"), [(1, True), (3, True), (4, False), (6, False)])
+def test_wide_outputs_are_formed_where_that_is_cheaper(
+    rows: int, outputs_formed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B (B + d) against d * d, at d = 6: 27 and 40 against 36. A row of zeros is like nothing, and no NaN."""
+    sizes = {"projection_hidden_size": 12, "projection_bottleneck_size": 6, "projection_output_size": 50}
+    vision = Dinov2Config(hidden_size=8, num_attention_heads=2)
+    head = ProjectionHead(PromptCCDConfig(vision_config=vision, **sizes))
+    head.reset_parameters(torch.Generator().manual_seed(0))
+    weight = head.last_weight.detach()
+    assert 0.015 < float(weight.std()) < 0.025  # as widely as the configuration says by itself
+    bottleneck = F.normalize(torch.randn(rows, 6), dim=-1)
+    bottleneck[0] = 0
+    formed: list[int] = []
+    outputs = head.outputs
+    monkeypatch.setattr(head, "outputs", lambda given: formed.append(len(given)) or outputs(given))
+    found = head.similarities(bottleneck)
+    assert bool(formed) == outputs_formed
+    wide = bottleneck @ F.normalize(weight, dim=1).T
+    torch.testing.assert_close(found, F.cosine_similarity(wide[:, None], wide, dim=-1), rtol=1e-4, atol=1e-6)
+    if not outputs_formed:
+        with torch.autocast("cpu", torch.bfloat16):  # sums over all outputs stay in float32
+            assert torch.equal(head.similarities(bottleneck), found)
+
+
 @pytest.fixture
 def finished(model: PromptCCDModel, tmp_path: Path) -> Path:
     """A finished checkpoint with a mixture and prototypes."""

@@ -13,7 +13,7 @@ from promptccd.training.arguments import TrainingArguments
 from promptccd.training.objectives import METHODS, StageContext
 from promptccd.training.step import Batch, training_loss
 from tests.conftest import TINY_HEAD
-from tests.order_one import fill
+from tests.order_one import LIVELY_BACKBONE, fill
 
 PIXELS = (3, 3, 16, 16)
 
@@ -65,8 +65,25 @@ def test_mixed_precision_does_not_coarsen_the_choice(pool_model: PromptCCDBModel
         pool_model.pool.keys.copy_(1 + 0.02 * torch.randn(6, 32, generator=generator))
     query = 1 + 0.02 * torch.randn(50, 32, generator=generator)
     expected = pool_model.pool.select(query)
+    exact = F.normalize(query.double(), dim=1) @ F.normalize(pool_model.pool.keys.double(), dim=1).T
+    assert torch.equal(expected.indices, exact.topk(2).indices)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(pool_model.pool.select(query).indices, expected.indices)
+
+
+def test_arbitrary_prompts_are_of_the_view_alone_and_do_not_follow_the_keys(
+    pool_model: PromptCCDBModel,
+) -> None:
+    pixels = torch.randn(40, *PIXELS[1:])
+    nearest = pool_model(pixels)
+    pool_model.config.random_prompts = True
+    chosen = pool_model(pixels)
+    assert torch.equal(pool_model(pixels[7:9]).components, chosen.components[7:9])
+    assert (chosen.components == nearest.components).float().mean() < 0.5
+    assert chosen.components.unique().numel() == 6
+    query = F.normalize(pool_model.backbone(pixels).last_hidden_state[:, 0], dim=-1)
+    cosines = query @ F.normalize(pool_model.pool.keys, dim=-1).T
+    torch.testing.assert_close(chosen.scores, cosines.gather(1, chosen.components), rtol=1e-5, atol=1e-5)
 
 
 def test_l2p_prompts_stand_behind_the_class_token(backbone_folder: Path) -> None:
@@ -84,25 +101,32 @@ def test_l2p_prompts_stand_behind_the_class_token(backbone_folder: Path) -> None
     torch.testing.assert_close(output.features, hidden[:, 0], rtol=1e-5, atol=1e-5)
 
 
-def test_dualprompt_extends_keys_and_values_but_not_queries(backbone_folder: Path) -> None:
-    """Every block written out by hand, with the soft-max over own tokens and prefix."""
-    model = PromptCCDBModel.from_pretrained(
-        backbone_folder, pool="dualprompt", prompts_per_image=2, pool_size=4, prompt_length=3, **TINY_HEAD
-    )
+@pytest.mark.parametrize(
+    ("depth", "num_general", "num_experts"), [(1, 0, 1), (2, 1, 1), (3, 2, 1), (6, 2, 3)]
+)
+def test_dualprompt_extends_keys_and_values_but_not_queries(
+    depth: int, num_general: int, num_experts: int
+) -> None:
+    """Every block written out by hand, with the soft-max over own tokens and prefix; the sixth has none."""
+    vision = {"model_type": "dinov2", **LIVELY_BACKBONE, "num_hidden_layers": depth}
+    options = {"pool": "dualprompt", "prompts_per_image": 2, "pool_size": 4, "prompt_length": 3, **TINY_HEAD}
+    model = PromptCCDBModel(PromptCCDBConfig(vision_config=vision, **options)).eval()
+    fill(model)
     pixels = torch.randn(PIXELS)
     output = model(pixels)
     pool, tokens = model.pool, model.backbone.embeddings(pixels)
-    assert tuple(pool.general.shape) == (2, 2, 3, 32)  # three blocks: two general, one expert
-    assert tuple(pool.experts.shape) == (1, 2, 4, 3, 32)
+    assert tuple(pool.general.shape) == (num_general, 2, 3, 32)
+    assert tuple(pool.experts.shape) == (num_experts, 2, 4, 3, 32)
     for number, block in enumerate(model.backbone.encoder.layer):
         rows = []
         for image in range(len(pixels)):
             x = block.norm1(tokens[image])
-            if number < 2:
+            more_keys = more_values = x[:0]
+            if number < num_general:
                 more_keys, more_values = pool.general[number]
-            else:
-                chosen = output.components[image]
-                more_keys, more_values = (pool.experts[0, part, chosen].reshape(-1, 32) for part in (0, 1))
+            elif number < 5:
+                chosen, expert = output.components[image], pool.experts[number - num_general]
+                more_keys, more_values = (expert[part, chosen].reshape(-1, 32) for part in (0, 1))
             heads = []
             attention = block.attention
             query, key, value = attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)

@@ -132,6 +132,9 @@ def test_mixed_precision_does_not_coarsen_the_choice() -> None:
     contextual = 1 + 0.02 * torch.randn(2, 40, 64, generator=generator)
     parts = torch.randint(3, (2, 40), generator=generator)
     expected = pools.select(contextual, parts)
+    exact = F.cosine_similarity(contextual[:, :, None].double(), pools.keys[parts].double(), dim=-1)
+    own = expected.indices - 20 * parts[..., None]
+    assert (own == exact.topk(2).indices).double().mean() > 0.95  # all but ties in float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
         coarse = pools.select(contextual, parts)
     assert torch.equal(coarse.indices, expected.indices)
@@ -169,6 +172,8 @@ def test_training_on_without_a_teacher_says_what_to_do(first: PromptCCDPlusPlusM
     first.config.stage = 0
     with pytest.raises(ValueError, match="begin_discovery"):
         first(torch.randn(PIXELS), project=True)
+    output = first.eval()(torch.randn(PIXELS), project=True)  # whoever only looks needs none
+    assert (output.part_labels, output.teacher_bottleneck) == (None, None)
 
 
 def test_class_attention_is_the_row_of_the_full_attention(first: PromptCCDPlusPlusModel) -> None:
@@ -352,3 +357,5 @@ def test_the_part_labels_move_the_backbone_where_the_switch_says_so(
     first.auxiliary_losses(output)["route"].sum().backward()
     gradients = [parameter.grad for parameter in blocks_of(first.backbone)[-1].parameters()]
     assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients) == reaches
+    with torch.no_grad():
+        assert not first(torch.randn(3, 3, 16, 16), project=True).part_logits.requires_grad

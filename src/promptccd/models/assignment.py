@@ -166,7 +166,7 @@ def assign(
         num_known: see `Assignment`; `None` counts all categories.
         keys: names of the images.
     """
-    most = max(1, TABLE_ELEMENTS // max(1, *prototypes.shape))
+    most = max(1, TABLE_ELEMENTS // max(prototypes.shape))
     numbers = torch.tensor([*ids, -1], device=prototypes.device)
     blocks = [slice(start, start + most) for start in range(0, max(1, len(features)), most)]
     parts = [

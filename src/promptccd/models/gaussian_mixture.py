@@ -101,7 +101,7 @@ class GaussianMixture(nn.Module):
     def _log_joint_full(self, features: Tensor) -> Tensor:
         """Of full covariance, through Cholesky factors."""
         factors = torch.linalg.cholesky(self.variances.float())
-        centred = (features[None] - self.means[:, None].float()).transpose(1, 2)  # (K, D, N)
+        centred = (features[None] - self.means[:, None]).transpose(1, 2)  # (K, D, N)
         quadratic = torch.linalg.solve_triangular(factors, centred, upper=False).square().sum(1).T
         log_det = 2 * factors.diagonal(dim1=1, dim2=2).log().sum(1)
         return self.log_weights.float() - 0.5 * (

@@ -81,7 +81,7 @@ class GrowMergeModel(RememberingModel):
         super().freeze()
         blocks_of(self.backbone)[-1].requires_grad_(False)
         self.acting_block.requires_grad_(True)
-        self.clusters.requires_grad_(len(self.branches) > 0 and self.clusters.num_classes > 0)
+        self.clusters.requires_grad_(self.clusters.num_classes > 0)
 
     def train(self, mode: bool = True) -> "GrowMergeModel":
         """See the base class: branches count as backbone."""
@@ -91,7 +91,7 @@ class GrowMergeModel(RememberingModel):
 
     def looks_known(self, features: Tensor) -> Tensor:
         """Which unit features ``(N, D)`` of the static branch lie near the mean of a labelled class, ``(N,)``."""
-        return (features @ self.class_means.T).amax(-1) >= self.config.known_similarity
+        return (features @ self.class_means.T).amax(1) >= self.config.known_similarity
 
     def forward(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False

@@ -66,7 +66,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         """
         count = self.mixture.num_components
         ranked_by = arbitrary_scores(query, count) if self.config.random_prompts else log_joint
-        return ranked_by.topk(min(self.config.prompts_per_image, count), dim=1).indices
+        return ranked_by.topk(min(self.config.prompts_per_image, count)).indices
 
     def load_mixture(
         self, means: Tensor, variances: Tensor, log_weights: Tensor, floor: Tensor | None = None
@@ -91,8 +91,9 @@ class PromptCCDModel(CategoryDiscoveryModel):
         super().set_categories(prototypes, ids, names)
         if self.mixture.num_components == 0:
             return
-        nearest = torch.cdist(self.mixture.means.float(), self.prototypes.float()).argmin(1).tolist()
+        rows = torch.cdist(self.mixture.means.float(), self.prototypes.float()).argmin(1)
+        nearest = torch.tensor(ids)[rows.cpu()].tolist()
         before = self.config.component_categories or [-1] * len(nearest)
         self.config.component_categories = [
-            category if category in ids else ids[row] for category, row in zip(before, nearest, strict=True)
+            category if category in ids else other for category, other in zip(before, nearest, strict=True)
         ]

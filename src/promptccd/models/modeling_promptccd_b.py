@@ -62,4 +62,4 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         """The pull of chosen keys towards the query: the sum over prompts of 1 - cosine (paper, Eq. 8)."""
         if output.scores is None:
             return {}
-        return {"cos": self.config.cos_weight * (1 - output.scores).sum(dim=-1)}
+        return {"cos": self.config.cos_weight * (1 - output.scores).sum(1)}

@@ -98,7 +98,6 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             return
         first = first_stage()
         assert isinstance(first, PromptCCDPlusPlusModel)
-        first.requires_grad_(False)
         self._teacher = Teacher(
             blocks_of(first.backbone)[-1].to(self.device),
             first.pools.to(self.device),
@@ -138,14 +137,18 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         labels, at stage 0. ``distill`` and ``anchor``: squared distance to the teacher's embedding, and divergence
         from its shares of parts, at later stages.
         """
-        if not isinstance(output, PartPromptOutput) or output.scores is None or output.part_logits is None:
+        if not isinstance(output, PartPromptOutput):
             return {}
+        assert output.scores is not None
+        assert output.part_logits is not None
         losses = {"cos": self.config.cos_weight * (1 - output.scores).sum(dim=-1).mean(dim=-1)}
         if output.part_labels is not None:
             route = F.cross_entropy(output.part_logits.transpose(1, 2), output.part_labels, reduction="none")
             losses["route"] = self.config.route_weight * route.mean(dim=-1)
-        if output.teacher_bottleneck is not None and output.teacher_log_shares is not None:
-            assert self._teacher is not None and output.bottleneck is not None
+        if output.teacher_bottleneck is not None:
+            assert self._teacher is not None
+            assert output.bottleneck is not None
+            assert output.teacher_log_shares is not None
             ours = self.head.outputs(output.bottleneck)
             with torch.no_grad():
                 theirs = self._teacher.head.outputs(output.teacher_bottleneck)

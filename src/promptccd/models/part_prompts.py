@@ -143,9 +143,10 @@ class PartRouter(nn.Module):
             patches: x_e, patch tokens that enter block 0, with positions, ``(B, L, D)``.
             attention: alpha, how [CLS] of the plain forward attends to them, ``(B, L, H)``.
         """
-        if self.attention_projection is None or self.encoder is None:
+        if self.encoder is None:
             contextual = self.norm(patches)
         else:
+            assert self.attention_projection is not None  # both or neither
             own = self.norm.weight.dtype  # attention is float32, even where the router is bfloat16
             contextual = self.encoder(self.norm(patches + self.attention_projection(attention.to(own))))
         logits = self.mlp(contextual)

@@ -41,7 +41,7 @@ class Selection:
 
 def insert_prompts(backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor) -> Tensor:
     """Put ``(B, P, D)`` prompts behind [CLS]; each gets the position of [CLS], as in the released code."""
-    placed = prompts.to(tokens.dtype) + class_position(backbone).to(tokens.dtype)
+    placed = prompts.to(tokens.dtype) + class_position(backbone)
     return torch.cat([tokens[:, :1], placed, tokens[:, 1:]], dim=1)
 
 
@@ -113,8 +113,8 @@ class PromptPool(Pool):
         """
         unit, cosines = self.cosines(query)
         ranked_by = arbitrary_scores(unit, len(self.keys)) if arbitrary else cosines
-        best = ranked_by.topk(self.top_k, dim=-1).indices
-        return Selection(best, cosines.gather(-1, best))
+        best = ranked_by.topk(self.top_k).indices
+        return Selection(best, cosines.gather(1, best))
 
 
 class L2PPool(PromptPool):

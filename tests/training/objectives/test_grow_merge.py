@@ -310,6 +310,13 @@ def test_images_that_look_known_may_keep_the_features_of_the_static_branch(grown
     assert torch.equal(model(pixels, prompted=True).features, newest), "training sees the branch"
 
 
+def test_an_image_looks_known_from_the_least_cosine_on(grown) -> None:
+    model, _ = grown
+    model.class_means, model.config.known_similarity = torch.eye(32)[:2], 0.5
+    cosines = torch.tensor([[0.49, 0.1], [0.1, 0.5], [0.6, 0.1], [0.0, -0.9]])
+    assert model.looks_known(cosines @ torch.eye(32)[:2]).tolist() == [False, True, True, False]
+
+
 def test_branches_without_known_classes_are_refused() -> None:
     with pytest.raises(Exception, match="Expected num_means >= 1 beside 2 branches"):
         GrowMergeConfig(num_branches=2)

@@ -1,0 +1,227 @@
+"""What the models of all methods do alike: answers on request, prompts drawn anew, categories of their own."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from promptccd.data.randomness import torch_generator
+from promptccd.models import VARIANTS, CategoryDiscoveryModel, CategorySpread, CheckpointError, PromptCCDModel
+from tests.conftest import TINY_HEAD
+from tests.models.finished import BACKBONES, METHODS
+from tests.order_one import fill
+
+every_method = pytest.mark.parametrize("method", METHODS)
+HAVE_POOLS = ("promptccd-b", "promptccd-b-dualprompt", "promptccd-pp")
+PIXELS = torch.randn(3, 3, 16, 16, generator=torch_generator("pixels"))
+
+
+Built = Callable[[str], CategoryDiscoveryModel]
+
+
+@pytest.fixture(scope="module")
+def built() -> Built:
+    """A model of a method over DINOv3, in which every term shows, with a mixture where it has one."""
+    models: dict[str, CategoryDiscoveryModel] = {}
+
+    def model_of(method: str) -> CategoryDiscoveryModel:
+        if method not in models:
+            name, own = METHODS[method]
+            vision = BACKBONES["dinov3"][1]().to_dict()
+            model = models[method] = VARIANTS[name](
+                VARIANTS[name].config_class(vision_config=vision, **TINY_HEAD, **own)
+            )
+            fill(model)
+            if model.mixture is not None:
+                means = F.normalize(torch.randn(6, 32, generator=torch_generator("means")), dim=1)
+                model.load_mixture(means, torch.full((6, 32), 0.02), torch.zeros(6))
+        return copy.deepcopy(models[method]).eval()
+
+    return model_of
+
+
+@every_method
+def test_projection_and_what_goes_with_it_come_on_request_and_without_a_graph_where_none_is_wanted(
+    method: str, built: Built
+) -> None:
+    model = built(method)
+    plain, projected = model(PIXELS), model(PIXELS, project=True)
+    assert {
+        name for name in ("bottleneck", "entering", "part_labels") if plain.get(name) is not None
+    } == set()
+    assert projected.bottleneck is not None
+    assert torch.equal(plain.features, projected.features)
+    with torch.no_grad():
+        output = model(PIXELS, prompted=True, project=True)
+    assert not any(value.requires_grad for value in output.values() if torch.is_tensor(value))
+
+
+@every_method
+def test_without_prompts_features_are_the_backbones_and_no_loss_is_added(method: str, built: Built) -> None:
+    """Of DINOv3, which says so where the places of its patches were forgotten."""
+    model = built(method)
+    output = model(PIXELS, prompted=False, project=True)
+    expected = model.backbone(PIXELS).last_hidden_state[:, 0]
+    torch.testing.assert_close(output.features, expected, rtol=1e-4, atol=1e-5)
+    assert (output.components, output.scores) == (None, None)
+    assert model.auxiliary_losses(output) == {}
+
+
+@every_method
+def test_unit_features_are_those_of_the_prompts_that_are_asked_for(method: str, built: Built) -> None:
+    model, found = built(method), {}
+    for prompted in (False, True):
+        found[prompted] = model.features_of(PIXELS, prompted)
+        expected = model(PIXELS, prompted=prompted).features
+        torch.testing.assert_close(found[prompted], expected / expected.norm(dim=1, keepdim=True))
+    assert torch.equal(found[False], found[True]) == (model.num_prompts == 0)
+
+
+def test_the_number_of_prompts_to_choose_from(built: Built) -> None:
+    numbers = {method: built(method).num_prompts for method in METHODS}
+    prompted = {
+        "promptccd": 6, "promptccd-b": 10, "promptccd-b-dualprompt": 10, "promptccd-pp": 8 * 20,
+    }  # fmt: skip
+    assert numbers == {**dict.fromkeys(METHODS, 0), **prompted}
+
+
+@pytest.mark.parametrize("method", HAVE_POOLS)
+def test_prompts_are_drawn_anew_from_their_generator_alone(method: str, built: Built) -> None:
+    """All of them, and nothing else, whatever they were and wherever the global generator stands."""
+    model, drawn = built(method), []
+    own = {id(parameter) for parameter in model.prompt_parameters()}
+    fill(model)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for _ in range(2):
+        model.reset_prompts(torch_generator("anew"))
+        drawn.append({name: parameter.detach().clone() for name, parameter in model.named_parameters()})
+    assert all(torch.equal(value, drawn[1][name]) for name, value in drawn[0].items())
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]) == (id(parameter) not in own), name
+
+
+@every_method
+def test_all_but_the_backbone_change_their_mode(method: str, built: Built) -> None:
+    model = built(method)
+    for mode in (True, False):
+        assert model.train(mode) is model
+        assert (model.training, model.head.training, model.backbone.training) == (mode, mode, False)
+    assert model.train().head.training
+
+
+def test_categories_are_copied_in_the_models_precision_and_have_a_name_each(built: Built) -> None:
+    model = built("promptccd-gcd").bfloat16()
+    for dtype in (torch.bfloat16, torch.float64):
+        given = torch.ones(2, 32, dtype=dtype, requires_grad=True)
+        model.set_categories(given, [3, 5], ["crow", "heron"])
+        with torch.no_grad():
+            given.zero_()
+        assert model.prototypes.dtype == torch.bfloat16
+        assert not model.prototypes.requires_grad
+        assert (model.prototypes == 1).all()
+    for ids, names in (([3], ["crow", "heron"]), ([3, 3], ["crow", "heron"])):
+        with pytest.raises(ValueError, match="category"):
+            model.set_categories(torch.ones(2, 32), ids, names)
+
+
+def test_a_single_category_is_that_of_every_image(built: Built) -> None:
+    model = built("promptccd-gcd")
+    model.set_categories(torch.eye(32)[:1], [4], ["owl"])
+    found = model.assign(torch.randn(5, 32))
+    assert found.category_ids.tolist() == [4] * 5
+    assert model.nearest(torch.randn(5, 32), top_k=3)[0].tolist() == [[4]] * 5
+
+
+def test_numbers_that_nothing_can_be_computed_with_are_refused(built: Built) -> None:
+    """Nothing is said of the least that can be computed with."""
+    model = built("promptccd")
+    model.set_categories(torch.eye(32)[:3], [0, 1, 4], ["cat", "dog", "owl"])
+    model.set_spread(CategorySpread(torch.eye(32), torch.full((3,), 1e-9), 1.0, 2.0, 1.5, 4.0, 0.2, 0.95))
+    model.prototypes[1] *= 1000
+    model.mixture.variances[2, 7] = 1e-9
+    model.require_numbers("here")
+
+    def refused(said: str, values: torch.Tensor, place: tuple[int, ...], value: float) -> None:
+        before = values[place].clone()
+        values[place] = value
+        with pytest.raises(CheckpointError, match=f"{said} of here"):
+            model.require_numbers("here")
+        values[place] = before
+
+    refused("prototypes", model.prototypes, (2, 0), 1001.0)
+    refused("spreads", model.spreads, (1,), 0.0)
+    refused("mixture.variances", model.mixture.variances, (5, 31), 0.0)
+    model.set_spread(None)
+    model.require_numbers("here")
+
+
+def test_a_model_knows_where_it_came_from(built: Built, tmp_path: Path) -> None:
+    built("promptccd").save_pretrained(tmp_path / "saved" / "inner")
+    model = PromptCCDModel.from_pretrained(tmp_path / "saved", subfolder="inner")
+    assert model.name_or_path == model.config.name_or_path == str(tmp_path / "saved")
+    assert model.hub_options == {"subfolder": "inner"}
+
+
+def test_parameters_that_learn_are_given_out_once_by_their_role(built: Built) -> None:
+    for method in METHODS:
+        model: CategoryDiscoveryModel = built(method)
+        by_role = model.learning()
+        given = [id(parameter) for parameters in by_role.values() for parameter in parameters]
+        assert sorted(given) == sorted(id(each) for each in model.parameters() if each.requires_grad)
+        prompts = {id(each) for role in ("prompt", "key", "router") for each in by_role.get(role, [])}
+        assert prompts == {id(each) for each in model.prompt_parameters()}, method
+
+
+def test_a_part_starts_as_it_says_and_others_as_transformers_starts_them(built: Built) -> None:
+    """Part queries as widely as all other weights; what a fit fills begins at nothing, whatever memory held."""
+    model = built("promptccd-pp")
+    model.config.initializer_range = 0.1
+    model.config.num_parts = 40
+    queries = type(model)(model.config).router.part_queries.detach()
+    assert 0.09 < float(queries.std()) < 0.11
+    for part, ones in ((model.part_labeller, "projection_scale"), (built("promptccd").mixture, "variances")):
+        for buffer in part.buffers():
+            buffer.fill_(7)
+        part.initialise(0.02)
+        assert {name: set(each.flatten().tolist()) for name, each in part.named_buffers()} == {
+            name: {float(name == ones)} for name, _ in part.named_buffers()
+        }
+
+
+def test_what_a_fit_gives_is_copied_in_the_precision_of_the_part(built: Built) -> None:
+    mixture, labeller = built("promptccd").mixture, built("promptccd-pp").part_labeller
+    wide = {name: torch.rand(4, 32, dtype=torch.float64) for name in ("means", "variances")}
+    plain = {name: torch.rand(4, 32) for name in ("means", "variances")}
+    for given in (wide, plain):
+        mixture.load(**given, log_weights=torch.zeros(4))
+        held = {name: getattr(mixture, name).clone() for name in given}
+        for value in given.values():
+            value.zero_()
+        assert all(torch.equal(getattr(mixture, name), value) for name, value in held.items())
+        assert {each.dtype for each in mixture.buffers()} == {torch.float32}
+        assert mixture.floor == 0
+    for dtype in (torch.float64, torch.float32):
+        fit = SimpleNamespace(
+            **{name: torch.rand(each.shape, dtype=dtype) for name, each in labeller.named_buffers()}
+        )
+        labeller.load(fit)
+        held = {name: each.clone() for name, each in labeller.named_buffers()}
+        for name in held:
+            getattr(fit, name).zero_()
+        assert all(torch.equal(value, held[name]) for name, value in labeller.named_buffers())
+        assert {each.dtype for each in labeller.buffers()} == {torch.float32}
+
+
+def test_a_head_is_a_perceptron_of_three_layers_whose_output_has_length_one(built: Built) -> None:
+    head = built("simgcd").head
+    fill(head)
+    features = torch.randn(5, 32)
+    hidden = features
+    for layer in (head.mlp[0], head.mlp[2]):
+        hidden = F.gelu(hidden @ layer.weight.T + layer.bias)
+    expected = hidden @ head.mlp[4].weight.T + head.mlp[4].bias
+    torch.testing.assert_close(head(features), expected / expected.norm(dim=1, keepdim=True))
