@@ -308,7 +308,7 @@ def starts_of(points, class_means, draws):
     return np.stack(centres)
 
 
-@pytest.mark.parametrize("num_classes", [0, 3])
+@pytest.mark.parametrize("num_classes", [0, 2])
 @pytest.mark.parametrize("use_gram", [True, False])
 def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes, use_gram):
     unlabelled, groups = blobs([12] * 6, width=5, spread=1.0, dtype=np.float64)
@@ -331,6 +331,55 @@ def test_a_centre_is_drawn_as_often_as_its_squared_distance_says():
     for place, expected in ((1, 200), (-2, 800), (3, 1800)):
         times = int((drawn.round() == place).sum())
         assert abs(times - expected) <= 4 * (expected * (1 - expected / 2800)) ** 0.5
+
+
+def test_a_point_on_a_centre_is_not_drawn_even_by_the_smallest_draw():
+    unlabelled, labelled = torch.tensor([[0.0], [-3.0], [3.0]]), torch.zeros(1, 1)
+    problem = kmeans_restarts.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
+    started = kmeans_restarts.start(problem, torch.arange(1), torch.zeros(1, 1, 1, dtype=torch.float64))
+    assert started.centres.tolist() == [[[0], [-3]]]
+
+
+def test_what_is_prepared_are_points_around_their_mean_and_sums_of_the_labelled():
+    points, labelled, classes = mixed(dtype=np.float64)
+    points, labelled = points + 7, labelled - 2  # of unlike means, and unlike numbers
+    mean = np.concatenate([points, labelled]).mean(0)
+    tensors = (torch.from_numpy(each) for each in (points, labelled, classes))
+    problem = kmeans_restarts.prepare(*tensors, 6, 8, use_gram=True)
+    np.testing.assert_allclose(problem.origin, mean)
+    np.testing.assert_allclose(problem.points, points - mean)
+    np.testing.assert_allclose(problem.squares, ((points - mean) ** 2).sum(1))
+    np.testing.assert_allclose(problem.gram, (points - mean) @ (points - mean).T)
+    own = [labelled[classes == each] - mean for each in range(8)]
+    np.testing.assert_allclose(problem.class_sums, [each.sum(0) for each in own])
+    assert problem.class_counts.tolist() == [len(each) for each in own]
+    assert problem.class_squares.item() == pytest.approx(((labelled - mean) ** 2).sum())
+
+
+@pytest.mark.parametrize(("width", "moved", "by_gram"), [(60, 3, True), (79, 4, False)])
+def test_a_row_is_corrected_by_the_gram_matrix_where_a_twentieth_of_the_width_moved(width, moved, by_gram):
+    """A Gram matrix of NaN tells which rows were read from it."""
+    points = torch.randn(moved, width, generator=torch.Generator().manual_seed(0))
+    nothing = torch.empty(0, dtype=torch.int64)
+    problem = kmeans_restarts.prepare(points, points[:0], nothing, 0, 1, use_gram=True)
+    draws = torch.zeros(1, 1, 1, dtype=torch.float64)
+    restarts = kmeans_restarts.start(problem, torch.arange(1), draws)
+    problem.gram.fill_(torch.nan)
+    kmeans_restarts.update(problem, restarts, kmeans_restarts.assign(restarts))
+    assert restarts.affinity.isnan().all() == by_gram
+
+
+def test_sums_of_no_groups_are_no_rows():
+    nothing = torch.empty(0, dtype=torch.int64)
+    sums = kmeans_restarts.sum_rows(torch.ones(4, 3), nothing, torch.empty(0), nothing)
+    assert sums.shape == (0, 3)
+
+
+def test_a_restart_goes_on_after_a_movement_of_exactly_the_tolerance():
+    """The centre goes from 0 to the half of the way to 1, and stays: a squared movement of a quarter, then none."""
+    data = np.array([[1.0]]), np.array([[0.0]]), np.array([0])
+    assert SemiSupervisedKMeans(1, tol=0.25).fit(*data).n_iter_ == 2
+    assert SemiSupervisedKMeans(1, tol=0.2501).fit(*data).n_iter_ == 1
 
 
 def test_the_inertia_a_restart_is_chosen_by_is_that_of_the_plain_sum():

@@ -12,6 +12,7 @@ from promptccd.clustering.split_merge import (
     log_hastings_merge,
     log_hastings_split,
     log_marginal_likelihood,
+    log_posterior,
     split_and_merge,
 )
 from promptccd.errors import ConfigurationError, DataError
@@ -54,7 +55,7 @@ def direct(points, prior, mean):
 @pytest.mark.parametrize(
     ("width", "sizes", "prior"),
     [
-        (768, [2, 30, 37, 120], NormalInverseWishart()),
+        (768, [1, 2, 30, 37, 120], NormalInverseWishart()),
         (768, [6, 31], NormalInverseWishart(kappa=2.0, psi=0.3, nu=900.5)),
         (24, [7, 23, 24, 25, 200], NormalInverseWishart()),
     ],
@@ -85,11 +86,39 @@ def test_batches_and_empty_clusters_change_nothing(monkeypatch):
     assert (alone[1::2] == 0).all() and alone[10] == 0
 
 
+def test_the_prior_is_the_papers():
+    assert NormalInverseWishart() == NormalInverseWishart(mean=None, kappa=1e-4, psi=0.005, nu=None)
+
+
+def test_labels_with_gaps_are_as_probable_as_without():
+    points, groups = blobs([1, 8, 30], width=16)
+    prior = NormalInverseWishart()
+    assert log_posterior(points, 2 * groups + 1, prior) == log_posterior(points, groups, prior)
+
+
+def test_determinants_are_taken_on_the_shorter_side(monkeypatch):
+    """Three points in 768 dimensions are a matter of three rows; in two dimensions a hundred points are of two."""
+    cholesky, sides = torch.linalg.cholesky, []
+    monkeypatch.setattr(torch.linalg, "cholesky", lambda gram: sides.append(gram.shape[-1]) or cholesky(gram))
+    for width, size in ((768, 3), (2, 100), (9, 8), (8, 9)):
+        points, groups = blobs([size], width)
+        log_marginal_likelihood(points, groups, 1, NormalInverseWishart())
+    assert sides == [3, 2, 8, 8]
+
+
+def test_members_of_a_set_come_in_the_order_of_the_points():
+    labels = torch.randint(5, (10_000,), generator=torch.Generator().manual_seed(0))
+    sets = module.PointSets.from_labels(torch.zeros(10_000, 1), labels, 5)
+    for label, members in enumerate(sets.members.split(sets.sizes.tolist())):
+        assert torch.equal(members, (labels == label).nonzero().flatten())
+
+
 def test_a_half_of_five_points_is_no_split():
     points, _ = blobs([11], width=32)
     prior, labels = NormalInverseWishart(), torch.zeros(11, dtype=torch.int64)
     marginals = log_marginal_likelihood(points, labels, 1, prior)
-    assert log_hastings_split(points, labels, torch.arange(11) < 5, marginals, prior) == -math.inf
+    for size in (0, 5):
+        assert log_hastings_split(points, labels, torch.arange(11) < size, marginals, prior) == -math.inf
 
 
 def test_halves_are_the_two_blobs_of_every_cluster():
@@ -148,10 +177,64 @@ def test_nearest_pairs_name_each_pair_once_and_only_the_clusters_asked_for():
 
 def test_settled_features_follow_the_majority_of_their_category():
     halves = torch.tensor([True, True, False, False, True, False])
-    anchors = torch.tensor([7, 7, 7, 2, -1, -1])
+    anchors = torch.tensor([0, 0, 0, 2, -1, -1])
     assert module.together(halves, anchors).tolist() == [True, True, True, False, True, False]
     one_of_three = torch.tensor([True, False, False, True, False, True])
     assert module.together(one_of_three, anchors).tolist() == [False, False, False, True, False, True]
+
+
+def start_of(points, start, monkeypatch, settled=None, seed=0):
+    """What the sweeps begin with."""
+    monkeypatch.setattr(module, "MAX_SWEEPS", 0)
+    return split_and_merge(points, start, settled=settled, seed=seed).labels
+
+
+def test_it_starts_from_settled_categories_and_new_clusters_of_the_rest(monkeypatch):
+    """Category 0 lies in two places; what lies between them is its own."""
+    points = torch.tensor([-9.0, -1.0, 3.0, 4.0, -6.0, -2.0, 4.0, 100.0, 101.0])[:, None]
+    settled = torch.tensor([0, 0, 4, 4, -1, -1, -1, -1, -1])
+    assert start_of(points, 3, monkeypatch, settled).tolist() == [0, 0, 1, 1, 0, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize(("start", "count"), [(1, 2), (3, 3), (7, 4)])
+def test_it_starts_from_as_many_clusters_as_there_can_be(start, count, monkeypatch):
+    points = torch.tensor([0.0, 0.0, 0.0, 5.0, 5.0, 8.0, 9.0])[:, None]
+    settled = torch.tensor([3, 3, 3, 0, 0, -1, -1])
+    labels = start_of(points, start, monkeypatch, settled)
+    assert labels[:5].tolist() == [1, 1, 1, 0, 0]
+    assert labels.unique().tolist() == list(range(count))
+
+
+def test_it_starts_from_the_categories_where_all_are_settled(monkeypatch):
+    settled = torch.tensor([5, 0, 5, 2])
+    assert start_of(torch.randn(4, 2), 4, monkeypatch, settled).tolist() == [2, 0, 2, 1]
+
+
+def test_a_seed_fixes_start_halves_and_moves(monkeypatch):
+    points = torch.randn(80, 6, generator=torch.Generator().manual_seed(0))
+    labels, ratios = torch.zeros(80).long(), torch.full((80,), -0.7, dtype=torch.float64)
+    for draw in (
+        lambda seed: start_of(points, 9, monkeypatch, seed=seed),
+        lambda seed: module.halve(points, labels, 1, torch.Generator().manual_seed(seed)),
+        lambda seed: module._accepted(ratios, torch.Generator().manual_seed(seed)),
+    ):
+        one, again, other = (draw(seed) for seed in (3, 3, 4))
+        assert torch.equal(one, again)
+        assert not torch.equal(one, other)
+
+
+def test_after_its_moves_a_sweep_takes_three_steps_of_lloyd_with_settled_points_fixed():
+    """As a loop; the fourth step would still change something."""
+    points, groups = blobs([40] * 5, width=6, spread=2.0)
+    anchors = groups.where(torch.arange(200) % 5 == 0, -1)
+    labels = torch.randint(5, (200,), generator=torch.Generator().manual_seed(0)).where(anchors < 0, groups)
+    steps = [labels]
+    for _ in range(4):
+        means = torch.stack([points[steps[-1] == each].mean(0) for each in range(5)])
+        steps.append(torch.cdist(points, means).argmin(1).where(anchors < 0, groups))
+    after = module._reassigned(points, labels.clone(), anchors)
+    assert torch.equal(after, steps[3])
+    assert not torch.equal(steps[2], steps[3]) and not torch.equal(steps[3], steps[4])
 
 
 SIZES = [30, 31, 33, 34, 36, 37, 39, 41, 42, 44, 45, 46, 48, 50, 51, 53, 55, 56, 58, 60]

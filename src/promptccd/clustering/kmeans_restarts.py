@@ -262,7 +262,7 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
         affinity[rows] = problem.affinities(centres[rows])
 
     corrected, old, before = moves.of_rows(few), old[few], before[few]
-    if problem.gram is not None and len(corrected.rows):
+    if problem.gram is not None:
         rows, dtype = corrected.rows, affinity.dtype
         after = restarts.counts.flatten()[rows]
         offset = before / after * old.square().sum(1) / 2 - centres[rows].square().sum(1) / 2

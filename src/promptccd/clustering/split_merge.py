@@ -16,7 +16,7 @@ from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.errors import ConfigurationError, DataError
 
 MIN_HALF = 6  # a cluster and each of its halves have more than 5 points
-MAX_BATCH_ELEMENTS = 2**19  # numbers gathered at once: 4 MB in float64 stay in a CPU's cache
+MAX_BATCH_ELEMENTS = 524_288  # numbers gathered at once: 4 MB in float64 stay in a CPU's cache
 MAX_SWEEPS = 30
 
 
@@ -56,9 +56,8 @@ class NormalInverseWishart:
 
 def log_posterior(points: Tensor, labels: Tensor, prior: NormalInverseWishart) -> float:
     """Sum over clusters of log Gamma(N_k) + log h_k, in nats; its differences are the log Hastings ratios."""
-    num_clusters = int(labels.max()) + 1
-    log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
-    return float(_log_terms(labels.bincount(minlength=num_clusters), log_marginals).sum())
+    sizes = labels.bincount()
+    return float(_log_terms(sizes, log_marginal_likelihood(points, labels, len(sizes), prior)).sum())
 
 
 def log_marginal_likelihood(
@@ -138,7 +137,7 @@ class PointSets:
 
 def _log_terms(sizes: Tensor, log_marginals: Tensor) -> Tensor:
     """Log Gamma(N_k) + log h_k, the term of a cluster in the log posterior; 0 without points."""
-    return sizes.double().lgamma().where(sizes > 0, 0) + log_marginals
+    return sizes.double().lgamma().where(sizes != 0, 0) + log_marginals
 
 
 def _log_marginals(sets: PointSets, prior: NormalInverseWishart) -> Tensor:
@@ -274,9 +273,9 @@ def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, held: Tensor
 
     No pair has two clusters that hold a settled category, ``held`` ``(K,)``.
     """
-    if len(clusters) < 2:
+    if not len(clusters):
         return clusters.new_empty(0, 2)
-    centres = cluster_means(points, labels, int(labels.max()) + 1)[clusters]
+    centres = cluster_means(points, labels, len(held))[clusters]
     distances = torch.cdist(centres, centres).fill_diagonal_(math.inf)
     distances[held[clusters][:, None] & held[clusters]] = math.inf
     nearest, partner = distances.min(1)
@@ -288,8 +287,8 @@ def disjoint(pairs: Tensor, scores: Tensor) -> list[int]:
     """Rows of pairs ``(P, 2)`` that share no cluster, highest scores first."""
     taken: set[int] = set()
     chosen = []
-    ends = pairs.tolist()
-    for row in scores.argsort(descending=True, stable=True).tolist():
+    ends, heights = pairs.tolist(), scores.tolist()
+    for row in sorted(range(len(ends)), key=heights.__getitem__, reverse=True):
         if taken.isdisjoint(ends[row]):
             taken.update(ends[row])
             chosen.append(row)
@@ -395,7 +394,7 @@ def _reassigned(points: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
     """Labels after a few iterations of Lloyd, without gaps: clusters that lose all points vanish."""
     free = anchors < 0
     for _ in range(LLOYD_ITERATIONS):
-        labels = labels.unique(return_inverse=True)[1]
-        centres = cluster_means(points, labels, int(labels.max()) + 1)
+        present, labels = labels.unique(return_inverse=True)
+        centres = cluster_means(points, labels, len(present))
         labels[free] = torch.addmm(-0.5 * centres.square().sum(1), points[free], centres.T).argmax(1)
     return labels.unique(return_inverse=True)[1]
