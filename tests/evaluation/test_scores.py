@@ -82,7 +82,9 @@ def test_a_score_is_written_with_four_places_and_read_back() -> None:
     assert "native" not in plain["stages"][0]
     assert ContinualScore.from_dict(plain).to_dict() == plain
     assert ContinualScore("cacc", []).to_dict()["stages"] == []
-    assert math.isnan(ContinualScore.from_dict(ContinualScore("cacc", ROWS[:1]).to_dict()).stages[0].native[2])
+    assert math.isnan(
+        ContinualScore.from_dict(ContinualScore("cacc", ROWS[:1]).to_dict()).stages[0].native[2]
+    )
 
 
 def test_the_paper_prints_sessions_by_separate_assignments_and_the_rest_as_it_is() -> None:
@@ -138,7 +140,9 @@ def test_every_stage_and_seed_has_a_random_state_of_32_bits_of_its_own(
     features = [torch.eye(4)] * 9
     for seed in (1, 2):
         if name == "cacc":
-            continual_accuracy(lambda t: features[: t + 1], labels, [4] * 9, num_known=4, restarts=3, seed=seed)
+            continual_accuracy(
+                lambda t: features[: t + 1], labels, [4] * 9, num_known=4, restarts=3, seed=seed
+            )
         else:
             session_accuracy(lambda t: features[t], labels[1:], [4] * 8, num_known=4, restarts=3, seed=seed)
     restarts, states = zip(*given, strict=True)

@@ -32,7 +32,9 @@ LOOKS = torch.nn.functional.normalize(torch.randn(6, 12, generator=torch.Generat
 
 
 def images(key: int, labels: Sequence[int], num_categories: int = 0) -> Any:
-    return SimpleNamespace(key=key, ids=np.array(labels), stage=SimpleNamespace(num_categories=num_categories))
+    return SimpleNamespace(
+        key=key, ids=np.array(labels), stage=SimpleNamespace(num_categories=num_categories)
+    )
 
 
 def features(stage: int, sets: Sequence[Any]) -> list[torch.Tensor]:
