@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -102,6 +103,20 @@ def test_separate_assignments_count_one_cluster_twice() -> None:
 def test_large_and_sparse_labels() -> None:
     y_true = np.array([10**12, 10**12, 5, 5])
     assert clustering_accuracy(y_true, [1, 1, 0, 0], [5]).all == 100.0
+    assert clustering_accuracy(np.array([-(10**12), 10**12]), [1, 0], [5]).all == 100.0
+
+
+def test_gaps_between_labels_cost_no_memory() -> None:
+    """Two clusters of two categories are four numbers, and not 1,501 times 1,501."""
+    labels = np.repeat([0, 1500], 500)
+    clustering_accuracy(labels, labels, [0])  # SciPy is imported
+    tracemalloc.start()
+    try:
+        assert clustering_accuracy(labels, labels, [0]).all == 100.0
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1_000_000
 
 
 @pytest.mark.fault(34)

@@ -25,7 +25,7 @@ from promptccd.evaluation import (
     published,
     published_rows,
 )
-from promptccd.evaluation.audit import DECLARED_SPLITS, AuditedRow, _cut, mark_of
+from promptccd.evaluation.audit import DECLARED_SPLITS, AuditedRow, _cut, audited_by_stage, mark_of
 from promptccd.evaluation.published import SHARED_COUNTS, published_results
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
@@ -107,7 +107,45 @@ def test_whole_numbers_tell_splits_of_one_share_apart() -> None:
     assert audit_row(score, 490 / 1190).outcome == "consistent"  # no numbers of images, no such test
 
 
+@pytest.mark.parametrize(
+    ("all", "outcome"), [(50.0, "consistent"), (50.01, "impossible"), (49.99, "impossible")]
+)
+def test_one_image_too_many_or_too_few_is_seen(all: float, outcome: str) -> None:
+    """6,000 and 4,000 of 10,000 images each are 10,000 of 20,000: 50.01 % is one of 10,001 to 10,003."""
+    score = ClusteringAccuracy(all, 60.0, 40.0)
+    assert 0.5 in implied_old_share(*score)
+    assert audit_row(score, SplitCounts(10_000, 10_000)).outcome == outcome
+
+
+@pytest.mark.parametrize("printed", [0.12, 0.13])
+def test_a_half_in_the_last_place_may_be_rounded_either_way(printed: float) -> None:
+    """One image of 800 is 0.125 %."""
+    assert audit_row(ClusteringAccuracy(10.11, printed, 20.1), SplitCounts(800, 800)).outcome == "impossible"
+    assert audit_row(ClusteringAccuracy(10.06, printed, 20.0), SplitCounts(800, 800)).outcome == "consistent"
+
+
+def test_both_ends_of_an_interval_belong_to_it() -> None:
+    shares = Interval(0.25, 0.5)
+    assert [share in shares for share in (0.2499, 0.25, 0.4, 0.5, 0.5001)] == [False, True, True, True, False]
+    assert "0.4" not in shares
+    assert str(shares) == "0.2500 to 0.5000"
+
+
+def test_accuracies_of_one_place_are_as_coarse_as_they_are_printed() -> None:
+    assert implied_old_share(50.0, 60.0, 40.0, decimals=1) == pytest.approx((0.495, 0.505))
+    score, split = ClusteringAccuracy(50.1, 60.0, 40.0), SplitCounts(10_000, 10_000)
+    assert audit_row(score, split).outcome == "impossible"
+    assert audit_row(score, split, decimals=1).outcome == "consistent"  # 6,005 and 4,005 are 50.05 %
+    mean = score._replace(all=50.2)
+    stages = [(score, audit_row(score, split, 1))]
+    assert audit_average(mean, stages).outcome == "impossible"
+    assert audit_average(mean, stages, decimals=1).outcome == "consistent"
+
+
 def test_what_cannot_be_told() -> None:
+    # 0.02 points, which rounding leaves open, are 5 % of 0.4.
+    assert audit_row(ClusteringAccuracy(50.2, 50.39, 50.0), 0.5).outcome == "undecided"
+    assert audit_row(ClusteringAccuracy(50.2, 50.41, 50.0), 0.5).outcome == "consistent"
     assert audit_row(ClusteringAccuracy(50.0, 50.1, 49.95), 0.3).outcome == "undecided"
     assert audit_row(ClusteringAccuracy(70.0, 80.0, 60.0), None).implied == pytest.approx((0.4995, 0.5005))
     assert audit_row(ClusteringAccuracy(70.0, float("nan"), 70.0), 0.0).outcome == "undecided"
@@ -116,7 +154,11 @@ def test_what_cannot_be_told() -> None:
 
 @pytest.mark.parametrize(
     ("row", "share", "message"),
-    [((0.7, 0.8, 101.0), 0.5, "got 101.0"), ((70.0, 80.0, -1.0), None, "got -1.0"), ((1, 2, 3), 41.2, "got 41.2")],
+    [
+        ((0.7, 0.8, 101.0), 0.5, "got 101.0"), ((70.0, 80.0, -1.0), None, "got -1.0"),
+        ((0.7, 0.8, 100.01), 0.5, "got 100.01"), ((1, 2, 3), 41.2, "got 41.2"), ((1, 2, 3), 1.01, "got 1.01"),
+        ((1, 2, 3), -0.01, "got -0.01"),
+    ],
 )  # fmt: skip
 def test_what_is_no_percentage_or_share_is_refused(row: tuple, share: float | None, message: str) -> None:
     with pytest.raises(DataError, match=message):
@@ -126,6 +168,7 @@ def test_what_is_no_percentage_or_share_is_refused(row: tuple, share: float | No
 def test_a_split_may_be_of_old_images_alone_or_of_new_ones() -> None:
     assert audit_row(ClusteringAccuracy(80.0, 80.0, 60.0), 1.0).outcome == "consistent"
     assert audit_row(ClusteringAccuracy(60.0, 80.0, 60.0), 0.0).outcome == "consistent"
+    assert audit_row(ClusteringAccuracy(50.0, 100.0, 0.0), SplitCounts(7, 7)).outcome == "consistent"
 
 
 def test_a_run_of_ones_own_is_consistent_with_its_split() -> None:
@@ -166,6 +209,8 @@ def test_declared_numbers_of_images() -> None:
         if not DECLARED_SPLITS[key][0].inferred
     }
     assert counts["transductive", "cifar100"] == [(2450, 3500), (1050, 5500), (1050, 6000)]
+    assert counts["transductive", "imagenet100"] == counts["transductive", "cifar100"]
+    assert counts["metagcd", "cifar100"] == [(8000, 500), (8000, 1000), (8000, 1500), (8000, 2000)]
     assert counts["transductive", "tinyimagenet"] == [(4900, 7000), (2100, 11000), (2100, 12000)]
     assert counts["inductive", "cifar100"] == [(490, 700), (210, 1100), (210, 1200)]
     assert counts["inductive", "imagenet100"] == [(210, 350), (140, 550), (140, 600)]
@@ -202,6 +247,30 @@ def test_every_clean_row_of_the_main_tables_agrees() -> None:
     assert outcomes("transductive_cacc")["consistent"] == 519
     assert outcomes("transductive_cacc").total() == 600
     assert outcomes("transductive_cacc", benchmark="cifar100") == {"consistent": 105, "impossible": 9}
+
+
+def test_of_inferred_numbers_no_row_fits_those_beside_them() -> None:
+    """They were found as the ones that most rows are whole numbers of."""
+    inferred = {key: counts for key, counts in DECLARED_SPLITS.items() if counts[0].inferred}
+    assert inferred.keys() == {
+        *(("transductive", name) for name in ("cub", "aircraft", "cars", "caltech101")),
+        ("inductive", "cub"),
+        ("pa_cgcd", "cub"),
+    }
+    for (_, benchmark), counts in inferred.items():
+        for stage, split in enumerate(counts, start=1):
+            rows = [row for row in EVERYTHING if row.benchmark == benchmark and row.stage == stage]
+            rows = [row for row in rows if declared_split(row) == split]
+            fits = {
+                (more_old, more_new): sum(
+                    audit_row(row, SplitCounts(split.old + more_old, split.new + more_new)).outcome
+                    == "consistent"
+                    for row in rows
+                )
+                for more_old, more_new in ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
+            }
+            assert fits.pop((0, 0)) >= len(rows) / 2 > 0, (benchmark, stage)
+            assert set(fits.values()) == {0}, (benchmark, stage)
 
 
 def test_imagenet_has_500_images_of_every_class() -> None:
@@ -400,6 +469,26 @@ def test_the_counts_that_rows_share_are_those_printed() -> None:
         (table, name, *map(str, row)) for table, rows in SHARED_COUNTS.items() for name, row in rows.items()
     ]
     assert ours == [tuple(line.split()) for line in printed.split("\n")[1:-1]]
+
+
+def test_marks_of_the_papers_runs() -> None:
+    """Also of a data set without an inductive split, of other settings, and of more stages than that split has."""
+
+    def mark(benchmark: str, method: str, **wanted: object) -> str:
+        figures = audited_by_stage(published_rows(benchmark, method, **{"backbone": "dino", **wanted}))
+        assert figures.keys() >= {1, 2, 3}
+        assert [audited.row.stage for audited in figures.values()] == list(figures)
+        return mark_of(figures)
+
+    assert mark("cifar100", "promptccd") == ""
+    assert mark("cars", "happy") == mark("cifar100", "happy") == "!"
+    assert mark("aircraft", "promptccd") == "?"
+    assert mark("imagenet100", "simgcd") == mark("cub", "simgcd-replay") == "i"
+    assert mark("cifar100", "promptccd", protocol="metagcd") == "!"
+    assert mark("cifar100", "promptccd", protocol="class_split", setting="class_split=1:2:3:4") == "!"
+    (first, *rest) = published_rows("cub", "happy", backbone="dino")
+    again = PublishedRow(**{**vars(first), "table": "another"})
+    assert audited_by_stage([first, *rest, again])[first.stage].row is first
 
 
 @pytest.mark.parametrize(

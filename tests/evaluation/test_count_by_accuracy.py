@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 import torch
 
+from promptccd.data.randomness import seed_of
 from promptccd.errors import DataError
 from promptccd.evaluation import category_counts as module
-from promptccd.evaluation.category_counts import estimate_by_accuracy
+from promptccd.evaluation.category_counts import COUNTS, estimate_by_accuracy
+from promptccd.training.arguments import TrainingArguments
 
 
 def stage(num_old=8, num_new=4, per_category=30, spread=0.3, width=32, seed=0):
@@ -31,13 +33,15 @@ def test_same_seed_same_estimate():
     assert first == second
 
 
-def scripted(monkeypatch, accuracy):
-    """Replaces k-means by a table of accuracies; returns the counts tried, in order."""
+def scripted(monkeypatch, accuracy, given=None):
+    """Replaces k-means by a table of accuracies; returns the counts tried, in order. `given` gets how each was."""
     tried = []
 
     class Clusters:
         def __init__(self, n_clusters, n_init, random_state):
             tried.append(n_clusters)
+            if given is not None:
+                given.append((n_init, random_state))
 
         def fit_predict(self, points):
             return torch.zeros(len(points), dtype=torch.int64)
@@ -57,8 +61,35 @@ def test_search_reaches_every_count_and_tries_none_twice(monkeypatch, best):
     assert min(tried) >= 8 and max(tried) <= 16
 
 
+@pytest.mark.parametrize("best", [10, 20, 98])
+def test_a_wide_search_begins_at_golden_sections_and_ends_within_half_a_count(monkeypatch, best):
+    given = []
+    tried = scripted(monkeypatch, lambda count: 100 - 5.0 * abs(count - best), given)
+    assert estimate_by_accuracy(*stage(), max_count=100, restarts=7, seed=5).count == best
+    assert tried[:2] == [43, 65]  # 93 counts from 8 to 100, of which 38 % are 35.5
+    assert len(tried) <= 9
+    assert set(given) == {(7, 5)}
+
+
+def test_as_many_groups_as_images_can_be_tried(monkeypatch):
+    tried = scripted(monkeypatch, lambda count: float(count))
+    estimate = estimate_by_accuracy(*stage(), max_count=360, restarts=1, seed=0)
+    assert estimate.count == max(tried) >= 359
+
+
+@pytest.mark.parametrize("most", [None, 9])
+def test_a_run_counts_with_three_restarts_its_own_seed_and_at_most_as_many_as_it_allows(monkeypatch, most):
+    given = []
+    tried = scripted(monkeypatch, lambda count: 50.0 + count, given)
+    arguments = TrainingArguments(category_count="kmeans", count_prior="paper", max_categories=most, seed=3)
+    labelled, labels, unlabelled = stage()
+    found = COUNTS["kmeans"](arguments).estimate(2, [labelled, unlabelled], [labels.numpy()])
+    assert found.count == max(tried) == (16 if most is None else most)
+    assert set(given) == {(3, seed_of("count", 3, 2))}
+
+
 def test_the_smallest_of_equals_and_the_counts_within_a_point(monkeypatch):
-    assert module._estimate({8: 70.0, 9: 89.5, 11: 90.0, 12: 90.0, 13: 88.9, 14: 89.9}).to_dict() == {
+    assert module._estimate({8: 70.0, 9: 89.0, 11: 90.0, 12: 90.0, 13: 88.9, 14: 89.9}).to_dict() == {
         "count": 11,
         "low": 9,
         "high": 12,
@@ -83,5 +114,6 @@ def test_bad_input_is_one_clear_line():
     refused("got \\(119,\\) labels for 120 features", labelled, labels[1:], unlabelled)
     refused("at least one labelled feature", labelled[:0], labels[:0], unlabelled)
     refused("integers >= 0, got torch.int64 from -1", labelled, labels - 1, unlabelled)
+    refused("integers >= 0, got torch.float32 from 0", labelled, labels.float(), unlabelled)
     refused("width 32, like the labelled ones, got 31", labelled, labels, unlabelled[:, 1:])
     refused("row 0 of unlabelled", labelled, labels, torch.full((1, 32), np.nan))

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import HfApi, snapshot_download
@@ -12,8 +13,11 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub import push_run, push_stage, pusher
 from promptccd.runs import RunDirectory, load_model, train_run
+from promptccd.storage import write_json
 from promptccd.trainer import train_recipe
+from promptccd.training.exemplars import Exemplars
 from promptccd.training.recipe import Recipe
+from tests.conftest import sum_again
 from tests.hub.server import Fault, Hub
 
 
@@ -236,9 +240,51 @@ def test_a_private_push_is_private_in_all_it_makes(run: RunDirectory, hub: Hub) 
     assert repo.private
     assert repo.history()[0].title == "Stage checkpoint stage1"
     assert pushed.listing.startswith("user/run-stage1 (model, private): ")
+    assert pushed.listing.endswith(
+        ": weights, the names of 3 categories, the category ids of 25 images, and what people corrected; no image"
+    )
     (collection,) = hub.collections.values()
     assert (collection["title"], collection["private"]) == ("run", True)
     assert [each["id"] for each in collection["items"]] == [pushed.repo_id]
+
+
+def test_whose_images_are_trained_on_again_is_told_before_it_is_sent(run: RunDirectory, hub: Hub) -> None:
+    folder = run.stage(0)
+    write_json(folder / "exemplars.json", Exemplars(*np.ones((4, 17), dtype=int)).to_dict())
+    sum_again(folder)
+    (pushed,) = push_run(run, stages=[0], dry_run=True)
+    assert ", the row numbers of 17 images so far, and what people corrected; no image" in pushed.listing
+
+
+def test_what_is_not_said_to_be_private_is_public(run: RunDirectory, hub: Hub) -> None:
+    push_stage(run.stage(0), "user/stage", api=HfApi())
+    assert not hub.repo("user/stage").private
+    push_run(run, stages=[1])
+    assert not hub.repo("user/run-stage1").private
+    (collection,) = hub.collections.values()
+    assert not collection["private"]
+
+
+def test_an_organisation_gets_the_stages_of_a_training_and_their_collection(
+    run: RunDirectory, hub: Hub
+) -> None:
+    pusher(run, "lab", private=False)(run, [2])
+    assert is_whole(hub, "lab/run-stage2", run.stage(2))
+    assert not hub.repo("lab/run-stage2").private
+    assert is_absent(hub, "user/run-stage2")
+    (slug,) = hub.collections
+    assert slug.startswith("lab/")
+
+
+def test_a_name_that_is_too_long_from_the_tenth_stage_on_is_told_before_the_ninth_is_sent(
+    trained_run: Path, hub: Hub, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(trained_run, tmp_path / (89 * "r")))
+    for stage in range(4, 11):
+        shutil.copytree(path / "stage3", path / f"stage{stage}")
+    with pytest.raises(ConfigurationError, match="The Hub takes no model of that name"):
+        push_run(RunDirectory(path), namespace="team", stages=[9, 10])
+    assert not hub.log
 
 
 @pytest.mark.fault(19)

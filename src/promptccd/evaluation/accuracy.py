@@ -63,7 +63,7 @@ def separate_clustering_accuracy(
         DataError: as `clustering_accuracy`.
     """
     true, pred, is_old = _checked_pair(y_true, y_pred, old_classes)
-    correct = np.zeros(len(true), dtype=bool)
+    correct = np.zeros_like(is_old)
     for part in (is_old, ~is_old):
         if part.any():
             correct[part] = _correct(true[part], pred[part])
@@ -123,7 +123,7 @@ def _codes(values: np.ndarray) -> np.ndarray:
     """Position of every label among the distinct ones, so that gaps cost nothing; fast for ids with few gaps."""
     if values.dtype.kind in "iu":
         low, high = int(values.min()), int(values.max())
-        if high - low < 4096 + 4 * len(values):
+        if high - low < values.nbytes:  # looked up in a table that is not much larger than they are
             wide = values if values.dtype.kind == "u" else values.astype(np.int64)  # 100 - -100 is no int8
             shifted = (wide - low).astype(np.int64)
             return (np.cumsum(np.bincount(shifted) > 0) - 1)[shifted]

@@ -72,10 +72,8 @@ def estimate_by_accuracy(
             scores[count] = clustering_accuracy(labels.cpu(), found.cpu(), ()).all
         return -scores[count]
 
-    if known == max_count:
-        error(known)
-    else:  # the search stays inside its bounds, and `int` takes up to 1 off: max_count can be reached
-        minimize_scalar(error, bounds=(known, max_count + 1), method="bounded", options={"xatol": RESOLUTION})
+    # The search stays inside its bounds, and `int` takes up to 1 off: max_count can be reached.
+    minimize_scalar(error, bounds=(known, max_count + 1), method="bounded", options={"xatol": RESOLUTION})
     return _estimate(scores)
 
 

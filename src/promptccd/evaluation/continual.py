@@ -125,7 +125,7 @@ class ContinualScore:
             values = {name: getattr(row, name) for name in (*PARTS, "num_categories", "num_images")}
             if row.count_range is not None:
                 values |= dict(zip(("count_low", "count_high"), row.count_range, strict=True))
-            values |= {name: column[place] for name, column in self.columns.items() if place < len(column)}
+            values |= {name: column[place] for name, column in self.columns.items()}
             found |= {f"stage{row.stage}/{name}": value for name, value in values.items()}
         return {f"{self.protocol}/{name}": value for name, value in found.items() if not math.isnan(value)}
 

@@ -1,0 +1,215 @@
+"""Every protocol on a task of blurred features, where starts matter: what it groups, scores and is matched against."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from promptccd.clustering import CountEstimate
+from promptccd.data.randomness import seed_of
+from promptccd.errors import ConfigurationError
+from promptccd.evaluation import (
+    PROTOCOLS,
+    ContinualAccuracy,
+    ContinualScore,
+    ForgettingScore,
+    SessionScore,
+    StageScore,
+    clustering_accuracy,
+    continual_accuracy,
+    discover_categories,
+    separate_clustering_accuracy,
+    session_accuracy,
+)
+from promptccd.evaluation.protocols import SCORE_TYPES, SCORERS, ScoredImages, Task
+
+OPTIONS = {"restarts": 2, "seed": 5}
+LOOKS = torch.nn.functional.normalize(torch.randn(6, 12, generator=torch.Generator().manual_seed(0)))
+
+
+def images(key: int, labels: Sequence[int], num_categories: int = 0) -> Any:
+    return SimpleNamespace(
+        key=key, ids=np.array(labels), stage=SimpleNamespace(num_categories=num_categories)
+    )
+
+
+def features(stage: int, sets: Sequence[Any]) -> list[torch.Tensor]:
+    """Blurred looks of the categories, blurred otherwise under the model of every stage."""
+    found = []
+    for each in sets:
+        noise = torch.Generator().manual_seed(100 * stage + each.key)
+        blur = 0.35 * torch.randn(len(each.ids), 12, generator=noise)
+        found.append(torch.nn.functional.normalize(LOOKS[each.ids] + blur))
+    return found
+
+
+def scored(*sets: Any) -> ScoredImages:
+    return ScoredImages(sets, [each.ids for each in sets])
+
+
+TRAINED = scored(
+    images(0, [0, 1] * 10, 2),
+    images(1, [0, 1, 2, 2, 2] * 6, 3),
+    images(2, [2, 3, 3] * 9, 4),  # none that was known at first
+    images(3, [0, 1, 1, 4, 5] * 6, 6),
+)
+UNSEEN = scored(*(images(10 + each.key, each.ids[:-4], each.stage.num_categories) for each in TRAINED.images))
+TEST = scored(images(20, [*range(6)] * 7))
+
+
+def answers(stage: int, asked: Any) -> np.ndarray:
+    """A classifier that takes every third image for one of the next category."""
+    return (asked.ids + (np.arange(len(asked.ids)) % 3 == 0)) % (stage + 2)
+
+
+TASK = Task(
+    trained=TRAINED,
+    test_stages=lambda: UNSEEN,
+    test_images=lambda: TEST,
+    features=features,
+    count_of_stage=lambda stage: CountEstimate.known([2, 3, 4, 6][stage]),
+    estimate=lambda stage, features, assigned: CountEstimate(
+        len(features) + len(assigned) + stage, 1, 99, "guessed", "all"
+    ),
+    part_routing=lambda: None,
+    native=answers,
+    method="rankstats",
+    num_known=2,
+    **OPTIONS,
+)
+
+
+def algorithm_1(images: ScoredImages, counts: Any = (2, 3, 4, 6), **options: Any) -> ContinualScore:
+    return continual_accuracy(
+        lambda stage: features(stage, images.images[: stage + 1]),
+        images.labels,
+        counts,
+        num_known=2,
+        **(OPTIONS | options),
+    )
+
+
+def test_starts_matter_here() -> None:
+    found = {
+        tuple(row.all for row in algorithm_1(TRAINED, **options).stages)
+        for options in ({}, {"seed": 1}, {"restarts": 100}, {"accumulate": False})
+    }
+    assert len(found) == 4
+
+
+def test_protocols_of_algorithm_1_differ_in_images_reference_and_counts() -> None:
+    assert SCORERS["cacc"](TASK) == algorithm_1(TRAINED)
+    assert SCORERS["gcd"](TASK) == algorithm_1(TRAINED, accumulate=False)
+    assert SCORERS["inductive"](TASK) == algorithm_1(UNSEEN)
+    assert SCORERS["unknown"](TASK) == algorithm_1(TRAINED, TASK.estimate)
+    assert [row.count_range for row in SCORERS["unknown"](TASK).stages] == [(1, 99)] * 3
+    assert SCORERS.keys() == PROTOCOLS.keys() >= SCORE_TYPES.keys()
+
+
+def test_steps_are_those_of_algorithm_1_and_what_was_known_is_grouped_with_the_labels_alone() -> None:
+    score = SCORERS["pa-cgcd"](TASK)
+    assert isinstance(score, ForgettingScore)
+    np.testing.assert_equal(list(score.stages), list(SCORERS["cacc"](TASK).stages))
+    reference, *first_model = features(0, TRAINED.images)
+    for step in (1, 3):
+        ids = TRAINED.labels[step]
+        found = discover_categories(
+            first_model[step - 1][torch.from_numpy(ids < 2)],
+            reference,
+            TRAINED.labels[0],
+            2,
+            restarts=2,
+            seed=seed_of("known before", 5, step),
+        )
+        own = clustering_accuracy(ids[ids < 2], found.category_ids, range(2))
+        assert score.known_before[step - 1] == own.all
+    assert np.isnan(score.known_before[1])
+    assert np.isnan(score.forgotten[1])
+    assert score.m_f == max(score.forgotten[0], score.forgotten[2])
+
+
+def test_steps_on_test_images_take_the_nearest_prototype_of_a_stage_grouped_as_always() -> None:
+    score = SCORERS["pa-cgcd-test"](TASK)
+    assert isinstance(score, ForgettingScore)
+    continual = ContinualAccuracy(TRAINED.labels[0], 2, **OPTIONS)
+    for stage, count in ((1, 3), (2, 4), (3, 6)):
+        found = continual.discover(features(stage, TRAINED.images[: stage + 1]), count)
+        seen = TEST.labels[0] < count
+        points = features(stage, TEST.images)[0][torch.from_numpy(seen)]
+        nearest = torch.cdist(points, found.prototypes).argmin(1).numpy()
+        ids = np.array(found.prototype_ids)[nearest]
+        row = score.stages[stage - 1]
+        assert (row.all, row.old, row.new) == clustering_accuracy(TEST.labels[0][seen], ids, range(2))
+        assert (row.stage, row.num_images) == (stage, 7 * count)
+    reference, unseen = features(0, [TRAINED.images[0], TEST.images[0]])
+    means = torch.stack([reference[0::2].mean(0), reference[1::2].mean(0)])
+    known = TEST.labels[0] < 2
+    before = torch.cdist(unseen[torch.from_numpy(known)], means).argmin(1).numpy()
+    assert score.known_before == [100 * np.mean(before == TEST.labels[0][known])] * 3
+
+
+def test_sessions_add_what_the_own_classifier_says_of_categories_seen_so_far() -> None:
+    ids = TEST.labels[0]
+    expected = session_accuracy(
+        lambda stage: features(stage, TEST.images)[0][torch.from_numpy(ids < [2, 3, 4, 6][stage])],
+        [ids[ids < count] for count in (3, 4, 6)],
+        [3, 4, 6],
+        num_known=2,
+        **OPTIONS,
+    )
+    assert SCORERS["metagcd"](replace(TASK, native=lambda stage, asked: None)) == expected
+    score = SCORERS["metagcd"](TASK)
+    assert isinstance(score, SessionScore)
+    assert score.separate == expected.separate
+    for row, plain, count in zip(score.stages, expected.stages, (3, 4, 6), strict=True):
+        said = answers(row.stage, TEST.images[0])[ids < count]
+        own = separate_clustering_accuracy(ids[ids < count], said, range(2))
+        assert row == replace(plain, native=own)
+        assert len(set(own)) > 1
+
+
+def test_a_classifier_is_scored_on_the_images_of_every_stage() -> None:
+    score = SCORERS["native"](TASK)
+    assert score.protocol == "native"
+    rows = []
+    for stage in (1, 2, 3):
+        ids, said = TRAINED.labels[stage], answers(stage, TRAINED.images[stage])
+        accuracy = clustering_accuracy(ids, said, range(2))
+        rows.append(StageScore(stage, *accuracy, len(set(said.tolist())), len(ids)))
+    np.testing.assert_equal(score.stages, rows)
+    with pytest.raises(ConfigurationError, match="scores a classifier, and rankstats has none: choose cacc"):
+        SCORERS["native"](replace(TASK, native=lambda stage, asked: None))
+
+
+def test_a_model_without_parts_has_no_score_of_their_routing() -> None:
+    routed = ContinualScore("part-routing", [])
+    assert SCORERS["part-routing"](replace(TASK, part_routing=lambda: routed)) is routed
+    with pytest.raises(ConfigurationError, match="needs a model with parts, got variant rankstats"):
+        SCORERS["part-routing"](TASK)
+
+
+def test_what_protocols_say_of_themselves() -> None:
+    """The words that help, tables and reports print, against what the scorers do."""
+    terms = PROTOCOLS.items()
+    on_test = {name for name, each in terms if "test images" in each.images}
+    assert on_test == {name for name, each in terms if "test_split" in each.options}
+    assert on_test == {"inductive", "pa-cgcd-test", "metagcd"}
+    assert {name for name, each in terms if "estimator" in each.options} == {"unknown"}
+    assert {name: each.reference for name, each in terms if "earlier" not in each.reference} == {
+        "gcd": "labelled images",
+        "metagcd": "none",
+        "native": "none",
+        "part-routing": "part labels from features of the frozen backbone",
+    }
+    assert {name for name, each in terms if "test stages" in each.reference} == {"inductive"}
+    as_trained = {name for name, each in terms if each.count.startswith("as the run was trained")}
+    assert PROTOCOLS.keys() - as_trained == {"unknown", "metagcd", "part-routing"}
+    assert {name: each.counted for name, each in terms if each.counted != "categories"} == {
+        "native": "classes",
+        "part-routing": "parts",
+    }
+    assert {name for name, each in terms if not each.has_baselines} == {"native", "part-routing"}
