@@ -29,10 +29,7 @@ def test_who_can_learn_from_images_of_earlier_stages() -> None:
     assert taking == {"promptccd-gcd", "simgcd", "grow-merge"}
 
 
-def test_who_needs_the_number_of_categories_and_who_whole_batches() -> None:
-    """What grows needs the number; a mean answer over few images is noise, and proxies have none."""
-    counted = {name for name, method in METHODS.items() if method.objective.needs_count}
-    assert counted == CLASSIFIERS | {"grow-merge"}
+def test_a_mean_answer_over_a_few_images_is_noise_and_proxies_have_none() -> None:
     least = {name: method.objective.least_batch for name, method in METHODS.items()}
     assert least == {name: 0.5 if name in CLASSIFIERS - {"pa-cgcd"} else 0.0 for name in METHODS}
 

@@ -88,10 +88,9 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         means = torch.stack([features[labels == each].mean(0) for each in labels.unique()])
         self.model.remember(same_on_all(F.normalize(means).cpu()))
         nearest = (features @ self.model.class_means.T).amax(1)
-        least = torch.quantile(nearest, self.model.config.known_quantile).clamp(
-            max=1
-        )  # rounding may leave it above
-        self.model.config.known_similarity = float(same_on_all(least.cpu()))
+        least = torch.quantile(nearest, self.model.config.known_quantile)
+        # Rounding may leave it above 1.
+        self.model.config.known_similarity = float(same_on_all(least.clamp(max=1).cpu()))
 
 
 METHOD = Method(
