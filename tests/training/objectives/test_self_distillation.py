@@ -146,10 +146,14 @@ def happy_step(backbone: Path, count: int = 5, **options: Any) -> tuple[HappyObj
     objective = happy_objective(backbone, features, count=count, **options)
     model = objective.model
     objective.begin_stage()
-    with torch.no_grad():
-        blocks_of(model.backbone)[-1].mlp.fc2.bias += torch.randn(32, generator=torch_generator("moved"))
     views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
-    found = training_loss(model, objective, Batch(views, None, torch.arange(6)), 0)
+    with torch.no_grad():
+        before = F.normalize(model(views.flatten(0, 1)).features, dim=-1)
+        blocks_of(model.backbone)[-1].mlp.fc2.bias += torch.randn(32, generator=torch_generator("moved"))
+        squared = (F.normalize(model(views.flatten(0, 1)).features, dim=-1) - before).square().sum(1)
+    found = training_loss(model, objective, Batch(views, None, torch.arange(6)), epoch=2, step=1)
+    drift = model.config.drift_weight * float(squared.mean())
+    assert float(found["drift"].detach()) == pytest.approx(drift, rel=1e-4)
     return objective, {name: float(value.detach()) for name, value in found.items()}
 
 
@@ -176,6 +180,29 @@ def test_new_classes_of_happy_that_no_image_has_any_share_of_cost_what_they_can_
     assert float(entropy.detach()) == pytest.approx(2 * math.log(2) + math.log(3), rel=1e-5)
     (gradient,) = torch.autograd.grad(entropy, logits)
     assert gradient.isfinite().all()
+
+
+def test_the_evenness_of_happy_is_between_old_and_new_classes_and_within_each(backbone_folder: Path) -> None:
+    objective = happy_objective(backbone_folder, torch.eye(32), discovery_entropy_weight=2.0)
+    objective.begin_stage()
+    logits = objective.config.student_temperature * torch.tensor([0.4, 0.2, 0.1, 0.1, 0.2]).log()
+    groups = [[7 / 10, 3 / 10], [4 / 7, 2 / 7, 1 / 7], [1 / 3, 2 / 3]]
+    expected = sum(math.log(len(each)) + sum(share * math.log(share) for share in each) for each in groups)
+    found = objective.spread_of_answers(logits.repeat(2, 4, 1))["entropy"]
+    assert float(found) == pytest.approx(2 * expected, rel=1e-5)
+
+
+def test_with_labels_happy_is_simgcd(backbone_folder: Path) -> None:
+    labels = torch.tensor([0, 2, 2, 1])
+    happy = happy_objective(backbone_folder, torch.eye(32), labels, count=3)
+    happy.begin_stage()
+    simgcd = SelfDistillationObjective(
+        happy.model, happy.stage, happy.arguments, happy.accelerator, happy.plain_features
+    )
+    batch = Batch(torch.randn(4, 2, 3, 16, 16, generator=torch_generator("views")), labels, torch.arange(4))
+    found, expected = (training_loss(each.model, each, batch, epoch=1) for each in (happy, simgcd))
+    assert found.keys() == {"loss", "distillation", "entropy", "info_nce", "classification", "supervised"}
+    assert found == expected
 
 
 def test_happy_without_new_categories_keeps_the_answers_even_among_the_old_ones(
@@ -243,6 +270,22 @@ def test_happy_keeps_a_unit_mean_of_every_class_and_how_far_labelled_images_spre
     torch.testing.assert_close(model.class_means[3], F.normalize(features.mean(0), dim=0))
     torch.testing.assert_close(model.class_means[4], -F.normalize(features.mean(0), dim=0))
     assert model.config.class_radius == 0.1
+
+
+def test_happy_rehearses_as_many_features_as_the_batch_has_around_the_means_of_old_classes(
+    backbone_folder: Path,
+) -> None:
+    """Of 12 views; a class that lies near others comes more often."""
+    objective, found = happy_step(backbone_folder)
+    config, means = objective.model.config, objective.model.class_means
+    generator = torch_generator("objective", objective.arguments.seed, 1, 2, 1)
+    shares = hardness(means, config.hardness_temperature)
+    classes = torch.multinomial(shares, 12, replacement=True, generator=generator)
+    features = means[classes] + 0.1 * torch.randn(12, 32, generator=generator)
+    rows = F.normalize(objective.model.classifier.weight.detach(), dim=-1)
+    logits = F.normalize(features, dim=-1) @ rows.T / config.student_temperature
+    expected = config.replay_weight * float(F.cross_entropy(logits, classes))
+    assert found["replay"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_each_part_of_happy_can_be_left_out(backbone_folder: Path) -> None:
