@@ -170,15 +170,18 @@ def test_how_many_of_a_class_are_kept(options: dict, counts: list[int], read: li
     assert np.bincount(found.class_ids).tolist() == counts
 
 
-def test_of_images_about_as_near_to_the_mean_the_first_is_kept(read: list[StageImages]) -> None:
-    """The second is nearer by a part in a million, which another machine may round the other way."""
-    angles = torch.tensor([0.1, -0.1 + 1e-5, 0.0])
+@pytest.mark.parametrize(("turn", "chosen"), [(3e-5, 0), (3e-4, 1)])
+def test_of_images_about_as_near_to_the_mean_the_first_is_kept(
+    turn: float, chosen: int, read: list[StageImages]
+) -> None:
+    """The second is nearer by a part in a million, which another machine may round the other way; or by ten."""
+    angles = torch.tensor([0.1, -0.1 + turn, 0.0])
     features = torch.stack([angles.cos(), angles.sin()], dim=1)
     apart = (features.double() @ features.double().mean(0)).diff()[0]
-    assert 1e-8 < float(apart) < 1e-6
+    assert 0.01 * turn < float(apart) < 0.1 * turn
     images = StageImages(read[0].stage, np.arange(3), None, read[0].report)
     found = extended(NOTHING, features, [0, 0, 0], images, exemplar_share=0.6)
-    assert found.sample_ids.tolist() == images.sample_ids[[0, 2]].tolist()
+    assert found.sample_ids.tolist() == images.sample_ids[[chosen, 2]].tolist()
 
 
 def test_random_ones_are_drawn_by_position(read: list[StageImages]) -> None:

@@ -23,6 +23,7 @@ from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
 from promptccd.errors import InterruptedRunError
+from promptccd.models import PromptCCDBModel
 from promptccd.runs import train_run
 from promptccd.training import progress
 from promptccd.training.arguments import TrainingArguments, cosine_rate
@@ -30,7 +31,7 @@ from promptccd.training.history import EpochRecord
 from promptccd.training.objectives import ContrastiveObjective, Objective, Rows, StageContext
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import StageTrainer, TrainingState, restore, snapshot
-from tests.conftest import coloured_images
+from tests.conftest import TINY_HEAD, coloured_images
 
 
 def test_learning_rate_is_the_papers_cosine() -> None:
@@ -222,13 +223,14 @@ def trainer_of(
     arguments: TrainingArguments,
     save: Callable[[TrainingState], None],
     record: Callable[[EpochRecord], None],
+    stepped: Callable[[int, int], None] = lambda epoch, step: None,
 ) -> StageTrainer:
     views = ViewOptions(image_size=16, resize_size=18)
     return StageTrainer(
         model, StageContext(images), objective, arguments=arguments, views=TrainingViews(views),
         evaluation_view=EvaluationView(build_image_processor(views)),
         accelerator=Accelerator(cpu=True, mixed_precision=arguments.mixed_precision), stop=progress.StopRequest(),
-        save=save, record=record,
+        save=save, record=record, stepped=stepped,
     )  # fmt: skip
 
 
@@ -246,13 +248,22 @@ def test_after_training_in_bfloat16_a_model_computes_in_float32_again(
 
 
 def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_were_left(
-    model: PromptCCDModel, stages: StageStream, caplog: pytest.LogCaptureFixture
+    model: PromptCCDModel,
+    stages: StageStream,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     caplog.set_level(logging.INFO, progress.__name__)
     losses: list[float] = []
     ends: list[int] = []
+    begun: list[int] = []
+    steps: list[tuple[int, int]] = []
 
     class Noted(ContrastiveObjective):
+        def begin_epoch(self, epoch: int) -> None:
+            begun.append(epoch)
+
         def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
             found = super().losses(rows)
             losses.append(float(found["loss"]))
@@ -265,19 +276,29 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_of_the_steps_that_we
     states: list[TrainingState] = []
     records: list[EpochRecord] = []
     arguments = TrainingArguments(epochs=2, batch_size=len(images) // 4, save_steps=3, learning_rate=0.01)
-    trainer = trainer_of(model, images, Noted, arguments, states.append, records.append)
+    trainer = trainer_of(
+        model, images, Noted, arguments, states.append, records.append, lambda *step: steps.append(step)
+    )
     assert trainer.steps >= 4
-    trainer.train()
-    trainer.train(states[0])
     n = trainer.steps
+    trainer.train()
+    done = [each for each in range(1, 2 * n + 1) if each % 3 == 0 or each == 2 * n]
+    assert [(each.epoch, each.step) for each in states] == [divmod(each, n) for each in done]
+    trainer.train(states[0])
+    every = [(epoch, step) for epoch in (0, 1) for step in range(1, n + 1)]
+    assert steps == every + every[3:]
+    assert begun == [0, 1, 1], "a mixture is fitted where an epoch begins, not where one goes on"
     assert (states[0].epoch, states[0].step) == (0, 3)
     assert [(each.epoch, each.steps) for each in records] == [(0, n), (1, n), (0, n - 3), (1, n)]
+    size = arguments.batch_size
+    assert len(images) == n * size + 1, "a lone image is left out"
+    assert [each.images for each in records] == [n * size, n * size, (n - 3) * size, n * size]
     rates = [0.01, 0.5 * (0.01 + 0.01 * 1e-3)] * 2
     assert [each.learning_rate for each in records] == pytest.approx(rates)
     for record, own in zip(records, np.split(np.array(losses), [n, 2 * n, 3 * n - 3]), strict=True):
         assert record.losses == pytest.approx({"loss": own.mean(), "info_nce": own.mean()}, rel=1e-5)
-    told = [", ".join(line.split(", ")[:2]) for line in caplog.messages if "epoch 2/2" in line]
-    assert told == [f"stage 1: epoch 2/2, loss {records[1].losses['loss']:.3f}"] * 2
+    told = [", ".join(line.split(", ")[:2]) for line in caplog.messages if "/2, " in line]
+    assert told == [f"stage 1: epoch {each.epoch + 1}/2, loss {each.losses['loss']:.3f}" for each in records]
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
     trainer.train(states[-1])  # its epochs are over
     assert ends == [2 * n, 4 * n - 3, 4 * n - 3]
@@ -304,6 +325,25 @@ def test_what_one_process_was_asked_all_are_asked(
     accelerator = SimpleNamespace(num_processes=processes, device=torch.device("cpu"), gather=gather)
     assert stop.agreed(accelerator) is any(expected)
     assert (stop.received, stop.asked) == expected
+
+
+@pytest.mark.parametrize(("usual", "discovery", "prompts"), [(0.1, 0.05, 0.2), (0.0, None, 0.4)])
+def test_the_record_of_an_epoch_has_the_rates_of_all_that_has_one_of_its_own(
+    usual: float, discovery: float | None, prompts: float, backbone_folder: Path, stages: StageStream
+) -> None:
+    """They keep their ratios to the usual rate at unlabelled stages, unless that is zero; keys have none given."""
+    options = {"pool": "l2p", "pool_size": 6, "prompt_length": 3, "prompts_per_image": 2}
+    model = PromptCCDBModel.from_pretrained(backbone_folder, **TINY_HEAD, **options)
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(
+        epochs=2, batch_size=len(images), learning_rate=usual, discovery_learning_rate=discovery,
+        prompt_learning_rate=0.4,
+    )  # fmt: skip
+    records: list[EpochRecord] = []
+    trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, records.append).train()
+    for record, share in zip(records, (1.0, 0.5 * (1 + 1e-3)), strict=True):
+        expected = {"prompt": prompts * share, "key": (discovery or usual) * share}
+        assert record.rates == pytest.approx(expected)
 
 
 def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:

@@ -16,8 +16,8 @@ from promptccd.models.modeling_grow_merge import GrowMergeConfig, GrowMergeModel
 from promptccd.runs import count_parameters, load_model, train_run
 from promptccd.training.arguments import TrainingArguments
 from promptccd.training.devices import gather_rows, shard_bounds
-from promptccd.training.objectives import ContrastiveObjective, Rows, StageContext
-from promptccd.training.objectives.grow_merge import GrowMergeObjective
+from promptccd.training.objectives import LOSSES, ContrastiveObjective, Rows, StageContext
+from promptccd.training.objectives.grow_merge import METHOD, GrowMergeObjective
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD
 from tests.training.test_distributed import on_two_processes
@@ -98,6 +98,16 @@ def test_stage_0_is_gcds_and_leaves_means_and_how_near_to_them_most_images_lie(
     assert model.config.known_similarity == pytest.approx(expected, rel=1e-5)
     assert int(model.looks_known(features).sum()) == 32
     assert model.config.num_means == 3
+
+
+def test_no_image_must_lie_nearer_to_a_mean_than_can_be(backbone_folder: Path) -> None:
+    """The cosine of a feature with itself may be rounded to a little more than 1."""
+    model = GrowMergeModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    features = F.normalize(drawn(40, 32), dim=1)
+    rounded_up = features[(features * features).sum(1) > 1][:1]
+    assert len(rounded_up)
+    begun(model, 0, torch.zeros(4, dtype=torch.long), 1, rounded_up.repeat(4, 1)).end_stage()
+    assert model.config.known_similarity == 1
 
 
 def test_a_stage_opens_a_branch_where_the_last_one_ended_and_a_head_of_its_own(
@@ -190,6 +200,7 @@ def test_losses_of_a_later_stage_are_sums_over_the_images_they_are_of(grown) -> 
         supervised += sum(total - cosines[row][other] / 0.07 for other in alike) / len(alike)
     assert float(parts["supervised"]) == pytest.approx(supervised / 6, rel=1e-4)
     assert float(parts["known_images"]) == pytest.approx(2 / 5)
+    assert parts.keys() <= {**LOSSES, **METHOD.losses}.keys()  # titles of their curves
     terms = sum(parts[name] for name in ("info_nce", "drift", "pairs", "supervised"))
     torch.testing.assert_close(parts["loss"], terms)
     model.config.distill_weight = 3.0
@@ -206,9 +217,14 @@ def test_too_few_pairs_are_said_where_a_head_tells_classes_apart(
         objective = begun(model, 2, count=count, features=-model.class_means.repeat(2, 1))
         for epoch in range(2):
             objective.begin_epoch(epoch)
+            assert len(caplog.records) == said * epoch  # as soon as an epoch is over
             assert float(objective.losses(rows_of(model))["positive_pairs"]) == 0
         objective.end_stage()
         assert [record.getMessage()[:13] for record in caplog.records] == said * ["Only 0.0000 %"]
+        objective = begun(model, 2, count=count, features=-model.class_means.repeat(2, 1))
+        objective.losses(rows_of(model))
+        objective.end_stage()  # of one epoch
+        assert len(caplog.records) == 2 * said
 
 
 def test_without_labelled_exemplars_no_term_is_of_labels(grown) -> None:

@@ -18,9 +18,10 @@ from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, bui
 from promptccd.models.modeling_metagcd import MetaGCDModel
 from promptccd.training import progress
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.objectives import Rows, StageContext
+from promptccd.training.objectives import LOSSES, Rows, StageContext
 from promptccd.training.objectives.contrastive import info_nce_loss
 from promptccd.training.objectives.metagcd import (
+    METHOD,
     MetaGCDObjective,
     closest_views,
     pseudo_sessions,
@@ -97,6 +98,7 @@ def test_an_unlabelled_stage_has_half_of_each_term_and_infonce_alone_without_nei
         similarities = meta_model.head.similarities(rows.flatten(0, 1))
         expected = (1 - weight) * info_nce_loss(similarities) + weight * parts["soft_neighbours"]
         torch.testing.assert_close(parts["loss"], expected)
+        assert parts.keys() <= {**LOSSES, **METHOD.losses}.keys()  # titles of their curves
         assert float(parts["with_neighbours"]) == share
         assert float(parts["neighbours"]) == 4 * share
 
@@ -172,20 +174,26 @@ class Walked(MetaGCDObjective):
 def test_meta_training_draws_views_that_no_epoch_of_stage_0_and_no_other_session_had(
     meta_model: MetaGCDModel,
 ) -> None:
-    """Also where unlabelled stages are shorter: two episodes of three sessions, each seen once and judged once."""
+    """Also where unlabelled stages are shorter: two episodes of three sessions, each seen once and judged once.
+
+    Sessions adapt to 6, 4 and 6 images and are judged by 5, 6 and 7, in fours; a lone image is left out.
+    """
     labels = torch.arange(7).repeat_interleave(5)
     seen: list[int] = []
+    sizes: list[list[int]] = []
 
     def forward_rows(what: str, batches: list[tuple[int, np.ndarray]]) -> Iterator[Rows]:
         seen.extend(dict.fromkeys(epoch for epoch, _ in batches))
+        sizes.append([len(batch) for _, batch in batches])
         for epoch, batch in batches:
             rows = torch.randn(2, len(batch), 16, generator=torch_generator("rows", epoch))
             yield Rows(None, F.normalize(rows, dim=-1), labels[batch], torch.from_numpy(batch), epoch)
 
-    arguments = TrainingArguments(epochs=10, discovery_epochs=3)
+    arguments = TrainingArguments(epochs=10, discovery_epochs=3, batch_size=4)
     here = SimpleNamespace(is_main_process=False)
     Walked(meta_model, StageContext(None, labels), arguments, here, None, forward_rows).end_stage()
     assert seen == list(range(10, 22))
+    assert sizes == 2 * [[4, 2], [4], [4], [4, 2], [4, 2], [4, 3]]
 
 
 def trained(

@@ -15,8 +15,9 @@ from promptccd.data.randomness import torch_generator
 from promptccd.models.backbones import blocks_of
 from promptccd.models.modeling_orca import ORCAConfig, ORCAModel
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.objectives import StageContext
+from promptccd.training.objectives import LOSSES, StageContext
 from promptccd.training.objectives.orca import (
+    METHOD,
     ORCAObjective,
     margin_loss,
     nearest_others,
@@ -116,6 +117,7 @@ def test_a_step(trained: ORCAModel, labelled: bool) -> None:
         raised = 10 * (first + 0.2 * F.one_hot(LABELS, 3))
         expected += float(F.cross_entropy(raised, LABELS))
     assert values["loss"] == pytest.approx(expected, rel=1e-4)
+    assert found.keys() <= {**LOSSES, **METHOD.losses}.keys()  # titles of their curves
     found["loss"].backward()
     assert trained.classifier.weight.grad.isfinite().all() and trained.classifier.weight.grad.any()
 

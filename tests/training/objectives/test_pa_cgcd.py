@@ -20,10 +20,11 @@ from promptccd.models.backbones import blocks_of
 from promptccd.models.modeling_pa_cgcd import PACGCDConfig, PACGCDModel
 from promptccd.runs import train_run
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.objectives import StageContext, pa_cgcd
+from promptccd.training.objectives import LOSSES, StageContext, pa_cgcd
 from promptccd.training.objectives.pa_cgcd import (
     PACGCDObjective,
     chance_of_low,
+    clear,
     cluster,
     proxy_anchor_loss,
     split,
@@ -31,6 +32,7 @@ from promptccd.training.objectives.pa_cgcd import (
 from promptccd.training.step import Batch, training_loss
 from tests.order_one import fill
 from tests.runs.test_variants import Signals, in_a_fork, in_folder, listen, merged, stage_bytes
+from tests.training import reference_proxies
 from tests.training.test_distributed import on_two_processes
 
 NUM_OLD, WIDTH = 3, 32
@@ -123,7 +125,7 @@ def test_a_stream_is_split_by_the_threshold_or_by_its_own_two_humps(similarity_o
     assert not old[60:].any() and not new[:60].any()
 
 
-@pytest.mark.parametrize(("below", "found"), [(6, 6), (4, 50)])
+@pytest.mark.parametrize(("below", "found"), [(5, 5), (4, 50)])
 def test_two_humps_decide_where_the_threshold_finds_fewer_than_5_percent(below: int, found: int) -> None:
     """Of 100 images half lie near old proxies, some below the threshold, and the others between."""
     similarity = torch.cat(
@@ -133,6 +135,46 @@ def test_two_humps_decide_where_the_threshold_finds_fewer_than_5_percent(below: 
     old, new = split(torch.eye(100), similarity, first_sight, torch_generator("split"))
     assert torch.equal(new, torch.arange(100) >= 100 - found)
     assert torch.equal(old, ~new)
+
+
+def test_what_is_clear_begins_at_the_bounds() -> None:
+    """An image on the upper bound is old, one on the lower bound is not new."""
+    config = PACGCDConfig(clear_similarity=0.25, clear_chance=0.75, split_rounds=0)
+    similarity = torch.tensor([0.25, 0.24, -0.25, -0.26])
+    old, new = split(torch.eye(4), similarity, config, torch_generator("split"))
+    assert (old.tolist(), new.tolist()) == ([True, False, False, False], [False, False, False, True])
+    old, new = clear(torch.tensor([0.75, 0.74, 0.25, 0.24]), config)
+    assert (old.tolist(), new.tolist()) == ([True, False, False, False], [False, False, False, True])
+
+
+def test_the_net_learns_what_is_clear_as_that_of_the_reference_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both of two rounds of three epochs: 129 clear images make two steps of 64, and one waits.
+
+    Batch norm follows: of biases before it, and what it keeps of them, the gradient is rounding, and steps are not.
+    """
+    config = PACGCDConfig(split_rounds=2, split_epochs=3, split_learning_rate=0.05, clear_chance=0.8)
+    features = torch.cat([stream(0.0), stream(0.2)[:8]])
+    similarity = (torch.arange(148) < 75).float() - 0.5
+    similarity[::8] = 0.0  # neither
+    assert int((similarity != 0).sum()) == 129
+    nets: list[dict[str, Tensor]] = []
+    for module, name in ((pa_cgcd, "split_net"), (reference_proxies, "net_of_three")):
+        made = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *of, made=made: nets.append(made(*of)) or nets[-1])
+    reference = object.__new__(reference_proxies.ProxyReference)
+    reference.nets, reference.t, reference.stage = SimpleNamespace(model=config), SimpleNamespace(seed=1), 1
+    expected = reference.split(features.double(), similarity.double())
+    found = split(features, similarity, config, torch_generator("objective", 1, 1))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    theirs, ours = (net.state_dict() for net in nets)
+    for name in theirs.keys() - {"0.bias", "1.running_mean", "3.bias", "4.running_mean"}:
+        torch.testing.assert_close(ours[name].double(), theirs[name].double(), rtol=5e-4, atol=1e-5)
+
+
+def test_where_nothing_looks_new_the_net_learns_nothing_and_all_stay_old() -> None:
+    features = F.normalize(torch.randn(100, WIDTH, generator=torch_generator("features")), dim=-1)
+    old, new = split(features, torch.full((100,), 0.9), PACGCDConfig(), torch_generator("split"))
+    assert old.all() and not new.any()
 
 
 def test_images_between_are_judged_by_the_net() -> None:
@@ -192,12 +234,14 @@ def test_new_proxies_are_means_of_em_by_hand_that_came_to_rest() -> None:
     chances, means, taken = em_by_hand(points, most=1000, rest=1e-4, floor=1e-6)
     assert taken > 100
     own, proxies = cluster(torch.from_numpy(points), 2)
+    assert own.dtype == torch.int64 and proxies.dtype == torch.float64
     expected = means / np.linalg.norm(means, axis=1, keepdims=True)
     order = np.argsort(-expected @ proxies.numpy().T, axis=1)[:, 0]
     np.testing.assert_allclose(proxies[order], expected, atol=1e-3)  # it may start a point from there
     np.testing.assert_array_equal(own, order[chances.argmax(1)])
 
 
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 def test_a_covariance_is_full_where_every_class_has_images_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = []
 
@@ -212,7 +256,9 @@ def test_a_covariance_is_full_where_every_class_has_images_enough(monkeypatch: p
         assert torch.equal(own, own[0] + (torch.arange(2 * each) >= each) * (1 - 2 * own[0]))
         torch.testing.assert_close(centres.norm(dim=1), torch.ones(2))
         assert (centres @ torch.eye(WIDTH)[:2].T).amax(0).min() > 0.99
-    assert kinds == ["full", "diag"]
+        assert centres.dtype == torch.float32
+    cluster(torch.eye(WIDTH)[:1].repeat(WIDTH + 1, 1), 2)  # all the same: one of the two classes has no image
+    assert kinds == ["full", "diag", "diag"]
     assert len(cluster(around(torch.eye(WIDTH)[:1], 3), 5)[1]) == 3
 
 
@@ -254,9 +300,9 @@ def test_pseudo_labels_and_new_proxies(trained: PACGCDModel, monkeypatch: pytest
     old, new = objective.old_labels, objective.new_labels
     nearest = (features @ proxies().T).argmax(1)
     assert torch.equal(old[:60], torch.arange(NUM_OLD).repeat_interleave(20))
-    assert torch.equal(old >= 0, ~(clear & (torch.arange(140) >= 60)))
+    assert torch.equal(old == -1, clear & (torch.arange(140) >= 60))
     assert torch.equal(old[60:][~clear[60:]], nearest[60:][~clear[60:]])
-    assert torch.equal(new >= 0, ~(clear & (torch.arange(140) < 60)))
+    assert torch.equal(new == -1, clear & (torch.arange(140) < 60))
     assert set(new[new >= 0].tolist()) == {NUM_OLD, NUM_OLD + 1}
     added = trained.classifier.weight[NUM_OLD:].detach()
     torch.testing.assert_close(added.norm(dim=1), torch.ones(2))
@@ -289,11 +335,21 @@ def test_fewer_new_images_than_new_classes_leave_drawn_proxies(trained: PACGCDMo
 
 
 def test_proxies_are_drawn_wide(trained: PACGCDModel) -> None:
-    drawn = objective_for(trained, count=100, labels=torch.zeros(4)).new_rows(100)
+    objective = objective_for(trained, count=100, labels=torch.zeros(4))
+    drawn = objective.new_rows(100)
+    assert torch.equal(objective.new_rows(100), drawn), "they do not depend on what was drawn before"
     assert float(drawn.detach().std()) == pytest.approx((2 / 100) ** 0.5, rel=0.05)
     with torch.device("meta"):
         model = PACGCDModel(PACGCDConfig(num_classes=100))
     assert sum(each.numel() for each in model.learning()["classifier"]) == 76_800
+
+
+def test_stage_0_begins_with_a_proxy_for_every_category(backbone_folder: Path) -> None:
+    model = PACGCDModel.from_pretrained(backbone_folder)
+    objective = objective_for(model, count=4, labels=torch.zeros(4))
+    objective.begin_stage()
+    assert model.config.num_classes == 4
+    assert torch.equal(model.classifier.weight, objective.new_rows(4))
 
 
 def moved(model: PACGCDModel) -> None:
@@ -346,6 +402,7 @@ def test_a_step_on_pseudo_labels(trained: PACGCDModel) -> None:
     flattened = F.normalize(new.flatten(), dim=0) - F.normalize(was.flatten(), dim=0)
     assert drift == pytest.approx(10 * float(flattened.norm()), rel=1e-4), "the released code's way"
     assert drift > 0.1
+    assert found.keys() <= {**LOSSES, **pa_cgcd.METHOD.losses}.keys()  # titles of their curves
     values = {name: float(value.detach()) for name, value in found.items()}
     expected = {"loss": anchor + drift, "anchor": anchor, "drift": drift}
     assert values == pytest.approx(expected, rel=1e-4)

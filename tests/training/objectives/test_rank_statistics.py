@@ -78,6 +78,26 @@ def test_a_batch_of_two_images_counts_among_the_pairs(caplog: pytest.LogCaptureF
     assert len(caplog.records) == 1
 
 
+def test_a_pair_in_a_thousand_is_enough_on_average_over_an_epoch(caplog: pytest.LogCaptureFixture) -> None:
+    """Two images are alike: of 41 they are one pair in 820, of 50 one in 1225, of 20 one in 190."""
+
+    def epoch(watch: PairWatch, *sizes: int) -> int:
+        for size in sizes:
+            positive = torch.eye(size)
+            positive[0, 1] = positive[1, 0] = 1
+            assert float(watch.share(positive)) == pytest.approx(2 / (size * (size - 1)))
+        watch.check()
+        return len(caplog.records)
+
+    watch = PairWatch(16, may_warn=True)
+    with caplog.at_level(logging.WARNING):
+        assert epoch(watch, 41) == epoch(watch) == epoch(watch, 50, 20) == 0
+        assert epoch(watch, 50, 50) == 1, "epochs before it do not count"
+        assert epoch(watch, 50) == 1, "it is said once"
+        assert epoch(PairWatch(16, may_warn=False), 50) == 1, "by one process"
+    assert "Only 0.0816 %" in caplog.text
+
+
 def test_a_novel_head_of_one_class_gives_numbers() -> None:
     logits = torch.zeros(2, 4, 1, requires_grad=True)
     loss = pair_loss(logits, torch.eye(4, dtype=torch.bool))
@@ -257,13 +277,18 @@ def test_too_few_positive_pairs_are_said_once(
     with caplog.at_level(logging.WARNING):
         for epoch in range(3):
             objective.begin_epoch(epoch)
+            assert len(caplog.records) == min(1, epoch)  # as soon as an epoch is over
             assert float(objective.losses(rows)["positive_pairs"]) == 0
         objective.end_stage()
-    assert [record.getMessage().startswith("Only 0.0000 %") for record in caplog.records] == [True]
+        assert [record.getMessage().startswith("Only 0.0000 %") for record in caplog.records] == [True]
+        objective = begun(RankStatisticsObjective, model, stage(2, None, 4))
+        objective.losses(rows)
+        objective.end_stage()  # of one epoch
+    assert len(caplog.records) == 2
 
     model.config.top_ranks = 32
     caplog.clear()
-    again = begun(RankStatisticsObjective, model, stage(2, None, 3))
+    again = begun(RankStatisticsObjective, model, stage(3, None, 5))
     assert float(again.losses(rows)["positive_pairs"]) == 1
     again.end_stage()
     assert not caplog.records

@@ -17,8 +17,8 @@ from promptccd.models.classifiers import CosineClassifier
 from promptccd.models.modeling_happy import HappyModel
 from promptccd.models.modeling_simgcd import SimGCDConfig, SimGCDModel
 from promptccd.training.arguments import TrainingArguments
-from promptccd.training.objectives import StageContext
-from promptccd.training.objectives.happy import HappyObjective, hardness
+from promptccd.training.objectives import LOSSES, StageContext
+from promptccd.training.objectives.happy import METHOD, HappyObjective, hardness
 from promptccd.training.objectives.self_distillation import (
     SelfDistillationObjective,
     drawn_rows,
@@ -42,7 +42,7 @@ def test_a_class_that_nobody_answers_is_still_pulled_up() -> None:
     unevenness(shares).backward()
     assert shares.grad is not None
     assert torch.isfinite(shares.grad).all()
-    assert shares.grad[1] < shares.grad[0]
+    assert shares.grad.tolist() == pytest.approx([1, math.log(1e-8)]), "as if it had a share of 1e-8"
 
 
 def test_views_teach_each_other_and_the_teacher_gets_no_gradient() -> None:
@@ -79,6 +79,34 @@ def test_the_answer_that_teaches_gets_sharper_by_even_steps_until_its_last_epoch
     objective = SelfDistillationObjective(model, stage, TrainingArguments(), Accelerator(cpu=True), None)
     found = [objective.teacher_temperature(epoch) for epoch in range(6)]
     assert found == pytest.approx([0.07, 0.06, 0.05, 0.04, 0.04, 0.04])
+    for fewest in (1, 2):
+        model.config.teacher_epochs = fewest
+        found = [objective.teacher_temperature(epoch) for epoch in range(3)]
+        assert found == pytest.approx([0.07, 0.04, 0.04])
+
+
+def test_rows_are_drawn_as_torch_draws_those_of_a_linear_layer() -> None:
+    rows = drawn_rows(1000, 16, torch_generator("rows"))
+    bound = float(torch.nn.Linear(16, 1000).weight.detach().abs().max())
+    assert rows.shape == (1000, 16)
+    assert (float(rows.min()), float(rows.max())) == pytest.approx((-bound, bound), rel=0.002)
+    assert float(rows.mean()) == pytest.approx(0, abs=0.01)
+    assert torch.equal(rows, drawn_rows(1000, 16, torch_generator("rows")))
+
+
+def test_a_classifier_grows_by_what_is_new_and_is_left_alone_where_nothing_is(backbone_folder: Path) -> None:
+    model = SimGCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    sizes, weights = [], [model.classifier.weight]
+    for index, count in enumerate((3, 3, 4)):
+        images: Any = SimpleNamespace(stage=SimpleNamespace(index=index))
+        stage = StageContext(images, num_categories=count)
+        SelfDistillationObjective(
+            model, stage, TrainingArguments(), Accelerator(cpu=True), None
+        ).begin_stage()
+        sizes.append(model.config.num_classes)
+        weights.append(model.classifier.weight)
+    assert sizes == [3, 3, 4]
+    assert weights[1] is weights[2]
 
 
 def test_classes_that_lie_near_others_are_rehearsed_more_often() -> None:
@@ -118,11 +146,63 @@ def happy_step(backbone: Path, count: int = 5, **options: Any) -> tuple[HappyObj
     objective = happy_objective(backbone, features, count=count, **options)
     model = objective.model
     objective.begin_stage()
-    with torch.no_grad():
-        blocks_of(model.backbone)[-1].mlp.fc2.bias += torch.randn(32, generator=torch_generator("moved"))
     views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
-    found = training_loss(model, objective, Batch(views, None, torch.arange(6)), 0)
+    with torch.no_grad():
+        before = F.normalize(model(views.flatten(0, 1)).features, dim=-1)
+        blocks_of(model.backbone)[-1].mlp.fc2.bias += torch.randn(32, generator=torch_generator("moved"))
+        squared = (F.normalize(model(views.flatten(0, 1)).features, dim=-1) - before).square().sum(1)
+    found = training_loss(model, objective, Batch(views, None, torch.arange(6)), epoch=2, step=1)
+    drift = model.config.drift_weight * float(squared.mean())
+    assert float(found["drift"].detach()) == pytest.approx(drift, rel=1e-4)
     return objective, {name: float(value.detach()) for name, value in found.items()}
+
+
+def test_the_answer_that_teaches_happy_has_one_temperature_at_later_stages(backbone_folder: Path) -> None:
+    temperatures = {
+        "teacher_epochs": 2,
+        "first_teacher_temperature": 0.07,
+        "teacher_temperature": 0.04,
+        "discovery_temperature": 0.03,
+    }
+    for labels, expected in ((torch.arange(3), [0.07, 0.04, 0.04]), (None, [0.03, 0.03, 0.03])):
+        objective = happy_objective(backbone_folder, torch.eye(32), labels, **temperatures)
+        assert [objective.teacher_temperature(epoch) for epoch in range(3)] == pytest.approx(expected)
+
+
+def test_new_classes_of_happy_that_no_image_has_any_share_of_cost_what_they_can_at_most(
+    backbone_folder: Path,
+) -> None:
+    """All answers are one old class: log 2 between old and new, log 3 within old ones, log 2 within new ones."""
+    objective = happy_objective(backbone_folder, torch.eye(32))
+    objective.begin_stage()
+    logits = torch.tensor([100.0, -100, -100, -100, -100]).repeat(2, 4, 1).requires_grad_()
+    entropy = objective.spread_of_answers(logits)["entropy"] / objective.model.config.discovery_entropy_weight
+    assert float(entropy.detach()) == pytest.approx(2 * math.log(2) + math.log(3), rel=1e-5)
+    (gradient,) = torch.autograd.grad(entropy, logits)
+    assert gradient.isfinite().all()
+
+
+def test_the_evenness_of_happy_is_between_old_and_new_classes_and_within_each(backbone_folder: Path) -> None:
+    objective = happy_objective(backbone_folder, torch.eye(32), discovery_entropy_weight=2.0)
+    objective.begin_stage()
+    logits = objective.config.student_temperature * torch.tensor([0.4, 0.2, 0.1, 0.1, 0.2]).log()
+    groups = [[7 / 10, 3 / 10], [4 / 7, 2 / 7, 1 / 7], [1 / 3, 2 / 3]]
+    expected = sum(math.log(len(each)) + sum(share * math.log(share) for share in each) for each in groups)
+    found = objective.spread_of_answers(logits.repeat(2, 4, 1))["entropy"]
+    assert float(found) == pytest.approx(2 * expected, rel=1e-5)
+
+
+def test_with_labels_happy_is_simgcd(backbone_folder: Path) -> None:
+    labels = torch.tensor([0, 2, 2, 1])
+    happy = happy_objective(backbone_folder, torch.eye(32), labels, count=3)
+    happy.begin_stage()
+    simgcd = SelfDistillationObjective(
+        happy.model, happy.stage, happy.arguments, happy.accelerator, happy.plain_features
+    )
+    batch = Batch(torch.randn(4, 2, 3, 16, 16, generator=torch_generator("views")), labels, torch.arange(4))
+    found, expected = (training_loss(each.model, each, batch, epoch=1) for each in (happy, simgcd))
+    assert found.keys() == {"loss", "distillation", "entropy", "info_nce", "classification", "supervised"}
+    assert found == expected
 
 
 def test_happy_without_new_categories_keeps_the_answers_even_among_the_old_ones(
@@ -192,9 +272,26 @@ def test_happy_keeps_a_unit_mean_of_every_class_and_how_far_labelled_images_spre
     assert model.config.class_radius == 0.1
 
 
+def test_happy_rehearses_as_many_features_as_the_batch_has_around_the_means_of_old_classes(
+    backbone_folder: Path,
+) -> None:
+    """Of 12 views; a class that lies near others comes more often."""
+    objective, found = happy_step(backbone_folder)
+    config, means = objective.model.config, objective.model.class_means
+    generator = torch_generator("objective", objective.arguments.seed, 1, 2, 1)
+    shares = hardness(means, config.hardness_temperature)
+    classes = torch.multinomial(shares, 12, replacement=True, generator=generator)
+    features = means[classes] + 0.1 * torch.randn(12, 32, generator=generator)
+    rows = F.normalize(objective.model.classifier.weight.detach(), dim=-1)
+    logits = F.normalize(features, dim=-1) @ rows.T / config.student_temperature
+    expected = config.replay_weight * float(F.cross_entropy(logits, classes))
+    assert found["replay"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_each_part_of_happy_can_be_left_out(backbone_folder: Path) -> None:
     """The rows of its ablation: a part that is left out costs nothing, and the others what they cost before."""
     whole, every = happy_step(backbone_folder)
+    assert every.keys() <= {**LOSSES, **METHOD.losses}.keys()  # titles of their curves
     drawn = drawn_rows(2, 32, whole.generator())
     assert not torch.equal(whole.model.classifier.weight[3:], drawn)
     for option, name in {

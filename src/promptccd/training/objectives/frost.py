@@ -54,11 +54,11 @@ class FrostObjective(RankStatisticsObjective):
         features = self.plain_features("features for the means of classes")
         own = self.stage.labels
         if own is None and self.model.novel is not None:
-            own = self.num_old + self.model.novel(features).argmax(-1)
+            own = self.num_old + self.model.novel(features).argmax(1)
         super().end_stage()
+        if own is None:
+            return  # without a novel head there are no new classes
         known, classes = self.model.config.num_means, self.model.classifier.num_classes
-        if own is None or known == classes:
-            return
         own, means, deviations = own.to(features.device), [], [self.model.class_deviation] * known
         for number in range(known, classes):
             members = features[own == number]

@@ -66,7 +66,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         }
         if self.model.config.num_clusters:
             others = rows.features[:, streamed & ~known]
-            positive = same_top_ranks(others[0].detach(), self.model.config.top_ranks)
+            positive = same_top_ranks(others[0], self.model.config.top_ranks)
             answers = self.model.clusters(others)
             # Without an image the sum over nothing still gives every process a gradient, of zeros.
             parts["pairs"] = pair_loss(answers, positive) if len(positive) else answers.sum()
@@ -86,10 +86,11 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         features = self.plain_features("features for the means of classes")
         labels = self.stage.labels.to(features.device)
         means = torch.stack([features[labels == each].mean(0) for each in labels.unique()])
-        self.model.remember(same_on_all(F.normalize(means, dim=-1).cpu()))
-        nearest = (features @ self.model.class_means.T).amax(-1)
-        least = torch.quantile(nearest, self.model.config.known_quantile).clamp(-1, 1)
-        self.model.config.known_similarity = float(same_on_all(least.cpu()))
+        self.model.remember(same_on_all(F.normalize(means).cpu()))
+        nearest = (features @ self.model.class_means.T).amax(1)
+        least = torch.quantile(nearest, self.model.config.known_quantile)
+        # Rounding may leave it above 1.
+        self.model.config.known_similarity = float(same_on_all(least.clamp(max=1).cpu()))
 
 
 METHOD = Method(

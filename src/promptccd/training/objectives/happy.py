@@ -38,9 +38,9 @@ class HappyObjective(SelfDistillationObjective):
         if self.stage.labels is not None or not self.model.config.clustered_rows:
             return drawn
         features = self.plain_features("features for new classes").cpu()
-        kmeans = KMeans(min(self.num_old + count, len(features)), n_init="auto", random_state=0)
+        kmeans = KMeans(min(self.num_old + count, len(features)), random_state=0)
         centres = F.normalize(torch.from_numpy(same_on_all(kmeans.fit(features.numpy()).cluster_centers_)))
-        nearest = (centres @ F.normalize(self.model.classifier.weight.detach().cpu(), dim=-1).T).amax(1)
+        nearest = (centres @ F.normalize(self.model.classifier.weight.detach().cpu()).T).amax(1)
         farthest = centres[nearest.argsort(stable=True)[:count]]
         chosen = drawn.norm(dim=1).mean() * farthest
         return torch.cat(

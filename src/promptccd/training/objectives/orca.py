@@ -25,7 +25,7 @@ class ORCAObjective(ClassifierObjective):
 
     def new_rows(self, count: int) -> Tensor:
         """First values of further rows of the classifier, of length 1."""
-        return F.normalize(super().new_rows(count), dim=-1)
+        return F.normalize(super().new_rows(count))
 
     @torch.no_grad()
     def begin_epoch(self, epoch: int) -> None:
@@ -34,7 +34,7 @@ class ORCAObjective(ClassifierObjective):
             return
         config = self.model.config
         logits = config.logit_scale * self.model.classifier(self.plain_features("features for the margin"))
-        uncertainty = same_on_all(1 - float(logits.softmax(-1).amax(-1).mean()))
+        uncertainty = same_on_all(1 - float(logits.softmax(1).amax(1).mean()))
         self.model.margin.fill_(min(uncertainty, config.largest_margin))
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
@@ -67,7 +67,7 @@ def margin_loss(cosines: Tensor, labels: Tensor, scale: float, margin: Tensor) -
 
 def pair_loss(answers: Tensor, others: Tensor) -> Tensor:
     """Minus the mean logarithm of the chance that two answers ``(B, K)`` are the same class."""
-    return -(answers * others).sum(-1).clamp(min=1e-7).log().mean()
+    return -(answers * others).sum(1).clamp(min=1e-7).log().mean()
 
 
 def same_category(labels: Tensor, generator: torch.Generator) -> Tensor:
@@ -80,7 +80,7 @@ def same_category(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 def nearest_others(features: Tensor) -> Tensor:
     """Place of the other feature with the largest cosine, ``(B,)``, for each of ``(B, D)``."""
-    unit = F.normalize(features, dim=-1)
+    unit = F.normalize(features)
     return (unit @ unit.T).fill_diagonal_(float("-inf")).argmax(1)
 
 

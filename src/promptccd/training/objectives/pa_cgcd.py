@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from promptccd.models.modeling_pa_cgcd import PACGCDConfig, PACGCDModel
 from promptccd.training.devices import same_on_all
+from promptccd.training.exemplars import NO_LABEL
 from promptccd.training.methods import Method
 from promptccd.training.objectives.objective import Rows
 from promptccd.training.objectives.self_distillation import ClassifierObjective
@@ -45,7 +46,7 @@ class PACGCDObjective(ClassifierObjective):
             super().begin_stage()
             return
         self.keep_last_block()
-        self.old_proxies = self.model.classifier.weight.detach().clone()
+        self.old_proxies = self.model.classifier.weight.detach()  # `grow` makes another
         self.old_labels, self.new_labels, proxies = same_on_all(self.pseudo_labels())
         self.model.grow(proxies)
 
@@ -60,9 +61,9 @@ class PACGCDObjective(ClassifierObjective):
         An image that is not clearly old or new has both.
         """
         features = self.plain_features("features to tell old from new").cpu()
-        cosines = features @ F.normalize(self.old_proxies.cpu(), dim=-1).T
+        cosines = features @ F.normalize(self.old_proxies.cpu()).T
         similarity, old_labels = cosines.max(1)
-        new_labels = torch.full_like(old_labels, -1)
+        new_labels = torch.full_like(old_labels, NO_LABEL)
         count = self.stage.count - self.num_old
         if count < 1:
             return old_labels, new_labels, self.new_rows(0)
@@ -72,7 +73,7 @@ class PACGCDObjective(ClassifierObjective):
             True  # so that new classes have images (ours)
         )
         own, centres = cluster(features[is_new], count)
-        old_labels[clearly_new] = -1
+        old_labels[clearly_new] = NO_LABEL
         new_labels[is_new] = self.num_old + own
         return old_labels, new_labels, torch.cat([centres, self.new_rows(count - len(centres))])
 
@@ -83,10 +84,11 @@ class PACGCDObjective(ClassifierObjective):
             anchor = self.anchor(features, labels)
             return {"loss": anchor, "anchor": anchor}
         old, new = self.old_labels[rows.positions], self.new_labels[rows.positions]
-        drawn, classes = self.draw(int((old >= 0).sum()), rows)
-        together = torch.cat([features[old >= 0], features[new >= 0], drawn])
-        anchor = self.anchor(together, torch.cat([old[old >= 0], new[new >= 0], classes]).to(together.device))
-        drift = self.model.config.distill_weight * self.drift(rows, new >= 0)
+        is_old, is_new = old != NO_LABEL, new != NO_LABEL
+        drawn, classes = self.draw(int(is_old.sum()), rows)
+        together = torch.cat([features[is_old], features[is_new], drawn])
+        anchor = self.anchor(together, torch.cat([old[is_old], new[is_new], classes]).to(together.device))
+        drift = self.model.config.distill_weight * self.drift(rows, is_new)
         return {"loss": anchor + drift, "anchor": anchor, "drift": drift}
 
     def anchor(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -147,7 +149,7 @@ def proxy_anchor_loss(cosines: Tensor, labels: Tensor, scale: float, margin: flo
 
     pulls = log_one_and_sum(scale * (margin - cosines), own)
     pushes = log_one_and_sum(scale * (margin + cosines), ~own)
-    return pulls.sum() / own.any(0).sum().clamp(min=1) + pushes.mean()
+    return pulls.sum() / own.any(0).sum() + pushes.mean()
 
 
 def split(
@@ -223,13 +225,13 @@ def cluster(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
     starts with has fewer than D images (ours).
     """
     points, count = features.double().numpy(), min(count, len(features))
-    start = KMeans(count, n_init=1, random_state=0).fit_predict(points)
+    start = KMeans(count, random_state=0).fit_predict(points)
     is_full = np.bincount(start, minlength=count).min() >= points.shape[1]
     mixture = GaussianMixture(
         count, covariance_type="full" if is_full else "diag", tol=1e-4, max_iter=1000, random_state=0
     )
     own = torch.from_numpy(mixture.fit_predict(points)).long()
-    return own, F.normalize(torch.from_numpy(mixture.means_).to(features.dtype), dim=-1)
+    return own, F.normalize(torch.from_numpy(mixture.means_).to(features.dtype))
 
 
 METHOD = Method(

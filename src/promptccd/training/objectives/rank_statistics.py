@@ -38,9 +38,11 @@ class PairWatch:
 
     def check(self) -> None:
         """Warn if the batches since the last call had too few positive pairs."""
-        share = float(torch.stack(self.shares).mean()) if self.shares else 1.0
-        self.shares = []
-        if share < FEWEST_POSITIVES and self.may_warn:
+        shares, self.shares = self.shares, []
+        if not shares or not self.may_warn:
+            return
+        share = float(torch.stack(shares).mean())
+        if share < FEWEST_POSITIVES:
             self.may_warn = False
             logger.warning(
                 "Only %.4f %% of all pairs of images have the same %d largest dimensions: nearly all others, also of "
@@ -90,7 +92,7 @@ class RankStatisticsObjective(ClassifierObjective):
         if rows.labels is not None:
             parts["classification"] = F.cross_entropy(joint.flatten(0, 1), rows.labels.repeat(len(joint)))
         if novel is not None:
-            positive = same_top_ranks(features[0].detach(), self.model.config.top_ranks)
+            positive = same_top_ranks(features[0], self.model.config.top_ranks)
             parts["pairs"] = pair_loss(novel, positive)
             own = (self.num_old + novel.argmax(-1)).flatten()
             weight = self.model.config.pseudo_weight * rise
@@ -116,7 +118,7 @@ def ramp(epoch: int, length: int) -> float:
 
 def same_top_ranks(features: Tensor, count: int) -> Tensor:
     """Which images ``(B, D)`` have the same `count` largest dimensions, in any order: ``(B, B)``."""
-    largest = features.topk(count).indices.sort(-1).values
+    largest = features.topk(count).indices.sort().values
     return (largest[:, None] == largest[None]).all(-1)
 
 

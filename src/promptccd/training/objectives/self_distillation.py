@@ -21,21 +21,22 @@ class ComparingObjective(Objective):
 
     def keep_last_block(self) -> None:
         """Keep a copy of the last block as the previous stage left it; the blocks before it are frozen."""
-        self.previous = copy.deepcopy(blocks_of(self.model.backbone)[-1]).requires_grad_(False)
+        self.previous = copy.deepcopy(blocks_of(self.model.backbone)[-1])
 
     @torch.no_grad()
     def features_before(self, rows: Rows) -> Tensor:
         """Features of the same views by the earlier block, not normalised: ``(V * b, D)`` of this process's share."""
-        assert self.previous is not None and rows.output.entering is not None
+        assert self.previous is not None
+        assert rows.output.entering is not None
         with self.accelerator.autocast():
             return class_row(self.model.backbone, rows.output.entering, self.previous, rows.output.rotation)
 
     def moved(self, rows: Rows) -> Tensor:
         """Squared distance of unit features to the earlier ones, of the whole batch: ``(V, B)``."""
         assert rows.output.features is not None
-        before = F.normalize(self.features_before(rows), dim=-1)
-        moved = F.normalize(rows.output.features.float(), dim=-1) - before
-        return rows.of_all(moved.square().sum(-1))
+        before = F.normalize(self.features_before(rows))
+        moved = F.normalize(rows.output.features.float()) - before
+        return rows.of_all(moved.square().sum(1))
 
 
 class ClassifierObjective(ComparingObjective):

@@ -1,0 +1,43 @@
+"""What the registry says of every method, against its model, its objective and the documentation."""
+
+import pytest
+
+from promptccd.training.methods import PARTS
+from promptccd.training.objectives import METHODS
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
+
+CLASSIFIERS = {"frost", "happy", "orca", "pa-cgcd", "rankstats", "simgcd"}
+FROZEN = {"pretrained_block", "part_labeller"}  # children that neither learn nor are fitted
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_part_of_a_model_that_learns_or_is_fitted_has_a_title(name: str) -> None:
+    method = METHODS[name]
+    vision = {"model_type": "dinov2", **TINY_BACKBONE}
+    model = method.model(method.model.config_class(vision_config=vision, **TINY_HEAD))
+    children = {child for child, _ in model.named_children()}
+    assert method.parts.keys() == children - PARTS.keys() - FROZEN
+
+
+def test_classifiers_answer_for_themselves_but_for_the_one_whose_paper_clusters() -> None:
+    natively = {name for name, method in METHODS.items() if method.answers_natively}
+    assert natively == CLASSIFIERS - {"pa-cgcd"}
+
+
+def test_who_can_learn_from_images_of_earlier_stages() -> None:
+    taking = {name for name, method in METHODS.items() if method.takes_exemplars}
+    assert taking == {"promptccd-gcd", "simgcd", "grow-merge"}
+
+
+def test_a_mean_answer_over_a_few_images_is_noise_and_proxies_have_none() -> None:
+    least = {name: method.objective.least_batch for name, method in METHODS.items()}
+    assert least == {name: 0.5 if name in CLASSIFIERS - {"pa-cgcd"} else 0.0 for name in METHODS}
+
+
+def test_names_in_the_papers_tables() -> None:
+    assert {name: method.published for name, method in METHODS.items() if method.published} == {
+        "promptccd": {"split_merge": "promptccd-u"},
+        "promptccd-b": {"l2p": "promptccd-b-l2p", "dualprompt": "promptccd-b-dp"},
+        "promptccd-gcd": {"exemplars": "gcd-replay"},
+        "simgcd": {"exemplars": "simgcd-replay"},
+    }
