@@ -82,8 +82,8 @@ def _matched(features: Tensor, settled: Tensor, scale: float) -> Expectation:
 
 
 def _calibrated(features: Tensor, settled: Tensor, scale: float) -> Expectation:
-    centred = features.double()
-    centred -= centred.mean(0)
+    wide = features.double()
+    centred = wide - wide.mean(0)
     leading = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -MOST_DIRECTIONS:]
     points = centred @ leading
     values, vectors = torch.linalg.eigh(_within(points, settled))
