@@ -27,7 +27,9 @@ def test_survives_json():
 
 
 def test_a_known_count_is_its_own_range():
-    assert CountEstimate.known(7).range == (7, 7)
+    for count in (1, 7):
+        assert CountEstimate.known(count).range == (count, count)
+        assert str(CountEstimate.known(count)) == str(count)
 
 
 def test_another_count_stretches_the_range_and_a_given_one_stays_given():

@@ -11,10 +11,12 @@ from promptccd.clustering import (
     CountCalibration,
     CountEstimate,
     calibrate,
+    estimate_as_taught,
     estimate_by_split_merge,
     estimate_categories,
 )
-from promptccd.clustering.count_prior import HELD_OUT, MOST_DIRECTIONS, PRIORS, trials
+from promptccd.clustering import count_prior as module
+from promptccd.clustering.count_prior import MOST_DIRECTIONS, PRIORS, Prior, trials
 from promptccd.clustering.split_merge import NormalInverseWishart
 from promptccd.errors import DataError
 
@@ -100,6 +102,8 @@ def test_of_scales_that_find_all_again_the_nearest_to_one_is_taken() -> None:
     taught = calibrate(torch.randn(48, 4), labels, 0, found)
     assert (taught.scale, taught.error, set(taught.rates)) == (0.7, 0, {1.0})
     assert set(asked) == {1.0, 0.7}
+    alike = calibrate(torch.randn(48, 4), labels, 0, lambda trial, scale: trial.known + trial.held_out + 1)
+    assert (alike.scale, len(alike.rates)) == (1.0, 6)
 
 
 def test_a_scale_is_left_as_soon_as_it_cannot_be_the_best() -> None:
@@ -129,7 +133,7 @@ def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
     features = torch.arange(len(labels)).float()[:, None]
     of_row = dict(enumerate(labels.tolist()))
     made = trials(features, labels, seed=5)
-    assert [trial.held_out for trial in made] == [round(share * 10) for share in HELD_OUT] * 2
+    assert [trial.held_out for trial in made] == [2, 4, 5] * 2  # a fifth, 35 % and a half
     held = set()
     for trial in made:
         known_rows = [int(row) for row in trial.labelled[:, 0]]
@@ -157,7 +161,7 @@ def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
 
 def test_of_three_categories_two_stay_known() -> None:
     made = trials(torch.randn(30, 4), torch.arange(3).repeat_interleave(10), 0)
-    assert {(trial.known, trial.held_out) for trial in made} == {(2, 1)}
+    assert [(trial.known, trial.held_out) for trial in made] == [(2, 1)] * 6
 
 
 def test_two_categories_leave_nothing_to_hold_out() -> None:
@@ -167,6 +171,72 @@ def test_two_categories_leave_nothing_to_hold_out() -> None:
     told = taught.widened(CountEstimate(4, 3, 5, "m", "a margin"), 2)
     assert (told.low, told.count, told.high) == (3, 4, 5)
     assert "unreliable" in told.margin
+
+
+def test_a_range_begins_at_one_category() -> None:
+    """However many too many the trials found, and where one is all there was."""
+    for rate, low in ((3.0, 1), (1.0, 1)):
+        told = CountCalibration(1, (rate,), 0.1).widened(CountEstimate(2, low, 2, "m", "x"), 0)
+        assert (told.low, told.count, told.high) == (1, 2, 2)
+
+
+@pytest.fixture
+def two_scales(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Tensor, torch.Tensor, float]]:
+    """A prior ``two`` that joins all categories at scale 1 and not at 0.5, and what it was asked; one trial alone."""
+    asked = []
+
+    def expectation(features: torch.Tensor, settled: torch.Tensor, scale: float):
+        asked.append((features, settled, scale))
+        return features, NormalInverseWishart(psi=40 * (0.01 if scale == 0.5 else 25.0), nu=40)
+
+    monkeypatch.setitem(PRIORS, "two", Prior(expectation, (0.5, 1.0)))
+    monkeypatch.setattr(module, "NUM_TRIALS", 1)
+    return asked
+
+
+def corners(each: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Six categories that lie apart in the plane: ``(6 * each, 2)`` and the category of each."""
+    around = torch.arange(6) * math.pi / 3
+    labels = torch.arange(6).repeat_interleave(each)
+    noise = 0.05 * torch.randn(6 * each, 2, generator=torch.Generator().manual_seed(0))
+    return torch.stack([around.cos(), around.sin()], dim=1)[labels] + noise, labels
+
+
+def test_each_scale_counts_the_trials_as_features_of_which_some_are_settled(two_scales) -> None:
+    points, labels = corners(12)
+    taught = calibrate(points, labels, 3, prior="two")
+    assert (taught.scale, taught.rates, taught.error) == (0.5, (1.0,), 0)
+    [trial] = trials(points, labels, 3)
+    assert [scale for _, _, scale in two_scales] == [1.0, 0.5]
+    for features, settled, _ in two_scales:
+        assert torch.equal(features, torch.cat([trial.labelled, trial.unlabelled]))
+        assert settled.tolist() == [*trial.labels.tolist(), *[-1] * len(trial.unlabelled)]
+
+
+def test_an_estimate_has_the_scale_and_the_range_that_the_trials_teach(two_scales, monkeypatch) -> None:
+    points, groups = corners(12)
+    labelled, labels = points[groups < 4][::2], groups[groups < 4][::2]
+    settled = groups.where((groups < 4) & (torch.arange(72) % 2 == 0), -1)
+    lesson = CountCalibration(0.5, (1.0, 2.0, 0.5, 1.0, 1.0), 0.1)
+
+    def calibrated(features, of, seed, *, prior) -> CountCalibration:
+        assert (features is labelled, of is labels, seed, prior) == (True, True, 7, "two")
+        return lesson
+
+    monkeypatch.setattr(module, "calibrate", calibrated)
+    told = estimate_as_taught(
+        points, 4, settled=settled, labelled=labelled, labels=labels, seed=7, prior="two"
+    )
+    # Two found beside the four known: half of one at least is one too many, and four times as many eight.
+    assert (told.low, told.count, told.high) == (4, 6, 12)
+    assert "5 counts of held-out" in told.margin
+    paper = estimate_as_taught(
+        points, 4, settled=settled, labelled=labelled, labels=labels, seed=7, prior="paper"
+    )
+    assert paper == estimate_by_split_merge(points, 4, settled=settled, seed=7)
+    estimate_categories(points, 4, settled=settled, seed=7, prior="two")
+    assert [scale for _, _, scale in two_scales] == [0.5, 1.0]
+    assert (PRIORS["matched"].scales, PRIORS["paper"].scales) == ((1.0,), ())
 
 
 def test_where_none_was_found_one_may_have_been_missed() -> None:
@@ -192,6 +262,7 @@ def test_a_range_holds_what_held_out_categories_were_miscounted_by(
     assert (told.low, told.count, told.high, told.method) == (low, 20, high, "m")
     assert f"{len(rates)} counts" in told.margin
     assert "unreliable" not in told.margin
+    assert "unreliable" not in CountCalibration(1, rates, 0.2).widened(told, 10).margin
     assert "30% in the mean: unreliable" in CountCalibration(1, rates, 0.3).widened(told, 10).margin
 
 

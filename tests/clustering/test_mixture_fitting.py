@@ -11,6 +11,7 @@ from sklearn.mixture import GaussianMixture
 
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
 from promptccd.clustering import mixture as module
+from promptccd.errors import DataError
 from promptccd.models.gaussian_mixture import GaussianMixture as MixturePrompts
 
 COVARIANCES = ["diag", "spherical", "full"]
@@ -160,6 +161,7 @@ def test_a_share_of_the_mean_variance_is_added_once_to_each_variance(covariance_
 @pytest.mark.parametrize("covariance_type", COVARIANCES)
 def test_features_that_are_all_alike_have_a_mixture(covariance_type):
     mixture = fit_gaussian_mixture(torch.full((10, 32), 0.5), 2, covariance_type=covariance_type, seed=0)
+    assert float(mixture.floor) == pytest.approx(1e-10)  # a share of no variance would be none
     assert math.isfinite(mixture.log_likelihood)
     assert all(values.isfinite().all() for values in (mixture.means, mixture.variances, mixture.log_weights))
 
@@ -208,6 +210,19 @@ def test_everything_settled_is_a_gaussian_of_each_category(covariance_type):
     torch.testing.assert_close(fitted.means, expected)
     likelihood = log_joint(points, fitted)[torch.arange(len(points)), groups].mean()
     assert fitted.log_likelihood == pytest.approx(float(likelihood))
+    # The first step changes nothing, which is within any tolerance.
+    exact = fit_gaussian_mixture(points, 5, settled=groups, covariance_type=covariance_type, tol=0.0, seed=0)
+    assert (exact.num_iterations, exact.converged) == (1, True)
+
+
+def test_features_of_which_none_is_settled_are_all_free():
+    points, _ = blobs(spread=1.2)
+    said, unsaid = (
+        fit_gaussian_mixture(points, 5, settled=settled, max_iter=3, seed=0)
+        for settled in (torch.full((len(points),), -1), None)
+    )
+    assert torch.equal(said.means, unsaid.means)
+    assert torch.equal(said.variances, unsaid.variances)
 
 
 def test_real_categories_that_overlap_do_not_drift_into_each_other():
@@ -280,6 +295,19 @@ def test_errors_say_what_and_where():
         fit_gaussian_mixture(points, 2, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("settled", "got"),
+    [
+        ([0, 1, 0], r"\(3,\) with 0..1"),
+        ([0, 1, 2, -1], r"\(4,\) with -1..2"),
+        ([0, 1, -2, -1], r"\(4,\) with -2..1"),
+    ],
+)
+def test_components_that_there_are_not_are_refused(settled, got):
+    with pytest.raises(DataError, match=rf"one of -1..1 per feature \(4\), got shape {got}"):
+        fit_gaussian_mixture(torch.eye(4), 2, settled=torch.tensor(settled), seed=0)
+
+
 def test_parameters_cannot_be_changed():
     mixture = fit_gaussian_mixture(blobs()[0], 2, seed=0)
     assert isinstance(mixture, MixtureParameters)
@@ -323,6 +351,36 @@ def test_a_component_of_one_point_has_no_variance_but_the_floor(covariance_type)
     torch.testing.assert_close(
         mixture.variances, expected[covariance_type].double().expand_as(mixture.variances)
     )
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_copies_of_one_image_have_no_variance_but_the_floor(covariance_type):
+    """In float32 the mean of squares may come out below the square of the mean."""
+    points = torch.randn(2, 32, generator=torch.Generator().manual_seed(0)).repeat_interleave(7, 0)
+    settled = torch.arange(2).repeat_interleave(7)
+    fitted = fit_gaussian_mixture(
+        points, 2, settled=settled, covariance_type=covariance_type, floor_share=0.0, seed=0
+    )
+    variances = fitted.variances
+    if covariance_type == "full":
+        variances = variances.diagonal(dim1=1, dim2=2)
+    assert (variances >= fitted.floor).all()
+    assert variances.max() < 1e-5
+
+
+@pytest.mark.parametrize("sparse_share", [0.0, 1.0])
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_between_steps_everything_is_in_float64(covariance_type, sparse_share, monkeypatch):
+    """Of float32 features too: a fit stops at changes of a ten-millionth, about what float32 can tell apart."""
+    monkeypatch.setattr(module, "MAX_SPARSE_SHARE", sparse_share)
+    points, groups = blobs(dtype=torch.float32)
+    data = module.COVARIANCES[covariance_type](points)
+    state = module.start(data, groups, 5, 0.1, seed=0)
+    held = (data.overall_variance(0.1), state.means, state.variances, state.log_weights)
+    assert {each.dtype for each in held} == {torch.float64}
+    one = module.start(data, groups.clamp(max=0), 1, 0.1, seed=0)
+    _, log_likelihood = data.expectation(one, groups.clamp(max=0))
+    assert log_likelihood == pytest.approx(float(data.log_joint(one).double().mean()), rel=1e-12)
 
 
 def test_a_full_covariance_is_where_the_points_are():

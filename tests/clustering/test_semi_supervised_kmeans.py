@@ -1,3 +1,5 @@
+import math
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -118,6 +120,7 @@ def test_ids_with_gaps_come_back_and_new_ids_follow_the_largest():
 def test_without_labels_ids_count_from_zero():
     points, groups = blobs([30, 20, 10], spread=0.05)
     labels = SemiSupervisedKMeans(3, n_init=3, random_state=0).fit_predict(points)
+    assert labels.dtype == np.int64
     assert sorted(set(labels)) == [0, 1, 2]
     assert len(set(zip(labels, groups, strict=True))) == 3
 
@@ -323,6 +326,32 @@ def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes, use_gram):
     np.testing.assert_allclose(started.centres + problem.origin, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize(("new", "num_classes"), [(9, 0), (4, 3), (2, 0)])
+def test_a_restart_tries_as_many_candidates_as_in_scikit_learn_from_its_own_stream(new, num_classes):
+    """As loops: a start from the draws of restart 0, and one iteration."""
+    unlabelled, _ = blobs([9] * 12, width=5, spread=1.0, dtype=np.float64)
+    labelled, labels = blobs([4] * 3, width=5, spread=1.0, dtype=np.float64)
+    labelled, labels = labelled[labels < num_classes], labels[labels < num_classes]
+    data = (unlabelled, labelled, labels) if num_classes else (unlabelled,)
+    count = num_classes + new
+    model = SemiSupervisedKMeans(count, n_init=1, max_iter=1, random_state=6).fit(*data)
+
+    plain = clone(model)
+    draws = np.random.default_rng((6, 0)).random((new, 2 + math.floor(math.log(count))))
+    means = [labelled[labels == each].mean(0) for each in range(num_classes)]
+    plain.cluster_centers_, plain.cluster_ids_ = starts_of(unlabelled, means, draws), np.arange(count)
+    _, expected = lloyd_step(plain, unlabelled, labelled, labels)
+    np.testing.assert_allclose(*(np.sort(each, axis=0) for each in (model.cluster_centers_, expected)))
+
+
+def test_a_point_on_its_centre_is_at_distance_zero_and_none_below():
+    points = torch.randn(300, 24, generator=torch.Generator().manual_seed(0))
+    nearest, distances = module.nearest_centres(points, points)
+    assert torch.equal(nearest, torch.arange(300))
+    torch.testing.assert_close(distances, torch.zeros(300).double(), atol=1e-13, rtol=0)
+    assert (distances >= 0).all()
+
+
 def test_a_centre_is_drawn_as_often_as_its_squared_distance_says():
     unlabelled, labelled = torch.tensor([[1.0], [-2.0], [3.0]]), torch.zeros(1, 1)
     problem = kmeans_restarts.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
@@ -421,7 +450,9 @@ def test_fewer_clusters_than_categories_are_raised_with_a_warning():
     unlabelled, labelled, labels = mixed()
     with pytest.warns(UserWarning, match=r"n_clusters=4 is below the 6 labelled categories"):
         model = SemiSupervisedKMeans(4).fit(unlabelled, labelled, labels)
-    exact = SemiSupervisedKMeans(6).fit(unlabelled, labelled, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exact = SemiSupervisedKMeans(6).fit(unlabelled, labelled, labels)
     assert model.cluster_ids_.tolist() == list(range(6))
     assert (model.labels_ == exact.labels_).all()
 

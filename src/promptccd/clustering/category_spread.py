@@ -82,13 +82,14 @@ def _shrinkage(residuals: Tensor) -> float:
         (covariance - covariance.trace() / width * torch.eye(width, dtype=covariance.dtype)).square().sum()
     )
     noise = residuals.square().sum(1).square().sum() / num**2 - covariance.square().sum() / num
-    return float((noise / distance).clamp(LEAST_SHRINKAGE, 1)) if distance > 0 else 1.0
+    smallest = torch.finfo(distance.dtype).tiny  # all directions may be exactly alike
+    return float((noise / distance.clamp(min=smallest)).clamp(LEAST_SHRINKAGE, 1))
 
 
 def _whitener(residuals: Tensor, shrinkage: float, categories: int) -> Tensor:
     """``(D, D)``: multiplies residuals to a variance of about 1 / D in every direction."""
     width = residuals.shape[1]
-    covariance = residuals.T @ residuals / max(1, len(residuals) - categories)
+    covariance = residuals.T @ residuals / (len(residuals) - categories)
     values, vectors = torch.linalg.eigh(covariance)
     values = (1 - shrinkage) * values.clamp(min=0) + shrinkage * values.mean()
     return vectors / (values * width).sqrt()

@@ -75,10 +75,7 @@ class GroupingConstraints:
 
     def component_rivals(self) -> frozenset[Pair]:
         """Pairs of components that must be apart, by representative, the smaller first."""
-        return frozenset(
-            _ordered(self.component_of(first), self.component_of(second))
-            for first, second in self.cannot_link
-        )
+        return frozenset(_ordered(self.component_of(key) for key in pair) for pair in self.cannot_link)
 
     @cached_property
     def _representatives(self) -> dict[str, str]:
@@ -145,14 +142,15 @@ def _components(links: Iterable[Pair]) -> dict[str, str]:
             key = parents[key]
         return key
 
-    for first, second in links:
-        low, high = _ordered(root(first), root(second))
+    for pair in links:
+        low, high = _ordered(root(key) for key in pair)
         parents[high] = low
     return {key: root(key) for key in parents}
 
 
-def _ordered(first: str, second: str) -> Pair:
-    return (first, second) if first <= second else (second, first)
+def _ordered(keys: Iterable[str]) -> Pair:
+    first, second = sorted(keys)
+    return first, second
 
 
 def _pairs(pairs: Iterable[Collection[str]], name: str) -> tuple[Pair, ...]:
@@ -160,8 +158,7 @@ def _pairs(pairs: Iterable[Collection[str]], name: str) -> tuple[Pair, ...]:
     for pair in pairs:
         if isinstance(pair, str) or len(pair) != 2:
             raise DataError(f"Expected pairs of image keys in {name}, got {pair!r}.")
-        first, second = pair
-        found.add(_ordered(_key(first), _key(second)))
+        found.add(_ordered(_key(key) for key in pair))
     return tuple(sorted(found))
 
 

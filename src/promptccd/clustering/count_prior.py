@@ -82,7 +82,8 @@ def _matched(features: Tensor, settled: Tensor, scale: float) -> Expectation:
 
 
 def _calibrated(features: Tensor, settled: Tensor, scale: float) -> Expectation:
-    centred = features.double() - features.mean(0, dtype=torch.float64)
+    wide = features.double()
+    centred = wide - wide.mean(0)
     leading = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -MOST_DIRECTIONS:]
     points = centred @ leading
     values, vectors = torch.linalg.eigh(_within(points, settled))
@@ -251,7 +252,7 @@ def trials(features: Tensor, labels: Tensor, seed: int) -> list[Trial]:
         _trial(
             features,
             labels,
-            min(max(1, round(HELD_OUT[number % len(HELD_OUT)] * len(ids))), len(ids) - 2),
+            min(round(HELD_OUT[number % len(HELD_OUT)] * len(ids)), len(ids) - 2),
             torch_generator("held-out categories", seed, number),
         )
         for number in range(NUM_TRIALS if len(ids) > 2 else 0)

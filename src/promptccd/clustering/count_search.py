@@ -72,8 +72,8 @@ def _affordable_moves(
     points: Tensor, labels: Tensor, anchors: Tensor, prior: NormalInverseWishart, seed: int
 ) -> tuple[int, int]:
     """How many merges and how many splits of the final clusters stay within the margin."""
-    num_clusters = int(labels.max()) + 1
-    sizes = labels.bincount(minlength=num_clusters).double()
+    sizes = labels.bincount()
+    num_clusters = len(sizes)
     log_marginals = log_marginal_likelihood(points, labels, num_clusters, prior)
 
     every = torch.arange(num_clusters, device=labels.device)
@@ -90,5 +90,5 @@ def _affordable_moves(
 
 def _affordable(gains: Tensor, involved: Tensor, width: int) -> int:
     """How many moves, cheapest per point first, lose no more in total than their points allow."""
-    within = -gains.cumsum(0) <= LOSS_PER_VALUE * width * involved.cumsum(0)
+    within = -gains.cumsum(0) / involved.cumsum(0) <= LOSS_PER_VALUE * width
     return int(within.long().cumprod(0).sum())

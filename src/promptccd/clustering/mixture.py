@@ -54,7 +54,7 @@ class MixtureSteps(ABC):
         log_joint[held, settled[held]] = own
         responsibilities = log_joint.softmax(1)
         # log sum exp = max - log(softmax at the max), which saves a second pass of exp, slow for tiny values
-        log_density = log_joint.amax(1).double() - responsibilities.amax(1).double().log()
+        log_density = log_joint.amax(1) - responsibilities.amax(1).double().log()
         return responsibilities, float(log_density.mean())
 
     def _log_weights(self, mass: Tensor) -> Tensor:
@@ -116,7 +116,8 @@ class AxisAligned(MixtureSteps):
             weights = responsibilities[point, component]
             sizes = torch.bincount(component, minlength=responsibilities.shape[1])
             sums = [sum_rows(table, point, weights, sizes) for table in (self.points, self.squares)]
-            mass = sum_rows(torch.ones_like(self.squares[:, :1]), point, weights, sizes)[:, 0].double()
+            ones = self.points.new_ones(len(self.points))[:, None]
+            mass = sum_rows(ones, point, weights, sizes)[:, 0].double()
         return mass, sums[0], sums[1]
 
 
@@ -293,10 +294,8 @@ def start(data: MixtureSteps, settled: Tensor, num_components: int, floor: float
 
 def _components_of(settled: Tensor, num_components: int) -> Tensor:
     """The component of every cluster: settled clusters, which come first, keep theirs, others take vacant ones."""
-    vacant = torch.ones(num_components, dtype=torch.bool, device=settled.device)
-    own = settled[settled >= 0].unique()
-    vacant[own] = False
-    return torch.cat([own, vacant.nonzero().flatten()])
+    own, every = settled[settled >= 0].unique(), torch.arange(num_components, device=settled.device)
+    return torch.cat([own, every[~torch.isin(every, own)]])
 
 
 def iterate(
@@ -307,9 +306,10 @@ def iterate(
     for iteration in range(max_iter + 1):
         responsibilities, log_likelihood = data.expectation(state, settled)
         converged = abs(log_likelihood - previous) <= tol * abs(log_likelihood)
-        if converged or iteration == max_iter:
+        if converged:
             break
-        previous, state = log_likelihood, data.maximisation(responsibilities, state, floor)
+        if iteration < max_iter:
+            previous, state = log_likelihood, data.maximisation(responsibilities, state, floor)
     return MixtureParameters(
         means=state.means.to(data.points),
         variances=state.variances.to(data.points),
