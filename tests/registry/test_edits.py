@@ -47,6 +47,8 @@ def test_new_ids_go_to_the_largest_first(registry: CategoryRegistry) -> None:
         (3, "discovered 3", 9), (4, "discovered 4", 7), (5, "discovered 5", 5),
     ]  # fmt: skip
     assert [each.born for each in registry.active] == [0, 0, 0, 1, 1, 1]
+    assert [each.settled(1) for each in registry.active] == [True] * 3 + [False] * 3
+    assert all(each.settled(2) for each in registry.active)
 
 
 def test_rename(registry: CategoryRegistry) -> None:
@@ -96,6 +98,19 @@ def test_merge_keeps_the_known_one_and_the_mean(registry: CategoryRegistry) -> N
         registry.edit(Rename(4, "heron"))
 
 
+def test_merge_keeps_pins_and_makes_none(registry: CategoryRegistry, images: Images) -> None:
+    registry.edit(Confirm(images.of(4)[:2]))
+    registry.edit(Merge([3, 4, 5]))
+    assert dict(registry.pinned) == dict.fromkeys(images.of(4)[:2], 3)
+
+
+def test_a_known_category_keeps_its_name_whatever_it_is(registry: CategoryRegistry) -> None:
+    registry.edit(Rename(5, "heron"))
+    registry.edit(Rename(2, "discovered 2"))
+    registry.edit(Merge([2, 5]))
+    assert registry.category(2).name == "discovered 2"
+
+
 def test_merge_keeps_the_oldest_id_and_the_name_a_person_gave(registry: CategoryRegistry) -> None:
     registry.edit(Rename(5, "heron"))
     registry.edit(Merge([5, 3]))
@@ -127,6 +142,7 @@ def test_images_from_anywhere_become_a_category(registry: CategoryRegistry, imag
     registry.edit(Move([nowhere], None))
     before = registry.state_hash()
     registry.edit(Gather([nowhere, two, three], ONE, {3: TWO}, "odd ones"))
+    assert registry.log[-1].what == {"kind": "gather", "images": [nowhere, two, three], "name": "odd ones"}
     assert registry.members_of(6) == sorted([nowhere, two, three])
     assert registry.category(6).name == "odd ones"
     assert dict(registry.constraints().pinned) == dict.fromkeys([nowhere, two, three], 6)
@@ -152,11 +168,15 @@ def test_what_was_taken_out_stays_out_of_the_survivor(registry: CategoryRegistry
     out, back, *_ = images.of(4)  # of category 5
     registry.edit(Move([out, back], None))
     registry.edit(Move([back], 4))
-    states, bans = [registry.state_hash()], [{out: {5}, back: {5}}]
+    bans = [{out: {5}, back: {5}}]
+    elsewhere = images.of(3)[0]  # its ban has to do with none of the merges
+    registry.edit(Move([elsewhere], 0))
+    registry.edit(Move([elsewhere], None))
+    states, bans = [registry.state_hash()], [{**bans[0], elsewhere: {0}}]
     for merged, banned in (([4, 5], 4), ([3, 4], 3)):
         registry.edit(Merge(merged))
         states.append(registry.state_hash())
-        bans.append({out: {banned}})
+        bans.append({out: {banned}, elsewhere: {0}})
     assert registry.members[back] == 3
     for state, said in zip(reversed(states), reversed(bans), strict=True):
         assert (registry.state_hash(), registry.constraints().forbidden) == (state, said)
@@ -178,6 +198,7 @@ def test_split_gives_a_new_id_to_the_selected_images_alone(
 ) -> None:
     part = images.of(3)[:4]
     registry.edit(Split(3, part, ONE, TWO, "small ones"))
+    assert registry.log[-1].what == {"kind": "split", "category": 3, "images": part, "name": "small ones"}
     assert registry.members_of(6) == part
     assert registry.members_of(3) == images.of(3)[4:]
     assert registry.category(6).name == "small ones"
@@ -188,13 +209,17 @@ def test_split_gives_a_new_id_to_the_selected_images_alone(
 
 def test_move_takes_only_the_selected_images(registry: CategoryRegistry, images: Images) -> None:
     moved = images.of(3)[2:5]
-    registry.edit(Move(moved, 1))
+    registry.edit(Move(moved, 1, {3: ONE}))
+    assert registry.log[-1].what == {"kind": "move", "images": moved, "to": 1}
     assert [registry.members[key] for key in images.of(3)] == [3, 3, 1, 1, 1, 3, 3, 3, 3]
     registry.edit(Move(moved[:1], None))
     assert registry.unassigned == moved[:1]
     assert registry.constraints().forbidden == {moved[0]: frozenset({1})}
     registry.edit(Move(moved[:1], 1))
     assert not registry.constraints().forbidden
+    for home in (4, None, 5, None, 4):  # taken out of two, and put back into one of them
+        registry.edit(Move(moved[:1], home))
+    assert registry.constraints().forbidden == {moved[0]: frozenset({5})}
     assert sizes_add_up(registry)
 
 
@@ -265,6 +290,17 @@ def test_a_placement_by_hand_overrules_an_older_answer(registry: CategoryRegistr
     registry.edit(Move([b], 5))  # contradicts the answer, and is newer
     assert registry.constraints().must_link == (elsewhere,)
     assert dict(registry.constraints().pinned) == {a: 3, b: 5}
+
+
+@pytest.mark.parametrize("edit", [Gather, Confirm])
+def test_every_word_about_a_place_overrules_an_older_answer(
+    registry: CategoryRegistry, images: Images, edit: type[Gather] | type[Confirm]
+) -> None:
+    a, b = images.of(3)[0], images.of(4)[0]
+    registry.edit(Confirm([a]))
+    registry.edit(Answer(a, b, True))
+    registry.edit(Confirm([b]) if edit is Confirm else Gather([b], ONE))
+    assert registry.constraints().must_link == ()
 
 
 def test_confirmed_images_are_pinned(registry: CategoryRegistry, images: Images) -> None:
@@ -362,6 +398,7 @@ def test_copies_are_independent(registry: CategoryRegistry) -> None:
     other, before = registry.copy(), registry.state_hash()
     other.edit(Merge([3, 4]))
     other.undo()
+    assert other.redo_stack and not registry.redo_stack
     other.edit(Rename(0, "wasp"))
     assert registry.state_hash() == before
     assert not can_undo(registry)
@@ -372,6 +409,7 @@ def test_an_undone_id_is_not_given_to_anything_else(registry: CategoryRegistry, 
     registry.edit(split)
     registry.undo()
     assert 6 not in registry.categories
+    assert registry.copy().next_id == registry.next_id == 7
     registry.redo()
     assert registry.members_of(6) == images.of(3)[:2]
     registry.undo()
@@ -388,6 +426,12 @@ def test_undo_and_redo_say_when_there_is_nothing(registry: CategoryRegistry) -> 
         registry.redo()
     with pytest.raises(RegistryError, match="nothing was edited yet"):
         CategoryRegistry().undo()
+
+
+def test_what_became_of_an_id_is_known_of_those_that_were_given(registry: CategoryRegistry) -> None:
+    assert registry.resolve(5) == 5
+    with pytest.raises(RegistryError, match="There never was a category 6: ids go up to 5"):
+        registry.resolve(6)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -3,13 +3,18 @@
 import copy
 import json
 import os
+import re
 import stat
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,7 +25,9 @@ from promptccd.registry import (
     PROTOTYPES,
     REGISTRY,
     Answer,
+    Category,
     CategoryRegistry,
+    CategoryState,
     Confirm,
     Merge,
     Move,
@@ -32,8 +39,9 @@ from promptccd.registry import (
     load_registry,
     save_registry,
 )
-from promptccd.registry.changes import Step
+from promptccd.registry.changes import Step, now
 from promptccd.registry.files import PREVIOUS, _read_list, _read_step, _write_step
+from promptccd.registry.tables import Patch, Tables
 from tests.disk import disk_calls, in_order
 from tests.registry.streams import WIDTH, Images, can_undo, known_registry, sizes_add_up
 
@@ -141,6 +149,39 @@ def test_a_file_is_on_the_disk_before_it_replaces_the_old_one(
         save_registry(later, folder)
     kept = in_order(PREVIOUS)  # with it a cut between the next two leaves the older state
     assert calls == [*kept, *in_order(PROTOTYPES), *in_order(REGISTRY)]
+    assert not (folder / PREVIOUS).exists()
+
+
+@pytest.mark.parametrize("name", [PROTOTYPES, REGISTRY])
+def test_half_a_registry_is_made_whole_and_not_kept(
+    registry: CategoryRegistry, folder: Path, name: str
+) -> None:
+    (folder / name).unlink()
+    with disk_calls() as calls:
+        save_registry(registry, folder)
+    assert calls == [*in_order(PROTOTYPES), *in_order(REGISTRY)]
+    assert load_registry(folder).state_hash() == registry.state_hash()
+
+
+@pytest.mark.parametrize("left_over", [False, True])
+def test_two_saves_that_are_cut_off_leave_the_older_state(
+    registry: CategoryRegistry, folder: Path, left_over: bool
+) -> None:
+    """The second finds the prototypes of the JSON under another name; the first may find those of an earlier one."""
+    if left_over:
+        (folder / PREVIOUS).write_bytes(b"of an earlier registry")
+
+    def written_in_part(path: Path, content: bytes) -> None:
+        if path.name == REGISTRY:
+            raise DiskError("The power is out.")
+        path.write_bytes(content)
+
+    for number in range(2):
+        later = registry.copy()
+        later.replace_prototypes({0: VECTOR * number})  # the rows that were there are not the first any more
+        with mock.patch("promptccd.registry.files.write_file", written_in_part), pytest.raises(DiskError):
+            save_registry(later, folder)
+        assert load_registry(folder).state_hash() == registry.state_hash()
 
 
 def test_a_folder_that_cannot_be_written(registry: CategoryRegistry, tmp_path: Path) -> None:
@@ -155,7 +196,7 @@ def test_a_checkpoint_without_a_registry(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_registry_gets_one(tmp_path: Path) -> None:
-    names = ["ant", "ant", "a\nb", "discovered 3", "x" * 120]
+    names = ["ant", "ant", "\ta\nb\n", "discovered 3", "x" * 120]
     found = CategoryRegistry.from_categories(
         range(5), names, 3, np.eye(5), stage=2, members={"row:1": 0, "row:2": 3}
     )
@@ -175,6 +216,66 @@ def test_a_model_without_a_registry_gets_one(tmp_path: Path) -> None:
     for odd in (np.full((1, 1), np.nan), np.ones(1)):
         with pytest.raises(RegistryError, match=r"finite prototypes \(R, D\)"):
             CategoryRegistry.from_categories([0], ["a"], 1, odd)
+
+
+def test_an_empty_registry_is_one_too(tmp_path: Path) -> None:
+    save_registry(CategoryRegistry(), tmp_path)
+    for registry in (CategoryRegistry(), load_registry(tmp_path)):
+        assert (registry.num_known, registry.stage, registry.next_id, registry.next_number) == (0, -1, 0, 0)
+        assert (registry.prototypes.shape, registry.active_prototypes().ids) == ((0, 0), [])
+        assert registry.state_hash() == CategoryRegistry().state_hash()
+        with pytest.raises(RegistryError, match="no category 0. There are: none yet"):
+            registry.category(0)
+    registry.replace_prototypes({})  # an entry before the first stage
+    save_registry(registry, tmp_path)
+    assert load_registry(tmp_path).log == registry.log
+
+
+def test_a_registry_of_more_categories_than_their_features_are_wide(tmp_path: Path) -> None:
+    registry = CategoryRegistry.from_categories(range(3), ["a", "b", "c"], 0, np.arange(6).reshape(2, 3).T)
+    save_registry(registry, tmp_path)
+    assert load_registry(tmp_path).prototypes.tolist() == [[0, 3], [1, 4], [2, 5]]
+    with pytest.raises(ValueError, match="read-only"):
+        registry.prototypes[0, 0] = 1
+    with pytest.raises(RegistryError, match="Category 0 was born at stage -1"):
+        CategoryRegistry.from_categories([0], ["a"], 0, np.eye(1), stage=-1)
+
+
+def test_the_hash_of_a_state_is_that_of_its_values_in_plain_json() -> None:
+    """Whoever has it from an earlier version can compare it."""
+    registry = CategoryRegistry.from_categories(
+        [0], ["ant"], 1, np.array([[1, 0.5]]), members={"b": 0, "a": 0}
+    )
+    registry.edit(Confirm(["b"]))
+    vectors = sha256(struct.pack("<2f", 1, 0.5)).hexdigest()
+    text = (
+        '{"categories":{"0":{"born":0,"dormant":false,"earlier_rows":[],"id":0,"merged_into":null,"name":"ant",'
+        '"prototype_row":0,"size":2,"state":"known"}},"confidences":{},"forbidden":{},"images":{"a":0,"b":0},'
+        f'"links":[],"members":{{"a":0,"b":0}},"num_known":1,"pinned":{{"b":0}},"prototypes":"{vectors}","stage":0}}'
+    )
+    assert registry.state_hash() == sha256(text.encode()).hexdigest()
+
+
+def test_equal_registries_give_equal_bytes_of_plain_json(registry: CategoryRegistry, tmp_path: Path) -> None:
+    one, other = registry.copy(), registry.copy()
+    a, b = registry.members_of(3)[:2]
+    one.edit(NotACategory(3, {a: 0, b: 1}))
+    other.edit(NotACategory(3, {b: 1, a: 0}))
+    contents = []
+    for each in (one, other):
+        save_registry(each, tmp_path)
+        contents.append((tmp_path / REGISTRY).read_text())
+    assert contents[0] == contents[1]
+    assert contents[0] == json.dumps(json.loads(contents[0]), sort_keys=True, separators=(",", ":"))
+
+
+def test_what_is_no_number_is_neither_hashed_nor_written(tmp_path: Path) -> None:
+    """Readers of JSON have no word for it. No public way leads there."""
+    registry = CategoryRegistry(Tables(images={"a": 0}, confidences={"a": float("nan")}))
+    for act in (registry.state_hash, lambda: save_registry(registry, tmp_path)):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            act()
+    assert not list(tmp_path.iterdir())
 
 
 def category(values: dict, identity: int) -> dict:
@@ -207,12 +308,18 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "an id twice": (change("state.categories.3.id", 2), "Category 2 is there twice"),
     "a name twice": (change("state.categories.3.name", "ant"), "Two categories are called 'ant'"),
     "a long name": (change("state.categories.3.name", "x" * 101), "the name of a category to be a text of 1 to 100"),
+    "no name": (change("state.categories.3.name", ""), "the name of a category to be a text of 1 to 100"),
+    "blanks around a name": (change("state.categories.3.name", "heron "), "Category 3 has blanks around its name"),
     "a name over two lines": (change("state.categories.3.name", "a\nb"), "on one line"),
     "half a character": (change("state.categories.3.name", "\ud800"), "control characters"),
     "a row out of range": (change("state.categories.3.prototype_row", 999), "Category 3 has prototype row 999"),
     "an earlier row out of range": (change("state.categories.1.earlier_rows", [999]), "prototype row 999"),
     "a negative row": (change("state.categories.3.prototype_row", -1), "prototype row to be an integer >= 0, got -1"),
     "a merge in a circle": (change("state.categories.4.merged_into", 4), "Category 4 was merged into 4"),
+    "a merge into nothing": (change("state.categories.4.merged_into", 99), "into 99, which leads nowhere"),
+    "at rest with images": (change("state.categories.3.dormant", True), "is dormant, but discovered with 15 images"),
+    "at rest by a number": (change("state.categories.3.dormant", 0), "dormant to be true or false, got 0"),
+    "retired with images": (change("state.categories.3.state", "retired"), "is retired, but has 15 images"),
     "a merge that is not retired": (change("state.categories.3.merged_into", 0), "is not retired"),
     "known by mistake": (change("num_known", 5), "Category 3 is discovered, but ids below 5 are known"),
     "an id beyond the next": (change("next_id", 6), "Category 6 has the id 6, and the next free id is 6"),
@@ -220,10 +327,20 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
         lambda values: change("state.categories.3.prototype_row", values["prototypes"]["rows"])(values),
         "Category 3 has prototype row",
     ),
+    "a long text": (change("stage", "x" * 58), "an integer >= -1, got 'x{58}'[.]$"),
+    "a text that is too long to show": (change("stage", "x" * 59), "an integer >= -1, got 'x{59}[.]{3}[.]$"),
     "a number that other readers of JSON would round": (change("next_id", 2**53), "next_id to be an integer"),
     "a huge number": (change("next_id", 2**70), "next_id to be an integer"),
     "true for a number": (change("stage", True), "stage to be an integer >= -1, got True"),
     "an image nowhere": (change("state.members", [["s1:0", 99]]), "Category 0 says"),
+    "an image in a category that there is not": (
+        lambda values: values["state"]["members"].append([S1.of(0)[0], 99]),
+        "Images are in category 99, which does not exist",
+    ),
+    "an image that never came": (
+        lambda values: values["state"]["images"].remove(["s0:3", 0]), "'s0:3' is in members but not among the images"
+    ),
+    "categories as an object": (change("state.categories", {}), "categories to be a list of at most 100000, got a"),
     "members as an object": (change("state.members", {}), "members to be a list of at most 5000000"),
     "an image twice": (change("state.images", [["a", 1], ["a", 1]]), "twice in images"),
     "a long key": (change("state.images", [["a" * 1001, 1]]), "key of an image to be a text of 1 to 1000"),
@@ -231,24 +348,38 @@ FORGED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "a pin elsewhere": (change("state.pinned", [["s1:0", 3]]), "is pinned to category 3 but is not in it"),
     "a confidence above 1": (change("state.confidences", [["s1:0", 2]]), "confidence of 0 to 1, got 2"),
     "a confidence too large for a float": (change("state.confidences", [["s1:0", 10**400]]), "confidence of 0 to 1"),
+    "an answer about one image": (change("state.links", [[["s1:0", "s1:0"], "same"]]), "not about two images"),
+    "the larger key first": (change("state.links", [[["s1:8", "s1:0"], "same"]]), "the smaller key first"),
     "an answer about strangers": (change("state.links", [[["a", "b"], "same"]]), "not about two images"),
     "an answer nobody knows": (change("state.links", [[["a", "b"], []]]), "an answer to be 'same'"),
     "answers that contradict": (
         lambda values: values["state"]["links"].extend([[["s1:0", "s1:8"], "same"], [["s1:8", "s1:9"], "different"]]),
         "cannot be together and must be together",
     ),
-    "forbidden but there": (change("state.forbidden", [["s1:6", [6, 99]]]), "does not exist|is forbidden"),
-    "a log that is no list": (change("log", "none"), "log to be a list"),
+    "forbidden but there": (change("state.forbidden", [["s1:1", [0]]]), "in category 0, which is forbidden to it"),
+    "forbidden and unknown": (change("state.forbidden", [["s1:6", [99]]]), "out of category 99, which does not exist"),
+    "nothing forbidden": (change("state.forbidden", [["s1:6", []]]), "in order, each once, got a list of 0"),
+    "forbidden in disorder": (change("state.forbidden", [["s1:6", [5, 3]]]), "in order, each once, got a list of 2"),
+    "forbidden by number": (change("state.forbidden", [["s1:6", 3]]), "to be a list of at most 10000, got 3"),
+    "a log that is no list": (change("log", "none"), "log to be a list of at most 100000, got 'none'"),
+    "an entry before all": (lambda values: values["log"][0].update(stage=-2), "a log entry to be an integer >= -1"),
     "an entry without a number": (lambda values: values["log"][0].pop("number"), "'number' is missing in a log"),
     "half an image": (lambda values: values["log"][0]["what"].update(images=1.5), "their number or keys, got 1.5"),
     "images by number": (lambda values: values["log"][0]["what"].update(images=[1]), "their number or keys"),
     "what happened as text": (lambda values: values["log"][0].update(what="x"), "to be an object, got 'x'"),
     "a number from the future": (change("next_number", 1), "not below next_number"),
+    "the number that comes next": (
+        lambda values: values.update(next_number=values["next_number"] - 1), "not below next_number"
+    ),
     "a redo without changes": (lambda values: values["redo"][0].update(patch=None), "does not say what it changes"),
     "a patch of nothing known": (lambda values: values["redo"][0].update(patch={"a": []}), "Expected the changes of"),
     "a patch of odd rows": (lambda values: values["redo"][0].update(patch={"members": [[1]]}), "rows of 3 values"),
     "rows that are not there": (change("prototypes.rows", 2**31 // 96), "Expected float32 prototypes of 22369621 x 24"),
     "rows of another width": (change("prototypes.width", 25), "Expected float32 prototypes of [0-9]+ x 25"),
+    "the most that there may be": (
+        lambda values: values["prototypes"].update(rows=2**29, width=1), "float32 prototypes of 536870912 x 1"
+    ),
+    "a sum of 65 digits": (change("prototypes.sha256", "0" * 65), "a text of 1 to 64 characters"),
     "memory for nothing": (change("prototypes.rows", 2**31 // 96 + 1), "more than a registry may have"),
     "other prototypes": (change("prototypes.sha256", "0" * 64), "does not hold the prototypes"),
 }  # fmt: skip
@@ -298,9 +429,20 @@ def test_a_list_may_be_as_long_as_is_said() -> None:
 
 
 def test_a_file_beyond_the_limit_is_not_read(folder: Path) -> None:
+    size = (folder / REGISTRY).stat().st_size
+    with mock.patch("promptccd.registry.files.LARGEST_JSON", size):
+        load_registry(folder)
     with (folder / REGISTRY).open("ab") as stream:
-        stream.truncate(2**30)  # takes no room on the disk
-    with pytest.raises(RegistryError, match="bytes, more than the"):
+        stream.truncate(2**29 + 1)  # takes no room on the disk
+    with pytest.raises(RegistryError, match="it has 536870913 bytes, more than the 536870912 that"):
+        load_registry(folder)
+
+
+@pytest.mark.parametrize(("size", "reason"), [(2**31, "is damaged"), (2**31 + 1, "is missing or too large")])
+def test_prototypes_of_two_gibibytes_are_read_and_more_are_not(folder: Path, size: int, reason: str) -> None:
+    with (folder / PROTOTYPES).open("ab") as stream:
+        stream.truncate(size)
+    with pytest.raises(RegistryError, match=rf"registry\.safetensors {reason}"):
         load_registry(folder)
 
 
@@ -370,9 +512,59 @@ def test_a_forged_log_is_refused_when_it_is_used(folder: Path) -> None:
     assert found.state_hash() == before
 
 
-def test_a_name_that_is_too_long_is_cut_without_a_blank_at_its_end() -> None:
-    found = CategoryRegistry.from_categories([0], ["x" * 99 + " y"], 1, np.eye(1))
-    assert found.category(0).name == "x" * 99
+def test_an_entry_that_calls_a_category_by_another_id_is_refused_when_it_is_used(folder: Path) -> None:
+    values = json.loads((folder / REGISTRY).read_text())
+    patch = {"categories": [[3, category(values, 3), {**category(values, 3), "id": 7}]]}
+    values["redo"][0]["patch"] = patch
+    (folder / REGISTRY).write_text(json.dumps(values))
+    with pytest.raises(RegistryError, match="Category 3 has the id 7"):
+        load_registry(folder).redo()
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        (["x" * 99 + " y"], ["x" * 99]),
+        (["  a\tb ", " a "], ["a b", "a"]),
+        (["ant"] * 4, ["ant", "ant (2)", "ant (3)", "ant (4)"]),
+        (["x" * 100] * 2, ["x" * 100, "x" * 96 + " (2)"]),
+        (["x" * 95 + " yyyy"] * 2, ["x" * 95 + " yyyy", "x" * 95 + " (2)"]),
+        (["", "\n"], ["category 0", "category 1"]),
+    ],
+    ids=["too long", "blanks", "often", "too long with a number", "a blank before the number", "none"],
+)
+def test_names_are_mended_as_little_as_makes_them_allowed(names: list[str], kept: list[str]) -> None:
+    count = len(names)
+    found = CategoryRegistry.from_categories(range(count), names, count, np.eye(count))
+    assert [each.name for each in found.active] == kept
+
+
+@pytest.mark.parametrize(("count", "ids"), [(20, ", 18, 19[.]"), (21, ", 18, 19, [.]{3}[.]")])
+def test_of_the_categories_that_there_are_twenty_are_named(count: int, ids: str) -> None:
+    found = CategoryRegistry.from_categories(range(count), [""] * count, count, np.eye(count))
+    with pytest.raises(RegistryError, match=f"no category 99. There are: 0, 1, .*{ids}$"):
+        found.category(99)
+
+
+def test_what_a_patch_has_to_do_with() -> None:
+    category = Category(3, "heron", CategoryState.DISCOVERED, 1)
+    assert (category.size, category.rows, category.dormant, category.rejected) == (0, (0,), False, False)
+    patch = Patch(
+        {
+            "categories": {3: (None, category)},
+            "members": {"a": (None, 4), "b": (5, None)},
+            "links": {("c", "d"): (None, "same")},
+            "pinned": {"e": (None, 4)},
+        }
+    )
+    assert patch.categories == patch.inverse().categories == {3, 4, 5}
+    assert patch.images == patch.inverse().images == set("abcde")
+
+
+def test_the_time_in_a_log_is_utc_to_the_second() -> None:
+    before = datetime.now(UTC)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", now())
+    assert abs(datetime.fromisoformat(now()) - before) < timedelta(minutes=1)
 
 
 def test_prototypes_are_float32_whatever_they_come_in() -> None:
@@ -381,7 +573,7 @@ def test_prototypes_are_float32_whatever_they_come_in() -> None:
 
 
 def test_prototypes_of_a_journal_hold_no_other_characters(registry: CategoryRegistry) -> None:
-    step = _write_step(Step("do", 1, registry.log[-1], np.ones((1, 2), np.float32), 3))
+    step = _write_step(Step("do", 1, registry.log[-1], np.ones((1, 2)), 3))
     read = _read_step(json.loads(json.dumps(step)))
     assert read.prototypes.tolist() == [[1, 1]]
     for damaged in ("!" + step["prototypes"], step["prototypes"] + "\n"):

@@ -163,8 +163,9 @@ def test_an_edit_costs_the_same_however_many_images_there_are(tmp_path: Path) ->
         for edit in (
             Rename(small[0], "heron"), Merge(small[:2]),
             Split(small[2], registry.members_of(small[2])[:4], vector, vector),
-            Move(registry.members_of(small[3])[:3], small[4], {small[3]: vector}), Answer(keys[0], keys[90], False),
+            Move(registry.members_of(small[3])[:3], small[4], {small[3]: vector}), Answer(keys[0], keys[80], False),
             NotACategory(small[5]), Confirm(registry.members_of(small[6])),
+            Move([keys[0], keys[80]], small[4]),  # contradicts the answer
         ):  # fmt: skip
             for act in (partial(registry.edit, edit), registry.undo, registry.redo):
                 Walked.entries, size = 0, _size(tmp_path / str(images))
@@ -206,9 +207,11 @@ def test_who_reads_along_takes_in_what_others_append(folder: Path) -> None:
         theirs.write()
     theirs.registry.undo()
     theirs.write()
-    ours.follow()
+    steps = ours.follow()
+    assert [(step.action, step.number) for step in steps] == [("do", 1), ("do", 2), ("undo", 2)]
     assert same(ours.registry, theirs.registry)
     assert ours.mark == theirs.mark
+    assert ours.follow() == []
     ours.registry.edit(Merge([3, 4]))
     ours.write()
     theirs.follow()
@@ -218,6 +221,29 @@ def test_who_reads_along_takes_in_what_others_append(folder: Path) -> None:
     theirs.write()
     with pytest.raises(RegistryError, match="another one now"):
         ours.follow()
+
+
+def test_a_journal_that_lost_a_line_is_another_one(folder: Path) -> None:
+    ours, theirs = Journal(folder), Journal(folder)
+    for name in ("heron", "egret"):
+        theirs.registry.edit(Rename(3, name))
+        theirs.write()
+    assert (len(ours.follow()), ours.lines, theirs.lines) == (2, 2, 2)
+    lines = (folder / JOURNAL).read_bytes().splitlines(keepends=True)
+    (folder / JOURNAL).write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(RegistryError, match="another one now"):
+        ours.follow()
+
+
+def test_what_a_line_says(folder: Path) -> None:
+    journal = Journal(folder)
+    journal.registry.edit(Rename(3, "heron"))
+    journal.registry.undo()
+    journal.write()
+    _, edit, undo = (folder / JOURNAL).read_text().splitlines()
+    assert edit.startswith('{"entry":{"kind":"rename","number":1,')
+    assert edit.endswith('"next_id":6,"prototypes":"","width":0}')
+    assert undo == '{"undo":1}'
 
 
 def test_a_new_stage_is_written_whole(folder: Path) -> None:
@@ -243,6 +269,10 @@ DAMAGES = {
     "a newer format": (lambda lines: [b'{"format":2}', *lines[1:]], "pip install --upgrade promptccd"),
     "vectors cut": (lambda lines: [*lines[:-1], lines[-1].replace(b'"prototypes":"', b'"prototypes":"A')], "damaged"),
     "not finite": (lambda lines: [*lines[:-1], _with_nan(lines[-1])], "NaN or infinity"),
+    "an entry without changes": (
+        lambda lines: [*lines[:-1], _with(lines[-1], entry={**json.loads(lines[-1])["entry"], "patch": None})],
+        "Expected what entry 3 changes",
+    ),
     "an id that was given": (lambda lines: [*lines[:-1], _with(lines[-1], next_id=2)], "the next id 2"),
 }  # fmt: skip
 

@@ -72,6 +72,7 @@ def test_three_stages_with_edits(lived: CategoryRegistry) -> None:
     assert set(S2.of(5)) | set(S2.of(7)) <= set(lived.members_of(5))
     assert lived.unassigned == S3.of(9)
     assert sizes_add_up(lived)
+    assert [entry.number for entry in lived.log] == list(range(lived.next_number))
 
 
 @pytest.mark.parametrize("again", [(3,), (1, 2, 3), (2, 2), (3, 1, 2)])
@@ -327,6 +328,162 @@ def test_clusters_of_one_size_get_ids_in_their_order() -> None:
     assert change.cluster_ids == (0, 1)
 
 
+def small_registry() -> CategoryRegistry:
+    """Category 0 with the images a, b, c and d, and category 1 with e, f, g and h."""
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(list("abcdefgh"), np.repeat([0, 1], 4), CENTRES[:2]))
+    return registry
+
+
+def one_group(keys: str) -> StageGroups:
+    """Images in one cluster that looks like nothing before."""
+    return StageGroups(list(keys), np.zeros(len(keys)).astype(int), CENTRES[30:31])
+
+
+@pytest.mark.parametrize(
+    ("pinned", "keys", "home"),
+    [
+        ("ab", "abcxyz", 0),  # half of the cluster: two that are pinned and one that is not
+        ("ab", "abcwxyz", 0),  # less, but more than half of the category
+        ("a", "abxy", 0),
+        ("a", "abvwxyz", 0),
+        ("a", "awxyz", 2),
+        ("e", "abefg", 1),  # two free images of each: the pinned one decides
+        ("eg", "abcefg", 0),  # three free images of one are more than one of the other, whatever is pinned
+    ],
+)
+def test_pinned_images_count_towards_a_half_and_break_ties(pinned: str, keys: str, home: int) -> None:
+    registry = small_registry()
+    registry.edit(Confirm(list(pinned)))
+    assert registry.observe(1, one_group(keys)).cluster_ids == (home,)
+
+
+@pytest.mark.parametrize(("new", "home"), [(6, 3), (7, 4)])
+def test_pinned_images_count_once(new: int, home: int) -> None:
+    """Of a category so large that only half of the cluster says what it is."""
+    registry = known_registry()
+    registry.observe(1, Images("s1", {3: 20}).groups())
+    registry.edit(Confirm(registry.members_of(3)[:3]))
+    keys = [*registry.members_of(3)[:6], *(f"new {number}" for number in range(new))]
+    groups = StageGroups(keys, np.zeros(len(keys), np.int64), CENTRES[30:31])
+    assert registry.observe(2, groups).cluster_ids == (home,)
+
+
+def test_a_category_of_one_image_is_found_by_it() -> None:
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(["a", "b"], np.array([0, 1]), CENTRES[:2]))
+    assert registry.observe(0, StageGroups(["b", "a"], np.array([0, 1]), CENTRES[30:32])).cluster_ids == (
+        1,
+        0,
+    )
+
+
+@pytest.mark.parametrize(("seen", "homes"), [(2, (None,)), (1, (11,))])
+def test_half_of_what_was_rejected_is_rejected_again(seen: int, homes: tuple[int | None]) -> None:
+    registry = known_registry()
+    registry.observe(1, Images("s1", {3: 4, **dict.fromkeys(range(4, 11), 3)}).groups())
+    rejected = registry.members_of(3)
+    registry.edit(NotACategory(3))
+    keys = [*rejected[:seen], *(f"new {number}" for number in range(9))]
+    groups = StageGroups(keys, np.zeros(len(keys), np.int64), CENTRES[30:31])
+    assert registry.observe(2, groups).cluster_ids == homes
+
+
+def test_a_cluster_without_images_is_no_part_of_a_merged_category() -> None:
+    registry = small_registry()
+    registry.edit(Merge([0, 1]))
+    groups = StageGroups(list("abcdefgh"), np.zeros(8, np.int64), CENTRES[30:32])
+    assert registry.observe(0, groups).cluster_ids == (0, None)
+
+
+@pytest.mark.parametrize(("last", "home"), [(1.0, 0), (1.01, 1)])
+def test_a_cosine_of_nine_tenths_is_near_enough(last: float, home: int) -> None:
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(["a"], np.array([0]), np.array([[2.0, 0, 0, 0]])))
+    looks = np.array([[9.0, 3, 3, last]])  # the cosine of 9, 3, 3, 1 is 9 / 10
+    assert registry.observe(1, StageGroups(["b"], np.array([0]), looks)).cluster_ids == (home,)
+
+
+def test_a_prototype_of_zeros_is_like_no_other() -> None:
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(["a"], np.array([0]), np.zeros((1, 4))))
+    change = registry.observe(1, StageGroups(["b", "c"], np.array([0, 1]), np.eye(2, 4) * [[1], [0]]))
+    assert change.cluster_ids == (1, 2)
+
+
+@pytest.mark.parametrize(("moved_by", "kept"), [(1e-6, True), (1.5e-6, False)])
+def test_a_prototype_that_differs_by_rounding_is_kept(moved_by: float, kept: bool) -> None:
+    registry = CategoryRegistry()
+    for shift in (0, moved_by):
+        registry.observe(0, StageGroups(["a"], np.array([0]), np.array([[1, shift, 0]])))
+    found = registry.prototypes[registry.category(0).prototype_row]
+    np.testing.assert_array_equal(found, np.float32([1, 0 if kept else moved_by, 0]))
+    assert len(registry.log) == (1 if kept else 2)
+
+
+def test_a_new_category_without_all_images_of_its_cluster_has_the_mean_of_the_cluster() -> None:
+    """Where no features say what the mean of its own images is."""
+    registry = small_registry()
+    registry.edit(Confirm(["a"]))
+    change = registry.observe(1, one_group("awxyz"))
+    assert (change.cluster_ids, registry.members_of(2)) == ((2,), list("wxyz"))
+    row = registry.category(2).prototype_row
+    np.testing.assert_array_equal(registry.prototypes[row], CENTRES[30].astype(np.float32))
+
+
+def test_the_mean_of_many_images_is_as_exact_as_of_few() -> None:
+    count = 300
+    keys, features = [f"{number}" for number in range(count)], np.full((count, 2), 0.1, np.float32)
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(keys, np.zeros(count, np.int64), CENTRES[:1, :2]))
+    registry.edit(Move(["0"], None))
+    registry.observe(0, StageGroups(keys, np.zeros(count, np.int64), CENTRES[:1, :2], features=features))
+    assert registry.prototypes[registry.category(0).prototype_row].tolist() == features[0].tolist()
+
+
+def test_an_image_follows_one_it_is_linked_to_that_is_not_grouped_now() -> None:
+    registry = small_registry()
+    for key in "fg":
+        registry.edit(Answer("a", key, True))
+    registry.observe(1, one_group("efgh"))
+    assert [registry.members[key] for key in "aefgh"] == [0, 1, 0, 0, 1]
+
+
+def test_a_linked_image_stays_where_it_is_pinned_and_out_of_where_it_was_taken_out() -> None:
+    registry = small_registry()
+    registry.edit(Confirm(["a"]))
+    registry.edit(Move(["h"], None))
+    for key in "aegh":
+        registry.edit(Answer(key, "f", True))
+    registry.observe(1, one_group("ah"))  # of the others three are in 1
+    assert (registry.members["a"], registry.members["h"]) == (0, 0)  # h is in a cluster with a
+
+
+def test_an_image_in_no_category_follows_the_one_it_is_linked_to() -> None:
+    registry = small_registry()
+    registry.edit(Move(["a"], None))
+    registry.edit(Answer("a", "e", True))
+    registry.observe(1, StageGroups(list("abcdefgh"), np.repeat([0, 1], 4), CENTRES[:2]))
+    assert (registry.members["a"], registry.members["e"]) == (1, 1)
+
+
+def test_an_image_goes_back_if_one_that_is_not_grouped_now_must_be_apart_from_it() -> None:
+    registry = small_registry()
+    registry.edit(Answer("a", "h", False))
+    change = registry.observe(1, one_group("bcdh"))
+    assert change.cluster_ids == (0,)
+    assert (registry.members["a"], registry.members["h"]) == (0, 1)
+
+
+def test_an_answer_about_an_image_in_no_category_is_not_unmet() -> None:
+    registry = small_registry()
+    registry.edit(Move(["a", "b"], None))
+    registry.edit(Answer("a", "b", False))
+    registry.edit(Answer("b", "c", True))
+    registry.edit(Answer("e", "f", False))
+    assert registry.observe(1, one_group("x")).unsatisfied == (("e", "f"),)
+
+
 def test_half_sure_is_sure() -> None:
     registry = CategoryRegistry()
     for sure, unsure in (([0.5, 0.5], ()), ([0.5, 0.49], ("b",)), ([0.49, 0.2], ("a",)), ([0.1, 0.1], ())):
@@ -347,6 +504,8 @@ def test_groups_with_ids_are_settled_where_the_registry_has_them() -> None:
     assert (groups.clusters.tolist(), groups.ids) == ([1, 0, 1], [2, None])
     assert groups.confidences.tolist() == [0.1, 0.2, 0.3]
     assert groups.features is not None and len(groups.features) == 3
+    empty = StageGroups.of([], np.zeros(0, np.int64), [2], CENTRES[:1], settled=())
+    assert empty.clusters.dtype.kind == "i"
 
 
 def test_a_stage_is_counted_from_0() -> None:
@@ -388,6 +547,10 @@ def test_what_changed_since_the_last_stage() -> None:
     assert change.unsure == (both.keys[0],)
     assert change.arrived == 1
     assert set(change.moved.values()) == {(5, 4)}
+    assert (change.shrunk, change.unassigned) == ({}, 0)
+    registry.edit(Move(both.of(3)[:5], None))
+    change = registry.changes_since(earlier)
+    assert (change.shrunk, change.unassigned) == ({3: (12, 7)}, 5)
 
 
 def test_a_category_that_came_and_went_is_no_change() -> None:
@@ -402,7 +565,8 @@ def test_a_category_that_came_and_went_is_no_change() -> None:
     assert change.new == (3, 5)
     named = (change.grown, change.shrunk, change.renamed, change.retired, change.emptied)
     assert not any(4 in each for each in named)
-    assert registry.changes_since(settled).emptied == (4,)
+    change = registry.changes_since(settled)
+    assert (change.emptied, change.grown, change.shrunk) == ((4,), {3: (12, 20)}, {4: (8, 0)})
     asleep = registry.copy()
     registry.observe(1, S1.groups(KNOWN))
     assert registry.changes_since(earlier).new == (3, 4, 5)
@@ -472,6 +636,7 @@ WRONG: dict[str, tuple[dict, str]] = {
     "NaN in a prototype": ({"prototypes": GROUPS.prototypes * np.nan}, "Expected finite prototypes"),
     "another width": ({"prototypes": GROUPS.prototypes[:, :5]}, "another backbone"),
     "a confidence above 1": ({"confidences": np.full(33, 1.5)}, "confidences of 0 to 1"),
+    "a confidence below 0": ({"confidences": np.full(33, -0.5)}, "confidences of 0 to 1"),
     "an empty key": ({"keys": ["", *S1.keys[1:]]}, "keys of 1 to 1000 characters, got ''"),
     "a key that is no text": ({"keys": [7, *S1.keys[1:]]}, "keys of 1 to 1000 characters, got '7'"),
     "a key without end": ({"keys": ["k" * 1001, *S1.keys[1:]]}, "keys of 1 to 1000 characters, got 'kkk"),
@@ -493,18 +658,24 @@ def test_a_key_may_have_a_thousand_characters() -> None:
     assert registry.members["k" * 1000] in registry.categories
 
 
-def test_confidences_are_kept_to_six_places() -> None:
+def test_confidences_from_0_to_1_are_kept_to_six_places() -> None:
     registry = known_registry()
-    registry.observe(1, replace(GROUPS, confidences=np.full(33, 2 / 3)))
-    assert {registry.confidences[key] for key in GROUPS.keys} == {0.666667}
+    registry.observe(1, replace(GROUPS, confidences=np.array([0, 1, *[2 / 3] * 31])))
+    assert [registry.confidences[key] for key in GROUPS.keys] == [0, 1, *[0.666667] * 31]
 
 
 def test_an_empty_stage_changes_nothing() -> None:
     registry = known_registry()
-    change = registry.observe(1, StageGroups([], np.zeros(0, np.int64), CENTRES[:3], [0, 1, 2]))
+    registry.edit(Rename(0, "emmet"))
+    change = registry.observe(1, StageGroups([], np.zeros(0), CENTRES[:3], [0, 1, 2]))
     assert (change.new, change.arrived, change.cluster_ids) == ((), 0, (0, 1, 2))
     assert registry.stage == 1
+    assert [entry.kind for entry in registry.log] == ["rename", GROUPING]
+    assert not can_undo(registry)
     assert sizes_add_up(registry)
+    nothing = CategoryRegistry()
+    assert nothing.observe(0, StageGroups([], np.zeros(0), np.zeros((0, WIDTH)))).cluster_ids == ()
+    assert (nothing.stage, nothing.active) == (0, [])
 
 
 def turned(groups: StageGroups) -> StageGroups:

@@ -118,18 +118,13 @@ class Draft:
         return unique
 
     def settle_links(self, placed: Iterable[str]) -> None:
-        """Drop answers about images that were just placed by hand, if they contradict the new places.
-
-        Raises:
-            RegistryError: other answers still contradict each other.
-        """
+        """Drop answers about images that were just placed by hand, if they contradict the new places."""
         try:
             self.tables.constraints(only_linked=True)
         except RegistryError:
             keys = set(placed)
             for pair in [pair for pair in self.tables.links if keys.intersection(pair)]:
                 self.put("links", pair, None)
-            self.tables.constraints(only_linked=True)
 
     def finish(self) -> Patch:
         """Bring sizes up to date and say what changed."""
@@ -161,5 +156,4 @@ class Draft:
     def _resize(self, identity: int, step: int) -> None:
         category = self.tables.categories[identity]
         size = category.size + step
-        emptied = size == 0 and category.size > 0 and not (category.known or category.retired)
-        self.change(identity, size=size, dormant=emptied or (size == 0 and category.dormant))
+        self.change(identity, size=size, dormant=size == 0 and category.state is CategoryState.DISCOVERED)

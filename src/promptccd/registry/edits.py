@@ -1,5 +1,6 @@
 """What people correct about categories: each edit is a value that can be stored, applied and undone."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from promptccd.registry.grouping import unit, weighted_mean
 from promptccd.registry.tables import DIFFERENT, SAME, Category, CategoryState, check_name, default_name
 
 
-class Edit:
+class Edit(ABC):
     """How an edit changes a registry, and how it is written down.
 
     Attributes:
@@ -23,13 +24,13 @@ class Edit:
 
     kind: ClassVar[str]
 
+    @abstractmethod
     def apply(self, draft: Draft) -> None:
         """Write the new values into a draft of the registry.
 
         Raises:
             RegistryError: the registry does not allow it; the message says why.
         """
-        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without vectors: the registry's prototypes hold those."""
@@ -121,9 +122,8 @@ class Merge(Edit):
     def _carry_bans(draft: Draft, survivor: int, merged: set[int]) -> list[str]:
         """Let bans from any of the categories hold for the survivor; returns the images that it bans now."""
         tables, kept_out = draft.tables, []
-        for key, banned in list(tables.forbidden.items()):
-            if merged.isdisjoint(banned):
-                continue
+        concerned = [each for each in tables.forbidden.items() if merged.intersection(each[1])]
+        for key, banned in concerned:
             left = set(banned) - merged
             if tables.members.get(key) != survivor:
                 left.add(survivor)
@@ -156,8 +156,8 @@ class Split(Edit):
     kind: ClassVar[str] = "split"
     category: int
     images: Sequence[str]
-    part_prototype: ArrayLike = field(metadata={"vector": True})
-    rest_prototype: ArrayLike = field(metadata={"vector": True})
+    part_prototype: ArrayLike = field(metadata={"holds": "vectors"})
+    rest_prototype: ArrayLike = field(metadata={"holds": "vectors"})
     name: str | None = None
 
     def apply(self, draft: Draft) -> None:
@@ -191,8 +191,8 @@ class Gather(Edit):
 
     kind: ClassVar[str] = "gather"
     images: Sequence[str]
-    prototype: ArrayLike = field(metadata={"vector": True})
-    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
+    prototype: ArrayLike = field(metadata={"holds": "vectors"})
+    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"holds": "vectors"})
     name: str | None = None
 
     def apply(self, draft: Draft) -> None:
@@ -251,8 +251,8 @@ def _nearest_first(draft: Draft, category: Category) -> list[int]:
     """Ids of the other active categories, by the cosine of their prototype and this one's."""
     others = [each for each in draft.tables.not_retired() if not each.dormant and each.id != category.id]
     own, *rest = unit(draft.prototypes[[each.prototype_row for each in (category, *others)]])
-    order = np.argsort([-float(each @ own) for each in rest], kind="stable")
-    return [others[row].id for row in order]
+    cosines = {each.id: float(vector @ own) for each, vector in zip(others, rest, strict=True)}
+    return sorted(cosines, key=lambda each: -cosines[each])
 
 
 def _merged_name(survivor: Category, others: list[Category]) -> str:
@@ -274,7 +274,7 @@ class Move(Edit):
     kind: ClassVar[str] = "move"
     images: Sequence[str]
     to: int | None
-    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
+    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"holds": "vectors"})
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""

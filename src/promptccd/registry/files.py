@@ -68,7 +68,7 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
     """
     place = Path(folder)
     refuse_links(place, (REGISTRY, PROTOTYPES, PREVIOUS, JOURNAL))
-    rows = np.ascontiguousarray(registry.prototypes, dtype=np.float32)
+    rows = np.ascontiguousarray(registry.prototypes)
     values = {
         "format": FORMAT,
         "num_known": registry.num_known,
@@ -161,7 +161,7 @@ class Journal:
         found, end = read_lines(self._path, LARGEST_JSON)
         if end == self._end:
             return []
-        if not found or len(found) <= self.lines or not self._is_ours(_parsed(found[0])):
+        if len(found) <= self.lines or not self._is_ours(_parsed(found[0])):
             raise RegistryError(f"{JOURNAL} is another one now.")
         steps = self._take(found, end)
         self.registry.steps = []
@@ -224,11 +224,15 @@ class Journal:
 def _write_step(step: Step) -> dict[str, Any]:
     if step.entry is None:
         return {step.action: step.number}
-    rows = np.zeros((0, 0)) if step.prototypes is None else step.prototypes
-    vectors = base64.b64encode(np.ascontiguousarray(rows, dtype="<f4").tobytes()).decode()
+    vectors, width = b"", 0
+    if (rows := step.prototypes) is not None:
+        vectors, width = np.ascontiguousarray(rows, dtype="<f4").tobytes(), rows.shape[1]
     return {
-        "entry": _write_entry(step.entry), "next_id": step.next_id, "prototypes": vectors, "width": rows.shape[1]
-    }  # fmt: skip
+        "entry": _write_entry(step.entry),
+        "next_id": step.next_id,
+        "prototypes": base64.b64encode(vectors).decode(),
+        "width": width,
+    }
 
 
 def _read_step(values: Any) -> Step:
@@ -371,7 +375,6 @@ class _Codec(NamedTuple):
     read_key: Callable[[Any], Any]
     read: Callable[[Any], Any]
     write: Callable[[Any], Any] = lambda value: value
-    write_key: Callable[[Any], Any] = lambda key: key
 
 
 def _read_number(value: Any, name: str = "a number", least: int = 0) -> int:
@@ -412,9 +415,7 @@ def _read_list(value: Any, name: str, most: int) -> list[Any]:
 def _write_tables(tables: Tables) -> dict[str, Any]:
     """Sorted lists: of categories as objects, and of ``[key, value]`` for every other table."""
     return {
-        name: sorted(
-            [codec.write_key(key), codec.write(value)] for key, value in getattr(tables, name).items()
-        )
+        name: sorted([key, codec.write(value)] for key, value in getattr(tables, name).items())
         if name != "categories"
         else [codec.write(tables.categories[key]) for key in sorted(tables.categories)]
         for name, codec in _CODECS.items()
@@ -445,11 +446,8 @@ def _write_entry(entry: LogEntry) -> dict[str, Any]:
     if entry.patch is not None:
         patch = {
             name: sorted(
-                (
-                    [_CODECS[name].write_key(key), *(_optional(_CODECS[name].write, each) for each in pair)]
-                    for key, pair in changes.items()
-                ),
-                key=lambda row: row[0],
+                [key, *(_optional(_CODECS[name].write, each) for each in pair)]
+                for key, pair in changes.items()
             )
             for name, changes in entry.patch.changes.items()
         }
@@ -460,7 +458,7 @@ def _read_entry(values: Any) -> LogEntry:
     _read_object(values, "a log entry", tuple(item.name for item in fields(LogEntry)))
     if type(values["what"]) is not dict:
         raise RegistryError(f"Expected what happened to be an object, got {_short(values['what'])}.")
-    images = values["what"].get("images", 0)  # a grouping says how many, an edit which
+    images = values["what"].get("images", [])  # a grouping says how many, an edit which
     if type(images) is not int and (
         type(images) is not list or not all(isinstance(key, str) for key in images)
     ):
@@ -471,7 +469,7 @@ def _read_entry(values: Any) -> LogEntry:
         number=_read_number(values["number"], "the number of a log entry"),
         kind=_read_text(values["kind"], "the kind of a log entry", LONGEST_NAME),
         what=values["what"],
-        stage=_read_number(values["stage"], "the stage of a log entry", least=-1),
+        stage=_read_number(values["stage"], "the stage of a log entry", least=NOTHING_YET),
         time=_optional(lambda value: _read_text(value, "a time", LONGEST_TIME), values["time"]),
         patch=_optional(_read_patch, values["patch"]),
     )
@@ -569,6 +567,6 @@ _CODECS = {
     "members": _Codec(MOST_IMAGES, _read_key, _read_number),
     "confidences": _Codec(MOST_IMAGES, _read_key, _read_confidence),
     "pinned": _Codec(MOST_IMAGES, _read_key, _read_number),
-    "forbidden": _Codec(MOST_IMAGES, _read_key, _read_ids, list),
-    "links": _Codec(MOST_IMAGES, _read_pair, _read_answer, write_key=list),
+    "forbidden": _Codec(MOST_IMAGES, _read_key, _read_ids),
+    "links": _Codec(MOST_IMAGES, _read_pair, _read_answer),
 }

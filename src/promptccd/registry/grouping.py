@@ -8,7 +8,7 @@ before). Images that a person has pinned say little about a cluster: they stay i
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,6 +140,7 @@ def apply_grouping(draft: Draft, stage: int, groups: StageGroups) -> AppliedGrou
             f"{groups.prototypes.shape[1]}: these are features of another backbone."
         )
     clusters = np.asarray(groups.clusters, dtype=np.int64)
+    groups = replace(groups, clusters=clusters)
     matched = _match_clusters(groups, tables, prototypes)
     constraints = tables.constraints()
     # A target is an id, no category, or for cluster k that has none yet: first_new + k.
@@ -148,7 +149,7 @@ def apply_grouping(draft: Draft, stage: int, groups: StageGroups) -> AppliedGrou
     _keep_together(targets, constraints, tables)
     _keep_apart(targets, constraints, tables)
     numbers = _number(draft, targets, first_new, stage)
-    homes = np.array([numbers.get(targets[key], targets[key]) for key in groups.keys], dtype=np.int64)
+    homes = np.array([numbers.get(targets[key], targets[key]) for key in groups.keys])
     for index, (key, home) in enumerate(zip(groups.keys, homes.tolist(), strict=True)):
         if key not in tables.images:
             draft.put("images", key, stage)
@@ -204,12 +205,10 @@ def _keep_apart(targets: dict[str, int], constraints: GroupingConstraints, table
     """Of two images that came together and must not, one that was elsewhere before goes back there."""
     linked = {key for pair in constraints.must_link for key in pair}
     for pair in constraints.cannot_link:
-        homes = [targets.get(key, tables.members.get(key, _UNASSIGNED)) for key in pair]
-        if homes[0] != homes[1] or homes[0] == _UNASSIGNED:
-            continue
-        for key in reversed(pair):
-            before = tables.members.get(key, homes[0])
-            if key in targets and key not in tables.pinned and key not in linked and before != homes[0]:
+        home, other = (targets.get(key, tables.members.get(key, _UNASSIGNED)) for key in pair)
+        for key in reversed(pair) if home == other != _UNASSIGNED else ():
+            before = tables.members.get(key, home)
+            if key in targets and key not in tables.pinned and key not in linked and before != home:
                 targets[key] = before
                 break
 
@@ -227,18 +226,14 @@ def _update_prototypes(
     draft: Draft, groups: StageGroups, ids: list[int | None], homes: np.ndarray, first_new: int
 ) -> None:
     """A category takes its clusters' mean if its images are theirs, else the mean of its own images if known."""
-    prototypes, clusters = draft.prototypes, np.asarray(groups.clusters, dtype=np.int64)
-    by_cluster = np.array([_UNASSIGNED if each is None else each for each in ids], dtype=np.int64)[clusters]
-    sizes = np.bincount(clusters, minlength=len(ids))
-    for identity in sorted(
-        {int(each) for each in homes.tolist()} | {each for each in ids if each is not None}
-    ):
-        if identity == _UNASSIGNED:
-            continue
+    prototypes = draft.prototypes
+    by_cluster = np.array([_UNASSIGNED if each is None else each for each in ids])[groups.clusters]
+    sizes = np.bincount(groups.clusters, minlength=len(ids))
+    for identity in sorted({*homes.tolist(), *ids} - {_UNASSIGNED, None}):
         category, own = draft.tables.categories[identity], homes == identity
         rows = [cluster for cluster, each in enumerate(ids) if each == identity]
-        is_first = identity >= first_new or not len(prototypes)
-        if rows and np.array_equal(own, by_cluster == identity):
+        is_first = identity >= first_new
+        if rows and (own == (by_cluster == identity)).all():
             vector = weighted_mean(groups.prototypes[rows], sizes[rows])
         elif groups.features is not None and own.any():
             vector = groups.features[own].mean(axis=0, dtype=np.float64)
@@ -308,7 +303,7 @@ def _gather(groups: StageGroups, tables: Tables) -> _Evidence:
     free = np.zeros((len(groups.prototypes), len(columns)))
     pinned = np.zeros_like(free)
     unpinned = np.zeros(len(free))
-    for key, cluster in zip(groups.keys, np.asarray(groups.clusters).tolist(), strict=True):
+    for key, cluster in zip(groups.keys, groups.clusters, strict=True):
         if key in tables.pinned:
             pinned[cluster, position[tables.pinned[key]]] += 1
             continue
@@ -318,12 +313,12 @@ def _gather(groups: StageGroups, tables: Tables) -> _Evidence:
         for identity in tables.forbidden.get(key, ()):
             if tables.categories[identity].rejected:
                 free[cluster, position[identity]] += 1
-    totals = np.array([tables.categories[each].size for each in columns], dtype=np.float64)
+    totals = np.array([tables.categories[each].size for each in columns])
     for identities in tables.forbidden.values():
         for identity in identities:
             if tables.categories[identity].rejected:
                 totals[position[identity]] += 1
-    sizes = np.bincount(np.asarray(groups.clusters, dtype=np.int64), minlength=len(free))
+    sizes = np.bincount(groups.clusters, minlength=len(free))
     return _Evidence(columns, free, pinned, sizes, unpinned, totals)
 
 
@@ -336,16 +331,14 @@ def _by_shared_images(found: np.ndarray, evidence: _Evidence, tables: Tables) ->
 
     open_clusters = np.flatnonzero(found == NEW)
     taken = set(found.tolist())
-    open_columns = [column for column, identity in enumerate(evidence.columns) if identity not in taken]
-    if not len(open_clusters) or not open_columns:
-        return
-    part = np.ix_(open_clusters, np.array(open_columns))
+    open_columns = np.flatnonzero([identity not in taken for identity in evidence.columns])
+    part = np.ix_(open_clusters, open_columns)
     shared = evidence.free[part] + evidence.pinned[part]
     enough = (2 * shared >= evidence.sizes[open_clusters, None]) | (
         2 * shared >= evidence.totals[None, open_columns]
     )
     weight = evidence.free[part] + evidence.pinned[part] / (1 + evidence.pinned.sum())
-    weight = np.where(enough & (shared > 0), weight, 0)
+    weight = np.where(enough, weight, 0)
     for row, column in zip(*linear_sum_assignment(weight, maximize=True), strict=True):
         if weight[row, column] > 0:
             identity = evidence.columns[open_columns[column]]
@@ -381,7 +374,7 @@ def _by_prototype(
     candidates = [
         (identity, row) for identity in sorted(tables.categories) for row in tables.categories[identity].rows
     ]
-    if not candidates or not (found == NEW).any() or prototypes.shape[1] != groups.prototypes.shape[1]:
+    if not candidates:
         return
     similarity = unit(groups.prototypes) @ unit(prototypes[[row for _, row in candidates]]).T
     taken = set(found.tolist())
@@ -399,7 +392,7 @@ def _by_prototype(
 def unit(vectors: np.ndarray) -> np.ndarray:
     """Rows of length 1 in float64; a row of zeros stays one."""
     vectors = vectors.astype(np.float64)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
 def weighted_mean(means: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -80,8 +80,8 @@ class CategoryRegistry:
         if self._prototypes.ndim != 2 or not np.isfinite(self._prototypes).all():
             raise RegistryError(f"Expected finite prototypes (R, D), got shape {self._prototypes.shape}.")
         self.num_known, self._stage = num_known, stage
-        free = max(self._tables.categories, default=-1) + 1
-        self._next_id = max(free, num_known) if next_id is None else next_id
+        free = max([num_known, *(each + 1 for each in self._tables.categories)])
+        self._next_id = free if next_id is None else next_id
         self._history = history or History()
         self.steps: list[Step] | None = None
         self._check()
@@ -190,7 +190,7 @@ class CategoryRegistry:
         return ActivePrototypes(
             [each.id for each in self.active],
             [each.name for each in self.active],
-            self._prototypes[np.array(rows, dtype=np.int64)].copy(),
+            self._prototypes[rows],
         )
 
     def state_hash(self) -> str:
@@ -201,7 +201,7 @@ class CategoryRegistry:
         """
         tables = self._tables
         rows = [row for each in sorted(tables.categories) for row in tables.categories[each].rows]
-        vectors = np.ascontiguousarray(self._prototypes[np.array(rows, dtype=np.int64)], dtype="<f4")
+        vectors = np.ascontiguousarray(self._prototypes[rows], dtype="<f4")
         state = {
             **{name: getattr(tables, name) for name in TABLE_NAMES},
             "num_known": self.num_known,
@@ -501,15 +501,15 @@ class CategoryRegistry:
         categories = self._tables.categories
         used = sorted({row for each in categories.values() for row in each.rows})
         position = {row: index for index, row in enumerate(used)}
-        self._prototypes = self._prototypes[np.array(used, dtype=np.int64)]
+        self._prototypes = self._prototypes[used]
         for identity, category in categories.items():
             first, *others = (position[row] for row in category.rows)
             categories[identity] = replace(category, prototype_row=first, earlier_rows=tuple(others))
 
 
 def _state_problems(category: Category) -> Iterator[str]:
-    if category.born < 0 or category.size < 0:
-        yield f"has size {category.size} and was born at stage {category.born}"
+    if category.born < 0:
+        yield f"was born at stage {category.born}"
     if category.dormant and (category.size or category.state is not CategoryState.DISCOVERED):
         yield f"is dormant, but {category.state} with {category.size} images"
     if category.retired and category.size:
