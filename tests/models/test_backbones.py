@@ -18,7 +18,9 @@ from promptccd.models.backbones import (
     embed,
     rotation_of,
     run_block,
+    run_block_class_row,
     run_prefix,
+    whole_attention,
 )
 from promptccd.models.prompt_pools import insert_prompts
 from promptccd.runs import explain_image, load_model, load_view, predict_folder, train_run
@@ -153,7 +155,9 @@ def test_a_forward_that_forgets_the_places_is_told(bare: dict[str, Path], pixels
     for forgets in (
         lambda: class_token(backbone, tokens),
         lambda: run_block(last, tokens),
+        lambda: run_block_class_row(last, tokens),
         lambda: class_attention(last, tokens, 6),
+        lambda: whole_attention(last, tokens),
     ):
         with pytest.raises(
             ValueError, match=r"hand the rotation on, which is self\.rotation\(pixel_values\)"
