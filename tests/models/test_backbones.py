@@ -18,7 +18,9 @@ from promptccd.models.backbones import (
     embed,
     rotation_of,
     run_block,
+    run_block_class_row,
     run_prefix,
+    whole_attention,
 )
 from promptccd.models.prompt_pools import insert_prompts
 from promptccd.runs import explain_image, load_model, load_view, predict_folder, train_run
@@ -153,9 +155,27 @@ def test_a_forward_that_forgets_the_places_is_told(bare: dict[str, Path], pixels
     for forgets in (
         lambda: class_token(backbone, tokens),
         lambda: run_block(last, tokens),
+        lambda: run_block_class_row(last, tokens),
         lambda: class_attention(last, tokens, 6),
+        lambda: whole_attention(last, tokens),
     ):
         with pytest.raises(
             ValueError, match=r"hand the rotation on, which is self\.rotation\(pixel_values\)"
         ):
             forgets()
+
+
+@pytest.mark.parametrize("kind", ["dinov2", "dinov3"])
+def test_a_prefix_is_read_in_the_precision_of_the_block(
+    bare: dict[str, Path], kind: str, pixels: torch.Tensor
+) -> None:
+    """Prompts that learn may be finer than the backbone, which does not."""
+    backbone = GCDModel.from_pretrained(bare[kind], dtype="bfloat16", **TINY_HEAD).backbone
+    tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
+    last, fine = blocks_of(backbone)[-1], torch.randn(2, 3, 4, 32, generator=torch.Generator().manual_seed(2))
+    coarse = fine.bfloat16()
+    whole = run_block(last, tokens, (fine[0], fine[1]), rotation)
+    assert torch.equal(whole, run_block(last, tokens, (coarse[0], coarse[1]), rotation))
+    row = run_block_class_row(last, tokens, (fine[0], fine[1]), rotation)
+    assert torch.equal(row, run_block_class_row(last, tokens, (coarse[0], coarse[1]), rotation))
+    torch.testing.assert_close(row, whole[:, 0], rtol=0.05, atol=0.05)

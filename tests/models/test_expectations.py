@@ -10,6 +10,7 @@ import json
 import logging
 import pickle
 from collections.abc import Callable, Iterator
+from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def test_half_precision_answers_everything(stage_of, method: str, dtype: Any, pi
     for given in (pixels, pixels.to(half.dtype)):
         found = answers(half, given)
         assert found["plain"].dtype == half.dtype
-        assert found["unit"].dtype == torch.float32
+        assert found["unit"].dtype == found["attention"].dtype == torch.float32
         cosines = (found["unit"] * whole.features_of(pixels)).sum(1)
         assert cosines.min() > (0.9 if "prompted" in found else 0.95)
         assert all(value.isfinite().all() for value in found.values())
@@ -315,6 +316,16 @@ def test_what_forward_does_not_take_is_named(stage: Path, pixels: torch.Tensor) 
         model(pixels, labels=torch.zeros(3))
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'pixel_values'"):
         model()
+
+
+@pytest.mark.parametrize("name", promptccd.models.VARIANTS)
+def test_what_a_forward_answers_with_on_request_stands_in_its_signature(name: str) -> None:
+    """Of its own class, and not of the wrapper that adds it: who calls it by keywords reads them there."""
+    parameters = inspect.signature(promptccd.models.VARIANTS[name].forward).parameters
+    assert not {each.kind for each in parameters.values()} & {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+    for option in ("output_hidden_states", "output_attentions", "return_dict"):
+        assert str(parameters[option]) == f"{option}: bool | None = None"
+        assert parameters[option].kind is Parameter.KEYWORD_ONLY
 
 
 def test_it_still_answers_after_mixed_precision(bare: Path, pixels: torch.Tensor) -> None:

@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
@@ -30,6 +32,7 @@ from promptccd.models.backbones import blocks_of, class_token, embed, rotation_o
 from promptccd.models.classifiers import CosineClassifier, LinearClassifier
 from promptccd.models.projection_head import ProjectionHead
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.order_one import fill
 
 SMALL = {
     "hidden_size": 32,
@@ -531,6 +534,47 @@ def test_rows_of_a_classifier_start_as_transformers_starts_weights(kind: type[Co
     classifier.initialise(0.1)
     assert 0.09 < float(classifier.weight.detach().std()) < 0.11
     assert (getattr(classifier, "bias", torch.zeros(1)) == 0).all()
+
+
+@pytest.mark.parametrize("kind", [CosineClassifier, LinearClassifier])
+def test_a_classifier_reads_features_of_any_number_of_dimensions(kind: type[CosineClassifier]) -> None:
+    classifier = kind(5, 4)
+    fill(classifier)
+    features = torch.randn(3, 2, 4)
+    torch.testing.assert_close(classifier(features), classifier(features.flatten(0, 1)).unflatten(0, (3, 2)))
+
+
+@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize("kind", [CosineClassifier, LinearClassifier])
+def test_a_classifier_that_grows_learns_if_it_did_before(kind: type[CosineClassifier], learns: bool) -> None:
+    classifier = kind(2, 4)
+    classifier.initialise(0.1)
+    classifier.requires_grad_(learns).grow(torch.randn(3, 4))
+    assert classifier.num_classes == 5
+    assert {parameter.requires_grad for parameter in classifier.parameters()} == {learns}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"category_ids": [0, 0], "category_names": ["a", "b"]}, "every category id once"),
+        ({"category_ids": [0, 1], "category_names": ["a"]}, "got 1 names for 2 ids"),
+        ({"stage": 0, "num_components": 2, "component_categories": [4]}, "each of 2 components, got 1"),
+        ({"num_known": -1}, "num_known >= 0, got -1"),
+        ({"confidence_temperature": 0.0}, "confidence_temperature >= 1e-06, got 0.0"),
+        ({"vision_config": Dinov2Config(hidden_size=8193, num_attention_heads=1)}, "hidden_size <= 8192, got 8193"),
+        ({"vision_config": {"hidden_act": "evil"}}, "hidden_act to be one of gelu"),
+    ],
+)  # fmt: skip
+def test_a_configuration_is_checked_as_it_is_made(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises((ValueError, StrictDataclassError), match=said):
+        PromptCCDConfig(**fields)
+
+
+def test_a_stage_in_training_has_components_without_categories_and_a_backbone_is_dinov2() -> None:
+    config = PromptCCDConfig(num_components=2, vision_config={"hidden_size": 24})
+    assert config.component_categories == config.category_ids == config.category_names == []
+    assert (config.vision_config.model_type, config.vision_config.hidden_size) == ("dinov2", 24)
 
 
 def test_scalars_of_a_spread_are_all_there_and_numbers_in_their_range() -> None:

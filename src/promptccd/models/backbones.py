@@ -102,7 +102,7 @@ def recomputed(block: Any, function: Callable[..., Tensor], *tensors: Any) -> Te
 
     The blocks do so by themselves only in training mode, in which the backbone never is.
     """
-    if torch.is_grad_enabled() and getattr(block, "gradient_checkpointing", False):
+    if torch.is_grad_enabled() and block.gradient_checkpointing:
         function = partial(block._gradient_checkpointing_func, function)
     return function(*tensors)
 

@@ -75,7 +75,7 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> tuple[str, d
                 ) from error
             tried.append(f"{place} ({_reason(error)})")
     near = get_close_matches(
-        wanted.strip("/"), [each for each in BACKBONES if os.path.isdir(BACKBONES[each])], n=1
+        wanted.strip("/"), [each for each in BACKBONES if os.path.isdir(BACKBONES[each])]
     )
     hint = f" Did you mean {near[0]!r}, which comes along?" if near else ""
     where = "; ".join(tried) if tried else "nothing, for no namespace is known"

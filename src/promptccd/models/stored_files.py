@@ -156,9 +156,11 @@ def _require_categories(ids: Any, names: Any) -> None:
 
 
 def _is_line(text: Any) -> bool:
-    if not isinstance(text, str) or len(text) > _LONGEST_NAME:
-        return False
-    return text.isprintable() or all(unicodedata.category(letter) not in _UNPRINTABLE for letter in text)
+    return (
+        isinstance(text, str)
+        and len(text) <= _LONGEST_NAME
+        and (text.isprintable() or all(unicodedata.category(letter) not in _UNPRINTABLE for letter in text))
+    )
 
 
 def _require_estimate(estimate: Any) -> None:
