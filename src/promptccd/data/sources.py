@@ -153,9 +153,7 @@ def read_regular_file(path: str, budget: ByteBudget) -> bytes:
                 )
             if status.st_size > limits.max_file_bytes:
                 raise SkippedFileError(too_large(status.st_size, limits))
-            content = stream.read(
-                status.st_size + 1
-            )  # room for as many bytes is made before the first is read
+            content = stream.read(status.st_size + 1)  # which makes room for that many bytes first
             if len(content) > status.st_size:
                 raise SkippedFileError("grew while it was read")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name

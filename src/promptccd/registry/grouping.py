@@ -303,7 +303,7 @@ def _gather(groups: StageGroups, tables: Tables) -> _Evidence:
     free = np.zeros((len(groups.prototypes), len(columns)))
     pinned = np.zeros_like(free)
     unpinned = np.zeros(len(free))
-    for key, cluster in zip(groups.keys, groups.clusters, strict=True):
+    for key, cluster in zip(groups.keys, np.asarray(groups.clusters).tolist(), strict=True):
         if key in tables.pinned:
             pinned[cluster, position[tables.pinned[key]]] += 1
             continue
