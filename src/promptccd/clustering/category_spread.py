@@ -82,8 +82,7 @@ def _shrinkage(residuals: Tensor) -> float:
         (covariance - covariance.trace() / width * torch.eye(width, dtype=covariance.dtype)).square().sum()
     )
     noise = residuals.square().sum(1).square().sum() / num**2 - covariance.square().sum() / num
-    smallest = torch.finfo(distance.dtype).tiny  # all directions may be exactly alike
-    return float((noise / distance.clamp(min=smallest)).clamp(LEAST_SHRINKAGE, 1))
+    return float((noise / distance).clamp(LEAST_SHRINKAGE, 1)) if distance > 0 else 1.0
 
 
 def _whitener(residuals: Tensor, shrinkage: float, categories: int) -> Tensor:

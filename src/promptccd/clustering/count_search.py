@@ -90,5 +90,5 @@ def _affordable_moves(
 
 def _affordable(gains: Tensor, involved: Tensor, width: int) -> int:
     """How many moves, cheapest per point first, lose no more in total than their points allow."""
-    within = -gains.cumsum(0) / involved.cumsum(0) <= LOSS_PER_VALUE * width
+    within = -gains.cumsum(0) <= LOSS_PER_VALUE * width * involved.cumsum(0)
     return int(within.long().cumprod(0).sum())

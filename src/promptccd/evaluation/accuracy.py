@@ -123,7 +123,7 @@ def _codes(values: np.ndarray) -> np.ndarray:
     """Position of every label among the distinct ones, so that gaps cost nothing; fast for ids with few gaps."""
     if values.dtype.kind in "iu":
         low, high = int(values.min()), int(values.max())
-        if high - low < values.nbytes:  # looked up in a table that is not much larger than they are
+        if high - low < 4096 + 4 * len(values):
             wide = values if values.dtype.kind == "u" else values.astype(np.int64)  # 100 - -100 is no int8
             shifted = (wide - low).astype(np.int64)
             return (np.cumsum(np.bincount(shifted) > 0) - 1)[shifted]

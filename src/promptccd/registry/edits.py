@@ -156,8 +156,8 @@ class Split(Edit):
     kind: ClassVar[str] = "split"
     category: int
     images: Sequence[str]
-    part_prototype: ArrayLike = field(metadata={"holds": "vectors"})
-    rest_prototype: ArrayLike = field(metadata={"holds": "vectors"})
+    part_prototype: ArrayLike = field(metadata={"vector": True})
+    rest_prototype: ArrayLike = field(metadata={"vector": True})
     name: str | None = None
 
     def apply(self, draft: Draft) -> None:
@@ -191,8 +191,8 @@ class Gather(Edit):
 
     kind: ClassVar[str] = "gather"
     images: Sequence[str]
-    prototype: ArrayLike = field(metadata={"holds": "vectors"})
-    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"holds": "vectors"})
+    prototype: ArrayLike = field(metadata={"vector": True})
+    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
     name: str | None = None
 
     def apply(self, draft: Draft) -> None:
@@ -274,7 +274,7 @@ class Move(Edit):
     kind: ClassVar[str] = "move"
     images: Sequence[str]
     to: int | None
-    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"holds": "vectors"})
+    prototypes: Mapping[int, ArrayLike] = field(default_factory=dict, metadata={"vector": True})
 
     def apply(self, draft: Draft) -> None:
         """See `Edit.apply`."""

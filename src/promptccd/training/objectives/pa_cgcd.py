@@ -149,7 +149,7 @@ def proxy_anchor_loss(cosines: Tensor, labels: Tensor, scale: float, margin: flo
 
     pulls = log_one_and_sum(scale * (margin - cosines), own)
     pushes = log_one_and_sum(scale * (margin + cosines), ~own)
-    return pulls.sum() / own.any(0).sum() + pushes.mean()
+    return pulls.sum() / own.any(0).sum().clamp(min=1) + pushes.mean()
 
 
 def split(
