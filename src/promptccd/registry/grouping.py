@@ -206,7 +206,9 @@ def _keep_apart(targets: dict[str, int], constraints: GroupingConstraints, table
     linked = {key for pair in constraints.must_link for key in pair}
     for pair in constraints.cannot_link:
         home, other = (targets.get(key, tables.members.get(key, _UNASSIGNED)) for key in pair)
-        for key in reversed(pair) if home == other != _UNASSIGNED else ():
+        if home != other:
+            continue
+        for key in reversed(pair):
             before = tables.members.get(key, home)
             if key in targets and key not in tables.pinned and key not in linked and before != home:
                 targets[key] = before
