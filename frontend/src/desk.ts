@@ -209,16 +209,26 @@ export class Desk {
     location.hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }) }).toString();
   }
 
+  /** Shows the place of the address, once what it lists is there; who has gone on meanwhile stays where they are. */
   private async read(): Promise<void> {
-    const asked = new URLSearchParams(location.hash.slice(1));
+    const { hash } = location;
+    const asked = new URLSearchParams(hash.slice(1));
     const of = asked.get("of") ?? "";
-    this.place = (asked.get("view") as Place | null) ?? "groups";
-    if (this.place === "group") this.group = Number(of);
-    if (this.place === "group" && !this.byId.has(this.group)) this.place = "groups";
-    if (this.place === "alike") this.found = await get<number[]>(`alike/${Number(of)}`);
-    if (this.place === "found") this.found = await get<number[]>(`search?q=${encodeURIComponent(of)}`);
-    if (["changed", "moved", "doubted"].includes(this.place)) this.change = await get<Change>("changed");
-    if (this.place === "moved" || this.place === "doubted") this.found = this.change![this.place];
+    const named = (asked.get("view") as Place | null) ?? "groups";
+    const place = named === "group" && !this.byId.has(Number(of)) ? "groups" : named;
+    try {
+      const found = place === "alike" ? await get<number[]>(`alike/${Number(of)}`)
+        : place === "found" ? await get<number[]>(`search?q=${encodeURIComponent(of)}`)
+        : this.found; // prettier-ignore
+      const change = ["changed", "moved", "doubted"].includes(place) ? await get<Change>("changed") : this.change;
+      if (location.hash !== hash) return;
+      this.found = place === "moved" || place === "doubted" ? change![place] : found;
+      this.change = change;
+    } catch (error) {
+      return this.fail(error);
+    }
+    this.place = place;
+    if (place === "group") this.group = Number(of);
     this.order = this.place === "unsure" || this.place === "desk" ? "unsure" : this.place === "group" ? "typical" : "file";
     this.layers = [];
     this.naming = null;
@@ -355,7 +365,7 @@ export class Desk {
       await taken;
     } catch (error) {
       this.fail(error);
-      await this.take(await get<Summary>("state")).catch(() => undefined);
+      await get<Summary>("state").then((summary) => this.take(summary)).catch(() => undefined);
       this.show();
       return false;
     }

@@ -235,14 +235,22 @@ function TakeSheet({ desk }: { desk: Desk }) {
   const [names, setNames] = useState(false);
   const [progress, setProgress] = useState<Progress | null>(null);
   const isWriting = progress !== null && !progress.place && !progress.problem;
-  const look = () => void get<Progress | null>("export").then(setProgress);
+  const turns = useRef({ asked: 0, shown: 0 });
+  const show = async (answer: Promise<Progress | null>) => {
+    const turn = ++turns.current.asked;
+    const found = await answer;
+    if (turn < turns.current.shown) return; // a later answer has overtaken it
+    turns.current.shown = turn;
+    setProgress(found);
+  };
+  const look = () => void show(get("export"));
   useEffect(look, []);
   useEffect(() => {
     if (!isWriting) return;
     const timer = setInterval(look, ASKED_AGAIN_MS);
     return () => clearInterval(timer);
   }, [isWriting]);
-  const begin = (kind: string | null) => exported(kind, names).then(setProgress, (error: Error) => desk.fail(error));
+  const begin = (kind: string | null) => show(exported(kind, names)).catch((error: Error) => desk.fail(error));
   return (
     <Sheet desk={desk} name="sheet take" label={t("takeAway")}>
       <a class="button" href={address("groups.csv")} download>{t("takeTable")}</a>

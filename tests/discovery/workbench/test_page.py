@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from promptccd.discovery import registry_in
 from promptccd.discovery.registry_edits import correct, edit_registry
@@ -307,6 +307,45 @@ def test_take_groups_away(person: Person, project: Path) -> None:
     assert len([each for each in (project / "images").iterdir() if each.is_dir()]) == KINDS
     person.press("Escape")
     assert person.page.locator("dialog[open]").count() == 0
+
+
+def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Person) -> None:
+    """The sheet asks what there is as it opens; somebody quick has begun an export before that answer is there."""
+    kept: list[Route] = []
+    person.page.route("**/api/export", lambda route: kept.append(route), times=1)
+    person.click(".bar .wide")
+    sheet = person.page.locator("dialog[open]")
+    sheet.get_by_role("button", name="A folder for each group").click()
+    sheet.filter(has_text="Written to").wait_for()
+    kept[0].fulfill(body="null", content_type="application/json")
+    person.page.wait_for_timeout(300)
+    assert "Written to" in sheet.inner_text()
+
+
+def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: Person, project: Path) -> None:
+    kept: list[Route] = []
+    person.page.route("**/api/alike/3", lambda route: kept.append(route))
+    person.go("view=alike&of=3")
+    person.go("view=groups")
+    person.page.locator(".card .name").first.click()
+    person.page.keyboard.type("her")
+    kept[0].continue_()
+    person.page.wait_for_timeout(400)
+    person.type("on")
+    person.said("Now called “heron”")
+    assert "heron" in sizes(project)
+
+
+def test_a_place_that_cannot_be_read_says_so(person: Person) -> None:
+    person.page.route(
+        "**/api/alike/3", lambda route: route.fulfill(status=404, body="There is no such photograph.")
+    )
+    person.go("view=alike&of=3")
+    person.said("There is no such photograph")
+    assert person.page.locator(".card img").count()
+    person.visit.complaints = [
+        each for each in person.visit.complaints if "404" not in each
+    ]  # Chromium's own line
 
 
 def test_what_changed_opens_in_the_grid(person: Person, project: Path) -> None:

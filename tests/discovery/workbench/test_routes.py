@@ -189,6 +189,19 @@ def test_an_export_that_cannot_be_written_says_why_and_leaves_what_is_there(
     assert (status, b"Expected one of imagefolder, dataset" in told) == (409, True)
 
 
+def test_an_export_that_breaks_down_is_a_problem_and_not_waited_for(
+    window: Window, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(key: str) -> bytes:
+        raise MemoryError(key)
+
+    monkeypatch.setattr(window.page.bench.photos, "original", broken)
+    assert window.ask("/api/export", {"kind": "imagefolder"})[0] == 200
+    assert until_written(window)["problem"].startswith("Nothing was written: MemoryError.")
+    assert not (project / "images").exists()
+    assert "MemoryError" in caplog.text
+
+
 def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -> None:
     """Who has the state that it names needs nothing else: all of it is as the whole would be."""
     state, before = window.get("state"), [each.copy() for each in columns_of(window)]

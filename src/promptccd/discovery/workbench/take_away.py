@@ -72,6 +72,11 @@ class TakeAway:
         except PromptCCDError as error:
             logger.warning("%s", error)
             progress["problem"] = str(error)
+        except Exception as error:  # the page waits until it hears of a place or of a problem
+            logger.exception("Unexpected error while groups were written.")
+            progress["problem"] = (
+                f"Nothing was written: {type(error).__name__}. Your groups are as they were; the terminal says more."
+            )
 
 
 def assignment_rows_of(bench: Workbench) -> list[AssignmentRow]:
