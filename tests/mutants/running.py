@@ -79,23 +79,34 @@ class Lines:
     def concerned(self, mutant: Mutant) -> list[str]:
         """Tests that run a mutant, cheapest first.
 
-        For what runs when the file is imported all do: first those of a file that names what the mutant's line begins
-        with, such as a default, then those beside one that uses the file.
+        For what runs when the file is imported, or in no test, all do: first those of a file that names what the
+        mutant's line begins with, such as a default, then those beside one that uses the file.
         """
-        names = []
-        for name, test in self.tests.items():
-            run = test["lines"].get(mutant.file, [])
-            if run and (not mutant.lines or not set(mutant.lines).isdisjoint(run)):
-                names.append(name)
-        beside = {name.partition("::")[0] for name in names}
+        names = self.running(mutant)
+        is_imported = not mutant.lines or not names
+        beside = {name.partition("::")[0] for name in (self._using(mutant.file) if is_imported else names)}
         files = {name.partition("::")[0] for name in self.tests}
-        naming = files if mutant.lines else {file for file in files if mutant.names in self._text_of(file)}
+        naming = {file for file in files if mutant.names in self._text_of(file)} if is_imported else files
         alone = {
             name: (file not in naming, file not in beside, self.seconds([name]))
-            for name in (names if mutant.lines else self.tests)
+            for name in (self.tests if is_imported else names)
             if (file := name.partition("::")[0]) and self._is_short(self.tests[name])
         }
         return sorted(alone, key=lambda name: alone[name])
+
+    def running(self, mutant: Mutant) -> list[str]:
+        """Tests that run one of its lines."""
+        return [
+            name
+            for name in self._using(mutant.file)
+            if not set(mutant.lines).isdisjoint(self._run(name, mutant.file))
+        ]
+
+    def _using(self, file: str) -> list[str]:
+        return [name for name in self.tests if self._run(name, file)]
+
+    def _run(self, name: str, file: str) -> list[int]:
+        return self.tests[name]["lines"].get(file, [])
 
     def _text_of(self, file: str) -> str:
         return (self.project.root / file).read_text(encoding="utf-8")
@@ -167,7 +178,8 @@ def try_mutant(project: Project, mutant: Mutant, lines: Lines) -> Generator[None
         yield from _run(project, chosen, None, 10 * longest_s, 10 * longest_s)
         now_s = time.monotonic() - started
         code = yield from _run(project, chosen, mutant, project.patience_s + now_s, 30 + 3 * now_s)
-    return {0: "survived", 5: "unseen", LATE: "late"}.get(code, "killed")
+    lives = "survived" if lines.running(mutant) or not mutant.lines else "unseen"
+    return {0: lives, 5: "unseen", LATE: "late"}.get(code, "killed")
 
 
 def _run(

@@ -32,6 +32,15 @@ def total(values: list[int] = [0]) -> int:
         raise ValueError(f"{result - 1} is below {-1000 + 1}" + "!")
     return result
 '''
+REGISTER = """
+def listed(made):
+    made.is_listed = True
+    return made
+
+@listed
+def nothing():
+    return None
+"""
 LIMITS = "MOST = 3\nLEAST = 1\n"
 HALVES = """
 MOST = 9
@@ -51,6 +60,7 @@ import pytest
 from maker import larger
 from toy.halves import halvings
 from toy.limits import MOST
+from toy.register import nothing
 from toy.sums import total
 
 def test_deep():
@@ -61,6 +71,9 @@ def test_deep():
 
 def test_most():
     assert MOST == 3
+
+def test_nothing():
+    assert nothing.is_listed and nothing() is None
 
 def test_larger():
     assert larger(1, 2) == 2
@@ -87,7 +100,7 @@ from tests.mutants.__main__ import judged
 from tests.mutants.mutations import mutants_of
 from tests.mutants.running import Lines, Project
 
-areas = dict.fromkeys(["sums.py", "limits.py", "halves.py"], ["tests"])
+areas = dict.fromkeys(["sums.py", "limits.py", "halves.py", "register.py"], ["tests"])
 project = Project(Path(sys.argv[1]), "src/toy", areas, patience_s=0.3)
 mutants = [mutant for file in project.files() for mutant in mutants_of(project.root, file)]
 lines = Lines(project, list(project.areas))
@@ -104,6 +117,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "src/toy/sums.py": TOY,
         "src/toy/limits.py": LIMITS,
         "src/toy/halves.py": HALVES,
+        "src/toy/register.py": REGISTER,
         "src/toy/__init__.py": "",
         "maker.py": MAKER,
         "tests/test_sums.py": TESTS,
@@ -141,6 +155,9 @@ def test_mistakes_that_a_test_sees_are_killed(verdicts: dict[tuple[str, int, str
     ]:
         assert verdicts["sums", *mistake] == "killed", mistake
     assert verdicts["limits", 1, "3 to 4"] == "killed"  # no test runs a line of that module
+    assert (
+        verdicts["register", 3, "True to False"] == "killed"
+    )  # inside a function that is called by an import
     assert verdicts["halves", 2, "9 to 8"] == "killed"  # the tests beside those that do have nothing to say
 
 
