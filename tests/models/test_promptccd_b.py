@@ -242,6 +242,8 @@ def test_too_many_prompts_are_refused_in_one_line(backbone_folder: Path) -> None
         PromptCCDBModel.from_pretrained(backbone_folder, pool_size=4, **TINY_HEAD)
     every = PromptCCDBModel.from_pretrained(backbone_folder, pool_size=4, prompts_per_image=4, **TINY_HEAD)
     assert every(torch.randn(PIXELS)).components.sort().values.tolist() == [[0, 1, 2, 3]] * PIXELS[0]
+    alone = PromptCCDBModel.from_pretrained(backbone_folder, pool_size=4, prompts_per_image=1, **TINY_HEAD)
+    assert alone(torch.randn(PIXELS)).components.shape == (PIXELS[0], 1)
 
 
 def test_bare_backbone_fills_the_pretrained_copy(tmp_path: Path) -> None:

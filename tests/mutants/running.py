@@ -79,16 +79,23 @@ class Lines:
     def concerned(self, mutant: Mutant) -> list[str]:
         """Tests that run a mutant, cheapest first.
 
-        For what runs when the file is imported, or in no test, all do: first those of a file that names what the
-        mutant's line begins with, such as a default, then those beside one that uses the file.
+        For what runs when the file is imported, or in no test, all do: first those of the file of tests that is called
+        after it, then those of a file that names what the mutant's line begins with, such as a default, then those
+        beside one that uses the file.
         """
         names = self.running(mutant)
         is_imported = not mutant.lines or not names
         beside = {name.partition("::")[0] for name in (self._using(mutant.file) if is_imported else names)}
         files = {name.partition("::")[0] for name in self.tests}
         naming = {file for file in files if mutant.names in self._text_of(file)} if is_imported else files
+        own = f"test_{Path(mutant.file).stem}"
         alone = {
-            name: (file not in naming, file not in beside, self.seconds([name]))
+            name: (
+                is_imported and Path(file).stem != own,
+                file not in naming,
+                file not in beside,
+                self.seconds([name]),
+            )
             for name in (self.tests if is_imported else names)
             if (file := name.partition("::")[0]) and self._is_short(self.tests[name])
         }

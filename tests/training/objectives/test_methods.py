@@ -4,6 +4,7 @@ import pytest
 
 from promptccd.training.methods import PARTS
 from promptccd.training.objectives import METHODS
+from promptccd.training.objectives.objective import Objective
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 CLASSIFIERS = {"frost", "happy", "orca", "pa-cgcd", "rankstats", "simgcd"}
@@ -17,6 +18,16 @@ def test_every_part_of_a_model_that_learns_or_is_fitted_has_a_title(name: str) -
     model = method.model(method.model.config_class(vision_config=vision, **TINY_HEAD))
     children = {child for child, _ in model.named_children()}
     assert method.parts.keys() == children - PARTS.keys() - FROZEN
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_prompts_act_in_training_from_the_first_epoch_but_in_a_warm_up(name: str) -> None:
+    """`None` would be as at test, where Grow & Merge may answer otherwise."""
+    objective = METHODS[name].objective
+    has_warm_up = objective.prompted is not Objective.prompted
+    assert has_warm_up == (name == "promptccd")
+    if not has_warm_up:
+        assert objective.prompted(object.__new__(objective), 0) is True
 
 
 def test_classifiers_answer_for_themselves_but_for_the_one_whose_paper_clusters() -> None:
