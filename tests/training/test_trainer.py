@@ -234,6 +234,17 @@ def trainer_of(
     )  # fmt: skip
 
 
+def test_every_step_moves_the_bar_of_its_epoch(
+    model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(progress, "tqdm", partial(progress.tqdm, file=terminal, mininterval=0, miniters=1))
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(epochs=1, batch_size=math.ceil(len(images) / 3))
+    trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, lambda _: None).train()
+    assert all(f" {step}/3 " in terminal.getvalue() for step in range(4))
+
+
 def test_after_training_in_bfloat16_a_model_computes_in_float32_again(
     model: PromptCCDModel, stages: StageStream
 ) -> None:
