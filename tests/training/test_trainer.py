@@ -234,6 +234,27 @@ def trainer_of(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("decay_vectors", [True, False])
+def test_decay_shrinks_matrices_and_vectors_where_it_is_asked_to(
+    decay_vectors: bool, model: PromptCCDModel, stages: StageStream
+) -> None:
+    class Still(ContrastiveObjective):
+        def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
+            return {"loss": 0.0 * sum(each.sum() for each in self.model.parameters() if each.requires_grad)}
+
+    before = {name: each.clone() for name, each in model.named_parameters() if each.requires_grad}
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(
+        epochs=1, batch_size=len(images), learning_rate=0.5, weight_decay=0.2, decay_vectors=decay_vectors
+    )
+    trainer_of(model, images, Still, arguments, lambda _: None, lambda _: None).train()
+    after = dict(model.named_parameters())
+    assert {value.ndim for value in before.values()} == {1, 2}
+    for name, value in before.items():
+        kept = 1 - 0.5 * 0.2 if value.ndim > 1 or decay_vectors else 1.0
+        torch.testing.assert_close(after[name], kept * value, msg=name)
+
+
 def test_every_step_moves_the_bar_of_its_epoch(
     model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
