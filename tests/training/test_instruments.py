@@ -28,7 +28,7 @@ from promptccd.models import (
 )
 from promptccd.runs import train_run
 from promptccd.runs.run_directory import RunDirectory
-from promptccd.training.features import extract_features
+from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
@@ -180,6 +180,8 @@ def test_what_is_said_of_the_router_is_a_mean_over_all_patches(
     assert found.router_entropy == pytest.approx(float(entropy.mean()), rel=1e-5)
     assert found.router_accuracy == pytest.approx(float(accuracy))
     assert found.parts_used == len(shares.argmax(-1).unique()) / 3
+    agreement = routing_agreement(model.eval(), images, VIEW, batch_size=7, num_workers=0)
+    assert agreement.tolist() == pytest.approx((shares.argmax(-1) == 0).float().mean(1).tolist())
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from importlib.util import module_from_spec
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from promptccd import PromptCCDModel
 from promptccd.data import StageStream
 from promptccd.data.stage_images import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, ViewOptions, build_image_processor
-from promptccd.errors import InterruptedRunError
+from promptccd.errors import InterruptedRunError, OutOfMemoryError
 from promptccd.models import PromptCCDBModel
 from promptccd.runs import train_run
 from promptccd.training import progress
@@ -232,6 +233,70 @@ def trainer_of(
         accelerator=Accelerator(cpu=True, mixed_precision=arguments.mixed_precision), stop=progress.StopRequest(),
         save=save, record=record, stepped=stepped,
     )  # fmt: skip
+
+
+def test_what_an_objective_takes_the_gradient_of_learns_nothing_in_that_epoch(
+    model: PromptCCDModel, stages: StageStream
+) -> None:
+    class LateHead(ContrastiveObjective):
+        def adjust_gradients(self, epoch: int) -> None:
+            for each in self.model.head.parameters() if epoch == 0 else ():
+                each.grad = None
+
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    heads = [[each.clone() for each in model.head.parameters()]]
+    trainer_of(
+        model, images, LateHead, TrainingArguments(epochs=2, batch_size=len(images)), lambda _: None,
+        lambda _: heads.append([each.clone() for each in model.head.parameters()]),
+    ).train()  # fmt: skip
+    same = [all(map(torch.equal, before, after)) for before, after in pairwise(heads)]
+    assert same == [True, False]
+
+
+def test_who_asks_to_stop_gets_the_state_after_that_step(model: PromptCCDModel, stages: StageStream) -> None:
+    def stop(epoch: int, steps: int) -> None:
+        trainer.stop.asked = (epoch, steps) == (0, 2)
+
+    saved: list[TrainingState] = []
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(images) / 3), save_steps=100)
+    trainer = trainer_of(model, images, ContrastiveObjective, arguments, saved.append, lambda _: None, stop)
+    with pytest.raises(progress.TrainingStopped, match="saved stage 1, epoch 0, step 2"):
+        trainer.train()
+    assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
+
+
+@pytest.mark.parametrize("in_step", [True, False])
+def test_where_a_step_needs_too_much_memory_the_state_before_it_is_saved(
+    in_step: bool, model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not where the optimiser itself has no room: it may have changed half of the weights."""
+    saved: list[TrainingState] = []
+    seen: list[dict[str, torch.Tensor]] = []
+
+    class Greedy(ContrastiveObjective):
+        def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
+            seen.append({name: each.clone() for name, each in self.model.state_dict().items()})
+            if len(seen) == 2 and in_step:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return super().losses(rows)
+
+    def half(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    if not in_step:
+        monkeypatch.setattr(torch.optim.SGD, "step", half)
+    images = StageImages.read(stages[1], 0, progress.progress_bar)
+    arguments = TrainingArguments(epochs=1, batch_size=math.ceil(len(images) / 3))
+    trainer = trainer_of(model, images, Greedy, arguments, saved.append, lambda _: None)
+    told = "saved stage 1, epoch 0, step 1" if in_step else "the last saved state is whole"
+    with pytest.raises(OutOfMemoryError, match=told):
+        trainer.train()
+    assert [(each.epoch, each.step) for each in saved] == ([(0, 1)] if in_step else [])
+    for state in saved:
+        for name, value in state.tensors.items():
+            if name.startswith("model."):
+                assert torch.equal(value, seen[1][name.removeprefix("model.")]), name
 
 
 @pytest.mark.parametrize("decay_vectors", [True, False])

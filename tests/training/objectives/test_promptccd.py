@@ -1,0 +1,67 @@
+"""PromptCCD's objective, beyond what the reference trainer holds."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from promptccd import PromptCCDModel
+from promptccd.data.randomness import torch_generator
+from promptccd.data.stage_images import StageImages
+from promptccd.data.stages import StageStream
+from promptccd.models import Replay
+from promptccd.training.arguments import TrainingArguments
+from promptccd.training.objectives import StageContext
+from promptccd.training.objectives.promptccd import MixtureObjective
+from promptccd.training.progress import progress_bar
+
+KNOWN, NEW = 3, 3
+
+
+@pytest.fixture
+def images(stages: StageStream) -> StageImages:
+    return StageImages.read(stages[1], 0, progress_bar)
+
+
+def narrow(categories: torch.Tensor) -> torch.Tensor:
+    """Features of these categories, which lie far apart."""
+    generator = torch_generator("narrow categories", 2)
+    centres = F.normalize(torch.randn(KNOWN + NEW, 32, generator=generator), dim=1)
+    noise = torch.randn(len(categories), 32, generator=generator) / 32**0.5
+    return F.normalize(centres[categories] + 0.1 * noise, dim=1)
+
+
+def objective_on(
+    stage: StageContext, model: PromptCCDModel, features: torch.Tensor, **given: object
+) -> MixtureObjective:
+    """The objective of a stage whose images have these features."""
+    arguments, alone = TrainingArguments(init_components=KNOWN, **given), SimpleNamespace(num_processes=1)
+    return MixtureObjective(model, stage, arguments, alone, lambda what: features)
+
+
+@pytest.mark.parametrize(("prior", "components"), [("paper", KNOWN + 1), ("matched", KNOWN + NEW)])
+def test_components_of_an_unknown_number_are_counted_with_the_prior_that_was_asked_for(
+    prior: str, components: int, model: PromptCCDModel, images: StageImages
+) -> None:
+    """Of categories as narrow as these the paper's wide prior sees few, and one that fits the known ones all."""
+    known = torch.arange(KNOWN).repeat_interleave(8)
+    here = KNOWN + torch.arange(len(images)) % NEW
+    both = narrow(torch.cat([known, here]))
+    stage = StageContext(images, replay=Replay(both[: len(known)], known))
+    objective_on(stage, model, both[len(known) :], count_prior=prior).begin_epoch(0)
+    assert model.mixture.num_components == components
+
+
+@pytest.mark.parametrize(
+    ("counting", "prior", "learns"),
+    [("split_merge", "calibrated", True), ("split_merge", "matched", False), ("kmeans", "calibrated", False)],
+)
+def test_a_labelled_stage_learns_the_scale_that_later_ones_count_with(
+    counting: str, prior: str, learns: bool, model: PromptCCDModel, images: StageImages
+) -> None:
+    labels = torch.arange(len(images)) % (KNOWN + NEW)
+    objective_on(
+        StageContext(images, labels), model, narrow(labels), category_count=counting, count_prior=prior
+    ).end_stage()
+    assert (model.config.count_scale != 1) == learns
