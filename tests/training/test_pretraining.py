@@ -162,6 +162,15 @@ def test_an_image_is_joined_with_another_across_a_soft_line() -> None:
     assert 20 < int((some.flatten(1).std(1) > 0.01).sum()) < 65
 
 
+def test_an_image_keeps_any_of_its_sides_when_it_is_joined() -> None:
+    own = torch.arange(400.0)[:, None, None, None].expand(-1, 3, 16, 16)
+    joined = _join(own, 1.0, torch.Generator().manual_seed(0))
+    kept = ((joined - own).abs() < 0.5)[:, 0].float().mean(0)  # far from the line: elsewhere it is blended
+    borders = torch.stack([kept[0, 8], kept[-1, 8], kept[8, 0], kept[8, -1]])
+    assert borders.min() > 0.15
+    assert borders.max() - borders.min() < 0.1
+
+
 def transforms(options: PretrainingOptions) -> Tensor:
     """How 500 pictures were moved: ``(500, 2, 3)``, from where each place of a picture shows what, in halves of a side.
 
