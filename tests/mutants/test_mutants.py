@@ -155,9 +155,7 @@ def test_mistakes_that_a_test_sees_are_killed(verdicts: dict[tuple[str, int, str
     ]:
         assert verdicts["sums", *mistake] == "killed", mistake
     assert verdicts["limits", 1, "3 to 4"] == "killed"  # no test runs a line of that module
-    assert (
-        verdicts["register", 3, "True to False"] == "killed"
-    )  # inside a function that is called by an import
+    assert verdicts["register", 3, "True to False"] == "killed"  # an import calls that function, and no test
     assert verdicts["halves", 2, "9 to 8"] == "killed"  # the tests beside those that do have nothing to say
 
 

@@ -348,6 +348,16 @@ def test_a_place_that_cannot_be_read_says_so(person: Person) -> None:
     ]  # Chromium's own line
 
 
+def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path) -> None:
+    person.page.locator(".card .name").first.click()
+    person.page.route(re.compile("/api/(edit|state)$"), lambda route: route.abort())
+    person.type("heron")
+    person.said("promptccd open")
+    assert "heron" not in sizes(project)
+    lost = "Failed to load resource"  # Chromium's own line
+    person.visit.complaints = [each for each in person.visit.complaints if lost not in each]
+
+
 def test_what_changed_opens_in_the_grid(person: Person, project: Path) -> None:
     person.go("view=changed")
     person.click(".changes .offer")
