@@ -1,6 +1,7 @@
 """The metric in which known categories are round, held to fresh images of worlds whose truth is known."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -161,9 +162,10 @@ def test_images_that_equal_their_prototypes_but_for_rounding_have_no_spread(shar
     assert (measure_spread(prototypes[rows] + off, rows, prototypes, seed=0) is None) == (share < 1e-10)
 
 
-def test_everything_measured_is_as_plain_sums_over_images_left_out_say() -> None:
+@pytest.mark.parametrize(("apart", "nearer"), [(0.7, 1.0), (1.4, 0.5)])
+def test_everything_measured_is_as_plain_sums_over_images_left_out_say(apart: float, nearer: float) -> None:
     """With two images of one category and one of another, which a fold leaves without any."""
-    world = World(known=4, new=0, width=6, seed=11, apart=0.7)
+    world = World(known=4, new=0, width=6, seed=11, apart=apart)
     features, rows = world.draw(range(4), 40)
     kept = torch.cat([torch.arange(82), torch.arange(120, 121)])
     features, rows = features[kept], rows[kept]
@@ -197,6 +199,7 @@ def test_everything_measured_is_as_plain_sums_over_images_left_out_say() -> None
     nearest = relative.min(1)
     pairs = [(0.5 * (far == near) + (far > near)) for far in without for near in nearest]
     assert spread.separation == pytest.approx(np.mean(pairs))
+    assert spread.tells_new == (nearer == 0.5)
     losses = {}
     for temperature in 10 ** np.linspace(-3, 1, 41):
         logits = -np.sqrt(relative) / temperature
@@ -204,11 +207,26 @@ def test_everything_measured_is_as_plain_sums_over_images_left_out_say() -> None
     assert spread.temperature == pytest.approx(min(losses, key=losses.get), rel=1e-9)
     assert 0.01 < spread.temperature < 5
     # A logistic regression is the likeliest where what it says of either kind adds up to what there is of it.
-    nearest, others = np.sqrt(nearest), np.sqrt(1 + 0.5 * np.maximum(without - 1, 0))
+    nearest, others = np.sqrt(nearest), np.sqrt(1 + nearer * np.maximum(without - 1, 0))
+    strangers = 0.25 * 83 / 4 / np.bincount(of)[of]  # every category counts alike among those
     missed = 1 / (1 + np.exp(spread.slope * (spread.border - nearest)))
-    taken = 1 / (1 + np.exp(spread.slope * (others - spread.border)))
-    assert missed.sum() == pytest.approx(0.25 * taken.sum(), abs=0.1)
-    assert (nearest * missed).sum() == pytest.approx(0.25 * (others * taken).sum(), abs=0.1)
+    taken = strangers / (1 + np.exp(spread.slope * (others - spread.border)))
+    assert missed.sum() == pytest.approx(taken.sum(), abs=0.1)
+    assert (nearest * missed).sum() == pytest.approx((others * taken).sum(), abs=0.1)
+
+
+def test_how_sure_an_answer_is_only_labels_say() -> None:
+    """An image that was assigned lies nearest to its own category by definition, and says nothing."""
+    world = World(known=8, new=0, width=32, seed=15, apart=0.1)
+    features, truth = world.draw(range(8), 60)
+    measured = partial(measure_spread, features, prototypes=world.prototypes, seed=0)
+    right = measured(truth)
+    labelled = torch.arange(480) % 60 < 15
+    rows = torch.where(labelled, truth, right.squared(features, world.prototypes).argmin(1))
+    sure, told = measured(rows), measured(rows, labelled=labelled)
+    assert sure.temperature < 0.6 * right.temperature < 0.6 * told.temperature
+    nobody = measured(rows, labelled=torch.zeros(480, dtype=torch.bool))
+    assert nobody.temperature == sure.temperature
 
 
 def test_of_too_few_images_nothing_is_said() -> None:
@@ -245,7 +263,8 @@ def test_features_in_which_new_categories_do_not_stand_out_say_so() -> None:
 def test_odds_that_no_distance_decides_are_flat_and_those_of_a_clean_cut_are_bounded() -> None:
     """Where a second category lies just as near, and where all images lie within the distance of new ones."""
     wide, near = torch.linspace(2, 9, 40).double(), torch.linspace(0.5, 1, 40).double()
-    assert _border(wide, wide) == (1e-3, 1e-3)
-    border, slope = _border(near, near)
+    rows = torch.arange(4).repeat(10)
+    assert _border(wide, 1 + 0.5 * (wide - 1), rows) == (1e-3, 1e-3)
+    border, slope = _border(near, 1 + 0 * near, rows)
     assert slope == 1e3
     assert 0.99 < border < 1

@@ -10,26 +10,30 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
-from promptccd.models.assignment import CategorySpread, squared_distances
+from promptccd.models.assignment import SEPARATED, CategorySpread, squared_distances
 
 FOLDS = 5  # prototypes and metric for an image are made without it
 ROUNDING = 1e-10  # share of all variance by which equal float32 features may vary
 LEAST_SHRINKAGE = 0.01  # of the covariance within categories, towards one variance in all directions
 REACHED = 0.95  # share of images of known categories that lie within reach
-NEARER = 0.5  # distance beyond 1 spread of a new category, relative to a trained one (digits: 0.42 to 0.49)
-STRANGERS = (
-    0.25  # assumed images of new categories per image of a known one: when in doubt, an image is known
-)
+# Distance beyond 1 spread of a new category, relative to a known one that is taken away, where training has driven known
+# ones apart (digits: 0.42 to 0.49); where it has not, new ones lie as far off as those.
+NEARER = 0.5
+# Assumed images of new categories per image of a known one: when in doubt, an image is known.
+STRANGERS = 0.25
 TEMPERATURES = torch.logspace(-3, 1, 41, dtype=torch.float64)
 
 
 @torch.no_grad()
-def measure_spread(features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: int) -> CategorySpread | None:
+def measure_spread(
+    features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: int, labelled: Tensor | None = None
+) -> CategorySpread | None:
     """The metric in which known categories are round, and how far their images lie from prototypes there.
 
     Distances are cross-validated over folds. The same images, without their own category, stand in for images of new
     categories. Features are unit features ``(N, D)`` of images of known categories, `rows` ``(N,)`` the row of each
-    one's category among the prototypes ``(C, D)``.
+    one's category among the prototypes ``(C, D)``, `labelled` ``(N,)`` whether a person gave it (`None`: all of them):
+    only these say how likely the nearest category is the right one.
 
     Returns:
         None where it cannot be measured: with fewer than two categories, with fewer than two images per category on
@@ -54,7 +58,10 @@ def measure_spread(features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: 
     relative /= typical
     own = relative.gather(1, rows[:, None])[:, 0]
     without_own = relative.scatter(1, rows[:, None], torch.inf).amin(1)
-    border, slope = _border(relative.amin(1), without_own)
+    separation = _separation(relative.amin(1), without_own)
+    nearer = NEARER if separation >= SEPARATED else 1.0
+    border, slope = _border(relative.amin(1), 1 + nearer * (without_own - 1).clamp(min=0), rows)
+    told = slice(None) if labelled is None or not labelled.any() else labelled.cpu()
     return CategorySpread(
         whitener=_whitener(residuals, shrinkage, categories).float(),
         spreads=typical.float().repeat(categories),
@@ -62,8 +69,8 @@ def measure_spread(features: Tensor, rows: Tensor, prototypes: Tensor, *, seed: 
         reach=float(own.quantile(REACHED)),
         border=border,
         slope=slope,
-        temperature=_temperature(relative, rows),
-        separation=_separation(relative.amin(1), without_own),
+        temperature=_temperature(relative[told], rows[told]),
+        separation=separation,
     )
 
 
@@ -94,14 +101,18 @@ def _whitener(residuals: Tensor, shrinkage: float, categories: int) -> Tensor:
     return vectors / (values * width).sqrt()
 
 
-def _border(known: Tensor, unknown: Tensor) -> tuple[float, float]:
+def _border(known: Tensor, new: Tensor, rows: Tensor) -> tuple[float, float]:
     """Distance at which an image is as likely new as known, and how fast the odds fall there.
 
-    Of squared distances of images to the nearest category, in typical spreads, with and without their own category.
+    Of squared distances of images to the nearest category, in typical spreads, as they are and as if of a new one. There
+    every category counts alike: twins that are large would otherwise stand for all that is new.
     """
-    distances = torch.cat([known, 1 + NEARER * (unknown - 1).clamp(min=0)]).sqrt().numpy()
+    sizes = rows.bincount()
+    strangers = STRANGERS * len(rows) / (sizes > 0).sum() / sizes[rows]
+    weights = torch.cat([torch.ones_like(known), strangers]).numpy()
+    distances = torch.cat([known, new]).sqrt().numpy()
     is_known = np.arange(len(distances)) < len(known)
-    fitted = LogisticRegression(C=np.inf).fit(distances[:, None], is_known, np.where(is_known, 1, STRANGERS))
+    fitted = LogisticRegression(C=np.inf).fit(distances[:, None], is_known, weights)
     slope = max(-float(fitted.coef_[0, 0]), 1e-3)
     return max(float(fitted.intercept_[0]) / slope, 1e-3), min(slope, 1e3)
 

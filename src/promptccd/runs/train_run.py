@@ -385,10 +385,13 @@ class _Run:
         """Set the model's spread: how far the images so far lie from the prototypes of their categories."""
         places = {category: row for row, category in enumerate(model.config.category_ids)}
         rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
-        placed = (rows >= 0).to(features[0].device)
-        seed = self.recipe.training.seed
+        placed, labelled = rows >= 0, torch.arange(len(rows)) < len(assigned[0])
         spread = measure_spread(
-            torch.cat(list(features))[placed], rows[rows >= 0], model.prototypes, seed=seed
+            torch.cat(list(features))[placed.to(features[0].device)],
+            rows[placed],
+            model.prototypes,
+            seed=self.recipe.training.seed,
+            labelled=labelled[placed],
         )
         model.set_spread(spread)
 

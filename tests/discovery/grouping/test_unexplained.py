@@ -195,23 +195,54 @@ def test_known_images_are_named_as_a_checkpoint_names_them(separation: float) ->
     assert torch.equal(found.category_ids[stays], plain.category_ids[stays])
 
 
-@pytest.mark.parametrize(
-    ("apart", "count", "low"), [(0.25, 9, 9), (0.4, 10, 9), (0.55, 10, 9), (0.7, 10, 10)]
-)
-def test_the_range_reaches_down_to_twice_the_distance_at_which_groups_open(
-    apart: float, count: int, low: int
-) -> None:
-    """Two new categories that lie a share of what known ones do from each other; groups open from 0.3 on."""
+def away(share: float) -> torch.Tensor:
+    """A step ``(D,)`` so long, in the metric, as this share of the usual squared distance between known categories."""
     whitener = KNOWN.spread.whitener
     held = KNOWN.prototypes @ whitener
     usual = torch.cdist(held, held).fill_diagonal_(torch.inf).amin(1).square().median()
-    away = torch.linalg.solve(whitener.T, torch.eye(32)[0] * (apart * usual).sqrt())
+    return torch.linalg.solve(whitener.T, torch.eye(32)[0] * (share * usual).sqrt())
+
+
+@pytest.mark.parametrize(
+    ("apart", "count", "low"), [(0.15, 9, 9), (0.25, 10, 9), (0.4, 10, 9), (0.55, 10, 9), (0.7, 10, 10)]
+)
+def test_the_range_reaches_down_to_three_times_the_distance_at_which_groups_open(
+    apart: float, count: int, low: int
+) -> None:
+    """Two new categories that lie a share of what known ones do from each other; groups open from 0.2 on."""
     first, _ = WORLD.draw([9], 400, seed=5)
     second, _ = WORLD.draw([9], 400, seed=6)
-    features = torch.cat([first, second + away])
+    features = torch.cat([first, second + away(apart)])
     found, estimate = group_images(features, keys_of(800), KNOWN, next_id=8)
     assert (estimate.count, estimate.low) == (count, low)
     assert found.category_ids.unique().tolist() == list(range(8, count))
+
+
+@pytest.mark.parametrize(("images", "apart", "groups"), [(400, 0.4, 2), (20, 0.4, 1), (20, 0.8, 2)])
+def test_a_small_group_beside_a_large_new_one_must_lie_farther_off(
+    images: int, apart: float, groups: int
+) -> None:
+    """20 images beside 400 are rather the odd ones of one category than another category."""
+    first, _ = WORLD.draw([9], 400, seed=5)
+    second, _ = WORLD.draw([9], images, seed=6)
+    found, _ = group_images(
+        torch.cat([first, second + away(apart)]), keys_of(400 + images), KNOWN, next_id=8
+    )
+    assert found.category_ids.unique().tolist() == list(range(8, 8 + groups))
+
+
+@pytest.mark.parametrize("known", [KNOWN, HIDDEN], ids=["stand out", "hidden"])
+def test_the_range_counts_categories_of_which_there_are_too_few_images_for_a_group(
+    known: KnownCategories,
+) -> None:
+    """Twelve images of nothing known are as many as three of the known categories have."""
+    parts = [WORLD.draw(range(8), 4, seed=1), WORLD.draw(range(8, 12), 3, seed=2)]
+    features = torch.cat([part for part, _ in parts])
+    found, estimate = group_images(features, keys_of(44), known, next_id=8)
+    assert (len(found.ids), estimate.low) == (8, 8)
+    assert 11 <= estimate.high <= 12
+    plenty = group_images(WORLD.draw(range(8), 40, seed=1)[0], keys_of(320), known, next_id=8)[1]
+    assert plenty.low == 8 <= plenty.high <= 9
 
 
 def test_pins_open_groups_there_too() -> None:

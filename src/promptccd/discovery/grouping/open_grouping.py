@@ -400,22 +400,22 @@ def _beside_known(
 ) -> tuple[Assignment, CountEstimate]:
     """New groups of the images that no known category explains, and the number of all categories.
 
-    The range of the number is that for categories that lie closer together or farther apart. Where single images of new
-    categories do not stand out, many together may: then silhouettes propose groups, and those far enough off open.
+    The range of the number is that for categories that lie closer together or farther apart, and for those that may hide
+    among images of known ones. Where single images of new categories do not stand out, many together may: then
+    silhouettes propose groups, those far enough off open, and there may as well be none.
     """
-    images = OpenSet(problem.units, problem.held, spread, len(problem.opened), seed)
+    images, proposed = OpenSet(problem.units, problem.held, spread, len(problem.opened), seed), None
+    method, margin = "open set", "3/4 to 3 times the distance between groups, and what may hide among known ones"
     if not spread.tells_new:
+        method, margin = METHOD, "what may hide, as new categories hardly stand out here: unreliable"
         estimate, tree = _estimate(problem, seed)
-        found = images.grouped(proposed=problem.grouped(tree, estimate.count).centres[problem.fewest :])
-        # Of 20 categories of photographs, 14 of them known, it found 15 or 16, and silhouettes saw no more than 16.
-        unsure = replace(estimate, margin=f"{estimate.margin}; new ones hardly stand out here: unreliable")
-        return problem.assignment(found), unsure.including(len(found.centres))
-    found = images.grouped()
+        proposed = problem.grouped(tree, estimate.count).centres[problem.fewest :]
+    found = images.grouped(proposed=proposed)
     count = len(found.centres)
-    ends = [count, *(len(images.grouped(closer).centres) for closer in (WIDER, TIGHTER))]
-    high = max(*ends, count + images.may_hide_another(found))
-    margin = "half or twice the distance between categories"
-    return problem.assignment(found), CountEstimate(count, min(ends), high, "open set", margin)
+    ends = [count, *(len(images.grouped(closer, proposed).centres) for closer in (WIDER, TIGHTER))]
+    low = min(ends) if spread.tells_new else min(count, problem.fewest)
+    high = max(*ends, count + images.hidden(found))
+    return problem.assignment(found), CountEstimate(count, low, high, method, margin)
 
 
 def _estimate(problem: GroupingProblem, seed: int) -> tuple[CountEstimate, GroupTree]:

@@ -3,13 +3,16 @@
 Letters: M units, D width, C known categories, K groups.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 from torch import Tensor
 
+from promptccd.clustering.category_spread import STRANGERS
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping.held_kmeans import UnitGroups, means, pinned_means
 from promptccd.discovery.grouping.units import Units, refusal
@@ -17,9 +20,12 @@ from promptccd.models import CategorySpread
 from promptccd.models.assignment import NEWCOMERS, squared_distances
 
 # No training has driven new categories apart: they must lie only this share of the usual squared distance apart.
-CLOSER = 0.3
-WIDER, TIGHTER = 0.15, 0.6  # half and twice as much, for the ends of the range
-FEWEST_IMAGES = 4  # of a new group
+CLOSER = 0.2
+WIDER, TIGHTER = 0.15, 0.6  # a little less and three times as much, for the ends of the range
+# Of two new groups of unequal size, that much farther per e-fold: the part of a category that lies farthest from the
+# rest lies the farther off the smaller it is (for a Gaussian tail, in squared distance, as the log of its share).
+UNEVEN = 0.65
+FEWEST_IMAGES = 4  # of a new group, out of reach of every known category
 PICKED = 3.0  # the mean of images picked for lying far off errs by so many times that of images drawn blindly
 MOST_LINKED = 2_000  # unexplained images that groups are proposed from at a time
 SETTLING, ROUNDS = 5, 8  # steps of k-means after each change, and changes, at most
@@ -57,8 +63,9 @@ class OpenSet:
     def grouped(self, closer: float = CLOSER, proposed: Tensor | None = None) -> UnitGroups:
         """Known categories, groups that people opened, and the new groups that the images support.
 
-        A new group needs four images, and the squared distance of its centre from every other must be at least `closer`
-        times the usual one, not counting the error of the mean of so few images. In doubt an image is known.
+        A new group needs four images that no known category explains, and the squared distance of its centre from every
+        other must be at least `closer` times the usual one, not counting the error of the mean of so few images; from
+        another new group more, if one of them is small beside the other. In doubt an image is known.
 
         Args:
             closer: see above.
@@ -95,10 +102,30 @@ class OpenSet:
             free = self._settled(kept)
         return free
 
-    def may_hide_another(self, found: UnitGroups) -> bool:
-        """Whether enough images for another group are still unexplained."""
-        left = self._unexplained(found.centres[len(self.held) :])
-        return bool(self.units.sizes[left].sum() >= FEWEST_IMAGES)
+    def hidden(self, found: UnitGroups) -> int:
+        """How many categories may hide among the images that were called known.
+
+        As many as those images would make, in groups of the usual size, that are of no known category if as many images
+        are new as known: nobody knows how many are, and this bounds a range.
+        """
+        units, sizes = self.units, self.units.sizes
+        explained = torch.cat(
+            [
+                self.spread.known_probability(squared_distances(units.points[block], self.held) / self.spread.typical)
+                for block in units.blocks(len(self.held))
+            ]
+        )
+        new = sizes * torch.sigmoid(torch.logit(1 - explained) - math.log(STRANGERS))
+        new[found.labels >= len(self.held)] = 0
+        new[units.settled[0]] = 0
+        images = sizes.new_zeros(len(found.centres)).index_add_(0, found.labels, sizes)
+        return round(float(new.sum() / images[images > 0].median()))
+
+    @cached_property
+    def _strangers(self) -> Tensor:
+        """Images of each unit ``(M,)`` that is out of reach of every known category, 0 for the others."""
+        outside = self._unexplained(self.held[:0])
+        return torch.zeros_like(self.units.sizes).index_copy_(0, outside, self.units.sizes[outside])
 
     def _unexplained(self, free: Tensor) -> Tensor:
         """Units out of reach of every category, except those that people have settled."""
@@ -163,18 +190,21 @@ class OpenSet:
         is_new = groups >= len(self.held) + self.num_opened
         return costs.scatter(1, groups, torch.where(is_new, alone, costs.gather(1, groups)))
 
-    def _centres(self, labels: Tensor, num_free: int) -> tuple[Tensor, Tensor]:
-        """Centres of the free groups that have units, and the number of images in each."""
+    def _centres(self, labels: Tensor, num_free: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Centres of the free groups that have units, the number of images in each, and how many are strangers."""
         num_held, num_groups = len(self.held), len(self.held) + num_free
         centres, weights = means(self.units, labels, num_groups)
-        images = weights.new_zeros(num_groups).index_add_(0, labels, self.units.sizes)
+        images, strangers = (
+            weights.new_zeros(num_groups).index_add_(0, labels, each)[num_held:]
+            for each in (self.units.sizes, self._strangers)
+        )
         used = weights[num_held:] > 0
-        return centres[num_held:][used], images[num_held:][used]
+        return centres[num_held:][used], images[used], strangers[used]
 
     def _settled(self, free: Tensor) -> Tensor:
         """Centres after k-means beside the known prototypes."""
         for _ in range(SETTLING if len(free) else 0):
-            moved, _ = self._centres(self._labels(free)[0], len(free))
+            moved, *_ = self._centres(self._labels(free)[0], len(free))
             if len(moved) == len(free) and torch.equal(moved, free):
                 break
             free = moved
@@ -182,13 +212,14 @@ class OpenSet:
 
     def _pruned(self, free: Tensor, apart: float) -> Tensor:
         """Centres without groups that are too small or too near to a known category; new ones too near are joined."""
-        centres, images = self._centres(self._labels(free)[0], len(free))
+        centres, images, strangers = self._centres(self._labels(free)[0], len(free))
         while len(centres) > self.num_opened:
             noise = PICKED * self.newcomers / images
             to_known = (squared_distances(centres, self.held) - noise[:, None]).amin(1)
-            to_known[images < FEWEST_IMAGES] = -torch.inf
+            to_known[strangers < FEWEST_IMAGES] = -torch.inf
             to_known[: self.num_opened] = torch.inf
-            between = squared_distances(centres, centres) - noise[:, None] - noise
+            unequal = (images[:, None] / images).log().abs()
+            between = (squared_distances(centres, centres) - noise[:, None] - noise) / (1 + UNEVEN * unequal)
             between.fill_diagonal_(torch.inf)
             between[: self.num_opened, : self.num_opened] = torch.inf
             if min(to_known.min(), between.min()) >= apart:
@@ -200,8 +231,9 @@ class OpenSet:
                 both = images[[first, gone]]
                 centres[first] = both @ centres[[first, gone]] / both.sum()
                 images[first] = both.sum()
+                strangers[first] += strangers[gone]
             left = torch.arange(len(centres), device=centres.device) != gone
-            centres, images = centres[left], images[left]
+            centres, images, strangers = centres[left], images[left], strangers[left]
         return centres
 
     def _apart_from_rivals(self, free: Tensor) -> Tensor:
@@ -215,7 +247,7 @@ class OpenSet:
 
     def _state(self, free: Tensor) -> UnitGroups:
         """The grouping, with new groups ordered from the largest."""
-        centres, images = self._centres(self._labels(free)[0], len(free))
+        centres, images, _ = self._centres(self._labels(free)[0], len(free))
         images[: self.num_opened] = torch.inf
         free = centres[images.argsort(descending=True, stable=True)]
         return UnitGroups(torch.cat([self.held, free]), *self._labels(free))
