@@ -24,6 +24,7 @@ from promptccd.runs import RunEvaluation
 
 SIZES = (1, 5, 60, 180, 300, 600, 1000, None)
 REPEATS = 3
+WIDTH = "width of the range"
 
 
 def batches(rows: np.ndarray, seed: int) -> Iterator[np.ndarray]:
@@ -77,7 +78,11 @@ def measured(
             truth = len(ids) + len(missing)
             yield f"{kind}: named right", named[~new].mean()
             yield f"{kind}: by the nearest prototype", plain[chosen][~new].mean()
+            beyond = named[~new].mean() - plain[chosen][~new].mean()
+            yield f"{kind}: better than that by", beyond
+            yield f"{kind}: at most 2 points below it", beyond >= -0.02
             yield f"{kind}: range holds the number", estimate.low <= truth <= estimate.high
+            yield f"{kind}: {WIDTH}", estimate.high - estimate.low
             if kind == "known alone":
                 yield f"{kind}: a group opened", len(opened) > 0
                 continue
@@ -107,7 +112,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             for name, value in measured(evaluation, scored, stage, options.seed):
                 figures[stage, name].append(float(value))
     for (stage, name), values in figures.items():
-        print(f"stage {stage}, {name}: {100 * np.mean(values):.1f} % (worst {100 * min(values):.1f})")
+        if name.endswith(WIDTH):
+            print(f"stage {stage}, {name}: {np.mean(values):.1f}")
+        else:
+            print(f"stage {stage}, {name}: {100 * np.mean(values):.1f} % (worst {100 * min(values):.1f})")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Images of later stages, which no stage so far has used, weighted so that a fifth are of categories nobody knows, as was
 assumed when the probabilities were fitted. The expected calibration error has 15 bins; "by chance" is what it would be,
-with so many images, of probabilities that are right.
+with so many images, of probabilities that are right. Pooled: the error of the images of all runs together, which chance
+inflates less.
 
     promptccd sweep --config hub_configs/promptccd-digits.yaml --seeds 1 7 10 --out runs/known
     python -m benchmarks.bench_reliability runs/known/promptccd-digits-seed*
@@ -12,6 +13,7 @@ import argparse
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -40,8 +42,31 @@ def by_chance(said: np.ndarray, weights: np.ndarray) -> float:
     return float(np.mean(draws))
 
 
-def measured(evaluation: RunEvaluation, stage: int) -> Iterator[tuple[str, float]]:
-    """Errors of a stage, and what they would be by chance."""
+@dataclass(frozen=True)
+class Said:
+    """Probabilities ``(N,)``, whether what they are of is so, and the weights of the images, which add up to 1."""
+
+    probabilities: np.ndarray
+    is_so: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def together(cls, parts: Sequence["Said"]) -> "Said":
+        """Those of several runs, each with the same weight."""
+        return cls(
+            *(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls))
+        )
+
+    def errors(self) -> tuple[float, float]:
+        """The calibration error, and what it would be by chance."""
+        return (
+            calibration_error(self.probabilities, self.is_so, self.weights),
+            by_chance(self.probabilities, self.weights),
+        )
+
+
+def measured(evaluation: RunEvaluation, stage: int) -> Iterator[tuple[str, Said]]:
+    """What a stage says of the images after it."""
     labels = [evaluation.true_ids(images) for images in evaluation.images]
     model, later = evaluation.load_stage(stage), slice(stage + 1, None)
     if (spread := model.spread) is None:
@@ -61,8 +86,7 @@ def measured(evaluation: RunEvaluation, stage: int) -> Iterator[tuple[str, float
         ("- which known category", (said / explained).clip(0, 1), right, known.astype(float)),
         ("- known or not", explained, known, mixed),
     ):
-        yield name, calibration_error(says, is_so, weights)
-        yield f"{name}, by chance", by_chance(says, weights)
+        yield name, Said(says, is_so, weights / weights.sum())
 
 
 def explained_by(spread: CategorySpread, features: torch.Tensor, prototypes: torch.Tensor) -> np.ndarray:
@@ -76,14 +100,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_reliability")
     parser.add_argument("runs", nargs="+", help="finished runs")
     options = parser.parse_args(argv)
-    figures: dict[tuple[int, str], list[float]] = defaultdict(list)
+    figures: dict[tuple[int, str], list[Said]] = defaultdict(list)
     for run in options.runs:
         evaluation = RunEvaluation(run)
         for stage in range(evaluation.num_stages - 1):
-            for name, error in measured(evaluation, stage):
-                figures[stage, name].append(error)
-    for (stage, name), errors in sorted(figures.items()):
-        print(f"stage {stage}, {name}: {np.mean(errors):.3f} (of {len(errors)} runs)")
+            for name, said in measured(evaluation, stage):
+                figures[stage, name].append(said)
+    for (stage, name), runs in sorted(figures.items()):
+        error, chance = np.mean([each.errors() for each in runs], axis=0)
+        pooled, by_luck = Said.together(runs).errors()
+        print(
+            f"stage {stage}, {name}: {error:.3f}, by chance {chance:.3f}, in the mean of {len(runs)} runs; "
+            f"pooled {pooled:.3f}, by chance {by_luck:.3f}"
+        )
 
 
 if __name__ == "__main__":
