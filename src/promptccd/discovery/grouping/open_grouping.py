@@ -412,9 +412,11 @@ def _beside_known(
         proposed = problem.grouped(tree, estimate.count).centres[problem.fewest :]
     found = images.grouped(proposed=proposed)
     count = len(found.centres)
-    ends = [count, *(len(images.grouped(closer, proposed).centres) for closer in (WIDER, TIGHTER))]
-    low = min(ends) if spread.tells_new else min(count, problem.fewest)
-    high = max(*ends, count + images.hidden(found))
+    tighter = images.grouped(TIGHTER, proposed, uneven=0)  # else all join what is joined, and none is left
+    ends = [count, len(images.grouped(WIDER, proposed).centres), len(tighter.centres)]
+    hidden = images.hidden(found)
+    low, more = (min(ends), round(hidden)) if spread.tells_new else (problem.fewest, math.ceil(hidden))
+    high = max(*ends, count + more)
     return problem.assignment(found), CountEstimate(count, low, high, method, margin)
 
 

@@ -22,8 +22,8 @@ from promptccd.models.assignment import NEWCOMERS, squared_distances
 # No training has driven new categories apart: they must lie only this share of the usual squared distance apart.
 CLOSER = 0.2
 WIDER, TIGHTER = 0.15, 0.6  # a little less and three times as much, for the ends of the range
-# Of two new groups of unequal size, that much farther per e-fold: the part of a category that lies farthest from the
-# rest lies the farther off the smaller it is (for a Gaussian tail, in squared distance, as the log of its share).
+# That much farther from another new group per e-fold by which a group is smaller than the usual one: the part of a
+# category that lies farthest off lies the farther the smaller it is (for a Gaussian tail as the log of its share).
 UNEVEN = 0.65
 FEWEST_IMAGES = 4  # of a new group, out of reach of every known category
 PICKED = 3.0  # the mean of images picked for lying far off errs by so many times that of images drawn blindly
@@ -60,16 +60,19 @@ class OpenSet:
         between = squared_distances(self.held, self.held).fill_diagonal_(torch.inf)
         return float(between.amin(1).median())
 
-    def grouped(self, closer: float = CLOSER, proposed: Tensor | None = None) -> UnitGroups:
+    def grouped(
+        self, closer: float = CLOSER, proposed: Tensor | None = None, uneven: float = UNEVEN
+    ) -> UnitGroups:
         """Known categories, groups that people opened, and the new groups that the images support.
 
         A new group needs four images that no known category explains, and the squared distance of its centre from every
         other must be at least `closer` times the usual one, not counting the error of the mean of so few images; from
-        another new group more, if one of them is small beside the other. In doubt an image is known.
+        another new group more, if one of them is small beside the group of most new images. In doubt an image is known.
 
         Args:
             closer: see above.
             proposed: ``(P, D)`` centres of possible groups; `None` looks for them among the unexplained images.
+            uneven: how much farther a smaller group must lie from another new one, per e-fold.
 
         Raises:
             DataError: constraints cannot hold; the message names the images.
@@ -77,32 +80,32 @@ class OpenSet:
         apart = closer * self.usual_distance
         free, _ = pinned_means(self.units, len(self.held), self.num_opened)
         if proposed is None:
-            free = self._with_unexplained(free, apart)
+            free = self._with_unexplained(free, apart, uneven)
         else:
-            free = self._worth_it(torch.cat([free, proposed]), apart)
+            free = self._worth_it(torch.cat([free, proposed]), apart, uneven)
         return self._state(self._apart_from_rivals(free))
 
-    def _with_unexplained(self, free: Tensor, apart: float) -> Tensor:
+    def _with_unexplained(self, free: Tensor, apart: float, uneven: float) -> Tensor:
         """Centres and those of groups of unexplained images, repeated while there are too many to look at at once."""
         before = -1
         while len(free) > before:
             before = len(free)
-            free = self._worth_it(torch.cat([free, self._proposals(free, apart)]), apart)
+            free = self._worth_it(torch.cat([free, self._proposals(free, apart)]), apart, uneven)
             if len(self._unexplained(free)) <= MOST_LINKED:
                 break
         return free
 
-    def _worth_it(self, free: Tensor, apart: float) -> Tensor:
+    def _worth_it(self, free: Tensor, apart: float, uneven: float) -> Tensor:
         """Centres after k-means, without groups that are too small or too near to another category."""
         free = self._settled(free)
         for _ in range(ROUNDS):
-            kept = self._pruned(free, apart)
+            kept = self._pruned(free, apart, uneven)
             if len(kept) == len(free):
                 break
             free = self._settled(kept)
         return free
 
-    def hidden(self, found: UnitGroups) -> int:
+    def hidden(self, found: UnitGroups) -> float:
         """How many categories may hide among the images that were called known.
 
         As many as those images would make, in groups of the usual size, that are of no known category if as many images
@@ -119,7 +122,7 @@ class OpenSet:
         new[found.labels >= len(self.held)] = 0
         new[units.settled[0]] = 0
         images = sizes.new_zeros(len(found.centres)).index_add_(0, found.labels, sizes)
-        return round(float(new.sum() / images[images > 0].median()))
+        return float(new.sum() / images[images > 0].median())
 
     @cached_property
     def _strangers(self) -> Tensor:
@@ -210,16 +213,18 @@ class OpenSet:
             free = moved
         return free
 
-    def _pruned(self, free: Tensor, apart: float) -> Tensor:
+    def _pruned(self, free: Tensor, apart: float, uneven: float) -> Tensor:
         """Centres without groups that are too small or too near to a known category; new ones too near are joined."""
         centres, images, strangers = self._centres(self._labels(free)[0], len(free))
+        usual = images.square().sum() / images.sum()  # of the group of an image; merging must not raise it
         while len(centres) > self.num_opened:
             noise = PICKED * self.newcomers / images
             to_known = (squared_distances(centres, self.held) - noise[:, None]).amin(1)
             to_known[strangers < FEWEST_IMAGES] = -torch.inf
             to_known[: self.num_opened] = torch.inf
-            unequal = (images[:, None] / images).log().abs()
-            between = (squared_distances(centres, centres) - noise[:, None] - noise) / (1 + UNEVEN * unequal)
+            smaller = torch.minimum(images[:, None], images)
+            farther = 1 + uneven * (usual / smaller).log().clamp(min=0)
+            between = (squared_distances(centres, centres) - noise[:, None] - noise) / farther
             between.fill_diagonal_(torch.inf)
             between[: self.num_opened, : self.num_opened] = torch.inf
             if min(to_known.min(), between.min()) >= apart:
