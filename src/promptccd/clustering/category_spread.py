@@ -16,8 +16,8 @@ FOLDS = 5  # prototypes and metric for an image are made without it
 ROUNDING = 1e-10  # share of all variance by which equal float32 features may vary
 LEAST_SHRINKAGE = 0.01  # of the covariance within categories, towards one variance in all directions
 REACHED = 0.95  # share of images of known categories that lie within reach
-# Distance beyond 1 spread of a new category, relative to a known one that is taken away, where training has driven known
-# ones apart (digits: 0.42 to 0.49); where it has not, new ones lie as far off as those.
+# Distance beyond 1 spread of a new category, relative to a known one that is taken away, where training has driven
+# known ones apart (digits: 0.42 to 0.49); where it has not, new ones lie as far off as those.
 NEARER = 0.5
 # Assumed images of new categories per image of a known one: when in doubt, an image is known.
 STRANGERS = 0.25
@@ -104,8 +104,8 @@ def _whitener(residuals: Tensor, shrinkage: float, categories: int) -> Tensor:
 def _border(known: Tensor, new: Tensor, rows: Tensor) -> tuple[float, float]:
     """Distance at which an image is as likely new as known, and how fast the odds fall there.
 
-    Of squared distances of images to the nearest category, in typical spreads, as they are and as if of a new one. There
-    every category counts alike: twins that are large would otherwise stand for all that is new.
+    Of squared distances of images to the nearest category, in typical spreads, as they are and as if of a new one.
+    There every category counts alike: twins that are large would otherwise stand for all that is new.
     """
     sizes = rows.bincount()
     strangers = STRANGERS * len(rows) / (sizes > 0).sum() / sizes[rows]

@@ -400,8 +400,8 @@ def _beside_known(
 ) -> tuple[Assignment, CountEstimate]:
     """New groups of the images that no known category explains, and the number of all categories.
 
-    The range of the number is that for categories that lie closer together or farther apart, and for those that may hide
-    among images of known ones. Where single images of new categories do not stand out, many together may: then
+    The range of the number is that for categories that lie closer together or farther apart, and for those that may
+    hide among images of known ones. Where single images of new categories do not stand out, many together may: then
     silhouettes propose groups, those far enough off open, and there may as well be none.
     """
     images, proposed = OpenSet(problem.units, problem.held, spread, len(problem.opened), seed), None
