@@ -53,9 +53,7 @@ class Said:
     @classmethod
     def together(cls, parts: Sequence["Said"]) -> "Said":
         """Those of several runs, each with the same weight."""
-        return cls(
-            *(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls))
-        )
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def errors(self) -> tuple[float, float]:
         """The calibration error, and what it would be by chance."""

@@ -225,9 +225,7 @@ def test_a_small_group_beside_a_large_new_one_must_lie_farther_off(
     """20 images beside 400 are rather the odd ones of one category than another category."""
     first, _ = WORLD.draw([9], 400, seed=5)
     second, _ = WORLD.draw([9], images, seed=6)
-    found, _ = group_images(
-        torch.cat([first, second + away(apart)]), keys_of(400 + images), KNOWN, next_id=8
-    )
+    found, _ = group_images(torch.cat([first, second + away(apart)]), keys_of(400 + images), KNOWN, next_id=8)
     assert found.category_ids.unique().tolist() == list(range(8, 8 + groups))
 
 

@@ -405,7 +405,10 @@ def _beside_known(
     silhouettes propose groups, those far enough off open, and there may as well be none.
     """
     images, proposed = OpenSet(problem.units, problem.held, spread, len(problem.opened), seed), None
-    method, margin = "open set", "3/4 to 3 times the distance between groups, and what may hide among known ones"
+    method, margin = (
+        "open set",
+        "3/4 to 3 times the distance between groups, and what may hide among known ones",
+    )
     if not spread.tells_new:
         method, margin = METHOD, "what may hide, as new categories hardly stand out here: unreliable"
         estimate, tree = _estimate(problem, seed)

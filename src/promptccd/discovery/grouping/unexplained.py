@@ -114,7 +114,9 @@ class OpenSet:
         units, sizes = self.units, self.units.sizes
         explained = torch.cat(
             [
-                self.spread.known_probability(squared_distances(units.points[block], self.held) / self.spread.typical)
+                self.spread.known_probability(
+                    squared_distances(units.points[block], self.held) / self.spread.typical
+                )
                 for block in units.blocks(len(self.held))
             ]
         )
