@@ -107,8 +107,7 @@ def _border(known: Tensor, new: Tensor, rows: Tensor) -> tuple[float, float]:
     Of squared distances of images to the nearest category, in typical spreads, as they are and as if of a new one.
     There every category counts alike: twins that are large would otherwise stand for all that is new.
     """
-    sizes = rows.bincount()
-    strangers = STRANGERS * len(rows) / (sizes > 0).sum() / sizes[rows]
+    strangers = STRANGERS * len(rows) / len(rows.unique()) / rows.bincount()[rows]
     weights = torch.cat([torch.ones_like(known), strangers]).numpy()
     distances = torch.cat([known, new]).sqrt().numpy()
     is_known = np.arange(len(distances)) < len(known)
