@@ -64,7 +64,7 @@ def test_new_categories_are_found_whole(images: int) -> None:
         for each, name in zip(range(8, 12), named, strict=True)
     ]
     assert min(right) > 0.9
-    assert estimate.low <= 12 <= estimate.high
+    assert 9 <= estimate.low <= 12 <= estimate.high <= 13
     assert not found.strange.double().mean() > 0.05
     # The prototype of a new category is the mean of its images' unit features, as everywhere.
     group = 8 + [20, 21, 22, 23].index(int(named[0]))
@@ -151,7 +151,7 @@ def test_where_new_categories_do_not_stand_out_silhouettes_propose_them() -> Non
     features, truth = WORLD.draw(range(12), 20, seed=10)
     found, estimate = group_images(features, keys_of(len(features)), HIDDEN, next_id=8)
     assert (estimate.count, estimate.method) == (12, "silhouette")
-    assert estimate.low <= 12 <= estimate.high
+    assert estimate.low == 8 and 12 <= estimate.high <= 13
     assert (found.category_ids[truth < 8] == truth[truth < 8]).double().mean() > 0.98
     named = [found.category_ids[truth == each].mode().values for each in range(8, 12)]
     assert sorted(named) == [8, 9, 10, 11]
@@ -195,26 +195,27 @@ def test_known_images_are_named_as_a_checkpoint_names_them(separation: float) ->
     assert torch.equal(found.category_ids[stays], plain.category_ids[stays])
 
 
-def away(share: float) -> torch.Tensor:
+def away(share: float, direction: int = 0) -> torch.Tensor:
     """A step ``(D,)`` so long, in the metric, as this share of the usual squared distance between known categories."""
     whitener = KNOWN.spread.whitener
     held = KNOWN.prototypes @ whitener
     usual = torch.cdist(held, held).fill_diagonal_(torch.inf).amin(1).square().median()
-    return torch.linalg.solve(whitener.T, torch.eye(32)[0] * (share * usual).sqrt())
+    return torch.linalg.solve(whitener.T, torch.eye(32)[direction] * (share * usual).sqrt())
 
 
 @pytest.mark.parametrize(
-    ("apart", "count", "low"), [(0.15, 9, 9), (0.25, 10, 9), (0.4, 10, 9), (0.55, 10, 9), (0.7, 10, 10)]
+    ("apart", "count", "low", "high"),
+    [(0.1, 9, 9, 9), (0.18, 9, 9, 10), (0.25, 10, 9, 10), (0.55, 10, 9, 10), (0.7, 10, 10, 10)],
 )
-def test_the_range_reaches_down_to_three_times_the_distance_at_which_groups_open(
-    apart: float, count: int, low: int
+def test_the_range_reaches_from_3_4_to_3_times_the_distance_at_which_groups_open(
+    apart: float, count: int, low: int, high: int
 ) -> None:
     """Two new categories that lie a share of what known ones do from each other; groups open from 0.2 on."""
     first, _ = WORLD.draw([9], 400, seed=5)
     second, _ = WORLD.draw([9], 400, seed=6)
     features = torch.cat([first, second + away(apart)])
     found, estimate = group_images(features, keys_of(800), KNOWN, next_id=8)
-    assert (estimate.count, estimate.low) == (count, low)
+    assert (estimate.count, *estimate.range) == (count, low, high)
     assert found.category_ids.unique().tolist() == list(range(8, count))
 
 
@@ -227,6 +228,30 @@ def test_a_small_group_beside_a_large_new_one_must_lie_farther_off(
     second, _ = WORLD.draw([9], images, seed=6)
     found, _ = group_images(torch.cat([first, second + away(apart)]), keys_of(400 + images), KNOWN, next_id=8)
     assert found.category_ids.unique().tolist() == list(range(8, 8 + groups))
+
+
+def test_several_small_ones_are_held_to_the_group_of_most_new_images() -> None:
+    """To 400 images, and not to the mean of 400 and three times 20."""
+    parts = [WORLD.draw([9], 400, seed=5)[0]]
+    parts += [WORLD.draw([9], 20, seed=6 + turn)[0] + away(0.6, turn) for turn in range(3)]
+    found, _ = group_images(torch.cat(parts), keys_of(460), KNOWN, next_id=8)
+    assert found.category_ids.unique().tolist() == [8]
+
+
+def test_groups_that_were_joined_do_not_join_all_others() -> None:
+    """At the lower end of the range, where a group of three categories is three times as large as the rest."""
+    world = World(known=8, new=30, width=32, seed=11)
+    features, _ = world.draw(range(38), 20, seed=3)
+    _, estimate = group_images(features, keys_of(760), known_of(world), next_id=8)
+    assert estimate.count == 38
+    assert estimate.low > 8
+
+
+def test_images_that_people_have_placed_hide_nothing() -> None:
+    parts = [WORLD.draw(range(8), 4, seed=1)[0], WORLD.draw(range(8, 12), 3, seed=2)[0]]
+    placed = GroupingConstraints(pinned={f"{row:05d}": 0 for row in range(32, 44)})
+    _, estimate = group_images(torch.cat(parts), keys_of(44), KNOWN, next_id=8, constraints=placed)
+    assert estimate.range == (8, 8)
 
 
 @pytest.mark.parametrize("known", [KNOWN, HIDDEN], ids=["stand out", "hidden"])
