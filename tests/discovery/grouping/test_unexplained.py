@@ -163,6 +163,7 @@ def test_nor_is_a_known_category_cut_up_there(num_categories: int) -> None:
     features, truth = WORLD.draw(range(num_categories), 180, seed=2)
     found, estimate = group_images(features, keys_of(len(features)), HIDDEN, next_id=8)
     assert estimate.count == 8
+    assert estimate.range == (8, 9)  # unsure of some, and of less than a category's worth
     assert (found.category_ids == truth).double().mean() > 0.98
 
 
