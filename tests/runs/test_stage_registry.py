@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from promptccd.cli.main import main
+from promptccd.clustering.category_spread import measure_spread
 from promptccd.discovery import edit_registry, registry_in
 from promptccd.evaluation import Discovery
 from promptccd.experiments import ReportOptions, write_report
@@ -63,6 +65,23 @@ def go_on(run: Path) -> None:
     recipe = RunDirectory(run).recipe
     recipe.training.output_dir = str(run)
     train_run(recipe)
+
+
+def test_only_labelled_images_judge_how_sure_a_stage_may_be(
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, told = trained_to(trained_run, tmp_path / "run", 2), []
+
+    def measured(features: torch.Tensor, rows: torch.Tensor, *arguments, labelled: torch.Tensor, **named):
+        told.append((rows, labelled))
+        return measure_spread(features, rows, *arguments, labelled=labelled, **named)
+
+    monkeypatch.setattr(import_module("promptccd.runs.train_run"), "measure_spread", measured)
+    go_on(run)
+    [(rows, labelled)] = told
+    _, of_stage_0 = assignments(run, 0)
+    assert rows[labelled].tolist() == of_stage_0  # ids of labelled categories are their rows
+    assert 0 < labelled.sum() < len(rows) == sum(len(assignments(run, stage)[1]) for stage in range(4))
 
 
 def corrected(run: Path, stage: int) -> list[dict]:

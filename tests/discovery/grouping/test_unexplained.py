@@ -231,6 +231,18 @@ def test_a_small_group_beside_a_large_new_one_must_lie_farther_off(
     assert found.category_ids.unique().tolist() == list(range(8, 8 + groups))
 
 
+@pytest.mark.parametrize(("beyond", "opened"), [(0.8, False), (1.25, True)])
+def test_a_new_group_needs_images_that_are_out_of_reach(beyond: float, opened: bool) -> None:
+    """Twenty images in one heap, which silhouettes propose: within the reach of a known category they are of it."""
+    spread, whitener = HIDDEN.spread, KNOWN.spread.whitener
+    step = (beyond * spread.reach * spread.typical) ** 0.5
+    heap = KNOWN.prototypes[0] + torch.linalg.solve(whitener.T, step * torch.eye(32)[5])
+    noise = 0.05 * (WORLD.draw([0], 20, seed=3)[0] - WORLD.prototypes[0])
+    features = torch.cat([WORLD.draw(range(8), 20, seed=4)[0], heap + noise])
+    found, _ = group_images(features, keys_of(180), HIDDEN, next_id=8)
+    assert found.category_ids[160:].unique().tolist() == [8 if opened else 0]
+
+
 def test_several_small_ones_are_held_to_the_group_of_most_new_images() -> None:
     """To 400 images, and not to the mean of 400 and three times 20."""
     parts = [WORLD.draw([9], 400, seed=5)[0]]

@@ -238,7 +238,6 @@ class OpenSet:
                 both = images[[first, gone]]
                 centres[first] = both @ centres[[first, gone]] / both.sum()
                 images[first] = both.sum()
-                strangers[first] += strangers[gone]
             left = torch.arange(len(centres), device=centres.device) != gone
             centres, images, strangers = centres[left], images[left], strangers[left]
         return centres
