@@ -336,6 +336,9 @@ def test_hostile_archives(server: Server, visitor: Visitor) -> None:
 @pytest.mark.fault(45)
 def test_fifty_at_once(server: Server) -> None:
     """Each is served or told to come back, somebody at the page still is, and memory is given back."""
+    with server.visitor() as first:  # the first visit loads the model that all share, and which stays
+        assert first.call("read", [first.upload(pictures()), ""]).went_well
+        assert first.click("pc-forget").went_well
     before = sessions()
 
     def come(number: int) -> list[Answer]:
