@@ -6,13 +6,13 @@ import pytest
 
 from promptccd.models import VARIANTS
 from promptccd.training import methods
-from promptccd.training.methods import METHODS, MethodWords, method_named, register, words_of_methods
+from promptccd.training.methods import METHODS, MethodWords, register, words_of_methods
+from promptccd.training.objectives import method_named
 
 
 def test_words_are_read_from_the_files_of_methods_without_running_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    method_named("promptccd")  # runs them
     words = {
         name: MethodWords(name, each.title, each.summary, each.published) for name, each in METHODS.items()
     }

@@ -29,7 +29,7 @@ from promptccd.runs.models import initial_model
 from promptccd.runs.run_directory import RunDirectory
 from promptccd.runs.train_run import stage_stream
 from promptccd.training.history import HISTORY, read_history
-from promptccd.training.methods import LOSSES, method_named
+from promptccd.training.objectives import LOSSES, method_named
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
 from tests.conftest import TINY_HEAD

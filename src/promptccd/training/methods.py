@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptccd.errors import ConfigurationError
-
 if TYPE_CHECKING:
     from promptccd.models import CategoryDiscoveryModel
     from promptccd.training.objectives.objective import Objective
@@ -80,19 +78,6 @@ def register(method: Method) -> Method:
     register_variant(method.model)
     METHODS[method.name] = method
     return method
-
-
-def method_named(name: str) -> Method:
-    """The method of a recipe's ``model.variant``.
-
-    Raises:
-        ConfigurationError: there is no such method.
-    """
-    import promptccd.training.objectives  # noqa: F401 - fills METHODS
-
-    if name not in METHODS:
-        raise ConfigurationError(f"Unknown model.variant {name!r}: expected {' | '.join(METHODS)}.")
-    return METHODS[name]
 
 
 def words_of_methods() -> dict[str, MethodWords]:

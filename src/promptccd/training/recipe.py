@@ -17,7 +17,7 @@ from promptccd.data.ranges import alternatives, with_floats
 from promptccd.data.view_options import ViewOptions
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.arguments import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
-from promptccd.training.methods import METHODS, method_named, words_of_methods
+from promptccd.training.methods import METHODS, Method, words_of_methods
 
 # A recipe of ours has about forty values in a kilobyte.
 MOST_BYTES = 2**20
@@ -212,7 +212,7 @@ class Recipe:
     pretraining: PretrainingOptions = field(default_factory=PretrainingOptions)
 
     def __post_init__(self) -> None:
-        method = method_named(self.model.variant)
+        method = self._method
         if self.training.exemplars_per_class and not method.takes_exemplars:
             able = ", ".join(each.name for each in METHODS.values() if each.takes_exemplars)
             raise ConfigurationError(
@@ -228,9 +228,17 @@ class Recipe:
                 )
 
     @property
+    def _method(self) -> Method:
+        """The method it trains."""
+        # Not at the top: reading options does not wait for torch.
+        from promptccd.training.objectives import method_named
+
+        return method_named(self.model.variant)
+
+    @property
     def published_name(self) -> str:
         """Name of the method in the paper's tables, with its pool, its counting or its memory."""
-        method = method_named(self.model.variant)
+        method = self._method
         pool: str = self.model.pool or getattr(method.model.config_class, "pool", None) or ""
         memory = "exemplars" if self.training.exemplars_per_class else ""
         apart: list[str] = [self.training.counting, pool, memory]

@@ -3,13 +3,26 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from promptccd.training.methods import LOSSES, METHODS, PARTS, Method, method_named, register
+from promptccd.errors import ConfigurationError
+from promptccd.training.methods import LOSSES, METHODS, PARTS, Method, register
 from promptccd.training.objectives.contrastive import ContrastiveObjective
 from promptccd.training.objectives.objective import Objective, Rows, StageContext
 
 for _module in iter_modules(__path__):
     if (_method := getattr(import_module(f"{__name__}.{_module.name}"), "METHOD", None)) is not None:
         register(_method)
+
+
+def method_named(name: str) -> Method:
+    """The method of a recipe's ``model.variant``.
+
+    Raises:
+        ConfigurationError: there is no such method.
+    """
+    if name not in METHODS:
+        raise ConfigurationError(f"Unknown model.variant {name!r}: expected {' | '.join(METHODS)}.")
+    return METHODS[name]
+
 
 __all__ = [
     "LOSSES",
