@@ -7,9 +7,9 @@ import re
 import subprocess
 import sys
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,15 +19,10 @@ from tests.mutants.mutations import Mutant, mutants_of
 from tests.mutants.running import Lines, Project, try_mutant
 
 ROOT = Path(__file__).parents[2]
-# What runs its commands in other processes, which know of no mutant, is left out.
-MODELS = sorted(
-    each for each in ROOT.glob("tests/models/test_*.py") if each.stem != "test_hostile_checkpoints"
-)
-AREAS = {
-    # What models of one method do by themselves is tested beside its objective.
-    "models": [*(each.relative_to(ROOT).as_posix() for each in MODELS), "tests/training/objectives"],
+# Tests of an area beside those that are called after it.
+MORE = {
+    "models": ["tests/training/objectives"],  # what models of one method do by themselves is tested beside it
     "training": [
-        "tests/training",
         "tests/runs/test_devices.py",
         "tests/runs/test_recipes.py",
         "tests/cli/test_values.py",
@@ -35,21 +30,28 @@ AREAS = {
         "tests/data/test_spectrum.py",
         "tests/experiments/test_history.py",
     ],
-    "clustering": ["tests/clustering"],
-    "evaluation": ["tests/evaluation", "tests/runs/test_protocols.py"],
-    "registry": ["tests/registry"],
-    "hub/push.py": ["tests/hub/test_push.py"],
+    "evaluation": ["tests/runs/test_protocols.py"],
+    "discovery": ["tests/spaces"],
+    "__init__.py": ["tests/cli/test_quick.py"],
+    "errors.py": ["tests/cli/test_mistakes.py", "tests/cli/test_values.py"],
+    "on_demand.py": ["tests/cli/test_quick.py"],
+    "storage.py": ["tests/test_planted_links.py"],
+    "trainer.py": ["tests/test_category_trainer.py"],
 }
-PROJECT = Project(ROOT, "src/promptccd", AREAS)
-EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 
 
-def equivalents() -> dict[tuple[str, str, str, str], str]:
-    """Why a mutant cannot be told from the code, by its key."""
-    listed = tomllib.loads(EQUIVALENTS.read_text(encoding="utf-8"))["mutant"]
-    return {
-        (each["file"], each["function"], each["source"], each["operator"]): each["why"] for each in listed
-    }
+def areas_of(package: Path, tests: Path) -> dict[str, list[str]]:
+    """Tests of every folder and file of a package: ``tests/NAME`` or ``tests/test_NAME.py``, and `MORE`."""
+    areas = {}
+    for path in sorted(package.iterdir()):
+        if path.suffix == ".py" or (path / "__init__.py").exists():
+            own = [tests / path.stem, tests / f"test_{path.stem}.py"]
+            named = [each.relative_to(tests.parent).as_posix() for each in own if each.exists()]
+            areas[path.name] = [*named, *MORE.get(path.name, [])]
+    return areas
+
+
+PROJECT = Project(ROOT, "src/promptccd", areas_of(ROOT / "src/promptccd", ROOT / "tests"))
 
 
 def changed_lines(root: Path, since: str) -> dict[str, set[int]]:
@@ -67,9 +69,10 @@ def changed_lines(root: Path, since: str) -> dict[str, set[int]]:
 
 
 def drawn(project: Project, paths: Sequence[str], since: str | None) -> list[Mutant]:
-    """The mutants that a run draws from."""
+    """The mutants that a run draws from: those that a comment explains are none of them."""
     files = [file for file in project.files() if not paths or any(each in file for each in paths)]
-    mutants = [mutant for file in files for mutant in mutants_of(project.root, file)]
+    found = [mutant for file in files for mutant in mutants_of(project.root, file)]
+    mutants = [mutant for mutant in found if not mutant.is_marked]
     if since is None:
         return mutants
     changed = changed_lines(project.root, since)
@@ -82,14 +85,10 @@ def judged(
     """What became of each mutant, as it is known; those for which there is no time are left out."""
     due, waiting = time.monotonic() + 60 * minutes, list(reversed(mutants))
     running: dict[Mutant, Generator[None, None, str]] = {}
-    listed = equivalents()
     while running or (waiting and time.monotonic() < due):
         while waiting and len(running) < workers and time.monotonic() < due:
             mutant = waiting.pop()
-            if mutant.key in listed:  # what nothing can tell takes the longest
-                yield mutant, "equal"
-            else:
-                running[mutant] = try_mutant(project, mutant, lines)
+            running[mutant] = try_mutant(project, mutant, lines)
         for mutant, trial in list(running.items()):
             try:
                 next(trial)
@@ -100,7 +99,7 @@ def judged(
 
 
 def report(project: Project, verdicts: Iterable[tuple[Mutant, str]], num_drawn: int) -> int:
-    """Print verdicts as they come, and the diff of what lives; 1 if something lives that no list explains."""
+    """Print verdicts as they come, and the diff of what lives; 1 if something lives."""
     counts, started = Counter[str](), time.monotonic()
     for mutant, verdict in verdicts:
         counts[verdict] += 1
@@ -116,7 +115,7 @@ def report(project: Project, verdicts: Iterable[tuple[Mutant, str]], num_drawn: 
         f"{counts.total()} mutants in {time.monotonic() - started:.0f} s: {counts['killed']} killed, "
         f"{counts['survived']} survived, {counts['unseen']} no test runs: "
         f"{counts['killed'] / max(1, counts['killed'] + lived):.1%} killed. Apart from these, {counts['late']} were "
-        f"late twice and {counts['equal']} are listed as equivalent; no time was left for {num_drawn - counts.total()}."
+        f"late twice; no time was left for {num_drawn - counts.total()}."
     )
     return 1 if lived else 0
 
@@ -129,9 +128,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--changed-since", metavar="REF", help="only on lines that differ from this commit")
     parser.add_argument("--minutes", type=float, help="stop after as many; 10 with --changed-since")
+    parser.add_argument("--slow", action="store_true", help="try tests that are marked as slow too")
     parser.add_argument("--workers", type=int, default=2, choices=(1, 2), help="mutants at once")
     chosen = parser.parse_args(arguments)
-    mutants = drawn(PROJECT, chosen.paths, chosen.changed_since)
+    project = replace(PROJECT, select="") if chosen.slow else PROJECT
+    mutants = drawn(project, chosen.paths, chosen.changed_since)
     possible = len(mutants)
     count = possible if chosen.changed_since else chosen.count or possible
     mutants = random.Random(chosen.seed).sample(mutants, min(count, possible))
@@ -139,9 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not mutants:
         return 0
     minutes = chosen.minutes or (10.0 if chosen.changed_since else 1e6)
-    areas = dict.fromkeys(PROJECT.area_of(each.file) or "" for each in mutants)
-    verdicts = judged(PROJECT, mutants, Lines(PROJECT, list(areas)), chosen.workers, minutes)
-    return report(PROJECT, verdicts, len(mutants))
+    areas = dict.fromkeys(project.area_of(each.file) or "" for each in mutants)
+    verdicts = judged(project, mutants, Lines(project, list(areas)), chosen.workers, minutes)
+    return report(project, verdicts, len(mutants))
 
 
 if __name__ == "__main__":

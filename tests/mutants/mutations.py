@@ -1,11 +1,19 @@
-"""Every mutant of a source file: where it is, what it changes, and the file's text with it."""
+"""Every mutant of a source file: where it is, what it changes, and the file's text with it.
+
+A comment says of a mutant that no test could tell why it cannot: ``# mutant: the size of a batch changes speed alone``
+leaves out all that begin on its line, ``# mutant 4 to 5, > to >= #2: ...`` those alone. On a line of its own it
+is for the next line of code; ``# mutants: ...`` there is for all lines up to the next empty one.
+"""
 
 import ast
 import difflib
+import io
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 SWAPS: dict[type, tuple[type, ...]] = {
@@ -18,8 +26,17 @@ SWAPS: dict[type, tuple[type, ...]] = {
 }  # fmt: skip
 SAID = ("logger", "logging", "warnings", "print", "tqdm")  # what is only said to a person
 # Keywords that make no difference on a CPU or where UTF-8 is what files are in, or watch over ourselves.
-UNTOLD = ("device", "strict", "encoding")
-SYMMETRIC = ("min", "max", "minimum", "maximum", "transpose", "equal")
+UNTOLD = ("device", "strict", "encoding", "stable", "non_blocking", "pin_memory")
+# Swapped, the arguments of the last three give other random numbers, as good as these.
+SYMMETRIC = (
+    *("min", "max", "minimum", "maximum", "transpose", "equal"),
+    *("torch_generator", "numpy_generator", "seed_of"),
+)
+JUMPS = (ast.Raise, ast.Return, ast.Continue, ast.Break)
+# With-blocks that change speed or memory alone.
+UNFELT = ("torch.no_grad", "torch.inference_mode", "warnings.catch_warnings")
+GUARD = "guard removed"
+MARK = re.compile(r"# (mutants?)(?: ([^:]+))?: \S")
 UNTOUCHED = (
     "annotation",
     "returns",
@@ -46,6 +63,7 @@ class Mutant:
         operator: what was done, such as ``"< to <="``; ``"< to <= #2"`` where it can be done twice in the line.
         span: bytes of the file that it replaces.
         new: what it puts there.
+        is_marked: whether a comment says that no test could tell it.
     """
 
     file: str
@@ -56,11 +74,7 @@ class Mutant:
     operator: str
     span: tuple[int, int]
     new: str
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """What it is called in the list of equivalents; line numbers would change too often."""
-        return self.file, self.function, self.source, self.operator
+    is_marked: bool = False
 
     @property
     def names(self) -> str:
@@ -84,21 +98,48 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
     starts = [0]
     for line in whole.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found, so_far = {}, Counter[tuple[str, str, str]]()
+    found, so_far = {}, Counter[tuple[int, str]]()
+    marks, texts = marks_of(whole), whole.splitlines()
     for node, function, lines in _nodes(ast.parse(whole), "", range(0), at_import=True):
         for place, operator, new in _changes(node):
             begin = starts[place.lineno - 1] + place.col_offset
             end = starts[place.end_lineno - 1] + place.end_col_offset
-            source = whole.splitlines()[place.lineno - 1].strip()
             if ((begin, end), new) in found:
                 continue
-            so_far[function, source, operator] += 1
-            if (number := so_far[function, source, operator]) > 1:
+            so_far[place.lineno, operator] += 1
+            number = so_far[place.lineno, operator]
+            is_marked = not {"", operator, f"{operator} #{number}"}.isdisjoint(marks.get(place.lineno, ()))
+            if number > 1:
                 operator = f"{operator} #{number}"
+            # Tests that get past a guard could not miss it: those that it stops can.
+            run = range(place.lineno, place.end_lineno + 1) if lines and operator == GUARD else lines
             found[(begin, end), new] = Mutant(
-                file, function, place.lineno, lines, source, operator, (begin, end), new
-            )
+                file, function, place.lineno, run, texts[place.lineno - 1].strip(), operator, (begin, end), new,
+                is_marked,
+            )  # fmt: skip
     return list(found.values())
+
+
+def marks_of(whole: str) -> dict[int, set[str]]:
+    """Operators that comments leave out, by line; an empty one stands for all."""
+    marks: dict[int, set[str]] = {}
+    texts = whole.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(whole).readline):
+        if token.type != tokenize.COMMENT or not (mark := MARK.search(token.string)):
+            continue
+        for line in _marked_lines(texts, token.start, is_block=mark[1] == "mutants"):
+            marks.setdefault(line, set()).update(re.split(r", +", mark[2] or ""))
+    return marks
+
+
+def _marked_lines(texts: list[str], start: tuple[int, int], *, is_block: bool) -> list[int]:
+    """Lines that a comment at a place is for."""
+    first, column = start
+    if texts[first - 1][:column].strip():
+        return [first]
+    block = list(takewhile(lambda line: texts[line - 1].strip(), range(first + 1, len(texts) + 1)))
+    code = [line for line in block if not texts[line - 1].lstrip().startswith("#")]
+    return code if is_block else code[:1]
 
 
 def _nodes(
@@ -145,16 +186,22 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
         yield from ((node, f"{node.value} to {new}", repr(new)) for new in _other_values(node.value))
     elif isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare):
         yield from _of_operator(node)
+    elif isinstance(node, ast.IfExp):
+        yield node, "always", f"({ast.unparse(node.body)})"
+        yield node, "never", f"({ast.unparse(node.orelse)})"
     elif isinstance(node, ast.UnaryOp):
         yield node, f"without {_sign(node.op)}", f"({ast.unparse(node.operand)})"
     elif isinstance(node, ast.Call):
         yield from _of_call(node)
     for test in _tests(node):
+        if isinstance(node, ast.comprehension):
+            yield test, "filter removed", "True"
         if not isinstance(test, ast.Compare | ast.UnaryOp):
             yield test, "negated", f"(not ({ast.unparse(test)}))"
 
 
 def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.AST, str, str]]:
+    yield from _of_block(node)
     stored = isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Name | ast.Tuple)
     if isinstance(node, ast.Expr | ast.AugAssign | ast.Raise | ast.Continue | ast.Break) or stored:
         yield node, "dropped", "pass"
@@ -164,6 +211,32 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.AST, str, str]]:
             yield node, f"{_sign(node.op)}= to {_sign(other())}=", ast.unparse(new)
     if isinstance(node, ast.Return) and node.value and ast.unparse(node.value) != "None":
         yield node, "returns None", "return None"
+
+
+def _of_block(node: ast.stmt) -> Iterator[tuple[ast.AST, str, str]]:
+    """What refuses, catches or holds something, taken away."""
+    if isinstance(node, ast.If) and isinstance(node.body[-1], JUMPS):
+        yield _joined(node.body), GUARD, "pass"
+    if isinstance(node, ast.Try):
+        for handler in node.handlers:
+            if ast.unparse(handler.body[-1]) != "raise":
+                yield _joined(handler.body), "not caught", "raise"
+    if isinstance(node, ast.With):
+        for item in node.items:
+            if item.optional_vars is None and not ast.unparse(item.context_expr).startswith(UNFELT):
+                new = '__import__("contextlib").nullcontext()'
+                yield item.context_expr, "without the with", new
+
+
+def _joined(body: list[ast.stmt]) -> ast.AST:
+    """A place from the first to the last of some statements."""
+    first, last = body[0], body[-1]
+    return ast.Pass(
+        lineno=first.lineno,
+        col_offset=first.col_offset,
+        end_lineno=last.end_lineno,
+        end_col_offset=last.end_col_offset,
+    )
 
 
 def _of_operator(node: ast.BinOp | ast.BoolOp | ast.Compare) -> Iterator[tuple[ast.AST, str, str]]:
@@ -178,6 +251,19 @@ def _of_operator(node: ast.BinOp | ast.BoolOp | ast.Compare) -> Iterator[tuple[a
             else:
                 new.op = other()
             yield node, f"{_sign(operator)} to {_sign(other())}", f"({ast.unparse(new)})"
+    yield from _of_operands(node)
+
+
+def _of_operands(node: ast.BinOp | ast.BoolOp | ast.Compare) -> Iterator[tuple[ast.AST, str, str]]:
+    """A condition that is asked for, or a flag that is given, left out."""
+    if isinstance(node, ast.BoolOp):
+        for number, left_out in enumerate(node.values):
+            kept = [each for each in node.values if each is not left_out]
+            new = ast.unparse(ast.BoolOp(node.op, kept) if len(kept) > 1 else kept[0])
+            yield node, f"without operand {number + 1}", f"({new})"
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        yield node, "without the right", f"({ast.unparse(node.left)})"
+        yield node, "without the left", f"({ast.unparse(node.right)})"
 
 
 def _of_call(node: ast.Call) -> Iterator[tuple[ast.AST, str, str]]:

@@ -26,7 +26,7 @@ class Recorder:
     """A pytest plugin.
 
     Args:
-        source: folder of the package.
+        source: the folder, or the file, whose lines are wanted.
 
     Attributes:
         tests: those that passed, by node id.
@@ -35,7 +35,7 @@ class Recorder:
     """
 
     def __init__(self, source: Path):
-        self.source = str(source)
+        self.source = str(source) if source.suffix else f"{source}{os.sep}"
         self.tests: dict[str, Part] = {}
         self.fixtures: dict[str, Part] = defaultdict(Part)
         self.modules: list[str] = []

@@ -39,12 +39,14 @@ class Project:
         root: folder that the other paths start from; it and ``root/src`` are where modules are found.
         package: folder of the package.
         areas: tests by the part of the package, a folder or a file below `package`, that they are for.
+        select: the tests that are tried, by their markers: slow ones would take longer than anybody waits.
         patience_s: how long a test may take with a mutant before it is asked how long it takes without.
     """
 
     root: Path
     package: str
     areas: Mapping[str, Sequence[str]]
+    select: str = "not slow"
     patience_s: float = 1.5 * LONGEST_TEST_S
 
     def area_of(self, file: str) -> str | None:
@@ -72,7 +74,9 @@ class Lines:
         self.tests: dict[str, dict[str, Any]] = {}
         for area in areas:
             recorded = self._recorded(area)
-            self.tests.update(recorded["tests"])
+            for name, test in recorded["tests"].items():
+                known = self.tests.setdefault(name, test)
+                known["lines"] = {**known["lines"], **test["lines"]}
             preload(recorded["modules"], Path(project.package).name)
         gc.freeze()  # pytest collects garbage over and over as it ends: not through all that was imported
 
@@ -131,23 +135,23 @@ class Lines:
 
     def _recorded(self, area: str) -> dict[str, Any]:
         tests = self.project.areas[area]
-        place = self.project.root / ".mutants_cache" / f"{area.replace('/', '-')}-{self._state(tests)}.json"
+        place = self.project.root / ".mutants_cache" / f"{area.replace('/', '-')}-{self._state(area)}.json"
         if not place.exists():
-            print(f"Recording which lines {' '.join(tests)} run: once, some minutes", flush=True)
+            print(f"Recording which lines of {area} {' '.join(tests)} run: once, some minutes", flush=True)
             place.parent.mkdir(exist_ok=True)
             for old in place.parent.glob(f"{area.replace('/', '-')}-*.json"):
                 old.unlink()
-            worker = Worker(lambda folder: _record(self.project, tests, place, folder), 3600)
+            worker = Worker(lambda folder: _record(self.project, area, place, folder), 3600)
             while worker.ended() is None:
                 time.sleep(0.1)
             if not place.exists():
                 raise RuntimeError(f"The tests of {area} were not recorded:\n{worker.said}")
         return json.loads(place.read_text())
 
-    def _state(self, tests: Sequence[str]) -> str:
-        """A hash of the package and of these tests."""
-        root, digest = self.project.root, hashlib.sha256()
-        for top in (self.project.package, *tests):
+    def _state(self, area: str) -> str:
+        """A hash of an area and its tests: which lines of it they run does not hang on the rest of the package."""
+        root, digest = self.project.root, hashlib.sha256(self.project.select.encode())
+        for top in (f"{self.project.package}/{area}", *self.project.areas[area]):
             for path in sorted((root / top).rglob("*.py")) or [root / top]:
                 digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
@@ -156,12 +160,14 @@ class Lines:
 def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object) -> int:
     os.chdir(project.root)
     sys.path[:0] = [str(project.root / "src"), str(project.root)]
-    return int(pytest.main([*FLAGS, "--basetemp", str(folder / "tmp"), *tests], plugins=[plugin]))
+    flags = [*FLAGS, "-m", project.select, "--basetemp", str(folder / "tmp")]
+    return int(pytest.main([*flags, *tests], plugins=[plugin]))
 
 
-def _record(project: Project, tests: Sequence[str], place: Path, folder: Path) -> int:
-    recorder = Recorder(project.root / project.package)
-    code = _pytest(project, ["--maxfail=1000", f"--timeout={3 * LONGEST_TEST_S}", *tests], folder, recorder)
+def _record(project: Project, area: str, place: Path, folder: Path) -> int:
+    recorder = Recorder(project.root / project.package / area)
+    flags = ["--maxfail=1000", f"--timeout={3 * LONGEST_TEST_S}"]
+    code = _pytest(project, [*flags, *project.areas[area]], folder, recorder)
     (folder / "recorded").write_text(json.dumps(recorder.to_dict(project.root)))
     shutil.move(folder / "recorded", place)
     return code

@@ -1,4 +1,4 @@
-"""The runner on a package of two functions, and the list of equivalents against the code as it is."""
+"""The runner on a package of a few functions, and what it knows of this one."""
 
 import json
 import os
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import PROJECT, changed_lines, equivalents, report
-from tests.mutants.mutations import mutants_of
+from tests.mutants.__main__ import MORE, PROJECT, changed_lines, drawn, report
+from tests.mutants.mutations import marks_of, mutants_of
 from tests.mutants.running import Lines, Project
 
 TOY = '''"""Sums."""
@@ -51,6 +51,36 @@ def halvings(value):
         count += 1
         value //= 2
     return count
+"""
+GUARDS = """
+def root(value):
+    if value < 0:
+        raise ValueError(value)
+    if value > 100 or value == 49:
+        return 10.0
+    return value**0.5
+
+def read(names, key):
+    try:
+        return [name for name in names[key] if name]
+    except KeyError:
+        return []
+"""
+OF_GUARDS = """
+import pytest
+from toy.guards import read, root
+
+def test_root():
+    assert root(4) == 2 and root(49) == 10
+    with pytest.raises(ValueError, match="-4"):
+        root(-4)
+
+@pytest.mark.slow
+def test_most():
+    assert root(400) == 10
+
+def test_read():
+    assert read({}, 1) == [] and read({1: ["a", ""]}, 1) == ["a"]
 """
 MAKER = "from toy.sums import larger\n"
 TESTS = """
@@ -100,7 +130,7 @@ from tests.mutants.__main__ import judged
 from tests.mutants.mutations import mutants_of
 from tests.mutants.running import Lines, Project
 
-areas = dict.fromkeys(["sums.py", "limits.py", "halves.py", "register.py"], ["tests"])
+areas = dict.fromkeys(["sums.py", "limits.py", "halves.py", "register.py", "guards.py"], ["tests"])
 project = Project(Path(sys.argv[1]), "src/toy", areas, patience_s=0.3)
 mutants = [mutant for file in project.files() for mutant in mutants_of(project.root, file)]
 lines = Lines(project, list(project.areas))
@@ -118,10 +148,12 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "src/toy/limits.py": LIMITS,
         "src/toy/halves.py": HALVES,
         "src/toy/register.py": REGISTER,
+        "src/toy/guards.py": GUARDS,
         "src/toy/__init__.py": "",
         "maker.py": MAKER,
         "tests/test_sums.py": TESTS,
         "tests/test_elsewhere.py": ELSEWHERE,
+        "tests/test_guards.py": OF_GUARDS,
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -163,7 +195,7 @@ def test_mistakes_that_no_test_sees_survive(verdicts: dict[tuple[str, int, str],
     assert verdicts["sums", 8, "> to >="] == "survived"  # equal numbers: nothing could see it
     assert verdicts["sums", 17, "1000 to 1001"] == "survived"  # a sum below the limit is never tried
     assert verdicts["limits", 2, "1 to 2"] == "survived"
-    assert verdicts["sums", 18, "dropped"] == "unseen"
+    assert verdicts["sums", 18, "guard removed"] == "unseen"
 
 
 def test_a_busy_machine_changes_no_verdict_and_what_never_ends_is_late(
@@ -189,17 +221,17 @@ def test_a_default_is_tried_first_by_the_tests_that_name_it(toy: Path) -> None:
 
 def test_late_mutants_are_in_no_score(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mutants = mutants_of(toy, "src/toy/sums.py")
-    said = ["killed", "killed", "killed", "survived", "late", "equal"]
-    assert report(Project(toy, "src/toy", {}), zip(mutants, said, strict=False), 7) == 1
+    said = ["killed", "killed", "killed", "survived", "late"]
+    assert report(Project(toy, "src/toy", {}), zip(mutants, said, strict=False), 6) == 1
     end = capsys.readouterr().out.splitlines()[-1]
     assert "3 killed, 1 survived, 0 no test runs: 75.0% killed" in end
-    assert "1 were late twice and 1 are listed as equivalent; no time was left for 1" in end
+    assert "1 were late twice; no time was left for 1" in end
 
 
 def test_nothing_is_changed_in_texts_and_annotations(toy: Path) -> None:
     mutants = mutants_of(toy, "src/toy/sums.py")
     assert {each.line for each in mutants} == {3, 8, 9, 10, 13, 14, 16, 17, 18, 19}
-    assert [each.operator for each in mutants if each.line == 18] == ["dropped"]
+    assert [each.operator for each in mutants if each.line == 18] == ["guard removed"]
     assert {each.function for each in mutants if each.line != 13} == {"", "larger", "total"}
 
 
@@ -236,8 +268,66 @@ def test_lines_changed_since_a_commit_are_those_git_names(tmp_path: Path) -> Non
     assert changed_lines(tmp_path, "HEAD") == {"one.py": {2, 4}}
 
 
-def test_listed_equivalents_are_mutants_of_the_code_as_it_is() -> None:
-    files = {file for file, *_ in equivalents()}
-    possible = {mutant.key for file in files for mutant in mutants_of(PROJECT.root, file)}
-    assert not set(equivalents()) - possible
-    assert all(len(why) > 20 for why in equivalents().values())
+MARKED = """
+LIMIT = 4  # mutant: speed alone
+MOST = 4  # a number # mutant 4 to 5: speed alone
+
+def few(a, b):
+    # mutant > to >= #2: equal numbers
+    # are as good as each other
+    return a > b > 3
+
+# mutants: sizes of batches
+ONE = 1
+TWO = "# mutant: no comment"; THREE = 3
+
+FOUR = 4
+"""
+
+
+def test_what_a_comment_explains_is_not_drawn(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(MARKED)
+    mutants = drawn(Project(tmp_path, ".", {"one.py": ["tests"]}), [], None)
+    left = {line: [each.operator for each in mutants if each.line == line] for line in range(1, 15)}
+    assert {line: operators for line, operators in left.items() if operators} == {
+        3: ["4 to 3"],
+        8: ["returns None", "> to >=", "> to <=", "> to <= #2", "3 to 4", "3 to 2"],
+        14: ["4 to 5", "4 to 3"],
+    }
+
+
+def test_every_comment_is_of_a_mutant() -> None:
+    seen = 0
+    for file in PROJECT.files():
+        marks = marks_of((PROJECT.root / file).read_text(encoding="utf-8"))
+        mutants = mutants_of(PROJECT.root, file) if marks else []
+        for line, operators in marks.items():
+            here = {each.operator for each in mutants if each.line == line and each.is_marked}
+            assert here, f"{file}:{line}"
+            assert {each.split(" #")[0] for each in operators - {""}} <= {
+                each.split(" #")[0] for each in here
+            }
+            seen += 1
+    assert seen > 100
+
+
+def test_a_guard_that_is_taken_out_is_missed(verdicts: dict[tuple[str, int, str], str]) -> None:
+    for mistake in [
+        (4, "guard removed"),
+        (5, "without operand 2"),
+        (13, "not caught"),
+        (11, "filter removed"),
+    ]:
+        assert verdicts["guards", *mistake] == "killed", mistake
+    assert ("guards", 4, "dropped") not in verdicts  # the same program
+    assert verdicts["guards", 5, "without operand 1"] == "survived"  # only a slow test could see it
+
+
+def test_every_file_has_an_area_and_every_area_tests() -> None:
+    package = PROJECT.root / PROJECT.package
+    files = {path.relative_to(PROJECT.root).as_posix() for path in package.rglob("*.py")}
+    assert set(PROJECT.files()) == files
+    for area, tests in PROJECT.areas.items():
+        assert tests, f"{area} has no tests: call them after it, or name them in MORE"
+        assert all((PROJECT.root / each).exists() for each in tests), area
+    assert set(MORE) <= set(PROJECT.areas)

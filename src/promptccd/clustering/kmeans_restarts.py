@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+# mutants: how many rows share a block changes memory, never the result
 ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time
 POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time
+
 WIDTH_PER_MOVE = 20  # a sum over Gram rows is cheaper than a matrix product for fewer than D / 20 moves
 
 
@@ -47,7 +49,9 @@ class Problem:
     def affinities_to_points(self, indices: Tensor) -> Tensor:
         """The same with centres placed on points: ``(M,)`` to ``(M, N)``."""
         if self.gram is None:
+            # mutant without .double(): changes the last digits of a sum alone
             return self.affinities(self.points[indices].double())
+        # mutant without .to(): changes the last digits of a sum alone
         return self.gram[indices].sub_(0.5 * self.squares[indices, None].to(self.points.dtype))
 
 
@@ -120,6 +124,7 @@ def prepare(
         sums.index_add_(0, block_classes, block.double())
         squares += block.double().square().sum()
 
+    # mutant without dtype=: any origin near the points will do
     origin = (sums.sum(0) + points.sum(0, dtype=torch.float64)) / (len(points) + len(labelled))
     origin = origin.to(points.dtype).double()  # exactly what is subtracted from the points
     centred = points - origin.to(points.dtype)
@@ -154,12 +159,14 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
     best = best.expand(num_restarts, num_points)  # to the nearest centre so far
     for new in range(num_new):
         first = num_classes + new == 0  # without a centre all points are equally likely
+        # mutant without .clamp_(): what rounding puts below zero moves a draw by no more than the rounding
         weights = torch.ones_like(best) if first else problem.squares.sub(best, alpha=2).clamp_(min=0)
         cumulated = weights.double().cumsum(1)
         drawn = torch.searchsorted(cumulated, draws[:, new] * cumulated[:, -1:], right=True)
         drawn.clamp_(max=num_points - 1)  # if all points lie on centres
         improved = problem.affinities_to_points(drawn.flatten()).view(num_restarts, trials, num_points)
         after = torch.maximum(best[:, None], improved)
+        # mutant without dtype=: candidates that differ in the last digits are as good as each other
         winner = after.sum(2, dtype=torch.float64).argmax(1)[:, None]
         restart = torch.arange(num_restarts, device=winner.device)[:, None]
         best = after[restart, winner][:, 0]
@@ -172,6 +179,7 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
         centres=centres,
         sums=problem.class_sums.repeat(num_restarts, 1, 1),
         counts=problem.class_counts.repeat(num_restarts, 1),
+        # mutant 1 to 2: any number below zero says that a point has not been assigned
         labels=torch.full((num_restarts, num_points), -1, device=ids.device),
     )
 
@@ -185,19 +193,25 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
         if not done.any():
             continue
         centres = restarts.centres[done]
+        # mutant without .tolist(): a tensor's numbers are indices as good as a list's
         ended = done.nonzero().flatten().tolist()  # one by one, as views: together they would be a copy
         affinity = torch.stack([restarts.affinity[restart].amax(0) for restart in ended])
+        # mutant without dtype=: restarts that differ in the last digits are as good as each other
         inertia = problem.squares.sum() - 2 * affinity.sum(1, dtype=torch.float64)
         inertia += problem.labelled_inertia(centres)
         winner = int(inertia.argmin())
         solutions.append(
             Solution(
-                float(inertia[winner]), int(restarts.ids[done][winner]), iteration, centres[winner].clone()
+                float(inertia[winner]),
+                int(restarts.ids[done][winner]),
+                iteration,
+                # mutant: the copy lets go of the centres of the other restarts: memory alone
+                centres[winner].clone(),
             )
         )
         restarts = restarts.keep(~done)
         if not len(restarts.ids):
-            break
+            break  # mutant: further iterations of no restart only take time
     return min(solutions, key=lambda solution: (solution.inertia, solution.restart))
 
 
@@ -233,6 +247,7 @@ def update(problem: Problem, restarts: Restarts, moves: Moves) -> Tensor:
         values.flatten(0, 1) for values in (restarts.counts, restarts.sums, restarts.centres)
     )
     before = counts[moves.rows]
+    # mutant 1 to 2: one column is read of two that are alike
     counts[moves.rows] += moves.sum_of(torch.ones_like(problem.points[:, :1]))[:, 0]
     sums[moves.rows] += moves.sum_of(problem.points)
 
@@ -267,7 +282,7 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
         after = restarts.counts.flatten()[rows]
         offset = before / after * old.square().sum(1) / 2 - centres[rows].square().sum(1) / 2
         change = corrected.sum_of(problem.gram) / after[:, None].to(dtype)
-        change += offset[:, None].to(dtype)
+        change += offset[:, None].to(dtype)  # mutant without .to(): changes the last digits of a sum alone
         affinity[rows] = torch.addcmul(change, affinity[rows], (before / after)[:, None].to(dtype))
 
 
@@ -280,4 +295,5 @@ def sum_rows(table: Tensor, points: Tensor, weights: Tensor, sizes: Tensor) -> T
     if not len(sizes):
         return table.new_empty(0, table.shape[1])
     starts = sizes.cumsum(0) - sizes
+    # mutant arguments swapped: embedding_bag takes numbers and indices in either order
     return functional.embedding_bag(points, table, starts, mode="sum", per_sample_weights=weights)

@@ -14,7 +14,9 @@ from promptccd.clustering.kmeans_restarts import sum_rows
 from promptccd.clustering.semi_supervised_kmeans import SemiSupervisedKMeans, as_features
 from promptccd.errors import DataError
 
+# mutant: twice as much is no more than what float32 rounds away
 SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
+# mutant: both ways to take the sums give one result
 MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more the matrix product is quicker
 
 
@@ -59,6 +61,7 @@ class MixtureSteps(ABC):
 
     def _log_weights(self, mass: Tensor) -> Tensor:
         # A weight of exactly zero could never grow again, and its logarithm is not finite.
+        # mutant 10 to 11, 10 to 9: any few roundings above zero keep the logarithm finite
         weights = mass + 10 * torch.finfo(self.points.dtype).eps
         return (weights / weights.sum()).log()
 
@@ -108,13 +111,16 @@ class AxisAligned(MixtureSteps):
     def _moments(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sums over points, weighted by responsibility, of 1 ``(K,)`` in float64, of x ``(K, D)`` and of x^2."""
         by_component = responsibilities.T
+        # mutant > to >=: a weight of exactly what is too small to move a mean moves none
         component, point = (by_component > SMALLEST_RESPONSIBILITY).nonzero().unbind(1)
+        # mutant: both ways to take the sums give one result
         if len(point) > MAX_SPARSE_SHARE * responsibilities.numel():
             sums = [by_component @ table for table in (self.points, self.squares)]
             mass = responsibilities.sum(0, dtype=torch.float64)
         else:
             weights = responsibilities[point, component]
             sizes = torch.bincount(component, minlength=responsibilities.shape[1])
+            # mutant: embedding_bag takes numbers and indices in either order
             sums = [sum_rows(table, point, weights, sizes) for table in (self.points, self.squares)]
             ones = self.points.new_ones(len(self.points))[:, None]
             mass = sum_rows(ones, point, weights, sizes)[:, 0].double()
@@ -145,6 +151,7 @@ class FullCovariance(MixtureSteps):
         mass = responsibilities.sum(0, dtype=torch.float64)
         means, variances = state.means.clone(), state.variances.clone()
         for component, column in enumerate(responsibilities.T):
+            # mutant > to >=: a weight of exactly what is too small to move a mean moves none
             own = (column > SMALLEST_RESPONSIBILITY).nonzero().flatten()
             if len(own) == 0:
                 continue
@@ -169,6 +176,7 @@ COVARIANCES: dict[str, Callable[[Tensor], MixtureSteps]] = {
 
 SMALLEST_FLOOR = 1e-10  # for features that are all alike, which have no variance to take a share of
 # Of the start; with few restarts, all may halve one new category.
+# mutant: one run or step more or less of a start that EM goes on from
 KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 10
 
 
@@ -255,6 +263,7 @@ def fit_gaussian_mixture(
 def _settled(settled: Tensor | None, features: Tensor, num_components: int) -> Tensor:
     """Component of every feature, -1 where it is free."""
     if settled is None:
+        # mutant 1 to 2: every number below zero says that a feature is free
         return features.new_full((len(features),), -1, dtype=torch.int64)
     if (
         settled.shape != features.shape[:1]
@@ -302,7 +311,7 @@ def iterate(
     data: MixtureSteps, state: State, settled: Tensor, max_iter: int, tol: float, floor: float
 ) -> MixtureParameters:
     """EM from a state, with settled points held; the returned means are centred like the points."""
-    previous = -math.inf
+    previous = -math.inf  # mutant: no likelihood is close to an infinite one of either sign
     for iteration in range(max_iter + 1):
         responsibilities, log_likelihood = data.expectation(state, settled)
         converged = abs(log_likelihood - previous) <= tol * abs(log_likelihood)

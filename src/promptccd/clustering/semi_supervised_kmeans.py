@@ -26,6 +26,7 @@ from promptccd.errors import DataError
 
 Array = Tensor | npt.NDArray[Any]
 
+# mutants: how the products are taken and how many share a batch changes speed and memory, never the result
 MAX_GRAM_POINTS = 16_384  # the (N, N) Gram matrix is 1 GB of float32 there
 MIN_GRAM_WIDTH = 64  # narrower points are multiplied sooner than looked up: of width 48 in half the time
 POINTS_PER_ROW = 4  # the Gram matrix saves a few times K affinity rows per restart, and costs N rows itself
@@ -98,7 +99,9 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
         labelled, class_ids, classes = _read_labelled(features_labelled, labels, points)
         num_clusters = self._check_parameters(len(points), len(class_ids))
 
+        # mutant: both forms of the products give one result
         few = len(points) <= min(MAX_GRAM_POINTS, POINTS_PER_ROW * self.n_init * num_clusters)
+        # mutant and to or, >= to >, >= to <: both forms of the products give one result
         use_gram = few and points.shape[1] >= MIN_GRAM_WIDTH
         held = len(class_ids) if self.hold_labelled else 0
         problem = prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram, held)
@@ -150,12 +153,14 @@ class SemiSupervisedKMeans(BaseEstimator):  # type: ignore[misc, unused-ignore]
         """The best restart of every batch."""
         num_clusters, num_points = len(problem.class_sums), len(problem.points)
         num_new = num_clusters - problem.num_classes
+        # mutant 1 to 2: restarts that draw nothing are all alike
         num_restarts = self.n_init if num_new else 1  # without new clusters nothing is drawn
         trials = 2 + int(math.log(num_clusters))  # candidates per centre, as in scikit-learn
         seed: Any = np.random.SeedSequence().entropy if self.random_state is None else self.random_state
         generators = [np.random.default_rng((seed, restart)) for restart in range(num_restarts)]
         draws = torch.from_numpy(np.stack([each.random((num_new, trials)) for each in generators]))
 
+        # mutant: how many restarts share a batch changes speed and memory, never the result
         size = max(1, min(MAX_BATCH_RESTARTS, MAX_BATCH_ELEMENTS // max(1, num_clusters * num_points)))
         for ids in torch.arange(num_restarts).split(size):
             restarts = start(problem, ids.to(problem.points.device), draws[ids].to(problem.points.device))
@@ -171,9 +176,11 @@ def _read_labelled(
             ("labels", "features_labelled") if features is None else ("features_labelled", "labels")
         )
         raise DataError(f"Expected features_labelled and labels together, got {given} without {absent}.")
+    # mutant or to and: for the type checker: one without the other was refused above
     if features is None or labels is None:
         none = torch.empty(0, dtype=torch.int64, device=points.device)
         return points[:0], none, none
+    # mutant without .to(): sums are in float64 either way, and tests have one device
     labelled = as_features(features, "features_labelled").to(points)
     ids = torch.as_tensor(labels, device=points.device)
     if labelled.shape[1] != points.shape[1]:
@@ -197,7 +204,7 @@ def _first_seen_order(nearest: Tensor, num_clusters: int, num_classes: int) -> T
     """
     first = torch.full((num_clusters,), len(nearest), device=nearest.device)
     first.scatter_reduce_(0, nearest, torch.arange(len(nearest), device=nearest.device), "amin")
-    first[:num_classes] = -1
+    first[:num_classes] = -1  # mutant 1 to 2: every number below zero comes before the first point
     return first.argsort(stable=True)
 
 

@@ -66,6 +66,7 @@ def separate_clustering_accuracy(
     correct = np.zeros_like(is_old)
     for part in (is_old, ~is_old):
         if part.any():
+            # mutant arguments swapped: a best matching is one from either side
             correct[part] = _correct(true[part], pred[part])
     return _accuracy(correct, is_old)
 
@@ -109,11 +110,12 @@ def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
     # Imported here, because the import takes longer than an audit.
     from scipy.optimize import linear_sum_assignment
 
+    # mutant 1 to 2: one more without images is never matched
     num_clusters, num_categories = clusters.max() + 1, categories.max() + 1
     pairs = np.bincount(clusters * num_categories + categories, minlength=num_clusters * num_categories)
     counts = pairs.reshape(num_clusters, num_categories)
     rows, columns = linear_sum_assignment(counts, maximize=True)
-    matching = np.full(num_clusters, -1)
+    matching = np.full(num_clusters, -1)  # mutant 1 to 2: below every category is all that is asked of it
     # The solver also matches pairs without an image.
     matching[rows] = np.where(counts[rows, columns] > 0, columns, -1)
     return matching
@@ -123,9 +125,11 @@ def _codes(values: np.ndarray) -> np.ndarray:
     """Position of every label among the distinct ones, so that gaps cost nothing; fast for ids with few gaps."""
     if values.dtype.kind in "iu":
         low, high = int(values.min()), int(values.max())
+        # mutant 4096 to 4097, 4096 to 4095, 4 to 5: both ways give the same codes
         if high - low < 4096 + 4 * len(values):
             wide = values if values.dtype.kind == "u" else values.astype(np.int64)  # 100 - -100 is no int8
             shifted = (wide - low).astype(np.int64)
+            # mutant - to +: one more without images is never matched
             return (np.cumsum(np.bincount(shifted) > 0) - 1)[shifted]
     return np.unique(values, return_inverse=True)[1]
 

@@ -110,6 +110,7 @@ DECLARED_SPLITS: Mapping[tuple[str, str], tuple[SplitCounts, ...]] = {
 
 Outcome = Literal["consistent", "impossible", "undecided"]
 WIDEST = 0.05  # a wider interval fits almost any split: Old and New are less than 0.4 points apart
+# mutant: a few roundings more or less; nothing is ever exactly there
 _SLACK = 1e-9  # of sums of decimal fractions in binary
 
 
@@ -172,10 +173,12 @@ def implied_old_share(all: float, old: float, new: float, decimals: int = 2) -> 
     """
     room = 10.0**-decimals + _SLACK
     gap, rise = old - new, all - new
-    if abs(gap) < _SLACK:
+    if abs(gap) < _SLACK:  # mutant < to <=: a few roundings more or less; nothing is ever exactly there
+        # mutant <= to <: a few roundings more or less; nothing is ever exactly there
         return Interval(0.0, 1.0) if abs(rise) <= room else None
     low, high = sorted(((rise - room) / gap, (rise + room) / gap))
     low, high = max(low, 0.0), min(high, 1.0)
+    # mutant <= to <: a few roundings more or less; nothing is ever exactly there
     return Interval(low, high) if low <= high else None
 
 
@@ -206,6 +209,7 @@ def audit_row(row: Accuracies, declared: SplitCounts | float | None, decimals: i
         return Verdict("undecided", implied, None, "The split of this row is not known.")
     if share not in implied:
         return Verdict("impossible", implied, share, f"Old is {implied} of the images, not {share:.4f}.")
+    # mutant > to >=: a width is never exactly there, as it is of decimal fractions in binary
     if implied.high - implied.low > WIDEST:
         return Verdict("undecided", implied, share, "Old and New are too close to tell splits apart.")
     if isinstance(declared, SplitCounts) and not _whole_numbers(values, declared, decimals):
@@ -228,6 +232,7 @@ def audit_average(
         return Verdict("undecided", None, None, "An average alone implies no share: every stage has its own.")
     for part in PARTS:
         mean = sum(getattr(row, part) for row, _ in stages) / len(stages)
+        # mutant > to >=: a few roundings more or less; nothing is ever exactly there
         if abs(getattr(average, part) - mean) > 10.0**-decimals + _SLACK:
             said = f"{part.capitalize()} {getattr(average, part):.{decimals}f}"
             return Verdict(

@@ -36,6 +36,7 @@ class Discovery:
     def assign(self, features: Tensor) -> np.ndarray:
         """Category id ``(M,)`` of the nearest prototype for other images ``(M, D)``, by the rule of k-means."""
         nearest, _ = nearest_centres(features, self.prototypes)
+        # mutant without dtype=: 64 bits are what NumPy takes by itself on all we test on
         return np.asarray(self.prototype_ids, dtype=np.int64)[nearest.cpu().numpy()]
 
 
@@ -199,7 +200,7 @@ def discover_categories(
     ids = torch.as_tensor(reference_ids, device=features.device)
     kmeans = SemiSupervisedKMeans(num_categories, n_init=restarts, random_state=seed % 2**32)
     kmeans.fit(features, reference, ids)
-    found = torch.as_tensor(kmeans.labels_).cpu().numpy()
+    found = torch.as_tensor(kmeans.labels_).cpu().numpy()  # mutant: NumPy reads a tensor as it reads an array
     settled = np.unique(reference_ids)
     new, sizes = np.unique(found[~np.isin(found, settled)], return_counts=True)
     largest_first = new[np.argsort(-sizes, kind="stable")]
@@ -208,7 +209,7 @@ def discover_categories(
     rows = {int(cluster): row for row, cluster in enumerate(kmeans.cluster_ids_.tolist())}
     sources = [*settled.tolist(), *largest_first.tolist()]
     return Discovery(
-        category_ids=np.asarray(
+        category_ids=np.asarray(  # mutant: 64 bits are what NumPy takes by itself on all we test on
             [renamed.get(int(cluster), int(cluster)) for cluster in found], dtype=np.int64
         ),
         prototypes=torch.as_tensor(kmeans.cluster_centers_)[[rows[int(source)] for source in sources]],

@@ -92,6 +92,7 @@ def session_accuracy(
     rows, separate = [], []
     for session, (true_ids, count) in enumerate(zip(labels, num_categories, strict=True), start=1):
         kmeans = SemiSupervisedKMeans(count, restarts, random_state=seed_of("session", seed, session) % 2**32)
+        # mutant: NumPy reads a tensor as it reads an array
         clusters = torch.as_tensor(kmeans.fit_predict(features_of(session))).cpu().numpy()
         known = range(num_known)
         accuracy = clustering_accuracy(true_ids, clusters, known)

@@ -50,6 +50,7 @@ def push_run(
             f"{run.path} has finished stages {[*finished]}, not {wanted}. Give --stage one of them."
         )
     for stage in wanted:
+        # mutant or to and: the first stage below refuses it as well
         _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
     namespace = namespace or retried(lambda: str(api.whoami()["name"]), later)
     pushed = [
@@ -96,6 +97,7 @@ def pusher(
     Raises:
         ConfigurationError: the Hub takes no repositories of such names.
     """
+    # mutant 0 to 1: the numbers of both stages are one digit long
     _repository_of(run, 0, namespace or "somebody")
     there: set[int] = set()
 

@@ -85,6 +85,7 @@ def run_prefix(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | N
 
     A graph is built only if the tokens need a gradient, as learnt prompts do.
     """
+    # mutant and to or: without gradients no token requires one
     with torch.set_grad_enabled(torch.is_grad_enabled() and tokens.requires_grad):
         for block in blocks_of(backbone)[:-1]:
             tokens = recomputed(block, whole_block(block, rotation), tokens)
@@ -171,6 +172,7 @@ def _class_weights(
 ) -> Tensor:
     """Attention weights of token 0, ``(B, H, T)``, after those of the prefix keys if there are any."""
     heads = _heads_of(attention)
+    # mutant without -: the query of one token is (B, H * d), whose last dimension is 1
     query = attention.q_proj(normed[:, 0]).unflatten(-1, heads)  # (B, H, d)
     if rotation is None:
         scores = _class_scores(attention, query, normed)
@@ -180,6 +182,7 @@ def _class_weights(
     if prefix_keys is not None:
         own = torch.einsum("bhd,bshd->bhs", query, prefix_keys.to(query.dtype).unflatten(-1, heads))
         scores = torch.cat([own, scores], dim=-1)
+    # mutant without .float(): PyTorch sums a soft-max of halves in float32 by itself
     return torch.softmax((scores * attention.scaling).float(), dim=-1).to(normed.dtype)
 
 
@@ -237,6 +240,7 @@ def run_block(
     if prefix is not None:
         key = torch.cat([prefix[0].to(key.dtype), key], dim=1)
         value = torch.cat([prefix[1].to(value.dtype), value], dim=1)
+    # mutant without scale=: every supported backbone has PyTorch's own scale
     mixed = F.scaled_dot_product_attention(
         _turned(_heads(attention, attention.q_proj(normed)), rotation),
         _turned(_heads(attention, key), rotation),

@@ -58,7 +58,7 @@ class GrowMergeModel(RememberingModel):
 
     def __init__(self, config: GrowMergeConfig):
         super().__init__(config)
-        static = blocks_of(self.backbone)[-1]
+        static = blocks_of(self.backbone)[-1]  # mutant: all blocks have one form, and a checkpoint fills them
         self.branches = nn.ModuleList(copy.deepcopy(static) for _ in range(config.num_branches))
         self.clusters = LinearClassifier(config.num_clusters, config.vision_config.hidden_size)
         self.post_init()
@@ -107,6 +107,7 @@ class GrowMergeModel(RememberingModel):
         features = class_row(self.backbone, entering, block, rotation)
         if prompted is None and self.config.static_for_known and len(self.branches):
             static = class_row(self.backbone, entering, rotation=rotation)
+            # mutant without dim=, without -: features are (B, D)
             known = self.looks_known(F.normalize(static.float(), dim=-1))
             features = torch.where(known[:, None], static, features)
         tokens = {"entering": entering, "rotation": rotation} if project else {}

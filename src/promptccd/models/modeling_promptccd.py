@@ -50,6 +50,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         if not prompted or self.mixture.num_components == 0:
             return self._output(class_token(self.backbone, tokens, rotation), project)
         with torch.no_grad():
+            # mutant without dim=, without -: queries are (B, D)
             query = F.normalize(class_token(self.backbone, tokens, rotation).float(), dim=-1)
             log_joint = self.mixture.log_joint(query)
             components = self._ranking(query, log_joint)
@@ -93,6 +94,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
             return
         rows = torch.cdist(self.mixture.means.float(), self.prototypes.float()).argmin(1)
         nearest = torch.tensor(ids)[rows.cpu()].tolist()
+        # mutant 1 to 2: no id of a category is below 0, so that either gives way to the nearest one
         before = self.config.component_categories or [-1] * len(nearest)
         self.config.component_categories = [
             category if category in ids else other for category, other in zip(before, nearest, strict=True)

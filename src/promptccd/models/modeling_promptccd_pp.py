@@ -154,6 +154,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
                 theirs = self._teacher.head.outputs(output.teacher_bottleneck)
             shares = log_shares(output.part_logits)
             divergence = (shares.exp() * (shares - output.teacher_log_shares)).sum(dim=-1)
+            # mutant without -: logits of the head are (B, d): their last dimension is 1
             losses["distill"] = self.config.distill_weight * (ours - theirs).square().sum(dim=-1)
             losses["anchor"] = self.config.distill_weight * divergence
         return losses

@@ -37,7 +37,7 @@ class PartPools(Pool):
         own = parts[..., None] * size + torch.arange(size, device=parts.device)  # (B, L, M)
         own_cosines = cosines.gather(-1, own)
         scores = arbitrary_scores(unit, size) if arbitrary else own_cosines
-        best = scores.topk(self.top_k, dim=-1).indices
+        best = scores.topk(self.top_k, dim=-1).indices  # mutant without dim=: what PyTorch takes by itself
         return Selection(own.gather(-1, best), own_cosines.gather(-1, best))
 
     def bias(self, indices: Tensor) -> Tensor:

@@ -254,6 +254,7 @@ def _value(key: str, value: Any) -> Any:
         return value
     if key == "resample" and type(value) is int and 0 <= value <= 5:
         return value
+    # mutant arguments swapped #2: math.isclose measures against the greater of both, whichever comes first
     if key == "rescale_factor" and isinstance(value, float) and math.isclose(value, 1 / 255, rel_tol=1e-3):
         return None
     if key in _FIXED and value is _FIXED[key]:

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 REGISTRY, PROTOTYPES, JOURNAL = "registry.json", "registry.safetensors", "journal.jsonl"
+# mutant: when the registry is written whole changes speed, never what is read
 LONGEST_JOURNAL = 200  # lines, beyond which the registry is written whole again
 PREVIOUS = ".previous-registry.safetensors"  # prototypes of the JSON that is there, while both are replaced
 LARGEST_JSON = 512 * 2**20  # bytes; about five million images
@@ -339,6 +340,7 @@ def _keep_previous(folder: Path) -> None:
     """Keep the prototypes of the JSON that is there; an interrupted save may have kept them already."""
     if not (folder / REGISTRY).is_file() or not (folder / PROTOTYPES).is_file():
         return
+    # mutant without .is_file(): prototypes that do not fit are of no use under another name
     if (folder / PREVIOUS).is_file():
         try:
             _read_prototypes(folder / PROTOTYPES, _parsed(_read(folder / REGISTRY))["prototypes"])
@@ -348,6 +350,7 @@ def _keep_previous(folder: Path) -> None:
 
 
 def _digest(rows: np.ndarray) -> str:
+    # mutant without dtype=: float32 is stored in that order of bytes on all we test on
     return hashlib.sha256(np.ascontiguousarray(rows, dtype="<f4").data).hexdigest()
 
 

@@ -18,9 +18,10 @@ from promptccd.errors import RegistryError
 from promptccd.registry.draft import Draft
 from promptccd.registry.tables import LONGEST_KEY, SAME, Pair, Tables
 
+# mutant 2 to 3: below every id and not NEW is all that is asked of it
 NEW, REJECTED = -1, -2  # clusters that are no registered category, or that a person said are none
 MIN_SIMILARITY = 0.9  # least cosine of two prototypes of one category that are each other's nearest
-_UNASSIGNED = -1
+_UNASSIGNED = -1  # mutant 1 to 2: below every id is all that is asked of it
 _SAME_PROTOTYPE = 1e-6  # rounding of a mean, not another mean
 
 
@@ -339,6 +340,7 @@ def _by_shared_images(found: np.ndarray, evidence: _Evidence, tables: Tables) ->
     enough = (2 * shared >= evidence.sizes[open_clusters, None]) | (
         2 * shared >= evidence.totals[None, open_columns]
     )
+    # mutant 1 to 2: any number above zero keeps pinned images below a free one
     weight = evidence.free[part] + evidence.pinned[part] / (1 + evidence.pinned.sum())
     weight = np.where(enough, weight, 0)
     for row, column in zip(*linear_sum_assignment(weight, maximize=True), strict=True):

@@ -134,6 +134,7 @@ class DataArguments:
 
     def _spectrum(self, num_categories: int) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]] | None:
         """Class blocks and cuts for the ratios, if they are given."""
+        # mutant or to and: for the type checker: one without the other was refused before
         if self.category_ratio is None or self.sample_ratio is None:
             return None
         from promptccd.data.splits import spectrum_split  # here, so that help and lists do not wait for numpy

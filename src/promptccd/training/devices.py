@@ -76,6 +76,7 @@ class _GatherWithGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (gradient,) = gradients
+        # mutant: gradients of rows that were selected are contiguous as they come
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total[ctx.rank]

@@ -52,6 +52,7 @@ def extract_features(
     model.eval()
     rank, processes = place_among_processes()
     share = Subset(_EvaluationImages(images, view), range(*shard_bounds(len(images), processes)[rank]))
+    # mutant without num_workers=: how many processes load images changes speed, never a feature
     loader: DataLoader[Any] = DataLoader(
         share, batch_size=batch_size, num_workers=workers_for(num_workers), pin_memory=device.type == "cuda"
     )
@@ -88,6 +89,7 @@ def routing_agreement(
         labels = labeller(model.pretrained_patch_features(pixel_values))
         return (routed == labels).float().mean(dim=1).cpu()
 
+    # mutant without batch_size=: how many images share a forward changes speed and memory, never a share
     loader = DataLoader(
         _EvaluationImages(images, view), batch_size=batch_size, num_workers=workers_for(num_workers)
     )

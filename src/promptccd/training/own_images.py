@@ -29,7 +29,7 @@ def names_recipe(word: str) -> bool:
     """Whether a word means a recipe and not images: the name of one, or a file that is no data set."""
     path = Path(os.path.expanduser(word))
     if word in BUILT_IN or path.is_dir():
-        return False
+        return False  # mutant returns None: it is asked whether it is true alone
     if path.exists():
         return path.suffix.lower() not in ONE_FILE
     return path.suffix in SUFFIXES or parts_of(located(path)) is not None

@@ -73,6 +73,7 @@ def _content(path: Path) -> bytes:
     if path.is_fifo() and not handed_over:
         raise ConfigurationError(f"Recipe {str(path)!r} is a pipe, which may never end: give a file.")
     with path.open("rb") as file:
+        # mutant 1 to 2: one byte beyond the most shows that there is more, as two do
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise ConfigurationError(

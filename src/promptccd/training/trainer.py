@@ -138,7 +138,7 @@ class StageTrainer:
             raise self._out_of_memory(optimizer) from error
         finally:
             bars.close()
-            self.accelerator.free_memory()
+            self.accelerator.free_memory()  # mutant: lets go of what a GPU holds; no value depends on it
             self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
 
     def _optimizer(self) -> torch.optim.Optimizer:

@@ -62,6 +62,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         parts = {
             "info_nce": contrast["info_nce"],
             # Not `mean`, which is NaN without a known image.
+            # mutant 1 to 2: of distances there are none, whose sum is 0, or at least two: one for each view
             "drift": self.model.config.distill_weight * drift.sum() / max(1, drift.numel()),
         }
         if self.model.config.num_clusters:

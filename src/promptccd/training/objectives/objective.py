@@ -68,14 +68,15 @@ class Rows:
     bottleneck: Tensor
     labels: Tensor | None
     positions: Tensor
-    epoch: int = 0
-    step: int = 0
+    epoch: int = 0  # mutant: the trainer always gives it
+    step: int = 0  # mutant: the trainer always gives it
 
     @cached_property
     def labelled(self) -> tuple[Tensor | slice, Tensor] | None:
         """An index of the images with a label, and their labels; `None` if no image has one."""
         if self.labels is None:
             return None
+        # mutant 0 to 1: the other way gives the same images, and waits for the device
         if bool((self.positions >= 0).all()):  # a labelled stage: this way does not wait for the device
             return slice(None), self.labels
         places = (self.labels >= 0).nonzero().flatten()
