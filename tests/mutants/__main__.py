@@ -105,7 +105,7 @@ def report(project: Project, verdicts: Iterable[tuple[Mutant, str]], num_drawn: 
         counts[verdict] += 1
         if verdict != "killed":
             print(
-                f"{verdict.upper():9} {mutant.file}:{mutant.line} {mutant.function}: {mutant.operator}",
+                f"{verdict.upper():9} {mutant.file}:{mutant.line}: {mutant.operator}",
                 flush=True,
             )
         if verdict in ("survived", "unseen"):

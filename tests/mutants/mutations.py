@@ -28,16 +28,23 @@ SAID = ("logger", "logging", "warnings", "print", "tqdm")  # what is only said t
 # Keywords that make no difference on a CPU or where UTF-8 is what files are in, or watch over ourselves.
 UNTOLD = ("device", "strict", "encoding", "stable", "non_blocking", "pin_memory")
 # Swapped, the arguments of the last three give other random numbers, as good as these.
-SYMMETRIC = (
-    *("min", "max", "minimum", "maximum", "transpose", "equal"),
-    *("torch_generator", "numpy_generator", "seed_of"),
-)
+SYMMETRIC = [
+    "min",
+    "max",
+    "minimum",
+    "maximum",
+    "transpose",
+    "equal",
+    "torch_generator",
+    "numpy_generator",
+    "seed_of",
+]
 JUMPS = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 # With-blocks that change speed or memory alone.
 UNFELT = ("torch.no_grad", "torch.inference_mode", "warnings.catch_warnings")
 GUARD = "guard removed"
 MARK = re.compile(r"# (mutants?)(?: ([^:]+))?: \S")
-UNTOUCHED = (
+UNTOUCHED = [
     "annotation",
     "returns",
     "decorator_list",
@@ -46,7 +53,7 @@ UNTOUCHED = (
     "type_comment",
     "names",
     "type_params",
-)
+]
 COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)
 
 
@@ -56,10 +63,9 @@ class Mutant:
 
     Attributes:
         file: from the root of the project.
-        function: qualified name of the function or class it is in, empty outside.
         line: where it begins.
         lines: those of its statement, one of which a test must run; none for what runs when the file is imported.
-        source: the text of the line, without indentation.
+        word: the one its line begins with: of ``limit: int = 4`` the field.
         operator: what was done, such as ``"< to <="``; ``"< to <= #2"`` where it can be done twice in the line.
         span: bytes of the file that it replaces.
         new: what it puts there.
@@ -67,19 +73,13 @@ class Mutant:
     """
 
     file: str
-    function: str
     line: int
     lines: range
-    source: str
+    word: str
     operator: str
     span: tuple[int, int]
     new: str
     is_marked: bool = False
-
-    @property
-    def names(self) -> str:
-        """The word its line begins with: of ``limit: int = 4`` the field."""
-        return re.match(r"\w*", self.source)[0]  # type: ignore[index]
 
     def applied(self, whole: str) -> str:
         """The file's text with it."""
@@ -100,7 +100,7 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
         starts.append(starts[-1] + len(line))
     found, so_far = {}, Counter[tuple[int, str]]()
     marks, texts = marks_of(whole), whole.splitlines()
-    for node, function, lines in _nodes(ast.parse(whole), "", range(0), at_import=True):
+    for node, lines in _nodes(ast.parse(whole), range(0), at_import=True):
         for place, operator, new in _changes(node):
             begin = starts[place.lineno - 1] + place.col_offset
             end = starts[place.end_lineno - 1] + place.end_col_offset
@@ -113,10 +113,10 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
                 operator = f"{operator} #{number}"
             # Tests that get past a guard could not miss it: those that it stops can.
             run = range(place.lineno, place.end_lineno + 1) if lines and operator == GUARD else lines
+            word = re.match(r"\s*(\w*)", texts[place.lineno - 1])[1]
             found[(begin, end), new] = Mutant(
-                file, function, place.lineno, run, texts[place.lineno - 1].strip(), operator, (begin, end), new,
-                is_marked,
-            )  # fmt: skip
+                file, place.lineno, run, word, operator, (begin, end), new, is_marked
+            )
     return list(found.values())
 
 
@@ -142,10 +142,8 @@ def _marked_lines(texts: list[str], start: tuple[int, int], *, is_block: bool) -
     return code if is_block else code[:1]
 
 
-def _nodes(
-    node: ast.AST, function: str, lines: range, *, at_import: bool
-) -> Iterator[tuple[ast.AST, str, range]]:
-    """Nodes that may be changed, the function each is in and the lines of its statement."""
+def _nodes(node: ast.AST, lines: range, *, at_import: bool) -> Iterator[tuple[ast.AST, range]]:
+    """Nodes that may be changed, and the lines of the statement of each."""
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Global) or _is_said(node):
         return
     if isinstance(node, ast.keyword) and node.arg in UNTOLD:
@@ -154,17 +152,12 @@ def _nodes(
         last = node.body[0].lineno - 1 if isinstance(node, COMPOUND) else node.end_lineno
         lines = range(node.lineno, max(last, node.lineno) + 1)
     if isinstance(node, ast.stmt | ast.expr | ast.comprehension):
-        yield node, function, lines
-    is_function = isinstance(node, ast.FunctionDef)
+        yield node, lines
     for name, value in ast.iter_fields(node):
-        if name in UNTOUCHED:
-            continue
-        scope, runs_later = function, False
-        if name == "body" and isinstance(node, ast.FunctionDef | ast.ClassDef):
-            scope, runs_later = f"{function}.{node.name}".strip("."), is_function
+        runs_later = name == "body" and isinstance(node, ast.FunctionDef)
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield from _nodes(child, scope, lines, at_import=at_import and not runs_later)
+            if isinstance(child, ast.AST) and name not in UNTOUCHED:
+                yield from _nodes(child, lines, at_import=at_import and not runs_later)
 
 
 def _is_said(node: ast.AST) -> bool:
@@ -230,13 +223,9 @@ def _of_block(node: ast.stmt) -> Iterator[tuple[ast.AST, str, str]]:
 
 def _joined(body: list[ast.stmt]) -> ast.AST:
     """A place from the first to the last of some statements."""
-    first, last = body[0], body[-1]
-    return ast.Pass(
-        lineno=first.lineno,
-        col_offset=first.col_offset,
-        end_lineno=last.end_lineno,
-        end_col_offset=last.end_col_offset,
-    )
+    place = ast.copy_location(ast.Pass(), body[0])
+    place.end_lineno, place.end_col_offset = body[-1].end_lineno, body[-1].end_col_offset
+    return place
 
 
 def _of_operator(node: ast.BinOp | ast.BoolOp | ast.Compare) -> Iterator[tuple[ast.AST, str, str]]:
@@ -307,9 +296,11 @@ def _sign(operator: ast.AST) -> str:
     """How an operator is written."""
     one, other = ast.Name("x"), ast.Name("y")
     if isinstance(operator, ast.unaryop):
-        return ast.unparse(ast.UnaryOp(operator, one)).removesuffix("x").strip()
-    if isinstance(operator, ast.boolop):
-        return ast.unparse(ast.BoolOp(operator, [one, other]))[2:-2]
-    if isinstance(operator, ast.cmpop):
-        return ast.unparse(ast.Compare(one, [operator], [other]))[2:-2]
-    return ast.unparse(ast.BinOp(one, operator, other))[2:-2]
+        whole: ast.expr = ast.UnaryOp(operator, other)
+    elif isinstance(operator, ast.boolop):
+        whole = ast.BoolOp(operator, [one, other])
+    elif isinstance(operator, ast.cmpop):
+        whole = ast.Compare(one, [operator], [other])
+    else:
+        whole = ast.BinOp(one, operator, other)
+    return ast.unparse(whole).strip("xy ")

@@ -83,44 +83,25 @@ class Lines:
     def concerned(self, mutant: Mutant) -> list[str]:
         """Tests that run a mutant, cheapest first.
 
-        For what runs when the file is imported, or in no test, all do: first those of the file of tests that is called
-        after it, then those of a file that names what the mutant's line begins with, such as a default, then those
-        beside one that uses the file.
+        For what runs when the file is imported, or in no test, all do: first those of a file that names what the
+        mutant's line begins with, such as a default.
         """
         names = self.running(mutant)
-        is_imported = not mutant.lines or not names
-        beside = {name.partition("::")[0] for name in (self._using(mutant.file) if is_imported else names)}
-        files = {name.partition("::")[0] for name in self.tests}
-        naming = {file for file in files if mutant.names in self._text_of(file)} if is_imported else files
-        own = f"test_{Path(mutant.file).stem}"
-        alone = {
-            name: (
-                is_imported and Path(file).stem != own,
-                file not in naming,
-                file not in beside,
-                self.seconds([name]),
-            )
-            for name in (self.tests if is_imported else names)
-            if (file := name.partition("::")[0]) and self._is_short(self.tests[name])
-        }
-        return sorted(alone, key=lambda name: alone[name])
+        if not mutant.lines or not names:
+            names = list(self.tests)
+            texts = {
+                file: (self.project.root / file).read_text(encoding="utf-8") for file in map(_file_of, names)
+            }
+            naming = {name: mutant.word in texts[_file_of(name)] for name in names}
+        else:
+            naming = dict.fromkeys(names, True)
+        short = [name for name in names if self._is_short(self.tests[name])]
+        return sorted(short, key=lambda name: (not naming[name], self.seconds([name])))
 
     def running(self, mutant: Mutant) -> list[str]:
         """Tests that run one of its lines."""
-        return [
-            name
-            for name in self._using(mutant.file)
-            if not set(mutant.lines).isdisjoint(self._run(name, mutant.file))
-        ]
-
-    def _using(self, file: str) -> list[str]:
-        return [name for name in self.tests if self._run(name, file)]
-
-    def _run(self, name: str, file: str) -> list[int]:
-        return self.tests[name]["lines"].get(file, [])
-
-    def _text_of(self, file: str) -> str:
-        return (self.project.root / file).read_text(encoding="utf-8")
+        run = {name: test["lines"].get(mutant.file, []) for name, test in self.tests.items()}
+        return [name for name, lines in run.items() if not set(mutant.lines).isdisjoint(lines)]
 
     def seconds(self, names: Sequence[str]) -> float:
         """How long tests take together: a fixture that several share is made once."""
@@ -202,14 +183,18 @@ def _run(
 
     def work(folder: Path) -> int:
         if mutant is not None:
-            sys.meta_path.insert(0, _Finder(project, mutant))
-        files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+            sys.meta_path.insert(0, _Mutated(project, mutant))
+        files = list(dict.fromkeys(map(_file_of, names)))
         return _pytest(project, [f"--timeout={test_s}", *files], folder, _Chosen(names))
 
     worker = Worker(work, longest_s)
     while (code := worker.ended()) is None:
         yield
     return code
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
 
 
 class _Chosen:
@@ -225,27 +210,21 @@ class _Chosen:
         )
 
 
-class _Finder:
-    """Imports one module with a mutant in it."""
+class _Mutated(importlib.machinery.SourceFileLoader):
+    """Finds and loads one module, with a mutant in it."""
 
     def __init__(self, project: Project, mutant: Mutant):
-        self.path = project.root / mutant.file
+        path = project.root / mutant.file
         below = mutant.file.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")
-        self.name = below.replace("/", ".")
-        self.text = mutant.applied(self.path.read_text(encoding="utf-8"))
+        super().__init__(below.replace("/", "."), str(path))
+        self.text = mutant.applied(path.read_text(encoding="utf-8"))
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name != self.name:
-            return None
-        return importlib.util.spec_from_file_location(
-            name, self.path, loader=_Loader(name, str(self.path), self.text)
+        return (
+            importlib.util.spec_from_file_location(name, self.path, loader=self)
+            if name == self.name
+            else None
         )
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, text: str):
-        super().__init__(name, path)
-        self.text = text
 
     def get_code(self, fullname: str) -> Any:
         return compile(self.text, self.path, "exec", dont_inherit=True)
