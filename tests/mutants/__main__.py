@@ -23,12 +23,8 @@ ROOT = Path(__file__).parents[2]
 MORE = {
     "models": ["tests/training/objectives"],  # what models of one method do by themselves is tested beside it
     "training": [
-        "tests/runs/test_devices.py",
-        "tests/runs/test_recipes.py",
-        "tests/cli/test_values.py",
-        "tests/data/test_benchmarks.py",
-        "tests/data/test_spectrum.py",
-        "tests/experiments/test_history.py",
+        *("tests/runs/test_devices.py", "tests/runs/test_recipes.py", "tests/experiments/test_history.py"),
+        *("tests/cli/test_values.py", "tests/data/test_benchmarks.py", "tests/data/test_spectrum.py"),
     ],
     "evaluation": ["tests/runs/test_protocols.py"],
     "discovery": ["tests/spaces"],
@@ -104,10 +100,7 @@ def report(project: Project, verdicts: Iterable[tuple[Mutant, str]], num_drawn: 
     for mutant, verdict in verdicts:
         counts[verdict] += 1
         if verdict != "killed":
-            print(
-                f"{verdict.upper():9} {mutant.file}:{mutant.line}: {mutant.operator}",
-                flush=True,
-            )
+            print(f"{verdict.upper():9} {mutant.file}:{mutant.line}: {mutant.operator}", flush=True)
         if verdict in ("survived", "unseen"):
             print(mutant.diff((project.root / mutant.file).read_text(encoding="utf-8")), flush=True)
     lived = counts["survived"] + counts["unseen"]
@@ -129,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--changed-since", metavar="REF", help="only on lines that differ from this commit")
     parser.add_argument("--minutes", type=float, help="stop after as many; 10 with --changed-since")
     parser.add_argument("--slow", action="store_true", help="try tests that are marked as slow too")
-    parser.add_argument("--workers", type=int, default=2, choices=(1, 2), help="mutants at once")
+    parser.add_argument("--workers", type=int, default=2, help="mutants at once")
     chosen = parser.parse_args(arguments)
     project = replace(PROJECT, select="") if chosen.slow else PROJECT
     mutants = drawn(project, chosen.paths, chosen.changed_since)

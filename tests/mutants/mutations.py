@@ -28,32 +28,18 @@ SAID = ("logger", "logging", "warnings", "print", "tqdm")  # what is only said t
 # Keywords that make no difference on a CPU or where UTF-8 is what files are in, or watch over ourselves.
 UNTOLD = ("device", "strict", "encoding", "stable", "non_blocking", "pin_memory")
 # Swapped, the arguments of the last three give other random numbers, as good as these.
-SYMMETRIC = [
-    "min",
-    "max",
-    "minimum",
-    "maximum",
-    "transpose",
-    "equal",
-    "torch_generator",
-    "numpy_generator",
-    "seed_of",
-]
+SYMMETRIC = (
+    "min", "max", "minimum", "maximum", "transpose", "equal", "torch_generator", "numpy_generator", "seed_of",
+)  # fmt: skip
+UNDONE = ("sorted", "realpath", "inside", "clean_image")  # what they return is like what they are given
 JUMPS = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 # With-blocks that change speed or memory alone.
 UNFELT = ("torch.no_grad", "torch.inference_mode", "warnings.catch_warnings")
 GUARD = "guard removed"
 MARK = re.compile(r"# (mutants?)(?: ([^:]+))?: \S")
-UNTOUCHED = [
-    "annotation",
-    "returns",
-    "decorator_list",
-    "exc",
-    "cause",
-    "type_comment",
-    "names",
-    "type_params",
-]
+UNTOUCHED = (
+    "annotation", "returns", "decorator_list", "exc", "cause", "type_comment", "names", "type_params",
+)  # fmt: skip
 COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)
 
 
@@ -109,10 +95,11 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
             so_far[place.lineno, operator] += 1
             number = so_far[place.lineno, operator]
             is_marked = not {"", operator, f"{operator} #{number}"}.isdisjoint(marks.get(place.lineno, ()))
+            is_body = operator in (GUARD, "branch removed")
             if number > 1:
                 operator = f"{operator} #{number}"
-            # Tests that get past a guard could not miss it: those that it stops can.
-            run = range(place.lineno, place.end_lineno + 1) if lines and operator == GUARD else lines
+            # Tests that get past a guard could not tell: those that it stops can.
+            run = range(place.lineno, place.end_lineno + 1) if lines and is_body else lines
             word = re.match(r"\s*(\w*)", texts[place.lineno - 1])[1]
             found[(begin, end), new] = Mutant(
                 file, place.lineno, run, word, operator, (begin, end), new, is_marked
@@ -208,8 +195,9 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.AST, str, str]]:
 
 def _of_block(node: ast.stmt) -> Iterator[tuple[ast.AST, str, str]]:
     """What refuses, catches or holds something, taken away."""
-    if isinstance(node, ast.If) and isinstance(node.body[-1], JUMPS):
-        yield _joined(node.body), GUARD, "pass"
+    if isinstance(node, ast.If) and _tests(node) and not all(map(_is_said, node.body)):
+        operator = GUARD if isinstance(node.body[-1], JUMPS) else "branch removed"
+        yield _joined(node.body), operator, "pass"
     if isinstance(node, ast.Try):
         for handler in node.handlers:
             if ast.unparse(handler.body[-1]) != "raise":
@@ -261,6 +249,8 @@ def _of_call(node: ast.Call) -> Iterator[tuple[ast.AST, str, str]]:
         if keyword.arg not in (None, *UNTOLD):
             kept = ", ".join([*words[:number], *words[number + 1 :]])
             yield node, f"without {keyword.arg}=", f"{function}({kept})"
+    if function.rpartition(".")[2] in UNDONE and node.args and not isinstance(node.args[0], ast.Starred):
+        yield node, f"without {function}()", f"({words[0]})"
     plain = node.args[:2] if not any(isinstance(each, ast.Starred) for each in node.args[:2]) else []
     if len(plain) == 2 and words[0] != words[1] and function.rpartition(".")[2] not in SYMMETRIC:
         yield node, "arguments swapped", f"{function}({', '.join([words[1], words[0], *words[2:]])})"

@@ -1,9 +1,9 @@
-"""Which test runs which line of the package, and for how long: learnt once and kept."""
+"""Which test runs which line of a part of the package, and for how long."""
 
 import os
 import sys
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,39 +27,31 @@ class Recorder:
 
     Args:
         source: the folder, or the file, whose lines are wanted.
-
-    Attributes:
-        tests: those that passed, by node id.
-        fixtures: those wider than a function, by name; tests that use one count what it runs as theirs.
-        modules: what was imported to collect the tests.
     """
 
     def __init__(self, source: Path):
         self.source = str(source) if source.suffix else f"{source}{os.sep}"
-        self.tests: dict[str, Part] = {}
-        self.fixtures: dict[str, Part] = defaultdict(Part)
-        self.modules: list[str] = []
+        self.tests: dict[str, Part] = {}  # those that passed
+        self.fixtures: dict[str, Part] = defaultdict(Part)  # those wider than a function
+        self.modules: list[str] = []  # imported to collect the tests
         self._at = Part()
 
     def to_dict(self, root: Path) -> dict[str, Any]:
-        """As JSON types: tests with what their shared fixtures did, files from the root.
-
-        The time of a shared fixture is told apart from the test's own: of many tests only the first waits for it.
-        """
-        whole = {}
+        """As JSON types; lines of a shared fixture are those of each of its tests, and its time is shared out."""
+        users = Counter(fixture for test in self.tests.values() for fixture in test.fixtures)
+        tests = {}
         for name, test in self.tests.items():
-            shared = [each for each in test.fixtures if each in self.fixtures]
-            parts = [test, *(self.fixtures[each] for each in shared)]
-            files = {file for part in parts for file in part.lines}
-            lines = {
-                str(Path(file).relative_to(root)): sorted(
-                    set().union(*(part.lines.get(file, set()) for part in parts))
-                )
-                for file in files
+            shared = {each: self.fixtures[each] for each in test.fixtures if each in self.fixtures}
+            lines: dict[str, set[int]] = defaultdict(set)
+            for part in (test, *shared.values()):
+                for file, run in part.lines.items():
+                    lines[Path(file).relative_to(root).as_posix()] |= run
+            seconds = test.seconds + sum(part.seconds / users[each] for each, part in shared.items())
+            tests[name] = {
+                "seconds": round(seconds, 4),
+                "lines": {file: sorted(run) for file, run in lines.items()},
             }
-            waits = {each: round(self.fixtures[each].seconds, 4) for each in shared}
-            whole[name] = {"seconds": round(test.seconds, 4), "shared": waits, "lines": lines}
-        return {"tests": whole, "modules": self.modules}
+        return {"tests": tests, "modules": self.modules}
 
     def pytest_collection_finish(self) -> None:
         """Everything is imported: from here on, lines are those of tests."""
@@ -89,7 +81,6 @@ class Recorder:
             self.tests[report.nodeid] = Part(seconds=-1)
 
     def pytest_sessionfinish(self) -> None:
-        """Leave out what did not pass."""
         sys.settrace(None)
         self.tests = {name: part for name, part in self.tests.items() if part.seconds >= 0}
 

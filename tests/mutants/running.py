@@ -13,6 +13,7 @@ import time
 from bisect import bisect
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,7 @@ from tests.workers import LATE, Worker, preload
 
 LONGEST_RUN_S = 90.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
 LONGEST_TEST_S = 10.0  # longer ones are left out
-LONGEST_FIXTURES_S = 30.0  # of a test; those of several tests are made once
-FLAGS = (
-    "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "-o", "addopts=",
-    "-o", "timeout_func_only=true",
-)  # fmt: skip
+FLAGS = "-q -x -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
 
 
 @dataclass(frozen=True)
@@ -87,41 +84,25 @@ class Lines:
         mutant's line begins with, such as a default.
         """
         names = self.running(mutant)
+        naming = dict.fromkeys(names, True)
         if not mutant.lines or not names:
             names = list(self.tests)
-            texts = {
-                file: (self.project.root / file).read_text(encoding="utf-8") for file in map(_file_of, names)
-            }
+            files = {_file_of(name) for name in names}
+            texts = {file: (self.project.root / file).read_text(encoding="utf-8") for file in files}
             naming = {name: mutant.word in texts[_file_of(name)] for name in names}
-        else:
-            naming = dict.fromkeys(names, True)
-        short = [name for name in names if self._is_short(self.tests[name])]
-        return sorted(short, key=lambda name: (not naming[name], self.seconds([name])))
+        short = [name for name in names if self.tests[name]["seconds"] < LONGEST_TEST_S]
+        return sorted(short, key=lambda name: (not naming[name], self.tests[name]["seconds"]))
 
     def running(self, mutant: Mutant) -> list[str]:
         """Tests that run one of its lines."""
         run = {name: test["lines"].get(mutant.file, []) for name, test in self.tests.items()}
         return [name for name, lines in run.items() if not set(mutant.lines).isdisjoint(lines)]
 
-    def seconds(self, names: Sequence[str]) -> float:
-        """How long tests take together: a fixture that several share is made once."""
-        tests = [self.tests[name] for name in names]
-        shared: dict[str, float] = {}
-        for test in tests:
-            shared |= test["shared"]
-        return sum(test["seconds"] for test in tests) + sum(shared.values())
-
-    def _is_short(self, test: Mapping[str, Any]) -> bool:
-        return test["seconds"] < LONGEST_TEST_S and sum(test["shared"].values()) < LONGEST_FIXTURES_S
-
     def _recorded(self, area: str) -> dict[str, Any]:
-        tests = self.project.areas[area]
         place = self.project.root / ".mutants_cache" / f"{area.replace('/', '-')}-{self._state(area)}.json"
         if not place.exists():
-            print(f"Recording which lines of {area} {' '.join(tests)} run: once, some minutes", flush=True)
+            print(f"Recording which tests run which lines of {area}: once, some minutes", flush=True)
             place.parent.mkdir(exist_ok=True)
-            for old in place.parent.glob(f"{area.replace('/', '-')}-*.json"):
-                old.unlink()
             worker = Worker(lambda folder: _record(self.project, area, place, folder), 3600)
             while worker.ended() is None:
                 time.sleep(0.1)
@@ -141,7 +122,7 @@ class Lines:
 def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object) -> int:
     os.chdir(project.root)
     sys.path[:0] = [str(project.root / "src"), str(project.root)]
-    flags = [*FLAGS, "-m", project.select, "--basetemp", str(folder / "tmp")]
+    flags = [*FLAGS.split(), "-m", project.select, "--basetemp", str(folder / "tmp")]
     return int(pytest.main([*flags, *tests], plugins=[plugin]))
 
 
@@ -161,11 +142,11 @@ def try_mutant(project: Project, mutant: Mutant, lines: Lines) -> Generator[None
     then with it for three times as long as that took: `"late"` is what is late again.
     """
     names = lines.concerned(mutant)
-    fitting = bisect(range(1, len(names) + 1), LONGEST_RUN_S, key=lambda count: lines.seconds(names[:count]))
-    chosen = names[: max(1, fitting)]
-    if not chosen:
+    if not names:
         return "unseen"
-    longest_s = 30 + 3 * min(lines.seconds(chosen), LONGEST_RUN_S)
+    spent_s = list(accumulate(lines.tests[name]["seconds"] for name in names))
+    fitting = max(1, bisect(spent_s, LONGEST_RUN_S))
+    chosen, longest_s = names[:fitting], 60 + 3 * spent_s[fitting - 1]
     code = yield from _run(project, chosen, mutant, project.patience_s, longest_s)
     if code == LATE:
         started = time.monotonic()

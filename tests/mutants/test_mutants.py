@@ -213,7 +213,7 @@ def test_a_default_is_tried_first_by_the_tests_that_name_it(toy: Path) -> None:
     (toy / "tests/test_quick.py").write_text("def test_quick(): pass\n")
     lines = Lines(Project(toy, "src/toy", {}), [])
     slow, quick = "tests/test_sums.py::test_most", "tests/test_quick.py::test_quick"
-    lines.tests = {name: {"seconds": len(name), "shared": {}, "lines": {}} for name in (quick, slow)}
+    lines.tests = {name: {"seconds": len(name), "lines": {}} for name in (quick, slow)}
     lines.tests[quick]["seconds"] = 0
     lines.tests[slow]["seconds"] = 5
     assert lines.concerned(mutant) == [slow, quick]
@@ -232,6 +232,11 @@ def test_nothing_is_changed_in_texts_and_annotations(toy: Path) -> None:
     mutants = mutants_of(toy, "src/toy/sums.py")
     assert {each.line for each in mutants} == {3, 8, 9, 10, 13, 14, 16, 17, 18, 19}
     assert [each.operator for each in mutants if each.line == 18] == ["guard removed"]
+
+
+def test_what_is_only_said_or_for_type_checkers_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("if TYPE_CHECKING:\n    import a\nif b:\n    logger.info(b)\n")
+    assert [each.operator for each in mutants_of(tmp_path, "one.py")] == ["negated"]
 
 
 def test_what_only_moves_a_tensor_to_a_device_is_left_alone(tmp_path: Path) -> None:
