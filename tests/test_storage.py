@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save, save_file
 from promptccd.errors import DiskError, RunError
 from promptccd.storage import (
     Overflow,
+    lock_folder,
     make_folder,
     make_inside,
     open_to_change,
@@ -443,3 +444,14 @@ def test_an_overflow_survives_a_full_disk(tmp_path: Path) -> None:
         raise RuntimeError("it went on")
 
     assert "it went on" in in_a_child(fill_up, 1_000_000)
+
+
+def test_whoever_writes_to_a_folder_is_named(tmp_path: Path) -> None:
+    held = lock_folder(tmp_path)
+    with pytest.raises(RunError, match=f"Process {os.getpid()} is writing to"):
+        lock_folder(tmp_path)
+    os.ftruncate(held, 0)  # it has the lock, and has not yet said so
+    with pytest.raises(RunError, match="Process unknown is writing to"):
+        lock_folder(tmp_path)
+    os.close(held)
+    os.close(lock_folder(tmp_path))

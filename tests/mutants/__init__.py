@@ -9,5 +9,5 @@ every mutant, five seconds of importing torch each time, and runs all its tests.
 is little: `mutations` finds mistakes with `ast`, `recording` learns which test runs which line, and `running` forks a
 process for each from one that has imported everything but this package.
 
-What a test starts in a process of its own runs the code as it is: nothing there kills a mutant.
+What a test forks has the mutant; a program that it starts anew runs the code as it is and kills nothing.
 """

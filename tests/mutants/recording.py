@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ class Recorder:
         self.fixtures: dict[str, Part] = defaultdict(Part)  # those wider than a function
         self.modules: list[str] = []  # imported to collect the tests
         self._at = Part()
+        # What a test forks has the mutant too: its lines come back through a file that both have open.
+        self._from_forks, self._is_fork = tempfile.TemporaryFile(buffering=0), False  # noqa: SIM115
+        os.register_at_fork(after_in_child=lambda: setattr(self, "_is_fork", True))
 
     def to_dict(self, root: Path) -> dict[str, Any]:
         """As JSON types; lines of a shared fixture are those of each of its tests, and its time is shared out."""
@@ -93,6 +97,12 @@ class Recorder:
             spent = _seconds() - started
             part.seconds += spent
             outer.seconds -= spent
+            self._from_forks.seek(0)
+            for line in self._from_forks.read().decode().splitlines():
+                file, _, number = line.rpartition(":")
+                part.lines[file].add(int(number))
+            self._from_forks.seek(0)
+            self._from_forks.truncate()
             self._at = outer
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
@@ -100,7 +110,10 @@ class Recorder:
 
     def _line(self, frame: Any, event: str, argument: Any) -> Any:
         if event == "line":
-            self._at.lines[frame.f_code.co_filename].add(frame.f_lineno)
+            file, number = frame.f_code.co_filename, frame.f_lineno
+            if self._is_fork and number not in self._at.lines[file]:
+                self._from_forks.write(f"{file}:{number}\n".encode())
+            self._at.lines[file].add(number)
         return self._line
 
 

@@ -60,6 +60,9 @@ def root(value):
         return 10.0
     return value**0.5
 
+def doubled(value):
+    return 2 * value + 0
+
 def read(names, key):
     try:
         return [name for name in names[key] if name]
@@ -67,8 +70,9 @@ def read(names, key):
         return []
 """
 OF_GUARDS = """
+import os
 import pytest
-from toy.guards import read, root
+from toy.guards import doubled, read, root
 
 def test_root():
     assert root(4) == 2 and root(49) == 10
@@ -78,6 +82,12 @@ def test_root():
 @pytest.mark.slow
 def test_most():
     assert root(400) == 10
+
+def test_forked():
+    child = os.fork()
+    if child == 0:
+        os._exit(int(doubled(2) == 4))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 def test_read():
     assert read({}, 1) == [] and read({1: ["a", ""]}, 1) == ["a"]
@@ -219,6 +229,11 @@ def test_a_default_is_tried_first_by_the_tests_that_name_it(toy: Path) -> None:
     assert lines.concerned(mutant) == [slow, quick]
 
 
+def test_what_a_test_forks_has_the_mistake_too(verdicts: dict[tuple[str, int, str], str]) -> None:
+    assert verdicts["guards", 10, "* to /"] == "killed"
+    assert verdicts["guards", 10, "+ to -"] == "survived"  # seen to run, and the same
+
+
 def test_late_mutants_are_in_no_score(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mutants = mutants_of(toy, "src/toy/sums.py")
     said = ["killed", "killed", "killed", "survived", "late"]
@@ -319,8 +334,8 @@ def test_a_guard_that_is_taken_out_is_missed(verdicts: dict[tuple[str, int, str]
     for mistake in [
         (4, "guard removed"),
         (5, "without operand 2"),
-        (13, "not caught"),
-        (11, "filter removed"),
+        (16, "not caught"),
+        (14, "filter removed"),
     ]:
         assert verdicts["guards", *mistake] == "killed", mistake
     assert ("guards", 4, "dropped") not in verdicts  # the same program

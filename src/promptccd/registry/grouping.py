@@ -306,6 +306,7 @@ def _gather(groups: StageGroups, tables: Tables) -> _Evidence:
     free = np.zeros((len(groups.prototypes), len(columns)))
     pinned = np.zeros_like(free)
     unpinned = np.zeros(len(free))
+    # mutant without .tolist(): numbers of an array are indices as good as a list's
     for key, cluster in zip(groups.keys, np.asarray(groups.clusters).tolist(), strict=True):
         if key in tables.pinned:
             pinned[cluster, position[tables.pinned[key]]] += 1
