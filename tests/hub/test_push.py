@@ -3,15 +3,17 @@
 import shutil
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
 from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
 
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError, RunError
-from promptccd.hub import push_run, push_stage, pusher
+from promptccd.hub import commits, push_run, push_stage, pusher
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.storage import write_json
 from promptccd.trainer import train_recipe
@@ -361,3 +363,10 @@ def test_what_the_hub_did_not_take_is_pushed_with_the_next_stage_and_nothing_twi
     assert [text.endswith("Training goes on.") for text in messages if text.startswith("Not pushed")] == [
         True
     ]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 412, 429, 499, 500, 503])
+def test_what_may_pass_is_tried_again(status: int) -> None:
+    response = httpx.Response(status, request=httpx.Request("POST", "https://hub.example"))
+    error = HfHubHTTPError("", response=response)
+    assert commits._worth_another_try(error) == (status >= 500 or status in (408, 409, 412, 429))

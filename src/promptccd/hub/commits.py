@@ -291,4 +291,5 @@ def _reason(error: Exception) -> str:
         return "nobody is logged in who may (run `hf auth login` with a token that can write)."
     if status == 403:
         return "the token may not write there (a read-only token, or another namespace's)."
+    # mutant 200 to 201, 200 to 199: a few lines of a terminal
     return " ".join(str(error).split())[:200] or type(error).__name__
