@@ -23,6 +23,12 @@ from promptccd.data import StageStream
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.storage import CHECKSUMS, write_directory
 from tests.browsing import browser, visit  # noqa: F401 - fixtures
+from tests.rotation import (  # noqa: F401 - hooks
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_report_header,
+)
 
 TINY_BACKBONE = {
     "hidden_size": 32,
