@@ -96,7 +96,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Settle the part once, before processes are started that are told of it."""
+    """Settle which part it is; every process of a run asks the same commit."""
     wanted = config.option.slow_part
     config.stash[PART] = part_of_commit() if wanted == "commit" else wanted and int(wanted)
     config.stash[CHANGED] = changed_tests() if wanted == "commit" else set()
