@@ -30,7 +30,7 @@ $(BIN)/promptccd sweep --config $(foreach variant,$(VARIANTS),hub_configs/$(vari
 	--baselines --jobs $(JOBS) --out $(RUNS)/$(1) $(2)
 endef
 
-.PHONY: demo demo-seeds variants variants-cifar100 baselines ablation spectrum mechanisms test test-slow test-all faults mutants lint docs page format bench clean
+.PHONY: demo demo-seeds variants variants-cifar100 baselines ablation spectrum mechanisms test test-slow test-landing test-all faults mutants lint docs page format bench clean
 
 demo: $(VENV)/.run           ## train PromptCCD on digits through its four stages and print the table
 	$(BIN)/promptccd train --config hub_configs/promptccd-digits.yaml --output_dir $(RUNS)/promptccd-digits
@@ -66,13 +66,19 @@ spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories 
 ORDER  ?=
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(if $(ORDER),--random-order-seed=$(ORDER))
 
-test: $(VENV)/.dev           ## what a change is tried with, offline; at most five minutes on two idle cores
+# Slow tests are dealt to five parts. `commit` takes the one whose turn it is: see tests/rotation.py.
+PART ?= commit
+
+test: $(VENV)/.dev           ## what a change is tried with, offline; about three minutes on two idle cores
 	$(PYTEST) -m "not slow"
 
-test-slow: $(VENV)/.dev      ## the rest: kills at every instant, hostile files, browsers, whole runs
+test-landing: $(VENV)/.dev   ## what a landing has to pass: the fast tests, every method's whole life, a fifth of the slow rest
+	$(PYTEST) --slow-part $(PART)
+
+test-slow: $(VENV)/.dev      ## all slow ones: kills at every instant, hostile files, browsers, whole runs
 	$(PYTEST) -m slow
 
-test-all: test test-slow     ## the whole suite, as CI runs it
+test-all: test test-slow     ## the whole suite, before a release
 
 faults: $(VENV)/.dev         ## what can go wrong, row by row, with the tests that hold it
 	$(BIN)/python -m tests.faults

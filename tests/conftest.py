@@ -1,4 +1,10 @@
-"""Small real things: a 2-layer, 32-wide DINOv2, eight-pixel images, nothing fetched."""
+"""Small real things: a 2-layer, 32-wide DINOv2, eight-pixel images, nothing fetched.
+
+Torch and what needs it are imported where they are used: the process that hands out the tests to others reads this file
+before it starts them, and runs no test itself.
+"""
+
+from __future__ import annotations
 
 import gc
 import os
@@ -7,22 +13,27 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it brings
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-import numpy as np
 import pytest
-import torch
-from datasets import ClassLabel, Dataset, Features, Image
-from transformers import Dinov2Config, Dinov2Model
 
-from promptccd import PromptCCDConfig, PromptCCDModel
-from promptccd.data import StageStream
-from promptccd.data.randomness import seed_of, torch_generator
-from promptccd.storage import CHECKSUMS, write_directory
 from tests.browsing import browser, visit  # noqa: F401 - fixtures
+from tests.rotation import (  # noqa: F401 - hooks
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_report_header,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from promptccd import PromptCCDConfig, PromptCCDModel
+    from promptccd.data import StageStream
 
 TINY_BACKBONE = {
     "hidden_size": 32,
@@ -79,6 +90,11 @@ def seeded(request: pytest.FixtureRequest) -> None:
     Only tests draw from global generators. What a test draws then depends neither on the tests before it nor on
     whether it is run alone, so one that fails in the suite fails alone too.
     """
+    import numpy as np
+    import torch
+
+    from promptccd.data.randomness import seed_of
+
     seed = seed_of("test", request.node.name) % 2**32
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the global generator is the point
@@ -88,6 +104,9 @@ def seeded(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bare DINOv2 checkpoint in the published format, with seeded random weights."""
+    import torch
+    from transformers import Dinov2Config, Dinov2Model
+
     folder = tmp_path_factory.mktemp("backbone")
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -104,6 +123,9 @@ def backbone_folder(tiny_backbone: Path) -> Path:
 @pytest.fixture
 def model(backbone_folder: Path) -> PromptCCDModel:
     """A PromptCCD model over the tiny backbone, its head seeded."""
+    from promptccd import PromptCCDModel
+    from promptccd.data.randomness import torch_generator
+
     model = PromptCCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
     model.head.reset_parameters(torch_generator("test"))
     return model
@@ -112,11 +134,16 @@ def model(backbone_folder: Path) -> PromptCCDModel:
 @pytest.fixture
 def config() -> PromptCCDConfig:
     """Configuration of the tiny model."""
+    from promptccd import PromptCCDConfig
+
     return PromptCCDConfig(vision_config={"model_type": "dinov2", **TINY_BACKBONE}, **TINY_HEAD)
 
 
 def coloured_images(num_categories: int, per_category: int, size: int = 16, seed: int = 0) -> Dataset:
     """Noisy images whose categories differ in the colour of a stripe; easy, but not linearly trivial."""
+    import numpy as np
+    from datasets import ClassLabel, Dataset, Features, Image
+
     generator = np.random.default_rng(seed)
     palette = np.random.default_rng(99).integers(40, 255, (num_categories, 3))
     images, labels = [], []
@@ -143,6 +170,8 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stages() -> StageStream:
     """Four stages of 5 categories: 2 known, then one new each."""
+    from promptccd.data import StageStream
+
     return StageStream.from_dataset(coloured_images(5, 30), class_blocks=[2, 1, 1, 1], seed=3)
 
 
@@ -188,6 +217,8 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, ti
 
 def sum_again(folder: Path) -> None:
     """Give a folder whose files a test changed new checksums."""
+    from promptccd.storage import CHECKSUMS, write_directory
+
     (folder / CHECKSUMS).unlink(missing_ok=True)
     write_directory(
         folder, lambda staging: shutil.copytree(folder, staging, dirs_exist_ok=True), replace=True

@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 
 EVERYTHING = (
-    "PROMPTCCD_ALL_LINKS"  # set it to try all kinds under every name: half an hour instead of a minute
+    "PROMPTCCD_ALL_LINKS"  # set it to try all kinds under every name: half an hour instead of three minutes
 )
 
 
+SHARES = ["all"] if os.environ.get(EVERYTHING) else ["0/3", "1/3", "2/3"]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.timeout(7200 if os.environ.get(EVERYTHING) else 600)
-def test_nothing_that_is_laid_in_a_folder_is_followed(tmp_path: Path) -> None:
-    everything = ["all"] if os.environ.get(EVERYTHING) else []
+def test_nothing_that_is_laid_in_a_folder_is_followed(share: str, tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "tests.planting", str(tmp_path), *everything],
+        [sys.executable, "-m", "tests.planting", str(tmp_path), share],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
@@ -28,7 +31,7 @@ def test_nothing_that_is_laid_in_a_folder_is_followed(tmp_path: Path) -> None:
     report = json.loads(result.stdout.splitlines()[-1])
     print(f"laid {report['tried']}: {report['outcomes']}")
     assert report["wrong"] == []
-    assert report["tried"] >= 60
-    assert report["outcomes"]["refused by name"] >= 25
+    assert report["tried"] >= 20
+    assert report["outcomes"]["refused by name"] >= 8
     for name in ("train", "discover", "sweep"):  # the hook sees what they write
         assert report["names"][name] >= 20, report["names"]

@@ -1,7 +1,7 @@
 """Every method over DINOv2, DINOv2 with registers, DINO and DINOv3, each from a checkpoint of its own format."""
 
+import itertools
 import json
-from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -31,20 +31,14 @@ from tests.test_own_method import OPTIONS, TRAINING
 
 KINDS = [kind for kind in BACKBONES if kind != "dinov3-gated"]
 PROMPTED = ("promptccd", "promptccd-b", "promptccd-b-dualprompt", "promptccd-pp")
+PLAIN = [name for name in METHODS if name not in PROMPTED]
 
-
-def each_over_each(kinds: Iterable[str], quick: Collection[str]) -> pytest.MarkDecorator:
-    """Every method over every kind; the quick ones are over DINOv3."""
-    return pytest.mark.parametrize(
-        ("kind", "method"),
-        [
-            (kind, name)
-            if kind == "dinov3" and name in quick
-            else pytest.param(kind, name, marks=pytest.mark.slow)
-            for kind in kinds
-            for name in METHODS
-        ],
-    )
+# Every method over one kind of backbone, every kind under methods with and without prompts.
+LIVES = [
+    (KINDS[number % len(KINDS)], name) for group in (PROMPTED, PLAIN) for number, name in enumerate(group)
+]
+# Prompts that are tokens, and those that reach keys, values or patches: every kind has met both with these.
+MORE_LIVES = [(KINDS[(number + 2) % len(KINDS)], name) for number, name in enumerate(PROMPTED)]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +51,10 @@ def pixels() -> torch.Tensor:
     return torch.randn(3, 3, 16, 24, generator=torch.Generator().manual_seed(5))  # patches 2 high and 3 wide
 
 
-@each_over_each(KINDS, [])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "method"), [*(pytest.param(*each, marks=pytest.mark.whole_life) for each in LIVES), *MORE_LIVES]
+)
 def test_a_run_is_trained_saved_loaded_predicted_and_explained(
     bare: dict[str, Path], kind: str, method: str, image_folder: Path, tmp_path: Path, capsys
 ) -> None:
@@ -104,7 +101,13 @@ def without_prompts(model: CategoryDiscoveryModel) -> None:
         model.load_mixture(torch.zeros(0, 32), torch.zeros(0, 32), torch.zeros(0))
 
 
-@each_over_each(BACKBONES, PROMPTED)
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        pytest.param(kind, name, marks=() if kind == "dinov3" else pytest.mark.slow)
+        for kind, name in sorted({*itertools.product(BACKBONES, PROMPTED), *LIVES})
+    ],
+)
 def test_prompts_of_zero_leave_the_plain_backbone_to_the_bit(
     bare: dict[str, Path], kind: str, method: str, pixels: torch.Tensor
 ) -> None:

@@ -222,6 +222,7 @@ def test_a_foreign_processor_brings_up_no_question_in_the_pipeline(
     assert outcome.out.splitlines() == ["CheckpointError 1"] * 2
 
 
+@pytest.mark.slow
 def test_the_harness_sees_code_that_runs(honest: Path, process: Limited, tmp_path: Path) -> None:
     """Transformers by itself asks, and does as it is told: the same checkpoint that is refused above."""
     shutil.copytree(honest / "promptccd", tmp_path / "model")

@@ -22,8 +22,8 @@ from promptccd.evaluation.published import published_results
 from promptccd.models import VARIANTS
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.model_card import BEGIN, END, merge_card, stage_card
-from promptccd.training.recipe import Recipe, recipes_in
-from tests.shipped_recipes import HUB_CONFIGS, every_recipe
+from promptccd.training.recipe import Recipe, recipe_path, recipes_in
+from tests.shipped_recipes import HUB_CONFIGS
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
 
@@ -228,8 +228,8 @@ def test_snippets_of_a_card_run(run: RunDirectory, tmp_path: Path, monkeypatch: 
         assert names["model"].config.stage == 3
 
 
-@pytest.mark.parametrize("path", every_recipe())
-def test_card_of_every_recipe(path: Path) -> None:
+def check_cards(path: Path) -> None:
+    """The cards of a recipe at the first, a middle and the last stage."""
     recipe = Recipe.from_yaml(path)
     facts = recipe.data.resolved
     for stage in (0, 1, 3):
@@ -245,6 +245,20 @@ def test_card_of_every_recipe(path: Path) -> None:
         given = recipe.training.category_count == "known" and own_split
         published = published_results(recipe.data.benchmark, recipe.published_name) if given else None
         assert ("Average in the paper" in card) == (published is not None and stage == 3)
+
+
+def test_cards_of_every_method_and_every_data_set() -> None:
+    """The diagonal of their table."""
+    methods, data = (sorted((HUB_CONFIGS / kind).glob("*.yaml")) for kind in ("methods", "data"))
+    for number in range(max(len(methods), len(data))):
+        method, each = methods[number % len(methods)], data[number % len(data)]
+        check_cards(recipe_path(method, each.stem))
+
+
+@pytest.mark.slow
+def test_card_of_every_recipe() -> None:
+    for path in recipes_in(HUB_CONFIGS):
+        check_cards(path)
 
 
 @pytest.mark.slow

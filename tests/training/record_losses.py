@@ -1,4 +1,7 @@
-"""Trains a recipe and writes the loss of every step: ``record_losses.py RECIPE LOSSES`` under torchrun or alone."""
+"""Trains recipes and writes the loss of every step: ``record_losses.py RECIPE...`` under torchrun or alone.
+
+Beside ``recipe.json`` a process writes ``recipe-0.json``, with its own number.
+"""
 
 import json
 import os
@@ -6,12 +9,14 @@ import sys
 from pathlib import Path
 
 import torch
+from accelerate.state import AcceleratorState
 
 from promptccd.runs import train_run
 from promptccd.training import trainer
 from promptccd.training.recipe import Recipe
 
 torch.set_num_threads(1)
+rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 losses: list[float] = []
 original = trainer.training_loss
 
@@ -23,8 +28,14 @@ def recorded(*args, **kwargs):
 
 
 trainer.training_loss = recorded
-score = train_run(Recipe.from_yaml(sys.argv[1]))
-rank = int(os.environ.get("RANK", "0"))
-Path(f"{sys.argv[2]}-{rank}.json").write_text(json.dumps({"losses": losses, "score": score.to_dict()}))
-if torch.distributed.is_initialized():
-    torch.distributed.destroy_process_group()
+for path in map(Path, sys.argv[1:]):
+    losses.clear()
+    if processes > 1:  # a finished run leaves its process group: the next one meets in a file of its own
+        meeting = f"file://{path}.meeting"
+        torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=processes)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    score = train_run(Recipe.from_yaml(path))
+    values = {"losses": losses, "score": score.to_dict()}
+    path.with_stem(f"{path.stem}-{rank}").write_text(json.dumps(values))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

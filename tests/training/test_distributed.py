@@ -161,16 +161,24 @@ def test_every_process_has_the_mixture_that_the_first_one_fitted(
     assert first != fitted(1, 1)
 
 
-def run(command: list[str], recipe: dict, folder: Path, name: str, batch_size: int = 15) -> list[dict]:
-    values = {
-        **recipe,
-        "training": {**recipe["training"], "output_dir": str(folder / name), "batch_size": batch_size},
-    }
-    (folder / f"{name}.json").write_text(json.dumps(values))
-    full = [*command, str(SCRIPT), str(folder / f"{name}.json"), str(folder / name)]
-    result = subprocess.run(full, capture_output=True, text=True, check=False)
+def losses_of(processes: int, recipes: dict[str, dict], folder: Path) -> dict[str, list[dict]]:
+    """What each of some processes records of every recipe; they train one after another, for starting takes longer."""
+    paths = [folder / str(processes) / f"{name}.json" for name in recipes]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        values = recipes[path.stem]
+        training = {**values["training"], "output_dir": str(path.with_suffix(""))}
+        path.write_text(json.dumps({**values, "training": training}))
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    words = [*(torchrun if processes > 1 else []), str(SCRIPT), *map(str, paths)]
+    result = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
-    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-?.json"))]
+    return {
+        path.stem: [
+            json.loads(path.with_stem(f"{path.stem}-{rank}").read_text()) for rank in range(processes)
+        ]
+        for path in paths
+    }
 
 
 @pytest.mark.parametrize(
@@ -209,47 +217,50 @@ def test_two_processes_print_one_result_and_one_log(recipe_values: dict, tmp_pat
     assert "broadcast_buffers" not in result.stderr
 
 
+# Fields of the model, and of the training.
+DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "mixture": ({}, {}),
+    "dualprompt": ({"variant": "promptccd-b", "pool": "dualprompt"}, {}),
+    "parts": ({"variant": "promptccd-pp", "num_parts": 2}, {}),
+    "metagcd": (
+        {"variant": "metagcd", "options": {"meta_episodes": 1, "meta_epochs": 2, "meta_learning_rate": 0.1}},
+        {},
+    ),
+    # The direction of a drift that is hardly longer than rounding is rounding: at its full weight it would show.
+    "frost": ({"variant": "frost", "options": {"drift_weight": 0.1}}, {}),
+    "gcd-replay": ({"variant": "promptccd-gcd"}, {"exemplars_per_class": 3}),
+    "simgcd-replay": ({"variant": "simgcd"}, {"exemplars_per_class": 3}),
+    "grow-merge": (
+        {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
+        {"exemplars_per_class": 3},
+    ),
+}
+ONE_STEP = {"class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "training"),
-    [
-        ({}, {}),
-        ({"variant": "promptccd-b", "pool": "dualprompt"}, {}),
-        ({"variant": "promptccd-pp", "num_parts": 2}, {}),
-        (
-            {
-                "variant": "metagcd",
-                "options": {"meta_episodes": 1, "meta_epochs": 2, "meta_learning_rate": 0.1},
-            },
-            {},
-        ),
-        # The direction of a drift that is hardly longer than rounding is rounding: at its full weight it would show.
-        ({"variant": "frost", "options": {"drift_weight": 0.1}}, {}),
-        ({"variant": "promptccd-gcd"}, {"exemplars_per_class": 3}),
-        ({"variant": "simgcd"}, {"exemplars_per_class": 3}),
-        (
-            {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
-            {"exemplars_per_class": 3},
-        ),
-    ],
-    ids=["mixture", "dualprompt", "parts", "metagcd", "frost", "gcd-replay", "simgcd-replay", "grow-merge"],
-)
-def test_two_processes_give_the_losses_of_one(
-    recipe_values: dict, model: dict, training: dict, tmp_path: Path
-) -> None:
-    for section, changes in (("model", model), ("training", training)):
-        recipe_values = {**recipe_values, section: {**recipe_values[section], **changes}}
-    if model:  # the loop is the same: one labelled and one unlabelled stage will do
-        recipe_values["data"] = {**recipe_values["data"], "class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}
-    (alone,) = run([sys.executable], recipe_values, tmp_path, "alone")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    first, second = run(torchrun, recipe_values, tmp_path, "pair")
-    assert len(alone["losses"]) > 10
-    np.testing.assert_allclose(first["losses"], alone["losses"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(second["losses"], alone["losses"], rtol=0, atol=1e-5)
-    difference = np.abs(np.subtract(first["losses"], alone["losses"])).max()
-    print(f"largest difference of {len(alone['losses'])} losses: {difference:.1e}")
-    assert first["score"] == alone["score"]
+def test_two_processes_give_the_losses_of_one(recipe_values: dict, tmp_path: Path) -> None:
+    recipes = {
+        name: {
+            **recipe_values,
+            # the loop is the same for all: one labelled and one unlabelled stage will do for the others
+            "data": recipe_values["data"] if name == "mixture" else {**recipe_values["data"], **ONE_STEP},
+            "model": {**recipe_values["model"], **model},
+            "training": {**recipe_values["training"], "batch_size": 15, **training},
+        }
+        for name, (model, training) in DISTRIBUTED.items()
+    }
+    alone, pairs = losses_of(1, recipes, tmp_path), losses_of(2, recipes, tmp_path)
+    for name, (first, second) in pairs.items():
+        [expected] = alone[name]
+        assert len(expected["losses"]) > 10, name
+        for each in (first, second):
+            np.testing.assert_allclose(
+                each["losses"], expected["losses"], rtol=0, atol=1e-5, err_msg=f"{name}: "
+            )
+        difference = np.abs(np.subtract(first["losses"], expected["losses"])).max()
+        print(f"{name}: largest difference of {len(expected['losses'])} losses: {difference:.1e}")
+        assert first["score"] == expected["score"], name
 
 
 @pytest.mark.slow
@@ -257,9 +268,12 @@ def test_three_processes_of_which_two_images_leave_one_idle_give_the_losses_of_o
     recipe_values: dict, tmp_path: Path
 ) -> None:
     """Stage 1 has 66 images, of which the last batch has two."""
-    recipe_values["data"] = {**recipe_values["data"], "class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}
-    (alone,) = run([sys.executable], recipe_values, tmp_path, "alone", batch_size=16)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "3"]
-    for each in run(torchrun, recipe_values, tmp_path, "three", batch_size=16):
+    recipe = {
+        **recipe_values,
+        "data": {**recipe_values["data"], **ONE_STEP},
+        "training": {**recipe_values["training"], "batch_size": 16},
+    }
+    [alone] = losses_of(1, {"idle": recipe}, tmp_path)["idle"]
+    for each in losses_of(3, {"idle": recipe}, tmp_path)["idle"]:
         np.testing.assert_allclose(each["losses"], alone["losses"], rtol=0, atol=1e-5)
         assert each["score"] == alone["score"]

@@ -1,0 +1,118 @@
+"""Slow tests in five parts: a landing runs one of them, and what it has to run besides."""
+
+import hashlib
+import subprocess
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+PARTS = 5
+ROOT = Path(__file__).parent.parent
+PART = pytest.StashKey[int | None]()
+CHANGED = pytest.StashKey[set[str]]()
+
+
+def part_of(item: pytest.Item) -> int:
+    """The part of a slow test, from 1 on.
+
+    It follows from the test's own name, so that tests that come and go move no other one. Cases of one name stay
+    together within a file: they share what a fixture trained for them.
+    """
+    case = getattr(item, "callspec", None)
+    key = f"{file_of(item)}::{case.id if case else item.name}"
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) % PARTS + 1
+
+
+def file_of(item: pytest.Item) -> str:
+    """The file of a test, from the root of the repository on."""
+    return item.nodeid.partition("::")[0]
+
+
+def git(*words: str, repository: Path = ROOT) -> str:
+    """What git prints.
+
+    Raises:
+        pytest.UsageError: there is no git, no repository or no such commit.
+    """
+    try:
+        done = subprocess.run(["git", *words], cwd=repository, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = getattr(error, "stderr", None) or error
+        raise pytest.UsageError(
+            f"Which part it is cannot be asked of git: {why}. Say --slow-part 1 to {PARTS}."
+        ) from error
+    return done.stdout.strip()
+
+
+def part_of_commit(repository: Path = ROOT) -> int:
+    """The part whose turn it is.
+
+    Nothing but the repository is kept between landings, so the turn is the number of commits along the first parents.
+    A landing that is one merge, or one commit, goes on by one, and five in a row run everything. One of several
+    commits goes on by several and may meet a part again: were the numbers random, five landings in a row would miss a
+    given part one time in three (0.8 to the fifth), twenty one time in ninety. `make test-all` before a release
+    depends on no turn. A shallow clone cannot count; there the commit's name draws the part, which is that chance.
+    """
+    if git("rev-parse", "--is-shallow-repository", repository=repository) == "true":
+        return int(git("rev-parse", "HEAD", repository=repository), 16) % PARTS + 1
+    return int(git("rev-list", "--count", "--first-parent", "HEAD", repository=repository)) % PARTS + 1
+
+
+def changed_tests(repository: Path = ROOT) -> set[str]:
+    """Files of tests that the last landing changed, or whose file of the same name in `src` it changed."""
+    try:
+        names = git("diff", "--name-only", "HEAD~1", repository=repository).splitlines()
+    except pytest.UsageError:  # the first commit, or a clone of one: what changed cannot be known
+        return set()
+    return {mirror_of(PurePosixPath(name)) for name in names}
+
+
+def mirror_of(file: PurePosixPath) -> str:
+    """The file of tests for a module; any other file is its own."""
+    if file.parts[:2] != ("src", "promptccd"):
+        return file.as_posix()
+    return PurePosixPath("tests", *file.parts[2:-1], f"test_{file.name}").as_posix()
+
+
+def is_run(item: pytest.Item, part: int, changed: Collection[str] = ()) -> bool:
+    """Whether a landing runs a test: a quick one, one of a whole life, one of its part, one that it changed."""
+    return (
+        item.get_closest_marker("slow") is None
+        or item.get_closest_marker("whole_life") is not None
+        or part_of(item) == part
+        or file_of(item) in changed
+    )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow-part",
+        metavar="PART",
+        choices=["commit", *map(str, range(1, PARTS + 1))],
+        help=f"of the slow tests only this one of {PARTS} parts, whole lives, and (with 'commit', "
+        "which takes the part whose turn it is) those that the last commit changed",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Settle which part it is; every process of a run asks the same commit."""
+    wanted = config.option.slow_part
+    config.stash[PART] = part_of_commit() if wanted == "commit" else wanted and int(wanted)
+    config.stash[CHANGED] = changed_tests() if wanted == "commit" else set()
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    part = config.stash[PART]
+    return part and f"slow tests: part {part} of {PARTS}, and every method's whole life"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part = config.stash[PART]
+    if part is None:
+        return
+    taken = [item for item in items if is_run(item, part, config.stash[CHANGED])]
+    left_out = set(items) - set(taken)
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+    items[:] = taken

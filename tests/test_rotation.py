@@ -1,0 +1,160 @@
+"""Five landings run every slow test, and each of them what it has to run besides."""
+
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tests import rotation
+from tests.rotation import PARTS, changed_tests, mirror_of, part_of_commit
+
+
+def run_git(repository: Path, *words: str) -> None:
+    name = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *name, *words], cwd=repository, check=True, capture_output=True)
+
+
+def commit(repository: Path, file: str = "file") -> None:
+    """A commit that changes a file."""
+    path = repository / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{path.read_text()}x" if path.exists() else "x")
+    run_git(repository, "add", ".")
+    run_git(repository, "commit", "-m", file)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository of one commit."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    run_git(folder, "init", "-b", "main")
+    commit(folder)
+    return folder
+
+
+def land(repository: Path, commits: int) -> None:
+    """Several commits of a branch, as one merge."""
+    run_git(repository, "switch", "-C", "branch")
+    for _ in range(commits):
+        commit(repository)
+    run_git(repository, "switch", "main")
+    run_git(repository, "merge", "--no-ff", "-m", "landing", "branch")
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1, 1, 1], [5, 2, 1, 10, 4]])
+def test_five_landings_in_a_row_run_every_part(repository: Path, sizes: list[int]) -> None:
+    parts = set()
+    for size in sizes:
+        land(repository, size)
+        parts.add(part_of_commit(repository))
+    assert parts == set(range(1, PARTS + 1))
+
+
+def test_a_shallow_clone_draws_its_part_by_the_commit(repository: Path, tmp_path: Path) -> None:
+    drawn = set()
+    for number in range(8):
+        commit(repository)
+        clone = tmp_path / f"clone{number}"
+        run_git(tmp_path, "clone", "--depth", "1", repository.as_uri(), str(clone))
+        assert part_of_commit(clone) == part_of_commit(clone)
+        assert changed_tests(clone) == set()  # it cannot know
+        drawn.add(part_of_commit(clone))
+    assert len(drawn) > 1
+    assert drawn <= set(range(1, PARTS + 1))
+
+
+def test_where_no_repository_is_the_part_has_to_be_said(tmp_path: Path) -> None:
+    with pytest.raises(pytest.UsageError, match="Say --slow-part 1 to 5"):
+        part_of_commit(tmp_path)
+
+
+def test_what_a_landing_changes_is_run_by_it(repository: Path) -> None:
+    run_git(repository, "switch", "-C", "branch")
+    commit(repository, "tests/runs/test_own.py")
+    commit(repository, "src/promptccd/hub/push.py")
+    run_git(repository, "switch", "main")
+    run_git(repository, "merge", "--no-ff", "-m", "landing", "branch")
+    assert changed_tests(repository) == {"tests/runs/test_own.py", "tests/hub/test_push.py"}
+
+
+def test_tests_mirror_modules() -> None:
+    pairs = {"src/promptccd/storage.py": "tests/test_storage.py", "docs/index.md": "docs/index.md"}
+    assert {name: mirror_of(PurePosixPath(name)) for name in pairs} == pairs
+
+
+SUITE = """
+import pytest
+
+@pytest.mark.parametrize("number", range(2))
+def test_quick(number): ...
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(100))
+def test_one(number): ...
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(100))
+def test_other(number): ...
+
+@pytest.mark.slow
+@pytest.mark.whole_life
+def test_life(): ...
+"""
+
+
+class Collected:
+    """Names of the tests that pytest would run."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.names = [item.name for item in session.items]
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> Callable[..., list[str]]:
+    """Names of a small suite's tests that are run with some options."""
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  whole_life\n")
+
+    def collect(*options: str) -> list[str]:
+        seen = Collected()
+        own = ("--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "--import-mode=importlib")
+        words = [*own, "--collect-only", "-qq", "-p", "no:cacheprovider", *options, str(tmp_path)]
+        assert pytest.main(words, plugins=[rotation, seen]) == pytest.ExitCode.OK
+        return seen.names
+
+    return collect
+
+
+def test_parts_share_the_slow_tests_and_nothing_else(collected: Callable[..., list[str]]) -> None:
+    everything = collected()
+    always = {"test_quick[0]", "test_quick[1]", "test_life"}
+    parts = [collected("--slow-part", str(number)) for number in range(1, PARTS + 1)]
+    assert all(always <= set(part) for part in parts)
+    rest = Counter(name for part in parts for name in part if name not in always)
+    assert rest == Counter(set(everything) - always)  # each of them once
+    assert all(20 <= len(part) <= 60 for part in parts)  # of 200
+    for part in parts:
+        cases = {name.partition("[")[2] for name in part if name.startswith("test_one")}
+        assert cases == {name.partition("[")[2] for name in part if name.startswith("test_other")}
+
+
+def test_a_part_is_the_same_in_any_order(collected: Callable[..., list[str]]) -> None:
+    shuffled = collected("--slow-part", "2", "--random-order-seed=7")
+    straight = collected("--slow-part", "2")
+    assert shuffled != straight
+    assert sorted(shuffled) == sorted(straight)
+
+
+def test_by_the_commit_what_was_changed_is_run_whatever_its_part(
+    collected: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotation, "part_of_commit", lambda: 4)
+    for changed, expected in ((set(), collected("--slow-part", "4")), ({"test_suite.py"}, collected())):
+        monkeypatch.setattr(rotation, "changed_tests", lambda changed=changed: changed)
+        assert collected("--slow-part", "commit") == expected
