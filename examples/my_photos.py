@@ -33,7 +33,7 @@ for group in groups:
 
 # A name is a correction: it stays with the group over later images, and can be undone.
 largest = max(groups, key=lambda group: group.size)
-session.edit(Rename(largest.id, "most of them"))
+session.registry.edit(Rename(largest.id, "most of them"))
 
 args.out.mkdir(parents=True, exist_ok=True)
 rows = assignment_rows(session)

@@ -8,10 +8,10 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.cli.page_commands import _place_beside
-from promptccd.discovery import registry_in
-from promptccd.discovery.project import PROJECT
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError
 from tests.conftest import coloured_images
+from tests.discovery.corrected import registry_in
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptccd.discovery import registry_in
 from tests.crash.workshop import Workshop
+from tests.discovery.corrected import registry_in
 
 
 @dataclass(frozen=True)

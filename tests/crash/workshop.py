@@ -183,7 +183,7 @@ def _stop_clocks() -> None:
         "process": 0,
         "accelerator": None,
     }
-    vars(import_module("promptccd.discovery.registry_edits"))["now"] = lambda: "2026-01-01T00:00:00+00:00"
+    vars(import_module("promptccd.discovery.project.project"))["now"] = lambda: "2026-01-01T00:00:00+00:00"
 
 
 def _fork_cells() -> None:

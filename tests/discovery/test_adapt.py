@@ -18,11 +18,9 @@ from promptccd.discovery import (
     DiscoverySession,
     adapt,
     discover,
-    edit_registry,
-    move_images,
-    registry_in,
 )
-from promptccd.discovery.project import PROJECT
+from promptccd.discovery.project import corrections
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.models import CategoryDiscoveryModel
@@ -33,6 +31,7 @@ from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, sum_again
 from tests.discovery.conftest import grouped, write_pictures
+from tests.discovery.corrected import correct, means_of, registry_in
 
 QUICK = AdaptationOptions(epochs=2, batch_size=16)
 REGISTRY = f"{PROJECT}/registry.json"
@@ -123,12 +122,12 @@ def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache,
 def test_names_and_corrections_survive(session, albums, tmp_path):
     grouped(session, albums[0], num_categories=5)
     new = [each.id for each in session.registry.active if not each.known and each.size > 2]
-    session.edit(Rename(new[0], "heron"))
+    session.registry.edit(Rename(new[0], "heron"))
     moved = session.registry.members_of(new[0])[:2]
-    session.edit(move_images(session.assignment(), moved, 0))
+    session.registry.edit(corrections.move(means_of(session), moved, 0))
     out = session.registry.members_of(new[1])[:1]
-    session.edit(
-        move_images(session.assignment(), out, None)
+    session.registry.edit(
+        corrections.move(means_of(session), out, None)
     )  # an image in no category does not shift the others
     features = session.features.clone()
     adapt(session, QUICK)
@@ -184,12 +183,12 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, alb
     before = contents(out)
     assert "training" not in again().seconds
     assert contents(out) == before
-    edit_registry(out, lambda registry: registry.edit(Rename(2, "heron")))
+    correct(out, lambda registry: registry.edit(Rename(2, "heron")))
     result = again()
     assert registry_in(out).category(2).name == "heron"
     assert "heron" in {row.name for row in result.rows}
     assert result.change.renamed == {} and 2 in result.change.new
-    edit_registry(out, lambda registry: registry.undo())
+    correct(out, lambda registry: registry.undo())
     again()
     assert {**contents(out), REGISTRY: b""} == {**before, REGISTRY: b""}
 
@@ -256,7 +255,7 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
     shutil.copytree(out, spare)
     discover(DiscoverySession.open(stage0, cache=cache), albums[0], out, adaptation=QUICK)
     shutil.copytree(out / "stage1", spare / "stage1")
-    edit_registry(spare, lambda registry: registry.edit(Rename(0, "heron")))
+    correct(spare, lambda registry: registry.edit(Rename(0, "heron")))
     with pytest.raises(RunError, match="trained before the categories in .* were changed"):
         discover(DiscoverySession.open(stage0, cache=cache), albums[0], spare, adaptation=QUICK)
     assert registry_in(spare).category(0).name == "heron"

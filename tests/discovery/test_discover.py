@@ -18,13 +18,14 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.data import duplicates
-from promptccd.discovery import discover, registry_in
+from promptccd.discovery import discover
 from promptccd.discovery.intake import intake
-from promptccd.discovery.project import PROJECT
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DiskError, RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import RunDirectory
 from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import registry_in
 from tests.discovery.intake.test_archives import REFUSED, SKIPPING
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
 

@@ -36,8 +36,8 @@ def page(session, albums, tmp_path):
     sizes = Counter(session.registry.members.get(key) for key in session.current.keys)
     largest = sorted(session.registry.active, key=lambda each: -sizes[each.id])
     for each, name in zip(largest, NAMES, strict=False):
-        session.edit(Rename(each.id, name))
-    session.edit(Merge([session.registry.active[-2].id, session.registry.active[-3].id]))
+        session.registry.edit(Rename(each.id, name))
+    session.registry.edit(Merge([session.registry.active[-2].id, session.registry.active[-3].id]))
     rows = assignment_rows(session)
     return session, rows, write_page(session, rows, tmp_path / "discovery.html")
 

@@ -11,7 +11,8 @@ from PIL import Image
 
 from promptccd.data.creatures import draw_creature
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
-from promptccd.discovery import embedding, project
+from promptccd.discovery import embedding
+from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.embedding import (
     can_use_bf16,
     embed_images,
@@ -24,7 +25,6 @@ from promptccd.discovery.embedding import (
 )
 from promptccd.discovery.intake.archives import FolderSource
 from promptccd.discovery.intake.intake import read_intake
-from promptccd.discovery.project import FeatureCache
 from promptccd.errors import DataError, DivergedError, RunError
 from tests.discovery.conftest import image_of
 
@@ -153,7 +153,7 @@ def test_cache_writes_through_no_link_and_waits_for_no_pipe(tmp_path, caplog):
 
 
 def test_cache_grows_by_what_is_new_and_is_the_same_however_it_was_filled(tmp_path, monkeypatch):
-    monkeypatch.setattr(project, "ROWS", 8)
+    monkeypatch.setattr("promptccd.discovery.cache.ROWS", 8)
     hashes = [f"{number:064x}" for number in range(30)]
     features = torch.randn(30, 5)
     whole, bit_by_bit = FeatureCache(tmp_path / "whole"), FeatureCache(tmp_path / "bit by bit")

@@ -9,11 +9,13 @@ import pytest
 from datasets import load_dataset
 from PIL import ExifTags, Image
 
-from promptccd.discovery import EXPORTS, DiscoverySession, assignment_rows, discover, move_images
+from promptccd.discovery import EXPORTS, DiscoverySession, assignment_rows, discover
 from promptccd.discovery.exports import folder_name
+from promptccd.discovery.project import corrections
 from promptccd.errors import DiskError
 from promptccd.registry import Rename
 from tests.discovery.conftest import grouped, image_of, write_pictures
+from tests.discovery.corrected import means_of
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 HOSTILE = [
@@ -49,7 +51,7 @@ def named(session, tmp_path):
     (album / "broken.jpg").write_bytes(b"\xff\xd8\xff")
     grouped(session, album, num_categories=9)
     for each, name in zip(session.registry.active, HOSTILE, strict=False):
-        session.edit(Rename(each.id, name))
+        session.registry.edit(Rename(each.id, name))
     return session
 
 
@@ -160,7 +162,7 @@ def test_exporting_again_removes_what_was_exported_and_nothing_else(named, tmp_p
     export(named, EXPORTS, out)
     assert sorted(path.relative_to(out) for path in out.rglob("*")) == before
     first = named.registry.active[0]
-    named.edit(Rename(first.id, "heron"))
+    named.registry.edit(Rename(first.id, "heron"))
     export(named, EXPORTS, out)
     folders = [path.name for path in (out / "images").iterdir() if path.is_dir()]
     assert [name for name in folders if name.startswith("000-")] in ([], ["000-heron"])
@@ -193,7 +195,7 @@ def test_an_export_of_nothing_is_empty_but_there(session, tmp_path):
     Image.new("RGB", (20, 20)).save(album / "a.png")
     grouped(session, album)
     key = session.current.keys[0]
-    session.edit(move_images(session.assignment(), [key], None))
+    session.registry.edit(corrections.move(means_of(session), [key], None))
     paths = export(session, EXPORTS, tmp_path / "out")
     assert len(cells(paths["csv"])) == 1
     assert cells(paths["imagefolder"] / "metadata.csv") == []

@@ -9,19 +9,18 @@ from PIL import Image
 
 from promptccd.discovery import (
     DiscoverySession,
-    dissolve_category,
-    move_images,
     save_checkpoint,
-    split_category,
 )
 from promptccd.discovery.exports import STRANGE, assignment_rows
 from promptccd.discovery.groups import group_views
 from promptccd.discovery.page import write_page
+from promptccd.discovery.project import corrections
 from promptccd.errors import DataError, DivergedError, RegistryError
 from promptccd.registry import Answer, Merge, NotACategory, Rename, load_registry, save_registry
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.conftest import grouped, write_pictures
+from tests.discovery.corrected import means_of
 
 
 def largest_new(session: DiscoverySession) -> list[int]:
@@ -32,9 +31,13 @@ def largest_new(session: DiscoverySession) -> list[int]:
 def corrected(session: DiscoverySession) -> None:
     """Rename, split and merge what the newest stage found."""
     first, second, *_ = largest_new(session)
-    session.edit(Rename(first, f"named at {session.current.stage}"))
-    session.edit(split_category(session.assignment(), first, name=f"part of {first}"))
-    session.edit(Merge([second, 1]))  # into a known category
+    edits = [
+        Rename(first, f"named at {session.current.stage}"),
+        corrections.split(session.registry, means_of(session), first, name=f"part of {first}"),
+        Merge([second, 1]),  # into a known category
+    ]
+    for edit in edits:
+        session.registry.edit(edit, time="a minute ago")
 
 
 def test_three_stages_of_corrections_keep_every_id_name_and_edit(session, albums, stage0, cache, tmp_path):
@@ -106,11 +109,11 @@ def test_undo_goes_back_through_edits_and_regroupings_hash_for_hash(session, alb
         (Rename(first, "heron"), False),
         (Answer(keys[0], other[0], True), True),
         (Merge([first, second]), True),
-        (split_category(session.assignment(), 1), False),
+        (corrections.split(session.registry, means_of(session), 1), False),
     ]
     for edit, regroup in edits:
         number = session.registry.next_number
-        session.edit(edit)
+        session.registry.edit(edit)
         if regroup:
             session.group(session.num_categories)
         assert session.registry.next_number - number in (1, 2)
@@ -118,34 +121,34 @@ def test_undo_goes_back_through_edits_and_regroupings_hash_for_hash(session, alb
             states.append("of the edit alone")
         states.append(session.registry.state_hash())
     with pytest.raises(RegistryError, match="nothing to redo"):
-        session.redo()
+        session.registry.redo()
     after = states[-1]
     for state in reversed(states[:-1]):
-        session.undo()
+        session.registry.undo()
         assert state in (session.registry.state_hash(), "of the edit alone")
     assert session.registry.state_hash() == states[0]
     with pytest.raises(RegistryError, match="nothing to undo"):
-        session.undo()
+        session.registry.undo()
     for _ in states[1:]:
-        session.redo()
+        session.registry.redo()
     assert session.registry.state_hash() == after
 
 
 def test_an_edit_that_cannot_be_leaves_even_the_redo_stack_alone(session, albums):
     grouped(session, albums[0])
     new = largest_new(session)[0]
-    session.edit(Rename(new, "heron"))
-    session.undo()
+    session.registry.edit(Rename(new, "heron"))
+    session.registry.undo()
     state = session.registry.state_hash()
     for edit in (Rename(new, "\n"), Merge([new]), Rename(999, "x")):
         with pytest.raises(RegistryError):
-            session.edit(edit)
+            session.registry.edit(edit)
     features, session.current.features = session.features, torch.full_like(session.features, torch.nan)
     with pytest.raises(DataError):
         session.group()
     session.current.features = features
     assert session.registry.state_hash() == state
-    session.redo()
+    session.registry.redo()
     assert session.registry.category(new).name == "heron"
 
 
@@ -153,7 +156,7 @@ def test_a_named_category_is_fixed_for_the_next_grouping(session, albums):
     grouped(session, albums[0])
     new = largest_new(session)[0]
     assert new not in session.fixed
-    session.edit(Rename(new, "heron"))
+    session.registry.edit(Rename(new, "heron"))
     assert new in session.fixed
     prototype = session.registry.prototypes[session.registry.category(new).prototype_row].copy()
     session.group()
@@ -169,37 +172,39 @@ def test_corrections_move_the_images_they_name(session, albums):
     grouped(session, albums[0], num_categories=5)
     new, other, *_ = largest_new(session)
     keys = session.registry.members_of(new)
-    session.edit(move_images(session.assignment(), keys[:2], other))
+    session.registry.edit(corrections.move(means_of(session), keys[:2], other))
     assert [session.registry.members[key] for key in keys[:2]] == [other, other]
-    session.edit(move_images(session.assignment(), keys[2:3], None))
+    session.registry.edit(corrections.move(means_of(session), keys[2:3], None))
     assert keys[2] not in session.registry.members
     assert keys[2] not in session.assignment().keys
     row = next(row for row in assignment_rows(session) if row.sha256 == keys[2])
     assert (row.category, row.name, row.known, row.confidence, row.status) == (None, "", "", None, "used")
-    session.edit(dissolve_category(session.assignment(), other))
+    session.registry.edit(
+        corrections.dissolve(session.registry, means_of(session), other, rest_to_nearest=True)
+    )
     assert all(session.registry.members[key] != other for key in keys[:2])
     assert session.registry.category(new).size == len(keys) - 3 + sum(
         session.registry.members.get(key) == new for key in keys[:3]
     )
     with pytest.raises(DataError, match="select some, not all"):
-        split_category(session.assignment(), new, session.registry.members_of(new))
+        corrections.split(session.registry, means_of(session), new, session.registry.members_of(new))
     with pytest.raises(DataError, match="1 of the 1 images are not in category .*'IMG_1.jpg': .*sha256"):
-        split_category(session.assignment(), new, ["IMG_1.jpg"])
-    with pytest.raises(DataError, match=r"has 0 images here; it takes two"):
-        split_category(session.assignment(), 999)
+        corrections.split(session.registry, means_of(session), new, ["IMG_1.jpg"])
+    with pytest.raises(RegistryError, match="There is no category 999"):
+        corrections.split(session.registry, means_of(session), 999)
 
 
 def test_settled_prototypes_do_not_follow_a_move(session, albums):
     grouped(session, albums[0])
     keys = session.registry.members_of(largest_new(session)[0])[:3]
     known = session.registry.prototypes[session.registry.category(0).prototype_row].copy()
-    session.edit(move_images(session.assignment(), keys, 0))
+    session.registry.edit(corrections.move(means_of(session), keys, 0))
     assert np.array_equal(session.registry.prototypes[session.registry.category(0).prototype_row], known)
 
 
 def test_a_saved_session_predicts_like_the_session(session, albums, tmp_path):
     grouped(session, albums[0])
-    session.edit(Rename(largest_new(session)[0], "heron"))
+    session.registry.edit(Rename(largest_new(session)[0], "heron"))
     folder = save_checkpoint(session, tmp_path / "saved")
     model = load_model(folder)
     assert "heron" in model.config.category_names
@@ -245,7 +250,7 @@ def test_a_group_like_one_that_is_none_counts_for_no_category(backbone_folder, t
     session = DiscoverySession.open(str(backbone_folder))
     write_pictures(tmp_path / "first", [1, 4, 7], per_category=8)
     grouped(session, tmp_path / "first", num_categories=3)
-    session.edit(NotACategory(session.registry.active[0].id))
+    session.registry.edit(NotACategory(session.registry.active[0].id))
     write_pictures(tmp_path / "more", [1, 4, 7], per_category=8, seed=1)
     grouped(session, tmp_path / "more", num_categories=3)
     assert session.change.unassigned
@@ -314,7 +319,7 @@ def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
     session = DiscoverySession.open(backbone_folder)
     grouped(session, write_pictures(tmp_path / "album", [0]), num_categories=1)
     state = session.registry.state_hash()
-    session.edit(dissolve_category(session.assignment(), 0))
+    session.registry.edit(corrections.dissolve(session.registry, means_of(session), 0, rest_to_nearest=True))
     assert session.assignment().keys == ()
     assert group_views(session) == []
     assert {row.category for row in assignment_rows(session)} == {None}
@@ -323,9 +328,9 @@ def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
     assert "In no category</strong></dt><dd><bdi>8 images" in page
     with pytest.raises(DataError, match="There are no groups"):  # a model without categories cannot be loaded
         save_checkpoint(session, tmp_path / "saved")
-    session.undo()
+    session.registry.undo()
     assert session.registry.state_hash() == state
-    session.redo()
+    session.registry.redo()
     grouped(session, write_pictures(tmp_path / "next", [1, 2], seed=6), num_categories=2)
     assert sum(view.size for view in group_views(session)) == len(session.assignment().keys) > 0
 
@@ -337,7 +342,7 @@ def test_answers_that_so_many_categories_cannot_meet_are_refused_and_with_more_t
     grouped(session, write_pictures(tmp_path / "album", [0], per_category=3), num_categories=1)
     first, second, third = session.current.keys
     for one, two, count in ((first, second, 2), (first, third, 2), (second, third, 3)):
-        session.edit(Answer(one, two, same=False))
+        session.registry.edit(Answer(one, two, same=False))
         if count > session.num_categories:
             with pytest.raises(DataError, match="categories"):
                 session.group(session.num_categories)

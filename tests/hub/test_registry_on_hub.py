@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from promptccd.cli.main import main
-from promptccd.discovery import DiscoverySession, edit_registry, registry_in
-from promptccd.discovery.project import PROJECT
+from promptccd.discovery import DiscoverySession
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.hub import push_run, verify
 from promptccd.registry import Merge, Rename
 from promptccd.runs import RunDirectory, load_model
 from tests.conftest import coloured_images
+from tests.discovery.corrected import correct, registry_in
 from tests.hub.server import Hub
 
 
@@ -21,8 +22,8 @@ def edited(trained_run: Path, tmp_path: Path) -> Path:
     """A run whose last stage people have corrected."""
     run = Path(shutil.copytree(trained_run, tmp_path / "run"))
     new = [each.id for each in registry_in(run / "stage3").active if not each.known]
-    edit_registry(run / "stage3", lambda registry: registry.edit(Rename(new[0], "heron")))
-    edit_registry(run / "stage3", lambda registry: registry.edit(Merge(new[:2])))
+    correct(run / "stage3", lambda registry: registry.edit(Rename(new[0], "heron")))
+    correct(run / "stage3", lambda registry: registry.edit(Merge(new[:2])))
     return run
 
 

@@ -11,7 +11,6 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.clustering.category_spread import measure_spread
-from promptccd.discovery import edit_registry, registry_in
 from promptccd.evaluation import Discovery
 from promptccd.experiments import ReportOptions, write_report
 from promptccd.experiments.measures import measure_run
@@ -20,6 +19,7 @@ from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, lo
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage_checkpoint import NO_CATEGORY, key_of, observe_stage, settled_images
 from promptccd.storage import problems_of
+from tests.discovery.corrected import correct, registry_in
 
 
 def assignments(run: Path, stage: int) -> tuple[list[str], list[int]]:
@@ -185,7 +185,7 @@ def test_a_corrected_run_can_be_evaluated(edited_run) -> None:
 
 def test_renaming_alone_changes_no_number(trained_run: Path, tmp_path: Path) -> None:
     run = trained_to(trained_run, tmp_path / "run", 2)
-    edit_registry(run / "stage2", lambda registry: registry.edit(Rename(2, "heron")))
+    correct(run / "stage2", lambda registry: registry.edit(Rename(2, "heron")))
     go_on(run)
     name = "stage3/model.safetensors"
     assert (run / name).read_bytes() == (trained_run / name).read_bytes()
@@ -199,7 +199,7 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     new = max(
         (each for each in registry_in(run / "stage2").active if not each.known), key=lambda each: each.size
     )
-    edit_registry(run / "stage2", lambda registry: registry.edit(NotACategory(new.id)))
+    correct(run / "stage2", lambda registry: registry.edit(NotACategory(new.id)))
     sample_ids = [np.array(RunDirectory(run).assignments(stage)["sample_ids"]) for stage in range(3)]
     settled = settled_images(RunDirectory(run), sample_ids)
     gone = sum(int((ids == NO_CATEGORY).sum()) for ids in settled.ids)
@@ -221,7 +221,7 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     """`promptccd report` refuses records that disagree, and had refused its own."""
     run = trained_to(trained_run, tmp_path / "run", 1)
     (new,) = (each for each in registry_in(run / "stage1").active if not each.known)
-    edit_registry(run / "stage1", lambda registry: registry.edit(NotACategory(new.id)))
+    correct(run / "stage1", lambda registry: registry.edit(NotACategory(new.id)))
     go_on(run)
     assert any(NO_CATEGORY in assignments(run, stage)[1] for stage in (2, 3))
     measured = measure_run(RunEvaluation(str(run)))

@@ -5,16 +5,16 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from promptccd.cli.parsing import MOST_DIGITS, show
 from promptccd.cli.tables import table
 from promptccd.discovery.options import PAGE, TABLE
-from promptccd.discovery.registry_edits import correct, edit_registry, registry_in
+from promptccd.discovery.project import Command, Project
 from promptccd.errors import RegistryError
-from promptccd.registry import CategoryRegistry, Merge, Rename
+from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +24,9 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
     categories.add_argument("action", choices=list(_ACTIONS), metavar="ACTION", help=" | ".join(_ACTIONS))
     categories.add_argument(
         "arguments", nargs="*", metavar="ARGUMENT",
-        help="rename ID NAME | merge ID ID ... | move ID IMAGE ... | split ID IMAGE ... | dissolve ID; an image is "
-        "its sha256, as assignments.csv has it, or row:NUMBER of a training run",
+        help="rename ID NAME | merge ID ID ... | move ID IMAGE ... (ID none: into no category) | gather IMAGE ... | "
+        "split ID IMAGE ... | dissolve ID | confirm IMAGE ... | answer IMAGE IMAGE same|different; an image is its "
+        "sha256, as assignments.csv has it, or row:NUMBER of a training run",
     )  # fmt: skip
     categories.set_defaults(run=categories_command)
 
@@ -39,14 +40,10 @@ def categories_command(options: argparse.Namespace) -> None:
             f"Expected {options.action} alone, got {options.arguments}: it {_ALONE[options.action]}."
         )
     if act is None:
-        _show(options, registry_in(folder))
+        _show(options, Project(folder).registry)
         return
-    edit_registry(
-        folder,
-        lambda registry: act(folder, registry, options.arguments),
-        command=[options.action, *options.arguments],
-        tell=lambda registry: _show(options, registry),
-    )
+    command = Command([options.action, *options.arguments], lambda registry: _show(options, registry))
+    act(Project(folder, command), options.arguments)
     if stale := [name for name in (PAGE, TABLE) if (folder / name).exists()]:
         logger.info(
             "The next promptccd discover with --out %s brings %s up to date.", folder, " and ".join(stale)
@@ -63,52 +60,48 @@ def _show(options: argparse.Namespace, registry: CategoryRegistry) -> None:
         return table(["id", "name", "state", "since", "images"], rows)
 
     show(options, [asdict(each) for each in shown], text)
-    sys.stdout.flush()  # the list has to be out before `edit_registry` forgets the command
+    sys.stdout.flush()  # the list has to be out before the project forgets the command
 
 
-def _rename(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+def _rename(project: Project, arguments: Sequence[str]) -> None:
     if len(arguments) != 2:
         raise RegistryError(
             f"Expected rename ID NAME, got {arguments}: put a name of several words in quotes."
         )
-    correct(registry, Rename(_id(arguments[0]), arguments[1]))
+    project.rename(_id(arguments[0]), arguments[1])
 
 
-def _merge(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
-    correct(registry, Merge([_id(each) for each in arguments]))
-
-
-def _split(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+def _split(project: Project, arguments: Sequence[str]) -> None:
     if not arguments:
         raise RegistryError(
             "Expected split ID, and the images of the new category unless they shall be suggested."
         )
-    from promptccd.discovery.feature_edits import split_in
-
-    split_in(folder, registry, _id(arguments[0]), arguments[1:])
+    project.split(_id(arguments[0]), arguments[1:])
 
 
-def _move(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+def _move(project: Project, arguments: Sequence[str]) -> None:
     if len(arguments) < 2:
         raise RegistryError(f"Expected move ID IMAGE ..., got {arguments}.")
-    from promptccd.discovery.feature_edits import move_in
-
-    move_in(folder, registry, arguments[1:], _id(arguments[0]))
+    project.move(arguments[1:], None if arguments[0] == "none" else _id(arguments[0]))
 
 
-def _dissolve(folder: Path, registry: CategoryRegistry, arguments: list[str]) -> None:
+def _dissolve(project: Project, arguments: Sequence[str]) -> None:
     if len(arguments) != 1:
         raise RegistryError(f"Expected dissolve ID, got {arguments}.")
     identity = _id(arguments[0])
-    members = registry.members_of(identity)
-    from promptccd.discovery.feature_edits import dissolve_in
-
-    dissolve_in(folder, registry, identity)
+    members = project.registry.members_of(identity)
+    project.dissolve(identity)
     logger.info(
         "Category %d is gone, and later groupings will not bring it back; undo does. %s",
         identity,
-        _whereabouts(registry, members),
+        _whereabouts(project.registry, members),
     )
+
+
+def _answer(project: Project, arguments: Sequence[str]) -> None:
+    if len(arguments) != 3 or arguments[2] not in ("same", "different"):
+        raise RegistryError(f"Expected answer IMAGE IMAGE same, or different at the end, got {arguments}.")
+    project.answer(arguments[0], arguments[1], same=arguments[2] == "same")
 
 
 def _whereabouts(registry: CategoryRegistry, keys: list[str]) -> str:
@@ -126,15 +119,18 @@ def _id(text: str) -> int:
     return int(text)
 
 
-_ACTIONS: dict[str, Callable[[Path, CategoryRegistry, list[str]], object] | None] = {
+_ACTIONS: dict[str, Callable[[Project, Sequence[str]], object] | None] = {
     "list": None,
     "rename": _rename,
-    "merge": _merge,
+    "merge": lambda project, arguments: project.merge([_id(each) for each in arguments]),
     "split": _split,
     "move": _move,
+    "gather": lambda project, arguments: project.gather(arguments),
     "dissolve": _dissolve,
-    "undo": lambda folder, registry, arguments: registry.undo(),
-    "redo": lambda folder, registry, arguments: registry.redo(),
+    "confirm": lambda project, arguments: project.confirm(arguments),
+    "answer": _answer,
+    "undo": lambda project, arguments: project.undo(),
+    "redo": lambda project, arguments: project.redo(),
 }
 
 # Actions without arguments, and what they do.

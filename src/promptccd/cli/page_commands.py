@@ -42,7 +42,7 @@ def _declare_open(opened: argparse.ArgumentParser) -> None:
 
 def open_command(options: argparse.Namespace) -> None:
     """``promptccd open``; ends with Ctrl-C."""
-    from promptccd.discovery.project import PROJECT
+    from promptccd.discovery.project.folder import PROJECT
     from promptccd.registry import has_registry
 
     folder = Path(os.path.expanduser(options.folder))

@@ -6,6 +6,7 @@ from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
     from promptccd.discovery.adapt import adapt as adapt
+    from promptccd.discovery.cache import FeatureCache as FeatureCache
     from promptccd.discovery.checkpoint import save_checkpoint as save_checkpoint
     from promptccd.discovery.discover import DiscoveryResult as DiscoveryResult
     from promptccd.discovery.discover import discover as discover
@@ -13,14 +14,8 @@ if TYPE_CHECKING:
     from promptccd.discovery.exports import AssignmentRow as AssignmentRow
     from promptccd.discovery.exports import assignment_rows as assignment_rows
     from promptccd.discovery.exports import assignments_csv as assignments_csv
-    from promptccd.discovery.feature_edits import dissolve_category as dissolve_category
-    from promptccd.discovery.feature_edits import move_images as move_images
-    from promptccd.discovery.feature_edits import split_category as split_category
-    from promptccd.discovery.feature_edits import split_in as split_in
     from promptccd.discovery.options import AdaptationOptions as AdaptationOptions
-    from promptccd.discovery.project import FeatureCache as FeatureCache
-    from promptccd.discovery.registry_edits import edit_registry as edit_registry
-    from promptccd.discovery.registry_edits import registry_in as registry_in
+    from promptccd.discovery.project import Project as Project
     from promptccd.discovery.session import DiscoverySession as DiscoverySession
     from promptccd.discovery.session import SessionStage as SessionStage
 

@@ -28,7 +28,7 @@ from promptccd.discovery.checkpoint import (
 )
 from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.options import AdaptationOptions, Precision
-from promptccd.discovery.record import categories_in, load_before
+from promptccd.discovery.project.record import categories_in, load_before
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError, RunError
 from promptccd.models import CategoryDiscoveryModel

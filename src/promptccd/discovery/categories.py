@@ -1,7 +1,7 @@
 """The registry that came with a model, and the categories that a registry has images in."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from promptccd.errors import RegistryError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.registry import PROTOTYPES, REGISTRY, Category, CategoryRegistry, has_registry, load_registry
+from promptccd.registry import PROTOTYPES, REGISTRY, CategoryRegistry, has_registry, load_registry
 
 if TYPE_CHECKING:
     from promptccd.models import CategoryDiscoveryModel
@@ -109,6 +109,7 @@ def assignment_in(
     )
 
 
-def standing_of(category: Category, known_ids: Collection[int]) -> str:
-    """``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise."""
-    return "known" if category.known else "settled" if category.id in known_ids else "new"
+def assigned(registry: CategoryRegistry, keys: Sequence[str], features: Tensor) -> Assignment:
+    """The images in the categories that a registry has them in; those of its stages before the newest are known."""
+    settled = [each.id for each in registry.active if each.settled(registry.stage)]
+    return assignment_in(registry, keys, features, settled=settled, temperature=1.0)

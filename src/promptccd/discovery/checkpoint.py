@@ -10,8 +10,8 @@ from pathlib import Path
 
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.embedding import feature_space
-from promptccd.discovery.project import BEFORE, RECORD, open_project
-from promptccd.discovery.record import FORMAT, categories_in, load_before, read_record
+from promptccd.discovery.project.folder import BEFORE, RECORD, open_project
+from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import RunError
 from promptccd.models import CategoryDiscoveryModel

@@ -22,13 +22,14 @@ from promptccd.discovery.adapt import (
     require_head,
     save_adapted,
 )
+from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
 from promptccd.discovery.embedding import seconds_per_image
 from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows
 from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
 from promptccd.discovery.options import BATCH_SIZE, PAGE, TABLE, AdaptationOptions, Precision
 from promptccd.discovery.page import write_page
-from promptccd.discovery.project import FEATURES, PROJECT, RECORD, FeatureCache, clear_leftovers, open_project
+from promptccd.discovery.project.folder import FEATURES, PROJECT, RECORD, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.registry import StageChange, load_registry

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
+from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.options import BATCH_SIZE, Precision
-from promptccd.discovery.project import FeatureCache
 from promptccd.errors import DivergedError, RunError
 from promptccd.models import CategoryDiscoveryModel, GCDModel
 from promptccd.models.loading import find_model

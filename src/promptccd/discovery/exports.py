@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from promptccd.data.images import Status
-from promptccd.discovery.categories import standing_of
 from promptccd.discovery.options import EXPORT_NAMES, TABLE
 from promptccd.errors import DataError, DiskError
 from promptccd.experiments.pages import csv_text
@@ -90,7 +89,7 @@ def assignment_rows(session: "DiscoverySession", *, file_names: bool = True) -> 
                 sha256=file.content_hash,
                 category=None if category is None else category.id,
                 name="" if category is None else category.name,
-                known="" if category is None else standing_of(category, assigned.known_ids),
+                known="" if category is None else category.standing(session.registry.stage),
                 confidence=None if category is None else round(float(assigned.confidences[found]), 6),
                 distance=None if category is None else round(float(assigned.distances[found]), 6),
                 stage=session.registry.images.get(file.content_hash, stage.stage),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from promptccd.discovery.categories import standing_of
 from promptccd.discovery.session import DiscoverySession
 from promptccd.models import Assignment
 from promptccd.registry import CategoryRegistry
@@ -83,7 +82,7 @@ def _view(found: Assignment, registry: CategoryRegistry, row: int, to_known: Ten
     return GroupView(
         id=category.id,
         name=category.name,
-        standing=standing_of(category, found.known_ids),
+        standing=category.standing(registry.stage),
         size=len(members),
         confidence=float(found.confidences[members].mean()),
         typical=tuple(found.keys[each] for each in typical),

@@ -1,4 +1,4 @@
-"""A session: a person's images, their groups and all corrections, behind the command line and the Space alike."""
+"""A session: a person's images and the groups that a model finds in them."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -14,16 +14,15 @@ from promptccd.clustering import CountEstimate
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress, available_cores
 from promptccd.data.views import EvaluationView
+from promptccd.discovery.cache import FeatureCache, SeenFiles
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import embed_images, feature_space, load_embedder, resolve_precision
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
 from promptccd.discovery.options import BATCH_SIZE, Precision
-from promptccd.discovery.project import FeatureCache, SeenFiles
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
-from promptccd.registry import CategoryRegistry, Edit, StageChange, StageGroups
-from promptccd.registry.changes import now
+from promptccd.registry import CategoryRegistry, StageChange, StageGroups
 from promptccd.registry.tables import default_name
 from promptccd.training.devices import device_named
 
@@ -60,7 +59,9 @@ class SessionStage:
 
 
 class DiscoverySession:
-    """Read images, embed them, group them, correct the groups; then the next images.
+    """Read images, embed them, group them; then the next images.
+
+    `discover` does all of it and writes a folder, in which a `Project` holds the groups and everybody corrects them.
 
     The same images as before are the same stage again: ids, names and corrections stay. Other images are the next
     stage: it settles the categories found so far, which keep their prototypes.
@@ -360,24 +361,6 @@ class DiscoverySession:
         found = self.registry.active_prototypes()
         moved = [row + shifts.get(each, 0) for each, row in zip(found.ids, found.matrix, strict=True)]
         self.registry.replace_prototypes(dict(zip(found.ids, moved, strict=True)))
-
-    # Corrections
-
-    def edit(self, edit: Edit) -> None:
-        """Apply a person's correction.
-
-        Raises:
-            RegistryError: it is not possible; nothing changed.
-        """
-        self.registry.edit(edit, time=now())
-
-    def undo(self) -> None:
-        """Take back the last correction or repeated grouping."""
-        self.registry.undo()
-
-    def redo(self) -> None:
-        """Repeat what was undone last."""
-        self.registry.redo()
 
     # One image
 

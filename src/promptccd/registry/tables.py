@@ -68,6 +68,10 @@ class Category:
         """Whether it is older than a stage, so that the images of that stage leave its prototype as it is."""
         return self.known or self.born < stage
 
+    def standing(self, stage: int) -> str:
+        """``known`` if it was labelled, ``settled`` if a stage before `stage` discovered it, ``new`` otherwise."""
+        return "known" if self.known else "settled" if self.settled(stage) else "new"
+
     @property
     def rows(self) -> tuple[int, ...]:
         """Every row of prototypes that it refers to, the current one first."""

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Route
 
-from promptccd.discovery import registry_in
-from promptccd.discovery.registry_edits import correct, edit_registry
 from promptccd.discovery.workbench import OpenPage
 from promptccd.registry import Rename
 from tests.browsing import Visit, watch
+from tests.discovery.corrected import correct, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS
 
 pytestmark = pytest.mark.slow
@@ -400,7 +399,7 @@ def test_two_windows_and_the_command_line_see_each_other(
     person.type("heron")
     other.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
     number = next(each.id for each in registry_in(project).active if each.name == "heron")
-    edit_registry(project, lambda registry: correct(registry, Rename(number, "egret")))
+    correct(project, lambda registry: registry.edit(Rename(number, "egret")))
     for each in (person, other):
         each.page.locator(".card .name", has_text="egret").wait_for(timeout=3000)
     other.page.locator("body").press("Control+z")

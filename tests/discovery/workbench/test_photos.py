@@ -10,10 +10,9 @@ from PIL import Image
 
 from promptccd.data.limits import IntakeLimits
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.project import FILES, PROJECT, RECORD, THUMBS
-from promptccd.discovery.registry_edits import correct
-from promptccd.discovery.workbench import Workbench
-from promptccd.discovery.workbench.photos import CELL_SIDE, LARGE_SIDE, SIDES
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.folder import FILES, PROJECT, RECORD, THUMBS
+from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES
 from promptccd.errors import DataError, RunError
 from promptccd.registry import Merge
 from tests.discovery.conftest import write_pictures
@@ -32,7 +31,7 @@ def own(tiny_backbone: Path, tmp_path: Path) -> Path:
 
 
 def test_pictures_tell_nothing_but_what_is_seen(own: Path) -> None:
-    bench = Workbench(own / "found")
+    bench = ProjectView(own / "found")
     assert bench.photos.names == ["<b>three.jpg", "one.jpg", "sub/two.jpg"]
     for row in range(3):
         sizes = []
@@ -43,7 +42,7 @@ def test_pictures_tell_nothing_but_what_is_seen(own: Path) -> None:
         assert sizes == [128, CELL_SIDE, 480]
     bench.photos.close()
     shutil.rmtree(own / "album")
-    again = Workbench(own / "found").photos
+    again = ProjectView(own / "found").photos
     assert [max(Image.open(io.BytesIO(again.picture(1, side))).size) for side in SIDES] == [
         128,
         CELL_SIDE,
@@ -54,7 +53,7 @@ def test_pictures_tell_nothing_but_what_is_seen(own: Path) -> None:
 def test_a_file_that_holds_something_else_now_is_not_shown(own: Path) -> None:
     secret = own / "secret.jpg"
     secret.write_bytes(jpeg(pixels(9, 480)))
-    photos = Workbench(own / "found").photos
+    photos = ProjectView(own / "found").photos
     known = [photos.picture(row, 128) for row in range(3)]
     (own / "album/one.jpg").unlink()
     (own / "album/one.jpg").symlink_to(secret)
@@ -69,7 +68,7 @@ def test_a_file_that_was_renamed_is_taken_from_where_it_is_now(own: Path, tiny_b
     (own / "album/one.jpg").rename(own / "album/zebra.jpg")
     (own / "album/sub").rename(own / "album/away")
     discover(DiscoverySession.open(tiny_backbone), own / "album", own / "found")
-    photos = Workbench(own / "found").photos
+    photos = ProjectView(own / "found").photos
     assert photos.names == ["<b>three.jpg", "away/two.jpg", "zebra.jpg"]
     assert [photos.original(key) for key in photos.keys] == [
         (own / "album" / name).read_bytes() for name in photos.names
@@ -82,7 +81,7 @@ def test_names_are_found_as_people_type_them(tiny_backbone: Path, tmp_path: Path
     for row, name in enumerate(("he\u0301ron.jpg", "H\u00c9RON 2.jpg", "heron.jpg")):
         (tmp_path / "album" / name).write_bytes(jpeg(pixels(row)))
     discover(DiscoverySession.open(tiny_backbone), tmp_path / "album", tmp_path / "found")
-    photos = Workbench(tmp_path / "found").photos
+    photos = ProjectView(tmp_path / "found").photos
     for words in ("h\u00e9ron", "HE\u0301RON"):
         found = [photos.names[row] for row in photos.found(words)]
         assert found == ["H\u00c9RON 2.jpg", "he\u0301ron.jpg"]
@@ -95,12 +94,12 @@ def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) ->
     lines = (project / FILES).read_text().replace(str(own / "album/one.jpg"), str(outside))
     (project / FILES).write_text(lines)
     shutil.rmtree(project / THUMBS)
-    photos = Workbench(own / "found").photos
+    photos = ProjectView(own / "found").photos
     row = next(row for row, name in enumerate(photos.names) if "outside" in name)
     assert [photos.picture(row, side) for side in SIDES] == [None, None, None]
     record = json.loads((project / RECORD).read_text())
     (project / RECORD).write_text(json.dumps({**record, "sources": [str(own)]}))
-    assert Workbench(own / "found").photos.picture(row, 128) is not None
+    assert ProjectView(own / "found").photos.picture(row, 128) is not None
 
 
 def test_a_link_in_the_project_is_refused(own: Path) -> None:
@@ -111,18 +110,18 @@ def test_a_link_in_the_project_is_refused(own: Path) -> None:
             place.rename(aside)
         place.symlink_to(aside)
         with pytest.raises(RunError, match="link"):
-            Workbench(own / "found")
+            ProjectView(own / "found")
         place.unlink()
         if there:
             aside.rename(place)
-    assert len(Workbench(own / "found").photos.keys) == 3
+    assert len(ProjectView(own / "found").photos.keys) == 3
 
 
 def test_photographs_of_an_archive_are_there_as_they_were_kept(tiny_backbone: Path, tmp_path: Path) -> None:
     content = {f"{row}.jpg": jpeg(pixels(row, 480)) for row in range(3)}
     (tmp_path / "album.zip").write_bytes(packed(*content.items()))
     discover(DiscoverySession.open(tiny_backbone), tmp_path / "album.zip", tmp_path / "found")
-    photos = Workbench(tmp_path / "found").photos
+    photos = ProjectView(tmp_path / "found").photos
     assert photos.names == list(content)
     with pytest.raises(DataError, match=r"'0.jpg' .* lies in an archive .*: put it back or unpack it"):
         photos.original(photos.keys[0])
@@ -135,13 +134,13 @@ def test_images_that_the_model_was_trained_on_are_no_photographs(trained_run: Pa
     write_pictures(tmp_path / "album", [0, 1, 2], 8)
     session = DiscoverySession.open(trained_run / "stage3")
     discover(session, tmp_path / "album", tmp_path / "found")
-    bench = Workbench(tmp_path / "found")
+    bench = ProjectView(tmp_path / "found")
     told = bench.summary()
     assert len(session.registry.images) > len(bench.photos.keys) == told["photos"] == 24
     assert sum(each["size"] for each in told["groups"]) == 24 - (bench.columns().group < 0).sum()
     assert len(told["groups"]) >= 5  # known categories without a photograph can be moved to
     first, second = [each["id"] for each in told["groups"]][:2]
-    told = bench.answer(lambda registry: correct(registry, Merge([first, second])))
+    told = bench.answer(lambda registry: registry.edit(Merge([first, second])))
     assert told["undo"]["kind"] == "merge"
     bench.answer(lambda registry: registry.undo())
     assert bench.changed()["moved"] == []
@@ -150,7 +149,7 @@ def test_images_that_the_model_was_trained_on_are_no_photographs(trained_run: Pa
 def test_a_repeated_grouping_can_be_taken_back_on_the_page(tiny_backbone: Path, own: Path) -> None:
     for count in (1, 3):
         discover(DiscoverySession.open(tiny_backbone), own / "album", own / "found", num_categories=count)
-    bench = Workbench(own / "found")
+    bench = ProjectView(own / "found")
     told = bench.summary()
     assert (told["undo"]["kind"], told["undo"]["count"], len(told["groups"])) == ("grouping", 3, 3)
     assert len(bench.answer(lambda registry: registry.undo())["groups"]) == 1

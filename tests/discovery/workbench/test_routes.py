@@ -14,13 +14,15 @@ import pytest
 from datasets import load_dataset
 from PIL import Image
 
-from promptccd.discovery import DiscoverySession, discover, registry_in
-from promptccd.discovery.workbench import OpenPage, Workbench
-from promptccd.discovery.workbench.columns import Columns
-from promptccd.discovery.workbench.photos import LARGE_SIDE
+from promptccd.discovery import DiscoverySession, discover
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.columns import Columns
+from promptccd.discovery.project.photos import LARGE_SIDE
+from promptccd.discovery.workbench import OpenPage
 from promptccd.registry import CategoryRegistry, StageGroups
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
 
 N = KINDS * EACH
@@ -227,7 +229,7 @@ def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -
             values[told["changed"]["rows"]] = told["changed"][name]
         for held, whole in zip(before, columns_of(window), strict=True):
             assert np.array_equal(held, whole)
-        fresh = Workbench(window.page.bench.out).summary()
+        fresh = ProjectView(window.page.bench.out).summary()
         assert told["groups"] == fresh["groups"]
         revision = told["revision"]
 
@@ -399,7 +401,7 @@ def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, 
 def test_questions_go_on_where_the_least_sure_were_all_put_somewhere(
     window: Window, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("promptccd.discovery.workbench.corrections.MOST_ASKED_OF", 4)
+    monkeypatch.setattr("promptccd.discovery.project.view.MOST_ASKED_OF", 4)
     state, sure = window.get("state"), columns_of(window)[1]
     covers = [row for each in state["groups"] for row in each["cover"]]
     put = sorted({*covers, *np.argsort(sure, kind="stable")[:4].tolist()})
@@ -423,12 +425,12 @@ def test_an_answer_is_about_two_photographs(window: Window, asked: dict[str, Any
 
 def test_looking_and_sorting_wait_for_torch_alone(project: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom promptccd.discovery.workbench import OpenPage, Workbench\n"
-        "from promptccd.discovery.registry_edits import correct\n"
-        "bench = Workbench(Path(sys.argv[1]))\n"
-        "first = bench.summary()['groups'][0]['id']\n"
-        "move = bench.move(bench.photos.keys[:2], first)\n"
-        "print(bench.answer(lambda registry: correct(registry, move))['revision'] != '', bool(OpenPage))\n"
+        "import sys\nfrom pathlib import Path\nfrom promptccd.discovery.project import ProjectView\n"
+        "from promptccd.discovery.workbench import OpenPage\n"
+        "view = ProjectView(Path(sys.argv[1]))\n"
+        "first = view.summary()['groups'][0]['id']\n"
+        "moved = view.answer(lambda project: project.move(view.photos.keys[:2], first))\n"
+        "print(moved['revision'] != '', bool(OpenPage))\n"
         f"print([each for each in {HEAVY} if each in sys.modules])"
     )
     assert python(code, project).splitlines() == ["True True", "['torch']"]

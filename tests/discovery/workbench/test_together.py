@@ -19,14 +19,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from promptccd.discovery import registry_in
-from promptccd.discovery.feature_edits import move_in
-from promptccd.discovery.registry_edits import correct, edit_registry
-from promptccd.discovery.workbench import OpenPage, Workbench, address_of, corrections
+from promptccd.discovery import Project
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project import project as project_module
+from promptccd.discovery.workbench import OpenPage, address_of
 from promptccd.discovery.workbench.routes import WAITS_S
 from promptccd.errors import RegistryError, RunError
 from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Rename, load_registry
 from promptccd.storage import lock_folder
+from tests.discovery.corrected import correct, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
 
 N = KINDS * EACH
@@ -35,7 +36,7 @@ KILLS = int(os.environ.get("PROMPTCCD_KILLS", "4"))
 
 def test_what_others_correct_is_there_at_once(page: OpenPage, window: Window, project: Path) -> None:
     first = window.get("state")["revision"]
-    edit_registry(project, lambda registry: correct(registry, Rename(0, "heron")))
+    correct(project, lambda registry: registry.edit(Rename(0, "heron")))
     told = window.get(f"state?since={first.replace(' ', '+')}")
     assert [each["name"] for each in told["groups"] if each["id"] == 0] == ["heron"]
     assert told["undo"]["kind"] == "rename"
@@ -49,7 +50,7 @@ def test_who_waits_for_news_gets_them_soon(page: OpenPage, window: Window, proje
         waiting = pool.submit(Window(page).get, f"state?since={revision}")
         time.sleep(0.3)
         assert not waiting.done()
-        edit_registry(project, lambda registry: correct(registry, Rename(0, "heron")))
+        correct(project, lambda registry: registry.edit(Rename(0, "heron")))
         told = waiting.result(WAITS_S / 2)  # it would be answered at its end in any case
     assert told["undo"]["kind"] == "rename"
 
@@ -101,7 +102,7 @@ def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage,
     def by_command(group: int) -> list[str]:
         names = [f"command {group} {n}" for n in range(each)]
         for name in names:
-            edit_registry(project, lambda registry, name=name: correct(registry, Rename(group, name)))
+            correct(project, lambda registry, name=name: registry.edit(Rename(group, name)))
         return names
 
     with ThreadPoolExecutor(4) as pool:
@@ -123,10 +124,10 @@ def test_a_long_journal_is_written_into_the_registry_once_nobody_corrects(
 ) -> None:
     for n in range(LONGEST_JOURNAL):
         assert window.do(do="rename", group=0, name=f"name {n}")[0] == 200
-    page.bench.rest()
-    assert page.bench.journal.lines == LONGEST_JOURNAL  # somebody has just corrected something
-    monkeypatch.setattr(corrections, "QUIET_S", 0)
-    page.bench.rest()
+    page.bench.project.rest()
+    assert page.bench.project._store.lines == LONGEST_JOURNAL  # somebody has just corrected something
+    monkeypatch.setattr(project_module, "QUIET_S", 0)
+    page.bench.project.rest()
     assert not (project / ".promptccd/journal.jsonl").exists()
     assert load_registry(project / ".promptccd").category(0).name == f"name {LONGEST_JOURNAL - 1}"
     last = window.get("state")["undo"]["number"]
@@ -137,13 +138,13 @@ def test_a_long_journal_is_written_into_the_registry_once_nobody_corrects(
 def test_whoever_corrects_groups_look_the_same_afterwards(
     page: OpenPage, window: Window, project: Path, tmp_path: Path
 ) -> None:
-    """The page keeps sums of features, a command computes means anew: after the same corrections they agree."""
+    """The page keeps sums of features, a command computes them anew: after the same corrections they are the same."""
     other = Path(shutil.copytree(project, tmp_path / "other"))
     keys, generation = page.bench.photos.keys, page.bench.photos.generation
 
     def by_command(folder: Path, rows: list[int], to: int | None) -> None:
         images = [keys[row] for row in rows]
-        edit_registry(folder, lambda registry: move_in(folder, registry, images, to))
+        Project(folder).move(images, to)
 
     steps: list[tuple[list[int], int | None]] = [
         ([0, 9, 17, 9], 1),
@@ -164,8 +165,8 @@ def test_whoever_corrects_groups_look_the_same_afterwards(
     ours, theirs = registry_in(project), registry_in(other)
     assert ours.members == theirs.members
     pairs = zip(ours.active_prototypes().matrix, theirs.active_prototypes().matrix, strict=True)
-    assert all(np.allclose(one, another, atol=1e-6) for one, another in pairs)
-    columns = Workbench(project).columns()
+    assert all(np.array_equal(one, another) for one, another in pairs)
+    columns = ProjectView(project).columns()
     window.get("state")
     for name in ("group", "sure", "flags"):
         assert np.array_equal(getattr(page.bench.columns(), name), getattr(columns, name))
@@ -209,7 +210,7 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_tw
                 for n in range(5):
                     name = f"command {life} {n}"
                     asked.append(name)
-                    edit_registry(project, lambda registry: correct(registry, Rename(3, name)))  # noqa: B023
+                    correct(project, lambda registry: registry.edit(Rename(3, name)))  # noqa: B023
                     answered.append(name)
 
             with ThreadPoolExecutor(3) as pool:
@@ -221,7 +222,7 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_tw
         logged = [entry.what["name"] for entry in registry_in(project).log if entry.kind == "rename"]
         assert len(set(logged)) == len(logged)
         assert set(answered) <= set(logged) <= set(asked)
-        assert Workbench(project).registry.state_hash() == registry_in(project).state_hash()
+        assert ProjectView(project).registry.state_hash() == registry_in(project).state_hash()
     assert len(answered) > 10 * KILLS
 
 
@@ -241,4 +242,4 @@ def test_photographs_that_are_opened_are_grouped_first(found_once: Path, tmp_pat
         process.stdout.close()
     assert registry_in(out).category(0).name == "heron"
     with pytest.raises(RegistryError, match="holds no project"):
-        Workbench(album)
+        ProjectView(album)

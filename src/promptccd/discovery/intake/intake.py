@@ -24,6 +24,7 @@ from promptccd.data.loading import BUILT_IN
 from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
 from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
+from promptccd.discovery.cache import Look, SeenFiles
 from promptccd.discovery.intake.archives import (
     IMAGE_SUFFIXES,
     ArchiveSource,
@@ -31,7 +32,6 @@ from promptccd.discovery.intake.archives import (
     UploadSource,
     is_archive,
 )
-from promptccd.discovery.project import Look, SeenFiles
 from promptccd.errors import DataError
 from promptccd.storage import Overflow
 

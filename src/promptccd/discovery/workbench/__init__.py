@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.discovery.workbench.corrections import Workbench
     from promptccd.discovery.workbench.routes import build_routes
     from promptccd.discovery.workbench.serving import OpenPage, address_of
 
-__all__ = ["OpenPage", "Workbench", "address_of", "build_routes"]
+__all__ = ["OpenPage", "address_of", "build_routes"]
 
 give_names_on_demand(__name__)

@@ -3,62 +3,41 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from promptccd.discovery.registry_edits import correct
-from promptccd.discovery.workbench.corrections import GoneError, Workbench
+from promptccd.discovery.project import Project, ProjectView
 from promptccd.errors import RegistryError
-from promptccd.registry import CategoryRegistry, Confirm, Edit, Merge, Rename
+from promptccd.registry import LogEntry
 
 Asked = Mapping[str, Any]
 
 
-def act_of(bench: Workbench, asked: Asked) -> Callable[[CategoryRegistry], object]:
-    """What a window asked for, as something to do with the categories.
+def act_of(view: ProjectView, asked: Asked) -> Callable[[Project], LogEntry]:
+    """What a window asked for, as a correction of the project.
 
     Raises:
-        RegistryError: it is nothing that can be done, or is not said in full.
+        RegistryError: it is no correction, or a value of it is missing.
     """
     do = asked.get("do")
-    if do in ("undo", "redo"):
-        return lambda registry: _back(registry, asked.get("number"), forward=do == "redo")
-    if not isinstance(do, str) or do not in EDITS:
-        raise RegistryError(f"Expected one of {', '.join(EDITS)}, undo, redo, got {str(asked)[:80]}.")
-    return lambda registry: correct(registry, EDITS[do](bench, asked))
+    if not isinstance(do, str) or do not in CORRECTIONS:
+        raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
+    return lambda project: CORRECTIONS[do](project, view, asked)
 
 
-def _back(registry: CategoryRegistry, number: object, *, forward: bool) -> None:
-    """Take back, or do again, the very thing that a window has shown.
-
-    Raises:
-        GoneError: something else happened meanwhile.
-    """
-    entries = registry.redo_stack if forward else registry.log
-    if not entries or entries[-1].number != number:
-        raise GoneError(
-            "Something else was corrected meanwhile, so nothing was taken back: look, and try again."
-        )
-    if forward:
-        registry.redo()
-    else:
-        registry.undo()
-
-
-def _images(bench: Workbench, asked: Asked) -> list[str]:
+def _images(view: ProjectView, asked: Asked) -> list[str]:
     rows = asked.get("rows")
     if not isinstance(rows, list) or not all(type(row) is int for row in rows):
         raise RegistryError("Expected rows, a list of numbers of photographs.")
-    return bench.keys_of(rows, str(asked.get("generation")))
+    return view.keys_of(rows, str(asked.get("generation")))
 
 
-def _move(bench: Workbench, asked: Asked) -> Edit:
-    to = None if asked.get("group") is None else _group(asked)
-    return bench.move(_images(bench, asked), to)
+def _move(project: Project, view: ProjectView, asked: Asked) -> LogEntry:
+    return project.move(_images(view, asked), None if asked.get("group") is None else _group(asked))
 
 
-def _answer(bench: Workbench, asked: Asked) -> Edit:
-    images, is_same = _images(bench, asked), asked.get("same")
+def _answer(project: Project, view: ProjectView, asked: Asked) -> LogEntry:
+    images, is_same = _images(view, asked), asked.get("same")
     if len(set(images)) != 2 or not isinstance(is_same, bool):
         raise RegistryError("Expected two rows, and same to be true or false.")
-    return bench.answer_question(images[0], images[1], is_same)
+    return project.answer(images[0], images[1], same=is_same)
 
 
 def _group(asked: Asked) -> int:
@@ -82,13 +61,21 @@ def _name(asked: Asked) -> str | None:
     return name
 
 
-EDITS: dict[str, Callable[[Workbench, Asked], Edit]] = {
-    "rename": lambda bench, asked: Rename(_group(asked), _name(asked) or ""),
-    "merge": lambda bench, asked: Merge(_groups(asked), _name(asked)),
+def _number(asked: Asked) -> int:
+    """The entry that a window has shown, which alone it takes back or does again."""
+    number = asked.get("number")
+    return number if type(number) is int else -1
+
+
+CORRECTIONS: dict[str, Callable[[Project, ProjectView, Asked], LogEntry]] = {
+    "rename": lambda project, view, asked: project.rename(_group(asked), _name(asked) or ""),
+    "merge": lambda project, view, asked: project.merge(_groups(asked), _name(asked)),
     "move": _move,
-    "gather": lambda bench, asked: bench.gather(_images(bench, asked), _name(asked)),
-    "confirm": lambda bench, asked: Confirm(_images(bench, asked)),
+    "gather": lambda project, view, asked: project.gather(_images(view, asked), _name(asked)),
+    "confirm": lambda project, view, asked: project.confirm(_images(view, asked)),
     "answer": _answer,
-    "split": lambda bench, asked: bench.split(_group(asked)),
-    "dissolve": lambda bench, asked: bench.dissolve(_group(asked)),
+    "split": lambda project, view, asked: project.split(_group(asked)),
+    "dissolve": lambda project, view, asked: project.dissolve(_group(asked)),
+    "undo": lambda project, view, asked: project.undo(_number(asked)),
+    "redo": lambda project, view, asked: project.redo(_number(asked)),
 }

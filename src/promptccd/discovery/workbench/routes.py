@@ -20,10 +20,10 @@ from starlette.routing import BaseRoute, Route
 
 from promptccd.data.images import media_type
 from promptccd.data.limits import MIB
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.photos import SIDES, Photos
 from promptccd.discovery.site import App, Message, Receive, Send, Site, cookies, header, refusal
 from promptccd.discovery.workbench.acts import act_of
-from promptccd.discovery.workbench.corrections import Workbench
-from promptccd.discovery.workbench.photos import SIDES, Photos
 from promptccd.discovery.workbench.take_away import TakeAway, assignment_rows_of
 from promptccd.errors import PromptCCDError
 from promptccd.experiments.pages import csv_text
@@ -95,7 +95,7 @@ class Doorkeeper:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
-def build_routes(bench: Workbench, token: str, cookie: str) -> App:
+def build_routes(bench: ProjectView, token: str, cookie: str) -> App:
     """The application of a project, for a server on loopback; who has the token may look and correct."""
     take_away = TakeAway(bench)
 
@@ -123,13 +123,13 @@ def build_routes(bench: Workbench, token: str, cookie: str) -> App:
     return Doorkeeper(application(routes), Site.of_machine(), token, cookie)
 
 
-def screens(bench_of: Callable[[Request], Workbench]) -> list[Route]:
+def screens(bench_of: Callable[[Request], ProjectView]) -> list[Route]:
     """What every shell of the page asks for; `bench_of` says which project a request is about."""
 
-    def answered(make: Callable[[Workbench, Request], Response]) -> Callable[[Request], Response]:
+    def answered(make: Callable[[ProjectView, Request], Response]) -> Callable[[Request], Response]:
         return lambda request: make(bench_of(request), request)  # starlette calls it in a thread
 
-    def as_json(tell: Callable[[Workbench, Request], Any]) -> Callable[[Request], Response]:
+    def as_json(tell: Callable[[ProjectView, Request], Any]) -> Callable[[Request], Response]:
         return answered(lambda bench, request: _json(tell(bench, request)))
 
     async def state(request: Request) -> Response:
@@ -200,12 +200,12 @@ def _bundled(name: str) -> bytes:
     return (files("promptccd.discovery.workbench") / "bundle" / name).read_bytes()
 
 
-def _names(bench: Workbench, asked: Request) -> list[str]:
+def _names(bench: ProjectView, asked: Request) -> list[str]:
     start = _whole(asked.query_params.get("from", ""))
     return bench.photos.names[start : start + 500]
 
 
-def _questions(bench: Workbench, asked: Request) -> list[dict[str, int]]:
+def _questions(bench: ProjectView, asked: Request) -> list[dict[str, int]]:
     """Which photographs may be of one group; not those of ``skip``, pairs of rows such as ``3-17,5-9``."""
     pairs = PAIR.findall(asked.query_params.get("skip", ""))
     skipped = [(int(first), int(second)) for first, second in pairs[-MOST_SKIPPED:]]
@@ -221,7 +221,7 @@ def _row(photos: Photos, asked: Request) -> int:
     return row
 
 
-def _picture(bench: Workbench, asked: Request) -> Response:
+def _picture(bench: ProjectView, asked: Request) -> Response:
     photos, side = bench.photos, asked.path_params["side"]
     if side not in SIDES:
         raise HTTPException(404, "There is no such photograph.")
@@ -231,7 +231,7 @@ def _picture(bench: Workbench, asked: Request) -> Response:
     return Response(content, media_type=media_type(content), headers={"cache-control": FOREVER})
 
 
-def _pictures(bench: Workbench, asked: Request) -> Response:
+def _pictures(bench: ProjectView, asked: Request) -> Response:
     """Small pictures of several photographs, each behind its length, as soon as it is made; none is empty."""
     photos, side = bench.photos, asked.path_params["side"]
     rows = [_whole(each) for each in asked.query_params.get("rows", "").split(",")]

@@ -6,9 +6,9 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from promptccd.discovery.project import PAGE, PROJECT
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.discovery.site import ServingThread, listen
-from promptccd.discovery.workbench.corrections import Workbench
 from promptccd.discovery.workbench.routes import build_routes
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.storage import lock_folder, make_inside, open_to_change, read_file
@@ -30,7 +30,7 @@ class OpenPage(ServingThread):
     """
 
     def __init__(self, out: Path, port: int | None = None):
-        self.bench = Workbench(out)
+        self.bench = ProjectView(out)
         self._folder = make_inside(out / PROJECT, PAGE)
         self._lock = lock_folder(self._folder)
         listening = listen("127.0.0.1", port)
@@ -44,10 +44,10 @@ class OpenPage(ServingThread):
         """Until it ends by itself, or Ctrl-C; slow work that no window waits for is done meanwhile."""
         if not self._ended.wait(_WARMS_AFTER_S):  # the first pictures before all else
             with suppress(PromptCCDError):  # the correction that needs them says so
-                self.bench.means()  # so that the first move need not read all features
+                self.bench.project.means().warm()  # so that the first move need not read all features
         while not self._ended.wait(0.5):
             with suppress(PromptCCDError):  # a busy project or a full disk: corrections say so
-                self.bench.rest()
+                self.bench.project.rest()
 
     def close(self) -> None:
         """End it; what was corrected is on the disk already. A second call does nothing."""

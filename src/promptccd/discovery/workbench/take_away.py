@@ -5,8 +5,8 @@ import threading
 from typing import Any
 
 from promptccd.discovery.exports import EXPORTS, AssignmentRow
-from promptccd.discovery.workbench.columns import NOWHERE
-from promptccd.discovery.workbench.corrections import Workbench
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.columns import NOWHERE
 from promptccd.errors import PromptCCDError, RegistryError
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class TakeAway:
             the ``place`` of the folder or the ``problem``; `None` if there was none, or it was cancelled.
     """
 
-    def __init__(self, bench: Workbench):
+    def __init__(self, bench: ProjectView):
         self._bench, self._stopped = bench, threading.Event()
         self.progress: dict[str, Any] | None = None
         self._thread: threading.Thread | None = None
@@ -79,11 +79,11 @@ class TakeAway:
             )
 
 
-def assignment_rows_of(bench: Workbench) -> list[AssignmentRow]:
+def assignment_rows_of(bench: ProjectView) -> list[AssignmentRow]:
     """A row of every photograph, in the order of the files."""
     with bench.still:
         registry, photos, group = bench.registry, bench.photos, bench.columns().group.tolist()
-        standing = {each.id: bench.standing(each) for each in registry.categories.values()}
+        standing = {each.id: each.standing(registry.stage) for each in registry.categories.values()}
         return [
             AssignmentRow(
                 file=name,

@@ -1,9 +1,7 @@
-"""The folder ``.promptccd`` that `discover` keeps beside its results; it has one writer at a time.
+"""What a project keeps to save work, and makes again if it is lost: features, thumbnails, looks at files, pictures.
 
-``project.json`` records the model and the sources. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl``
-hold the categories and every correction, ``before`` those from before the newest stage. ``files.jsonl`` remembers the
-content of every file by size and time, so that it need not be opened again. It, ``features`` and ``thumbs`` are made
-again if they are lost or damaged, as are ``pictures`` and ``layout.bin`` of the page of `open`.
+``files.jsonl`` remembers the content of every file by size and time, so that it need not be opened again. ``features``,
+``thumbs`` and ``pictures`` are packs of rows by content hash.
 """
 
 import base64
@@ -30,50 +28,19 @@ from promptccd.data.duplicates import Fingerprint, SeenImage
 from promptccd.data.file_names import display_name
 from promptccd.data.images import Status, Verdict
 from promptccd.data.sources import Stamp
+from promptccd.discovery.project.folder import FILES, THUMBS
 from promptccd.errors import PromptCCDError
-from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
 from promptccd.storage import (
-    PROJECT,
     append_to,
     make_folder,
     make_inside,
     read_file,
     read_lines,
     refuse_links,
-    remove_leftovers,
     write_file,
 )
 
 logger = logging.getLogger(__name__)
-
-RECORD, BEFORE, FEATURES = "project.json", "before", "features"
-FILES, THUMBS = "files.jsonl", "thumbs"
-PICTURES, PAGE = "pictures", "page"  # pictures of the page's grid; its address while it is open
-
-
-def open_project(out: Path) -> Path:
-    """The project folder, made if it is not there.
-
-    Args:
-        out: folder of the results; must exist.
-
-    Raises:
-        RunError: a link stands under a name that will be written.
-        DiskError: it cannot be made.
-    """
-    project = make_inside(out, PROJECT)
-    refuse_links(
-        project, [RECORD, BEFORE, FEATURES, FILES, THUMBS, PICTURES, PAGE, REGISTRY, PROTOTYPES, JOURNAL]
-    )
-    return project
-
-
-def clear_leftovers(project: Path) -> None:
-    """Delete what a killed writer left; only the holder of the lock may."""
-    for place in (project, project / BEFORE, project / THUMBS, *project.glob(f"{FEATURES}/*")):
-        if not place.is_symlink():
-            remove_leftovers(place)
-
 
 ROWS = 512  # in a file, so that rewriting one costs no more than a few megabytes
 LARGEST_PACK = 64 * 2**20  # bytes

@@ -18,10 +18,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.data import duplicates
-from promptccd.discovery import project, registry_in
-from promptccd.discovery.project import FEATURES, FILES, PROJECT, THUMBS, Packs, SeenFiles
+from promptccd.discovery import cache
+from promptccd.discovery.cache import Packs, SeenFiles
+from promptccd.discovery.project.folder import FEATURES, FILES, PROJECT, THUMBS
 from promptccd.models import CategoryDiscoveryModel
 from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import registry_in
 
 _opened: list[str] | None = None
 
@@ -293,7 +295,7 @@ def test_what_can_be_made_again_is(run, album, tmp_path, monkeypatch, damage, wh
 def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):
     made_with, stamps = (
         {"enough": 5},
-        [project.Stamp(f"/{number}\udcff.png", 9, number) for number in range(4)],
+        [cache.Stamp(f"/{number}\udcff.png", 9, number) for number in range(4)],
     )
     seen = SeenFiles(tmp_path, made_with)
     looks = [look_of(bytes([60 * number]) * 99) for number in range(3)]
@@ -317,11 +319,11 @@ def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):
     assert (verdict, image.size) == (looks[1][0], looks[1][1].size)
     assert image.fingerprint.gradients == looks[1][1].fingerprint.gradients
     assert np.array_equal(image.fingerprint.miniature, looks[1][1].fingerprint.miniature)
-    assert again.content_of(project.Stamp(stamps[0].path, 9, 5)) == ""
+    assert again.content_of(cache.Stamp(stamps[0].path, 9, 5)) == ""
     assert SeenFiles(tmp_path, {"enough": 6}).content_of(stamps[0]) == "", "of another view"
 
 
-def look_of(seed: bytes) -> project.Look:
+def look_of(seed: bytes) -> cache.Look:
     pixels = np.resize(np.frombuffer(seed, dtype=np.uint8), (30, 40, 3))
     return duplicates.look_at(_png(Image.fromarray(pixels)), 10**6, None)
 
@@ -343,22 +345,22 @@ def _png(image: Image.Image) -> bytes:
 def test_a_list_that_a_stranger_wrote_is_not_believed(tmp_path, caplog, values):
     seen = SeenFiles(tmp_path, {})
     seen.add_look("b" * 64, look_of(b"1"))
-    seen.add(project.Stamp("/a.png", 9, 9), "b" * 64)
+    seen.add(cache.Stamp("/a.png", 9, 9), "b" * 64)
     seen.flush()
     line = {"path": "/b.png", "size": 1, "mtime_ns": 1, "sha256": "b" * 64, **values}
     with (tmp_path / FILES).open("a") as stream:
         stream.write(json.dumps(line) + "\n")
     again = SeenFiles(tmp_path, {})
     assert "is not gone on with, and files are read again" in caplog.text
-    assert again.content_of(project.Stamp("/a.png", 9, 9)) == ""
+    assert again.content_of(cache.Stamp("/a.png", 9, 9)) == ""
 
 
 def test_a_disk_that_takes_no_more_is_done_without(run, album, tmp_path, monkeypatch, caplog):
     def full(*given: object) -> None:
-        raise project.PromptCCDError("the disk is full")
+        raise cache.PromptCCDError("the disk is full")
 
-    monkeypatch.setattr(project, "append_to", full)
-    monkeypatch.setattr(project, "write_file", full)
+    monkeypatch.setattr(cache, "append_to", full)
+    monkeypatch.setattr(cache, "write_file", full)
     run(album)
     assert "could not be kept" in caplog.text
     assert len(rows_of(tmp_path / "out")) == 19
@@ -371,7 +373,7 @@ def test_a_disk_that_takes_no_more_is_done_without(run, album, tmp_path, monkeyp
 
 
 def test_adding_a_few_rewrites_no_more_than_one_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(project, "ROWS", 10)
+    monkeypatch.setattr(cache, "ROWS", 10)
     Packs(tmp_path, "packs").add({f"{number:064x}": bytes([number]) for number in range(95)})
     before = {path.name: path.stat().st_ino for path in (tmp_path / "packs").iterdir()}
     Packs(tmp_path, "packs").add({f"{number:064x}": bytes([number]) for number in range(90, 99)})

@@ -3,15 +3,11 @@
 import json
 import logging
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.project import BEFORE, FEATURES, PROJECT, RECORD, FeatureCache
+from promptccd.discovery.project.folder import BEFORE, PROJECT, RECORD
 from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.registry import CategoryRegistry, Journal, has_registry, load_registry
 from promptccd.storage import newer_format, read_file
@@ -29,19 +25,6 @@ def categories_in(out: Path) -> CategoryRegistry | None:
         RegistryError: they are damaged.
     """
     return Journal(out / PROJECT).registry if has_registry(out / PROJECT) else None
-
-
-def load_features(out: Path, keys: Sequence[str]) -> tuple[list[str], Tensor]:
-    """Keys and unit features ``(N, D)`` of those of the given images that a discovery stored features of.
-
-    Raises:
-        RunError: the record of what computed them is missing or damaged.
-    """
-    if not (out / PROJECT).is_dir():
-        return [], torch.zeros(0, 0)
-    found = FeatureCache(out / PROJECT / FEATURES).load(read_record(out)["features"], keys)
-    kept = [key for key in keys if key in found]  # images that the model was trained on have none
-    return kept, torch.stack([found[key] for key in kept]) if kept else torch.zeros(0, 0)
 
 
 def read_record(out: Path) -> dict[str, Any]:

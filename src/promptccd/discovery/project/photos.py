@@ -16,7 +16,8 @@ from promptccd.data.file_names import display_name
 from promptccd.data.images import decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import inside, read_regular_file
-from promptccd.discovery.project import PICTURES, PROJECT, THUMBS, Packs, files_in
+from promptccd.discovery.cache import Packs, files_in
+from promptccd.discovery.project.folder import PICTURES, PROJECT, THUMBS
 from promptccd.errors import DataError
 
 CELL_SIDE, LARGE_SIDE = 320, 1600

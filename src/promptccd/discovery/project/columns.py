@@ -14,15 +14,6 @@ COVERS = 4  # pictures of a group in the list
 
 
 @dataclass(frozen=True)
-class Change:
-    """What a correction changed: the photographs' rows, and their groups before and after, all ``(R,)``."""
-
-    rows: np.ndarray
-    before: np.ndarray
-    after: np.ndarray
-
-
-@dataclass(frozen=True)
 class Shown:
     """What is shown of a group.
 
@@ -63,16 +54,15 @@ class Columns:
         """All of them one after the other, as a window reads them."""
         return self.group.astype("<i4").tobytes() + self.sure.tobytes() + self.flags.tobytes()
 
-    def take(self, registry: CategoryRegistry, keys: Iterable[str], row_of: Mapping[str, int]) -> Change:
-        """Read photographs again of which something has changed."""
+    def take(self, registry: CategoryRegistry, keys: Iterable[str], row_of: Mapping[str, int]) -> np.ndarray:
+        """Read photographs again of which something has changed; returns their rows ``(R,)``."""
         changed = sorted(keys, key=row_of.__getitem__)
         rows = np.array([row_of[key] for key in changed], dtype=np.int64)
-        before = self.group[rows]
+        homes = set(self.group[rows].tolist())
         self._read(registry, rows, changed)
-        after = self.group[rows]
-        for identity in {*before.tolist(), *after.tolist()}:
+        for identity in homes.union(self.group[rows].tolist()):
             self._shown.pop(identity, None)
-        return Change(rows, before, after)
+        return rows
 
     def shown(self, identity: int) -> Shown:
         """What is shown of a group, kept until one of its photographs changes."""

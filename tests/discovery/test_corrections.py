@@ -11,11 +11,9 @@ from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity
 
 from promptccd.cli.main import main
-from promptccd.discovery import discover, edit_registry, registry_in, split_in
-from promptccd.discovery.feature_edits import dissolve_in, move_in
-from promptccd.discovery.project import PROJECT
-from promptccd.discovery.record import load_features
-from promptccd.discovery.workbench import Workbench
+from promptccd.discovery import Project, discover
+from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
 from promptccd.registry import (
     LONGEST_JOURNAL,
@@ -31,6 +29,7 @@ from promptccd.runs import RunDirectory, load_model
 from promptccd.storage import REPLACED, problems_of, remove_leftovers, write_file
 from tests.conftest import sum_again
 from tests.discovery.conftest import grouped
+from tests.discovery.corrected import correct, registry_in
 
 
 @pytest.fixture
@@ -53,8 +52,8 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
     stage = run / "stage3"
     before, registry = load_file(stage / "model.safetensors"), registry_in(stage)
     new = new_of(stage)
-    edit_registry(stage, lambda each: each.edit(Rename(new[0], "heron")))
-    edit_registry(stage, lambda each: each.edit(Merge(new[:2])))
+    correct(stage, lambda each: each.edit(Rename(new[0], "heron")))
+    correct(stage, lambda each: each.edit(Merge(new[:2])))
     assert problems_of(stage) == []
     model, after = load_model(stage), registry_in(stage)
     assert model.config.names_by_id[new[0]] == "heron"
@@ -64,8 +63,8 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
         assert name in ("prototypes", "spreads") or torch.equal(value, before[name])
     rows = [registry.active_prototypes().ids.index(each) for each in model.config.category_ids]
     assert torch.equal(model.spreads, before["spreads"][rows])
-    edit_registry(stage, lambda each: each.undo())
-    edit_registry(stage, lambda each: each.undo())
+    correct(stage, lambda each: each.undo())
+    correct(stage, lambda each: each.undo())
     assert registry_in(stage).state_hash() == registry.state_hash()
     assert torch.equal(load_model(stage).prototypes, before["prototypes"])
     assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [".lock"]
@@ -75,7 +74,7 @@ def test_what_is_not_possible_changes_nothing(run):
     before = {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()}
     for edit in (Rename(0, ""), Merge([0]), Rename(99, "x")):
         with pytest.raises(RegistryError):
-            edit_registry(run / "stage2", lambda each, edit=edit: each.edit(edit))
+            correct(run / "stage2", lambda each, edit=edit: each.edit(edit))
     assert {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()} == before
 
 
@@ -84,17 +83,17 @@ def test_a_run_that_is_being_written_is_left_alone(run):
     folder.lock()
     try:
         with pytest.raises(RunError, match="is writing to"):
-            edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "x")))
+            correct(run / "stage3", lambda each: each.edit(Rename(0, "x")))
     finally:
         folder.unlock()
 
 
 def test_a_process_killed_between_two_renames_loses_nothing(run):
     stage = run / "stage3"
-    edit_registry(stage, lambda each: each.edit(Rename(0, "heron")))
+    correct(stage, lambda each: each.edit(Rename(0, "heron")))
     stage.rename(run / f"{REPLACED}stage3")  # where such a kill leaves it
     (run / f"{REPLACED}stage1").mkdir()  # and where a kill after both renames does
-    edit_registry(run / "stage2", lambda each: each.edit(Rename(0, "egret")))
+    correct(run / "stage2", lambda each: each.edit(Rename(0, "egret")))
     assert registry_in(stage).category(0).name == "heron"
     assert not (run / f"{REPLACED}stage1").exists()
     assert problems_of(stage) == []
@@ -114,17 +113,17 @@ def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request
     request.getfixturevalue(Path(place).parts[0])
     folder = tmp_path / place
     for number, name in enumerate(("heron", "egret")):
-        edit_registry(folder, lambda each, number=number, name=name: each.edit(Rename(number, name)))
+        correct(folder, lambda each, number=number, name=name: each.edit(Rename(number, name)))
     undo = {"command": ["undo"]}
     with pytest.raises(Killed):
-        edit_registry(folder, lambda each: each.undo(), **undo, tell=die)
+        correct(folder, lambda each: each.undo(), **undo, tell=die)
     names = {0: "heron", 1: registry_in(folder).category(1).name}
     assert names[1] != "egret", "it was done"
     with caplog.at_level("INFO"):
-        edit_registry(folder, lambda each: each.undo(), **undo)
+        correct(folder, lambda each: each.undo(), **undo)
     assert "undo was done already" in caplog.text
     assert {number: registry_in(folder).category(number).name for number in (0, 1)} == names
-    edit_registry(folder, lambda each: each.undo(), **undo)  # and now once more, as it is meant
+    correct(folder, lambda each: each.undo(), **undo)  # and now once more, as it is meant
     assert registry_in(folder).category(0).name != "heron"
     assert not [path for path in tmp_path.rglob(".edit.json")]
 
@@ -132,7 +131,7 @@ def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request
 def test_a_correction_reads_its_registry_once(found, monkeypatch):
     read, parsed = [], files._parsed
     monkeypatch.setattr(files, "_parsed", lambda content: read.append(content) or parsed(content))
-    edit_registry(found, lambda each: each.edit(Rename(0, "heron")))
+    correct(found, lambda each: each.edit(Rename(0, "heron")))
     assert len(read) == 1
 
 
@@ -140,57 +139,57 @@ def test_an_edit_that_died_before_it_was_done_is_done(found, monkeypatch):
     count = registry_in(found).next_number
     with pytest.raises(Killed), monkeypatch.context() as patch:
         patch.setattr("promptccd.registry.files.append_to", die)
-        edit_registry(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
+        correct(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
     assert registry_in(found).next_number == count
-    edit_registry(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
+    correct(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
     assert registry_in(found).category(0).name == "heron"
     assert registry_in(found).next_number == count + 1
 
 
 def test_another_command_is_not_taken_for_the_one_that_died(found):
     with pytest.raises(Killed):
-        edit_registry(found, lambda each: each.edit(Rename(0, "a")), command=["rename", "0", "a"], tell=die)
-    edit_registry(found, lambda each: each.edit(Rename(0, "b")), command=["rename", "0", "b"])
+        correct(found, lambda each: each.edit(Rename(0, "a")), command=["rename", "0", "a"], tell=die)
+    correct(found, lambda each: each.edit(Rename(0, "b")), command=["rename", "0", "b"])
     assert registry_in(found).category(0).name == "b"
-    edit_registry(found, lambda each: each.edit(Rename(0, "a")), command=["rename", "0", "a"])
+    correct(found, lambda each: each.edit(Rename(0, "a")), command=["rename", "0", "a"])
     assert registry_in(found).category(0).name == "a"
 
 
 @pytest.mark.fault(1)
 def test_the_stage_that_a_killed_edit_moved_aside_is_edited_by_the_same_command(run):
     (run / "stage3").rename(run / f"{REPLACED}stage3")
-    edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+    correct(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
     assert registry_in(run / "stage3").category(0).name == "heron"
     assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [".lock"]
 
 
 def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):
-    edit_registry(run / "stage2", lambda each: each.edit(Rename(0, "heron")))
+    correct(run / "stage2", lambda each: each.edit(Rename(0, "heron")))
     assert "stage3 was made before this correction" in caplog.text
     caplog.clear()
-    edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+    correct(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
     assert "was made before" not in caplog.text
 
 
 def test_a_stage_of_a_run_is_split_by_its_features(run):
     category = max(new_of(run / "stage3"), key=lambda each: registry_in(run / "stage3").category(each).size)
     size = registry_in(run / "stage3").category(category).size
-    edit_registry(run / "stage3", lambda each: split_in(run / "stage3", each, category, []))
+    Project(run / "stage3").split(category, [])
     registry = registry_in(run / "stage3")
     part = registry.category(registry.next_id - 1)
     assert 0 < part.size <= registry.category(category).size
     assert part.size + registry.category(category).size == size
     assert all(key.startswith("row:") for key in registry.members_of(part.id))
     chosen = registry.members_of(category)[:1]
-    edit_registry(run / "stage3", lambda each: split_in(run / "stage3", each, category, chosen, "odd one"))
+    Project(run / "stage3").split(category, chosen, "odd one")
     assert registry_in(run / "stage3").members_of(registry.next_id) == chosen
     assert load_model(run / "stage3").config.names_by_id[registry.next_id] == "odd one"
 
 
 def test_a_stage_by_itself_cannot_be_split(run, tmp_path):
     alone = Path(shutil.copytree(run / "stage3", tmp_path / "alone" / "stage3"))
-    with pytest.raises(RegistryError, match="lies in no run"):
-        edit_registry(alone, lambda each: split_in(alone, each, new_of(alone)[0], []))
+    with pytest.raises(RegistryError, match="no features of images of category"):
+        Project(alone).split(new_of(alone)[0], [])
 
 
 def test_in_a_discovery_prototypes_follow_the_images(found):
@@ -198,16 +197,16 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
     registry = registry_in(found)
     key = registry.members_of(first)[0]
     before = registry.prototypes[registry.category(first).prototype_row].copy()
-    edit_registry(found, lambda each: move_in(found, each, [key], second))
+    Project(found).move([key], second)
     registry = registry_in(found)
     assert registry.members[key] == second
     assert (registry.prototypes[registry.category(first).prototype_row] != before).any()
     members = registry.members_of(second)
-    edit_registry(found, lambda each: dissolve_in(found, each, second))
+    Project(found).dissolve(second)
     registry = registry_in(found)
     assert all(key in registry.members for key in members), "they go to the nearest ones"
     with pytest.raises(RegistryError, match="was said to be no category"):
-        edit_registry(found, lambda each: dissolve_in(found, each, second))
+        Project(found).dissolve(second)
     assert registry.log[-1].time
 
 
@@ -233,7 +232,7 @@ def test_images_of_earlier_stages_go_where_their_dissolved_category_is_nearest(
     homes = Counter(after.members[key] for key in registry.members_of(category))
     for home, count in homes.items():
         assert f"{count} to {home} ({after.category(home).name})" in caplog.text
-    edit_registry(found, lambda each: each.undo())
+    correct(found, lambda each: each.undo())
     assert registry_in(found).state_hash() == registry.state_hash()
 
 
@@ -254,33 +253,29 @@ def test_an_image_of_an_earlier_stage_goes_where_its_own_features_are_nearest(fo
     discover(session, albums[2], found, num_categories=7)
     registry = registry_in(found)
     earlier = [key for key in registry.members_of(category) if registry.images[key] == 1]
-    features = dict(zip(*load_features(found, earlier), strict=True))
+    features = dict(zip(*Features.of_discovery(found, earlier).of(earlier), strict=True))
     ids, _, matrix = registry.active_prototypes()
     matrix[ids.index(category)] = np.inf
-    edit_registry(found, lambda each: dissolve_in(found, each, category))
+    Project(found).dissolve(category)
     for key in earlier:
         distances = np.square(features[key].double().numpy() - matrix.astype(np.float64)).sum(1)
         assert registry_in(found).members[key] == ids[int(distances.argmin())]
 
 
-def test_an_image_of_no_category_counts_where_it_is_moved_to_as_it_does_on_the_page(found):
+def test_an_image_of_no_category_counts_where_it_is_moved_to(found):
     first, second, *_ = new_of(found)
     key = registry_in(found).members_of(first)[0]
-    edit_registry(found, lambda each: move_in(found, each, [key], None))
-    page, before = Workbench(found), registry_in(found).active_prototypes()
-    on_the_page = page.move([key], second).prototypes[second]
-    edit_registry(found, lambda each: move_in(found, each, [key], second))
+    Project(found).move([key], None)
+    before = registry_in(found).active_prototypes()
+    Project(found).move([key], second)
     registry = registry_in(found)
     members = registry.members_of(second)
     assert key in members
     after = registry.active_prototypes()
     moved = after.matrix[after.ids.index(second)]
     assert not np.allclose(moved, before.matrix[before.ids.index(second)], atol=1e-5)
-    expected = (
-        torch.stack(list(dict(zip(*load_features(found, members), strict=True)).values())).double().mean(0)
-    )
+    expected = Features.of_discovery(found, members).matrix.double().mean(0)
     np.testing.assert_allclose(moved, expected, atol=1e-6)
-    np.testing.assert_allclose(moved, on_the_page, atol=1e-6)
 
 
 def test_lost_and_damaged_features_are_said_where_nothing_can_be_done_without(found, session, albums, caplog):
@@ -289,33 +284,31 @@ def test_lost_and_damaged_features_are_said_where_nothing_can_be_done_without(fo
     content = pack.read_bytes()
     for damaged in (content[:50], content[:-7], content[:-40] + bytes(40), b""):
         pack.write_bytes(damaged)
-        with pytest.raises(
-            RegistryError, match="holds no features of .* run promptccd discover on these images"
-        ):
-            edit_registry(found, lambda each: split_in(found, each, first, []))
+        with pytest.raises(RegistryError, match="no features of .* run promptccd discover on these images"):
+            Project(found).split(first, [])
         assert "is damaged and made again" in caplog.text
         assert not pack.exists()
         caplog.clear()
     row = registry_in(found).category(second).prototype_row
     key = registry_in(found).members_of(first)[0]
-    edit_registry(found, lambda each: move_in(found, each, [key], second))
+    Project(found).move([key], second)
     assert registry_in(found).category(second).prototype_row == row, (
         "it stays where nobody can say where it should be"
     )
     discover(session, albums[0], found)
     assert pack.read_bytes() == content
-    edit_registry(found, lambda each: split_in(found, each, first, []))
+    Project(found).split(first, [])
 
 
 @pytest.mark.slow
 def test_after_many_corrections_the_registry_is_written_whole(found):
     whole = (found / PROJECT / REGISTRY).read_bytes()
     for number in range(LONGEST_JOURNAL):
-        edit_registry(found, lambda each, number=number: each.edit(Rename(0, f"heron {number}")))
+        correct(found, lambda each, number=number: each.edit(Rename(0, f"heron {number}")))
     assert (found / PROJECT / REGISTRY).read_bytes() == whole
     journal = Journal(found / PROJECT)
     assert journal.lines == LONGEST_JOURNAL
-    edit_registry(found, lambda each: each.undo(), command=["undo"])
+    correct(found, lambda each: each.undo(), command=["undo"])
     again = Journal(found / PROJECT)
     assert again.lines == 1
     assert (found / PROJECT / REGISTRY).read_bytes() != whole
@@ -339,7 +332,7 @@ def test_images_of_another_category_cannot_be_split_off(found):
     first, second, *_ = new_of(found)
     strangers = registry_in(found).members_of(second)[:1]
     with pytest.raises((DataError, RegistryError)):
-        edit_registry(found, lambda each: split_in(found, each, first, strangers))
+        Project(found).split(first, strangers)
 
 
 def test_old_checkpoints_get_a_registry_with_their_first_edit(run):
@@ -348,7 +341,7 @@ def test_old_checkpoints_get_a_registry_with_their_first_edit(run):
         (stage / name).unlink()
     sum_again(stage)
     assert len(registry_in(stage).active) >= 3
-    edit_registry(stage, lambda each: each.edit(Rename(0, "heron")))
+    correct(stage, lambda each: each.edit(Rename(0, "heron")))
     assert has_registry(stage)
     assert problems_of(stage) == []
     assert load_model(stage).config.names_by_id[0] == "heron"
@@ -361,7 +354,7 @@ def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(run, tmp_path):
     card.unlink()
     card.symlink_to(tmp_path / "key")
     with pytest.raises(RunError, match=r"README\.md leads elsewhere"):
-        edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+        correct(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
     assert card.is_symlink()
     assert (tmp_path / "key").read_text() == "key"
 
@@ -371,7 +364,7 @@ def test_a_stage_that_is_in_use_is_edited_whole(run):
     """Its weights stay mapped in the process that has loaded them, while the file is replaced."""
     model = load_model(run / "stage3")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    edit_registry(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+    correct(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
     after = load_model(run / "stage3").state_dict()
     assert before.keys() == after.keys()
     for name, value in model.state_dict().items():
@@ -381,7 +374,7 @@ def test_a_stage_that_is_in_use_is_edited_whole(run):
 
 def test_other_folders_are_named(tmp_path):
     with pytest.raises(PromptCCDError, match="holds no registry"):
-        edit_registry(tmp_path, lambda each: None)
+        correct(tmp_path, lambda each: None)
     with pytest.raises(PromptCCDError, match="holds no registry"):
         registry_in(tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []

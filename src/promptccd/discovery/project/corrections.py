@@ -1,0 +1,143 @@
+"""What a person corrects about images and categories, as edits of the registry; everybody's corrections are made here.
+
+Each function says what to write down; `Project` writes it. Means of features become the prototypes of categories whose
+images change, except of settled ones: the images of a later stage leave a category as it was found.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from promptccd.discovery.project.features import Means
+from promptccd.errors import DataError, RegistryError
+from promptccd.models.assignment import squared_distances
+from promptccd.registry import Answer, CategoryRegistry, Confirm, Edit, Gather, Move, NotACategory, Split
+
+
+def move(means: Means, images: Sequence[str], to: int | None) -> Edit:
+    """Put images into a category, or with `None` into none.
+
+    Raises:
+        RegistryError: there is no such category.
+    """
+    return Move(images, to, means.after(images, to))
+
+
+def gather(means: Means, images: Sequence[str], name: str | None = None) -> Edit:
+    """Make images of any categories a category of their own.
+
+    Raises:
+        RegistryError: none of them has features, which the category's prototype is made of.
+    """
+    mean = means.features.mean(images)
+    if mean is None:
+        raise RegistryError(
+            "None of these photographs has features here: run promptccd discover on them again."
+        )
+    return Gather(images, mean, means.after(images, None), name)
+
+
+def split(
+    registry: CategoryRegistry,
+    means: Means,
+    category: int,
+    images: Sequence[str] | None = None,
+    name: str | None = None,
+    seed: int = 1,
+) -> Edit:
+    """Cut a category in two.
+
+    Images without features, such as those that a model was trained on, stay in the category.
+
+    Args:
+        registry: the categories now.
+        means: of their features.
+        category: the id to cut; it stays with the images that are not given.
+        images: keys of the part that becomes a category; by default the smaller part of the cut that the features
+            suggest.
+        name: of the new category.
+        seed: of the suggestion.
+
+    Raises:
+        RegistryError: there are no features of it, or no such category.
+        DataError: it has fewer than two images with features, an image is not in it, or all were selected.
+    """
+    found, features = registry.category(category), means.features
+    members, matrix = features.of(registry.members_of(category))
+    if not members:
+        raise RegistryError(
+            f"There are no features of images of category {category} here, and without them there is no telling what "
+            "each part looks like: run promptccd discover on these images again, or edit the --out folder that it "
+            "wrote; a stage that a run left is split inside its run."
+        )
+    if len(members) < 2:
+        raise DataError(f"Category {category} has {len(members)} images here; it takes two to split it.")
+    if not images:
+        # Here, because it takes a second that other corrections need not wait.
+        from promptccd.discovery.grouping import suggest_split
+
+        _, smaller = suggest_split(matrix, torch.arange(len(members)), seed=seed)
+        images = [members[row] for row in smaller.tolist()]
+    chosen = set(images)
+    if strangers := [each for each in images if each not in set(members)]:
+        raise DataError(
+            f"{len(strangers)} of the {len(images)} images are not in category {category}, the first is "
+            f"{strangers[0]!r}: select images of that category, each by its sha256 as assignments.csv has it."
+        )
+    rest = [key for key in members if key not in chosen]
+    if not rest:
+        raise DataError(
+            f"{len(chosen)} of the {len(members)} images of category {category} were selected: select some, not all."
+        )
+    kept = registry.prototypes[found.prototype_row]
+    return Split(
+        category,
+        tuple(images),
+        _known(features.mean(chosen)),
+        kept if found.settled(registry.stage) else _known(features.mean(rest)),
+        name,
+    )
+
+
+def dissolve(registry: CategoryRegistry, means: Means, category: int, *, rest_to_nearest: bool) -> Edit:
+    """Say that a category is none; each of its images goes to the nearest other one.
+
+    Args:
+        registry: the categories now.
+        means: of their features.
+        category: its id.
+        rest_to_nearest: whether images without features go where the category's own prototype is nearest; otherwise
+            they become unassigned.
+
+    Raises:
+        RegistryError: there is no such category, or it was labelled.
+    """
+    members, points = means.features.of(registry.members_of(registry.category(category).id))
+    found = registry.active_prototypes()
+    others = [row for row, identity in enumerate(found.ids) if identity != category]
+    nearest: Mapping[str, int] = {}
+    if members and others:
+        prototypes = torch.from_numpy(found.matrix[others]).double()
+        rows = squared_distances(points.double(), prototypes).argmin(1).tolist()
+        nearest = {key: found.ids[others[row]] for key, row in zip(members, rows, strict=True)}
+    return NotACategory(category, nearest, rest_to_nearest)
+
+
+def answer(registry: CategoryRegistry, means: Means, first: str, second: str, *, same: bool) -> Edit:
+    """Put the first image into the category of the second, or keep it out of there.
+
+    Raises:
+        RegistryError: the second is in no category any more.
+    """
+    home, other = (registry.members.get(each) for each in (first, second))
+    if other is None:
+        raise RegistryError("The photograph it is compared with is in no group any more: skip this one.")
+    if same:
+        return Confirm([first]) if home == other else move(means, [first], other)
+    return move(means, [first], None) if home == other else Answer(first, second, same=False)
+
+
+def _known(mean: np.ndarray | None) -> np.ndarray:
+    assert mean is not None  # of images that have features
+    return mean

@@ -1,0 +1,182 @@
+"""Features of a project's images, and what follows from them: means of categories, likeness, the map.
+
+Features have unit length. Sums of them are kept as whole numbers, so that a mean is the same to the bit in whatever
+order images came and went, and whoever asks for it.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptccd.data.randomness import numpy_generator
+from promptccd.discovery.cache import FeatureCache
+from promptccd.discovery.project.folder import FEATURES, PROJECT
+from promptccd.discovery.project.record import read_record
+from promptccd.registry import CategoryRegistry
+from promptccd.registry.tables import Patch
+from promptccd.storage import read_file, write_file
+
+_WHOLE = (
+    2.0**38
+)  # parts of 1 that sums count in: 30 million images fit, and float32 loses nothing that it can tell
+
+
+class Features:
+    """Unit features of images, all of them in memory.
+
+    Attributes:
+        keys: of the images, by row.
+        matrix: ``(N, D)``, zeros for an image without features.
+        there: which images have features ``(N,)``.
+        row_of: row of every image that has features.
+    """
+
+    def __init__(self, keys: Sequence[str], found: Iterable[tuple[str, Tensor]] = ()):
+        self.keys, rows = keys, {key: row for row, key in enumerate(keys)}
+        self.matrix, self.there = torch.zeros(len(keys), 0), np.zeros(len(keys), dtype=bool)
+        for key, feature in found:
+            if not self.matrix.shape[1]:
+                self.matrix = torch.zeros(len(keys), len(feature))
+            self.matrix[rows[key]] = feature
+            self.there[rows[key]] = True
+        self.row_of = {key: row for key, row in rows.items() if self.there[row]}
+
+    @classmethod
+    def of_discovery(cls, out: Path, keys: Sequence[str]) -> "Features":
+        """Those that a discovery left in its folder of results.
+
+        Raises:
+            RunError: it is not said what they were computed with.
+        """
+        if not (out / PROJECT).is_dir():
+            return cls(keys)
+        return cls(keys, FeatureCache(out / PROJECT / FEATURES).each(read_record(out)["features"], keys))
+
+    def of(self, keys: Iterable[str]) -> tuple[list[str], Tensor]:
+        """Those of the images that have features, in their order, and these ``(M, D)``."""
+        kept = [key for key in keys if key in self.row_of]
+        return kept, self.matrix[[self.row_of[key] for key in kept]]
+
+    def total(self, keys: Iterable[str]) -> tuple[np.ndarray, int]:
+        """The sum of features, in whole parts ``(D,)``, and of how many images."""
+        kept, found = self.of(keys)
+        return (found.double() * _WHOLE).round().to(torch.int64).sum(0).numpy(), len(kept)
+
+    def mean(self, keys: Iterable[str]) -> np.ndarray | None:
+        """The mean feature ``(D,)`` of images, each once; `None` if none has features."""
+        total, count = self.total(dict.fromkeys(keys))
+        return total / (_WHOLE * count) if count else None
+
+
+class Means:
+    """The mean feature of every category of a registry; a correction costs what it moves."""
+
+    def __init__(self, features: Features, registry: CategoryRegistry):
+        self.features, self._registry = features, registry
+        self._totals = dict[int, tuple[np.ndarray, int]]()
+
+    def _total(self, category: int) -> tuple[np.ndarray, int]:
+        if category not in self._totals:
+            self._totals[category] = self.features.total(self._registry.members_of(category))
+        return self._totals[category]
+
+    def take(self, patch: Patch) -> None:
+        """Follow images that went from one category to another."""
+        for key, homes in patch.changes.get("members", {}).items():
+            total, count = self.features.total([key])
+            for sign, home in zip((-1, 1), homes, strict=True):
+                if home in self._totals:
+                    before, number = self._totals[home]
+                    self._totals[home] = before + sign * total, number + sign * count
+
+    def warm(self) -> None:
+        """Compute all that a correction may need."""
+        for category in self._registry.active:
+            self._total(category.id)
+
+    def after(self, images: Sequence[str], to: int | None) -> dict[int, np.ndarray]:
+        """Means of the categories that images leave and of the one they join, without those that are settled.
+
+        A settled category keeps its prototype, and so does one of which no image has features.
+
+        Args:
+            images: their keys.
+            to: the category they join; `None` if that is a new one, or none.
+        """
+        registry, homes = self._registry, dict[int, list[str]]()
+        for key in dict.fromkeys(images):
+            if (home := registry.members.get(key)) != to and home is not None:
+                homes.setdefault(home, []).append(key)
+        means = {}
+        for category in sorted({*homes, *([] if to is None else [to])}):
+            if registry.category(category).settled(registry.stage):
+                continue
+            total, count = self._total(category)
+            left, num_left = self.features.total(homes.get(category, []))
+            come = [key for key in dict.fromkeys(images) if registry.members.get(key) != to]
+            came, num_came = self.features.total(come if category == to else [])
+            if number := count - num_left + num_came:
+                means[category] = (total - left + came) / (_WHOLE * number)
+        return means
+
+
+def likest(features: Features, row: int, most: int, among: int) -> list[int]:
+    """Rows of the images most like one, of the first so many, itself first; only itself if it has no features."""
+    if not features.there[row]:
+        return [row]
+    there = features.there[:among]
+    likeness: Tensor = features.matrix[:among] @ features.matrix[row]
+    likeness[torch.from_numpy(~there)] = -torch.inf
+    likeness[row] = torch.inf
+    return likeness.topk(min(most, int(there.sum()))).indices.tolist()
+
+
+LAYOUT = "layout.bin"
+NEAREST, JITTER = 3, 0.006  # a photograph that t-SNE has not placed lies amid so many placed ones
+_AT_ONCE = 4096
+
+
+def kept_layout(project: Path, generation: str, count: int) -> np.ndarray | None:
+    """Places ``(N, 2)`` float32 that were laid out for these very photographs; `None` if there are none.
+
+    Raises:
+        RunError: a link stands in the way.
+    """
+    try:
+        content = read_file(project / LAYOUT)
+    except FileNotFoundError:
+        return None
+    head, places = content[: len(generation)], content[len(generation) :]
+    if head != generation.encode() or len(places) != 8 * count:
+        return None
+    return np.frombuffer(places, "<f4").reshape(-1, 2)
+
+
+def keep_layout(project: Path, generation: str, places: np.ndarray) -> None:
+    """Keep places for the next time."""
+    write_file(project / LAYOUT, generation.encode() + places.astype("<f4").tobytes())
+
+
+def lay_out(features: Tensor) -> np.ndarray:
+    """Places ``(N, 2)`` in the unit square for unit features ``(N, D)``.
+
+    t-SNE places a sample, which takes seconds; each of the others lies amid those most like it.
+    """
+    # Here, because scikit-learn takes a second that the first pictures need not wait.
+    from promptccd.experiments import stage_maps
+
+    found = stage_maps([features.numpy()], seed=1)
+    shown, known = torch.from_numpy(found.rows), torch.from_numpy(np.asarray(found.layouts[0], np.float32))
+    places = torch.empty(len(features), 2)
+    for start in range(0, len(features), _AT_ONCE):
+        likeness = features[start : start + _AT_ONCE] @ features[shown].T
+        nearest = likeness.topk(min(NEAREST, len(shown)), dim=1).indices
+        places[start : start + _AT_ONCE] = known[nearest].mean(1)
+    span = float((known.max(0).values - known.min(0).values).max()) or 1.0
+    drawn = numpy_generator("map of photographs").normal(scale=JITTER * span, size=tuple(places.shape))
+    places += torch.from_numpy(drawn).float()
+    places[shown] = known
+    return ((places - places.min(0).values) / span).numpy()

@@ -1,0 +1,40 @@
+"""The folder ``.promptccd`` that `discover` keeps beside its results; it has one writer at a time.
+
+``project.json`` records the model and the sources. ``registry.json``, ``registry.safetensors`` and ``journal.jsonl``
+hold the categories and every correction, ``before`` those from before the newest stage. The rest is made again if it is
+lost, see `promptccd.discovery.cache`.
+"""
+
+from pathlib import Path
+
+from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
+from promptccd.storage import PROJECT as PROJECT
+from promptccd.storage import make_inside, refuse_links, remove_leftovers
+
+RECORD, BEFORE, FEATURES = "project.json", "before", "features"
+FILES, THUMBS = "files.jsonl", "thumbs"
+PICTURES, PAGE = "pictures", "page"  # pictures of the page's grid; its address while it is open
+
+
+def open_project(out: Path) -> Path:
+    """The project folder, made if it is not there.
+
+    Args:
+        out: folder of the results; must exist.
+
+    Raises:
+        RunError: a link stands under a name that will be written.
+        DiskError: it cannot be made.
+    """
+    project = make_inside(out, PROJECT)
+    refuse_links(
+        project, [RECORD, BEFORE, FEATURES, FILES, THUMBS, PICTURES, PAGE, REGISTRY, PROTOTYPES, JOURNAL]
+    )
+    return project
+
+
+def clear_leftovers(project: Path) -> None:
+    """Delete what a killed writer left; only the holder of the lock may."""
+    for place in (project, project / BEFORE, project / THUMBS, *project.glob(f"{FEATURES}/*")):
+        if not place.is_symlink():
+            remove_leftovers(place)

@@ -1,0 +1,310 @@
+"""A project: images of a person in categories that anybody who has it may correct.
+
+The command line, the windows of `open`, a visitor of the Space and Python all call the methods of one class, and the
+same corrections leave the same bytes.
+"""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from promptccd.discovery.project.store import store_of
+from promptccd.errors import RegistryError
+from promptccd.registry import LONGEST_JOURNAL, CategoryRegistry, Confirm, Edit, LogEntry, Merge, Rename
+from promptccd.registry.changes import Step, now
+from promptccd.registry.tables import Patch
+from promptccd.storage import lock_folder, remove_leftovers, write_file
+
+if TYPE_CHECKING:
+    from promptccd.discovery.project.features import Features, Means
+
+logger = logging.getLogger(__name__)
+
+TOLD = ".edit.json"  # names a correction that its command has not reported yet
+OTHERS_TAKE_S = 2.0  # for a correction, such as one of a page that is open; a discovery takes longer
+QUIET_S = 3.0  # after the last correction the registry may be written whole
+
+
+class GoneError(RegistryError):
+    """What was asked for is not there any more; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that must not act twice, though nobody who sees it die can know whether it acted.
+
+    It stays written down until `tell` has returned, and until then the same words act once, however often they come.
+
+    Attributes:
+        words: of the command.
+        tell: reports the corrected categories.
+    """
+
+    words: Sequence[str]
+    tell: Callable[[CategoryRegistry], object]
+
+
+class Project:
+    """The categories of images in a folder, which others may correct at the same time.
+
+    A correction is made under the folder's lock, in the state that the last one left, and is on the disk when its
+    method returns; the newest can be undone. Images are named by their content: the SHA-256 that ``assignments.csv``
+    gives, or ``row:NUMBER`` in a stage of a run.
+
+        >>> project = Project("groups")  # doctest: +SKIP
+        >>> project.rename(3, "night heron")  # doctest: +SKIP
+        >>> project.move([key], to=3)  # doctest: +SKIP
+
+    Args:
+        folder: the ``--out`` of a discovery, or a finished stage: its model then follows its categories, and what it
+            wrote when it was trained (``assignments.json``, its card) stays.
+        command: one that must not act twice; by default every call acts.
+
+    Attributes:
+        folder: absolute.
+        still: held while the categories are read or changed.
+        changed: called with what a correction changed of categories and images; with `None` if that is not known.
+
+    Raises:
+        RegistryError: it holds no categories, or they are damaged.
+    """
+
+    def __init__(self, folder: str | Path, command: Command | None = None):
+        self.folder, self._command = (
+            Path(folder).absolute(),
+            command,
+        )  # "." has no name to put a new folder under
+        self.still, self._loading = threading.RLock(), threading.Lock()
+        self._store = store_of(self.folder)
+        self.changed: Callable[[list[Patch] | None], object] = lambda patches: None
+        self._features: Features | None = None
+        self._shown: Sequence[str] = ()
+        self._means: Means | None = None
+        self._edited = time.monotonic()
+
+    @property
+    def registry(self) -> CategoryRegistry:
+        """The categories, as `refresh` left them."""
+        return self._store.registry
+
+    def refresh(self) -> str:
+        """Take in what others have corrected; returns the name of the state."""
+        with self.still:
+            self._took(self._store.refresh())
+            return self._store.mark
+
+    # Corrections
+
+    def rename(self, category: int, name: str) -> LogEntry:
+        """Give a category a name that no other has.
+
+        Raises:
+            RegistryError: as below, if it is not possible; nothing changed.
+            RunError: as below, if another process writes there and does not end.
+            DiskError: as below, if it cannot be written; nothing changed.
+        """
+        return self.edit(lambda: Rename(category, name))
+
+    def merge(self, categories: Sequence[int], name: str | None = None) -> LogEntry:
+        """Say that several categories are one; the one with the least id survives."""
+        return self.edit(lambda: Merge(categories, name))
+
+    def move(self, images: Sequence[str], to: int | None) -> LogEntry:
+        """Put images into a category, or with `None` into none."""
+        from promptccd.discovery.project import corrections
+
+        return self.edit(lambda: corrections.move(self.means(), images, to))
+
+    def gather(self, images: Sequence[str], name: str | None = None) -> LogEntry:
+        """Make images of any categories a category of their own."""
+        from promptccd.discovery.project import corrections
+
+        return self.edit(lambda: corrections.gather(self.means(), images, name))
+
+    def split(self, category: int, images: Sequence[str] | None = None, name: str | None = None) -> LogEntry:
+        """Make images of a category one of their own; without any, where the features suggest it.
+
+        Raises:
+            DataError: it has fewer than two images with features, an image is not in it, or all were given.
+        """
+        from promptccd.discovery.project import corrections
+
+        return self.edit(
+            lambda: corrections.split(self.registry, self.means(needed=True), category, images, name)
+        )
+
+    def dissolve(self, category: int) -> LogEntry:
+        """Say that a category is none. Images of a discovery go to the nearest other one, those of a run to none."""
+        from promptccd.discovery.project import corrections
+
+        nearest = self._store.rest_to_nearest
+        return self.edit(
+            lambda: corrections.dissolve(self.registry, self.means(), category, rest_to_nearest=nearest)
+        )
+
+    def confirm(self, images: Sequence[str]) -> LogEntry:
+        """Say that images are where they belong; later groupings leave them there."""
+        return self.edit(lambda: Confirm(images))
+
+    def answer(self, first: str, second: str, *, same: bool) -> LogEntry:
+        """Say whether an image is of the category of another."""
+        from promptccd.discovery.project import corrections
+
+        return self.edit(lambda: corrections.answer(self.registry, self.means(), first, second, same=same))
+
+    def undo(self, number: int | None = None) -> LogEntry:
+        """Take the newest correction back.
+
+        Args:
+            number: of the log entry that it has to be; any by default.
+
+        Raises:
+            GoneError: something else was corrected meanwhile.
+        """
+        return self.correct(lambda: self._latest(self.registry.log, number) and self.registry.undo())
+
+    def redo(self, number: int | None = None) -> LogEntry:
+        """Do again what was undone last; arguments and errors are those of `undo`."""
+        return self.correct(lambda: self._latest(self.registry.redo_stack, number) and self.registry.redo())
+
+    def edit(self, make: Callable[[], Edit]) -> LogEntry:
+        """Make the correction that `make` says once this project is up to date and nobody else writes to it."""
+        return self.correct(lambda: self.registry.edit(make(), time=now()))
+
+    def correct(self, act: Callable[[], Any]) -> Any:
+        """Change the registry by `act`, all of it or nothing; returns what that returns, `None` if it was done already.
+
+        Raises:
+            RegistryError: it is not possible; nothing changed.
+            RunError: another process writes there and does not end soon, or a link lies in the way.
+            DiskError: it cannot be written; nothing changed.
+        """
+        with self._writing(LONGEST_JOURNAL if self._command else 10 * LONGEST_JOURNAL):
+            record = self._store.guarded / TOLD
+            done, result = self._told(record), None
+            if not done:
+                try:
+                    result = act()
+                    steps = self.registry.steps
+                    if self._command:
+                        write_file(record, json.dumps(self._mark))
+                    self._store.write()
+                except BaseException:
+                    with suppress(RegistryError):  # which the next call will say
+                        self._took(self._store.refresh())  # as it is on the disk
+                    raise
+                self._edited = time.monotonic()
+                self._took(steps)
+            if self._command:
+                self._command.tell(self.registry)
+            record.unlink(missing_ok=True)
+        return result
+
+    def rest(self) -> None:
+        """Write the registry whole if its journal has grown long and nobody corrects anything."""
+        with self.still:
+            if time.monotonic() - self._edited > QUIET_S and self._store.lines >= LONGEST_JOURNAL:
+                with self._writing(LONGEST_JOURNAL):
+                    pass
+
+    @contextmanager
+    def _writing(self, most: int) -> Iterator[None]:
+        """Nobody else writes, and this project is up to date; a journal of too many lines goes into the registry."""
+        with self.still:
+            lock = lock_folder(self._store.guarded, wait_s=OTHERS_TAKE_S)
+            try:
+                remove_leftovers(self._store.guarded)
+                self._took(self._store.refresh())
+                self._store.write_whole(most)
+                yield
+            finally:
+                os.close(lock)
+
+    @property
+    def _mark(self) -> list[Any]:
+        return [[self.folder.name, *(self._command.words if self._command else ())], self._store.mark]
+
+    def _told(self, record: Path) -> bool:
+        """Whether the command was done by a process that ended before it could say so."""
+        if self._command is None or _read(record) != self._mark:
+            return False
+        logger.info(
+            "%s was done already, by a process that ended before it could say so, and is not done twice. Give the "
+            "command again to do it once more.",
+            self._command.words[0],
+        )
+        return True
+
+    @staticmethod
+    def _latest(entries: Sequence[LogEntry], number: int | None) -> bool:
+        if number is not None and (not entries or entries[-1].number != number):
+            raise GoneError(
+                "Something else was corrected meanwhile, so nothing was taken back: look, and try again."
+            )
+        return True
+
+    # What follows from features
+
+    def features(self, *, needed: bool = False) -> "Features":
+        """Features of all images that have some; they stay in memory from the first call on.
+
+        Args:
+            needed: also where they have to be computed.
+        """
+        with self._loading:
+            if self._features is None or (needed and not self._features.row_of):
+                shown = set(self._shown)
+                rest = sorted(key for key in self.registry.images if key not in shown)
+                self._features = self._store.features([*self._shown, *rest], needed=needed)
+            return self._features
+
+    def means(self, *, needed: bool = False) -> "Means":
+        """Means of features of every category."""
+        from promptccd.discovery.project.features import Means
+
+        features = self.features(needed=needed)
+        with self.still:
+            if self._means is None or self._means.features is not features:
+                self._means = Means(features, self.registry)
+            return self._means
+
+    def show(self, images: Sequence[str]) -> None:
+        """Let the rows of features begin with these images, as a page shows them."""
+        self._shown, self._features, self._means = images, None, None
+
+    def _took(self, steps: Sequence[Step] | None) -> None:
+        """Bring what follows from the categories up to date."""
+        known = [] if steps is None else [self._patch_of(step) for step in steps]
+        patches = [each for each in known if each is not None]
+        if steps is None or len(patches) < len(known):
+            self._means = None
+            if self._features is not None and not self.registry.images.keys() <= set(self._features.keys):
+                self._features = None
+            self.changed(None)
+        elif patches:
+            if self._means is not None:
+                for patch in patches:
+                    self._means.take(patch)
+            self.changed(patches)
+
+    def _patch_of(self, step: Step) -> Patch | None:
+        """What a step changed; `None` if a later step has dropped its entry."""
+        if step.entry is not None:
+            return step.entry.patch
+        entries = [*self.registry.log[-1:], *self.registry.redo_stack]
+        patch = next((each.patch for each in entries if each.number == step.number), None)
+        return patch.inverse() if patch is not None and step.action == "undo" else patch
+
+
+def _read(record: Path) -> object:
+    try:
+        return json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

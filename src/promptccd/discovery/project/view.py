@@ -1,0 +1,306 @@
+"""What a page shows of a project, by photograph and by group, and what changed with a correction."""
+
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from promptccd.data.file_names import display_name
+from promptccd.discovery.categories import assigned
+from promptccd.discovery.project.columns import NOWHERE, PINNED, Columns
+from promptccd.discovery.project.features import Features, keep_layout, kept_layout, lay_out, likest
+from promptccd.discovery.project.folder import PROJECT, open_project
+from promptccd.discovery.project.photos import Photos
+from promptccd.discovery.project.project import GoneError, Project
+from promptccd.discovery.project.record import load_before, read_record
+from promptccd.errors import RegistryError
+from promptccd.experiments.charts import FEWEST_ON_MAP
+from promptccd.registry import CategoryRegistry, LogEntry, has_registry
+from promptccd.registry.tables import Patch, default_name
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
+MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
+NEAR = 6  # other groups that one resembles
+
+
+class ProjectView:
+    """A project as windows see it. Between corrections a request costs a look at two files.
+
+    Args:
+        out: folder of the results of a discovery.
+
+    Raises:
+        RegistryError: it holds none, or it is damaged.
+        RunError: it is not said what it was made of.
+
+    Attributes:
+        project: what is corrected.
+        title: of the page.
+        closing: whether the page is being closed: nobody need wait for what is new any more.
+        can_write: whether groups may be written beside the photographs.
+    """
+
+    can_write = True
+
+    def __init__(self, out: Path):
+        self.closing = False
+        if not has_registry(out / PROJECT):
+            raise RegistryError(
+                f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
+            )
+        self.out, self._folder = out, open_project(out)
+        self.project = Project(out)
+        self.project.changed = self._take
+        self.title = self.out.absolute().name
+        self.still = self.project.still
+        self._laying = threading.Lock()
+        self._columns: Columns | None = None
+        self._near: tuple[list[tuple[int, int]], dict[int, list[int]]] = ([], {})
+        self._news: set[int] | None = None  # rows that changed since an answer was begun
+        self.photos = self._photos()
+
+    def _photos(self) -> Photos:
+        self._images = self.registry.images
+        photos = Photos(self.out, self.registry.images, read_record(self.out)["sources"])
+        self.project.show(photos.keys)
+        return photos
+
+    @property
+    def registry(self) -> CategoryRegistry:
+        """The categories, as `refresh` left them."""
+        return self.project.registry
+
+    def refresh(self) -> str:
+        """Take in what others have corrected; returns the name of the state."""
+        return self.project.refresh()
+
+    def _take(self, patches: Sequence[Patch] | None) -> None:
+        """Bring what is shown up to date; without knowing what changed, all of it."""
+        if patches is None:
+            self._columns, self._near, self._news = None, ([], {}), None
+            if self._images.keys() != self.registry.images.keys():
+                self.photos.close()
+                self.photos = self._photos()
+        elif self._columns is not None:
+            images = set[str]().union(*(each.images for each in patches)) & self.photos.rows.keys()
+            rows = self._columns.take(self.registry, images, self.photos.rows)
+            if self._news is not None:
+                self._news.update(rows.tolist())
+        else:
+            self._news = None
+
+    def columns(self) -> Columns:
+        """The group of every photograph, and how sure it is."""
+        with self.still:
+            if self._columns is None:
+                self._columns = Columns(self.registry, self.photos.keys)
+            return self._columns
+
+    def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
+        """Content hashes of photographs that a window has chosen.
+
+        Raises:
+            GoneError: it does not know of photographs that came since.
+        """
+        if generation != self.photos.generation:
+            raise GoneError("Other photographs came to this project meanwhile: load the page again.")
+        keys = self.photos.keys
+        if any(not 0 <= row < len(keys) for row in rows):
+            raise GoneError(f"There are {len(keys)} photographs, and one that was chosen is none of them.")
+        return [keys[row] for row in rows]
+
+    def features(self) -> Features:
+        """Features of all photographs, whose rows come first; they stay in memory from the first call on."""
+        return self.project.features()
+
+    # What is shown
+
+    def alike(self, row: int, most: int = 200) -> list[int]:
+        """Rows of the photographs most like one, itself first."""
+        return likest(self.features(), row, most, len(self.photos.keys))
+
+    def why(self, row: int) -> dict[str, Any]:
+        """Why a photograph is in its category, and where else it could be."""
+        key, registry = self.photos.keys[row], self.registry
+        home, columns = registry.members.get(key), self.columns()
+        features = self.features()
+        why: dict[str, Any] = {
+            "group": home,
+            "set": bool(columns.flags[row] & PINNED),
+            "sure": registry.confidences.get(key),
+            "measured": read_record(self.out)["measured"],
+            "like": [],
+            "others": [],
+        }
+        if not features.there[row]:
+            return why
+        if home is not None:
+            near = [each for each in self.alike(row, 400)[1:] if columns.group[each] == home]
+            why["like"] = near[:3]
+        found = registry.active_prototypes()
+        if found.ids:
+            matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
+            likeness = matrix @ features.matrix[row]
+            order = likeness.argsort(descending=True, stable=True)[:9].tolist()
+            why["others"] = [
+                {"id": found.ids[each], "like": round(float(likeness[each]), 3)} for each in order
+            ]
+        return why
+
+    def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
+        """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
+
+        The first is one of the least sure that nobody has put anywhere, the second a typical one of a group.
+
+        Args:
+            skipped: rows of pairs that are not asked about again.
+
+        Returns:
+            Rows ``first`` and ``second``, and the ``group`` of the second.
+        """
+        # Here, because it takes a second that the first pictures need not wait.
+        from promptccd.discovery.grouping import pair_questions
+
+        keys, features = self.photos.keys, self.features()
+        with self.still:
+            registry, columns = self.registry.copy(), self.columns()
+            open_rows = np.flatnonzero((columns.group != NOWHERE) & (columns.flags & PINNED == 0))
+            covers = [row for each in registry.active for row in columns.shown(each.id).cover]
+            unsure = open_rows[np.argsort(columns.sure[open_rows], kind="stable")[:MOST_ASKED_OF]]
+        rows = [row for row in sorted({*unsure.tolist(), *covers}) if features.there[row]]
+        if len(registry.active) < 2 or not rows:
+            return []
+        found = assigned(registry, [keys[row] for row in rows], features.matrix[rows])
+        asked = [(keys[first], keys[second]) for first, second in skipped]
+        return [
+            {
+                "first": self.photos.rows[each.first],
+                "second": self.photos.rows[each.second],
+                "group": each.second_category,
+            }
+            for each in pair_questions(found, asked, constraints=registry.constraints())
+        ]
+
+    def layout(self) -> np.ndarray:
+        """Where every photograph lies on the map ``(N, 2)`` float32; not a number where it has no features."""
+        photos = self.photos
+        with self._laying:  # once, however many windows ask
+            kept = kept_layout(self._folder, photos.generation, len(photos.keys))
+            if kept is not None:
+                return kept
+            features, count = self.features(), len(photos.keys)
+            there = features.there[:count]
+            places = np.full((count, 2), np.nan, dtype=np.float32)
+            if there.sum() >= FEWEST_ON_MAP:
+                places[there] = lay_out(features.matrix[:count][there])
+            keep_layout(self._folder, photos.generation, places)
+            return places
+
+    def about(self) -> dict[str, Any]:
+        """What found the groups, how many there may be, and where they are kept."""
+        record = read_record(self.out)
+        count = record["estimate"]
+        model, method = (display_name(record["found_with"].get(name, "")) for name in ("model", "method"))
+        is_repository = _REPOSITORY.fullmatch(model) is not None and not os.path.exists(model)
+        return {
+            "model": model,
+            "method": method,
+            "card": f"https://huggingface.co/{model}" if is_repository else "",
+            "estimate": [count.count, count.low, count.high] if count.is_estimate else None,
+            "place": str(self.out.absolute()),
+        }
+
+    def changed(self) -> dict[str, Any]:
+        """What is different since before the newest stage: ids of groups with their sizes, rows of photographs."""
+        before = load_before(self.out)
+        if before is None:
+            return {"new": [], "grown": [], "shrunk": [], "moved": [], "doubted": []}
+        with self.still:
+            change, row_of = self.registry.changes_since(before), self.photos.rows
+        return {
+            "new": list(change.new),
+            "grown": [[each, *sizes] for each, sizes in change.grown.items()],
+            "shrunk": [[each, *sizes] for each, sizes in change.shrunk.items()],
+            "moved": sorted(row_of[key] for key in change.moved if key in row_of),
+            "doubted": sorted(row_of[key] for key in change.unsure if key in row_of),
+        }
+
+    def _resembling(self) -> dict[int, list[int]]:
+        """For every category those that it resembles, most alike first; kept until a prototype changes."""
+        looks = [(each.id, each.prototype_row) for each in self.registry.active]
+        if looks != self._near[0]:
+            found = self.registry.active_prototypes()
+            matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
+            likeness = (matrix @ matrix.T).fill_diagonal_(-torch.inf)
+            order = likeness.argsort(dim=1, descending=True, stable=True)[:, : min(NEAR, len(looks) - 1)]
+            near = [[found.ids[each] for each in row] for row in order.tolist()]
+            self._near = looks, dict(zip(found.ids, near, strict=True))
+        return self._near[1]
+
+    def answer(self, act: Callable[[Project], LogEntry]) -> dict[str, Any]:
+        """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
+        with self.still:
+            base, columns = self.refresh(), self.columns()
+            self._news = set()
+            act(self.project)
+            rows = np.array(sorted(self._news), dtype=np.int64) if self._news is not None else None
+            answer = {**self._summary(self.refresh()), "base": base, "changed": None}
+            if rows is not None:
+                values = {
+                    "rows": rows,
+                    **{name: getattr(columns, name)[rows] for name in ("group", "sure", "flags")},
+                }
+                answer["changed"] = {name: each.tolist() for name, each in values.items()}
+            return answer
+
+    def summary(self) -> dict[str, Any]:
+        """The groups and what can be undone: all that a window shows besides single photographs."""
+        with self.still:
+            return self._summary(self.refresh())
+
+    def _summary(self, revision: str) -> dict[str, Any]:
+        registry, columns = self.registry, self.columns()
+        near, active = self._resembling(), registry.active
+        shown = {each.id: columns.shown(each.id) for each in active}
+        groups = [
+            {
+                "id": each.id,
+                "name": each.name,
+                "named": each.name != default_name(each.id),
+                "standing": each.standing(registry.stage),
+                "size": shown[each.id].size,
+                "unsure": shown[each.id].unsure,
+                "cover": shown[each.id].cover,
+                "near": near.get(each.id, []),
+            }
+            for each in active
+        ]
+        log, redo = registry.log, registry.redo_stack
+        return {
+            "revision": revision,
+            "generation": self.photos.generation,
+            "title": self.title,
+            "can_write": self.can_write,
+            "photos": len(self.photos.keys),
+            "stage": registry.stage,
+            "groups": groups,
+            "undo": _described(log[-1]) if log and log[-1].patch is not None else None,
+            "redo": _described(redo[-1]) if redo else None,
+        }
+
+
+def _described(entry: LogEntry) -> dict[str, Any]:
+    """A correction in values that a window puts into words."""
+    what, images = entry.what, entry.what.get("images") or ()  # a grouping says how many, and not which
+    name = what.get("name") if isinstance(what.get("name"), str) else None
+    return {
+        "number": entry.number,
+        "kind": entry.kind,
+        "count": images if isinstance(images, int) else len(images),
+        "name": name,
+    }

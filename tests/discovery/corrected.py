@@ -1,0 +1,33 @@
+"""Corrections as tests make them: anything done to a registry on disk."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from promptccd.discovery import DiscoverySession, Project
+from promptccd.discovery.project import Command
+from promptccd.discovery.project.features import Features, Means
+from promptccd.registry import CategoryRegistry
+
+
+def correct(
+    folder: Path,
+    act: Callable[[CategoryRegistry], object],
+    *,
+    command: Sequence[str] = (),
+    tell: Callable[[CategoryRegistry], object] = lambda registry: None,
+) -> CategoryRegistry:
+    """Do something to the registry of a folder; returns it."""
+    project = Project(folder, Command(command, tell) if command else None)
+    project.correct(lambda: act(project.registry))
+    return project.registry
+
+
+def registry_in(folder: Path) -> CategoryRegistry:
+    """The registry of a folder."""
+    return Project(folder).registry
+
+
+def means_of(session: DiscoverySession) -> Means:
+    """Means of the features of a session that nobody has written down yet."""
+    pairs = (pair for stage in session.stages for pair in zip(stage.keys, stage.features, strict=True))
+    return Means(Features(sorted(session.registry.images), pairs), session.registry)

@@ -1,0 +1,144 @@
+"""Whoever corrects, the bytes are the same: command line, window of `open`, visitor of the Space, Python."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from promptccd.cli.main import main
+from promptccd.discovery import DiscoverySession, Project, discover
+from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.workbench import OpenPage
+from promptccd.registry import JOURNAL, PROTOTYPES, REGISTRY
+from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import registry_in
+from tests.discovery.workbench.conftest import Window
+
+Way = Callable[[Path], Callable[..., None]]
+
+
+@pytest.fixture(scope="module")
+def three_stages(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `discover` left of three albums, one after the other, and the albums beside it."""
+    folder = tmp_path_factory.mktemp("three")
+    for stage in range(3):
+        write_pictures(folder / f"album{stage}", [2 * stage, 2 * stage + 1, 2 * stage + 2], 7)
+        album = folder / f"album{stage}"
+        discover(DiscoverySession.open(tiny_backbone), album, folder / "found", num_categories=3 + 2 * stage)
+    return folder
+
+
+def by_command(out: Path) -> Callable[..., None]:
+    """``promptccd categories``."""
+
+    def do(what: str, **values: Any) -> None:
+        words: Sequence[str] = {
+            "rename": lambda: [values["category"], values["name"]],
+            "merge": lambda: values["categories"],
+            "move": lambda: ["none" if values["to"] is None else values["to"], *values["images"]],
+            "gather": lambda: values["images"],
+            "split": lambda: [values["category"]],
+            "dissolve": lambda: [values["category"]],
+            "confirm": lambda: values["images"],
+            "answer": lambda: [values["first"], values["second"], "same" if values["same"] else "different"],
+        }.get(what, list)()
+        assert main(["categories", str(out), what, *map(str, words)]) == 0
+
+    return do
+
+
+def by_python(out: Path) -> Callable[..., None]:
+    """The methods of `Project`."""
+    project = Project(out)
+    return lambda what, **values: getattr(project, what)(**values)
+
+
+def asked(state: dict[str, Any], keys: Sequence[str], what: str, **values: Any) -> dict[str, Any]:
+    """What a window sends."""
+    images = values.pop("images", None) or [
+        values.pop(name) for name in ("first", "second") if name in values
+    ]
+    sent: dict[str, Any] = {"do": what, "generation": state["generation"]}
+    sent |= {
+        {"category": "group", "to": "group", "categories": "groups"}.get(k, k): v for k, v in values.items()
+    }
+    if images:
+        sent["rows"] = [keys.index(each) for each in images]
+    if what in ("undo", "redo"):
+        sent["number"] = state[what]["number"]
+    return sent
+
+
+def by_window(out: Path) -> Callable[..., None]:
+    """A window of `open`, over HTTP."""
+    page = OpenPage(out)
+    page.start()
+    window = Window(page)
+
+    def do(what: str, **values: Any) -> None:
+        status, told = window.do(**asked(window.get("state"), page.bench.photos.keys, what, **values))
+        assert status == 200, told
+
+    do.close = page.close  # type: ignore[attr-defined]
+    return do
+
+
+def corrections(out: Path) -> list[dict[str, Any]]:
+    """Every kind of correction, with images of all three stages among them."""
+    registry = registry_in(out)
+    by_stage = [[key for key, stage in sorted(registry.images.items()) if stage == each] for each in range(3)]
+    newest = [each.id for each in registry.active if not each.settled(registry.stage)]
+    groups = sorted((each.id for each in registry.active), key=lambda each: -registry.category(each).size)
+    old = [key for key in by_stage[0] + by_stage[1] if registry.members[key] not in newest]
+    return [
+        {"what": "rename", "category": groups[0], "name": "night heron"},
+        {"what": "move", "images": [old[0], old[-1], by_stage[2][0]], "to": newest[0]},
+        {"what": "move", "images": [by_stage[2][1], old[1]], "to": None},
+        {"what": "split", "category": groups[0]},
+        {"what": "gather", "images": [by_stage[0][2], by_stage[1][2], by_stage[2][2]]},
+        {"what": "undo"},
+        {"what": "redo"},
+        {"what": "answer", "first": by_stage[1][3], "second": by_stage[2][3], "same": False},
+        {"what": "answer", "first": by_stage[0][4], "second": by_stage[2][4], "same": True},
+        {"what": "confirm", "images": [by_stage[2][5]]},
+        {"what": "merge", "categories": groups[1:3]},
+        {"what": "dissolve", "category": newest[-1]},
+        {"what": "undo"},
+    ]
+
+
+@pytest.mark.parametrize("way", [by_command, by_window])
+def test_every_way_to_correct_leaves_the_bytes_of_python(
+    way: Way, three_stages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptccd.discovery.project.project.now", lambda: "2026-01-01T00:00:00+00:00")
+    folders = [
+        Path(shutil.copytree(three_stages / "found", tmp_path / name / "found")) for name in ("a", "b")
+    ]
+    todo = corrections(folders[0])
+    for folder, make in zip(folders, (by_python, way), strict=True):
+        do = make(folder)
+        for each in todo:
+            do(**each)
+        getattr(do, "close", lambda: None)()
+    for name in (REGISTRY, JOURNAL, PROTOTYPES):
+        ours, theirs = ((folder / PROJECT / name).read_bytes() for folder in folders)
+        assert ours == theirs, name
+    assert len(registry_in(folders[0]).log) > 10
+
+
+def test_a_prototype_is_the_mean_of_all_its_images_of_every_stage(three_stages: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(three_stages / "found", tmp_path / "found"))
+    project = Project(out)
+    registry = project.registry
+    newest = next(each.id for each in registry.active if not each.settled(registry.stage))
+    earlier = [key for key, stage in registry.images.items() if stage == 0][:3]
+    project.move(earlier, newest)
+    members = project.registry.members_of(newest)
+    assert set(earlier) < set(members)
+    found = project.registry.active_prototypes()
+    prototype = torch.from_numpy(found.matrix[found.ids.index(newest)])
+    torch.testing.assert_close(prototype, project.features().of(members)[1].mean(0), atol=1e-6, rtol=0)
