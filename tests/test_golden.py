@@ -1,0 +1,526 @@
+"""What projects, exports, reports and tables look like on disk is held by files in ``tests/golden/written``.
+
+Everything is made by commands as a person types them, and by what a window of ``promptccd open`` sends, so that the
+classes underneath can be replaced. Text is compared letter by letter; numbers with a point come from matrix products,
+which differ between processors, and may be off by a thousandth or by one in their last place. Pictures and tensors are
+described in text (`described`) and compared as that. `settled` says what is left blank.
+
+Who means a change writes the files anew, and reads the diff:
+
+    python -m tests.test_golden --write
+"""
+
+import base64
+import csv
+import difflib
+import hashlib
+import http.client
+import io
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # as conftest.py, for who writes the files
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import yaml
+from datasets import ClassLabel, Dataset, Features
+from datasets import Image as ImageColumn
+from PIL import Image
+from safetensors.numpy import load_file
+from transformers import Dinov2Config, Dinov2Model
+
+from promptccd.cli.main import main
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
+
+GOLDEN = Path(__file__).with_name("golden") / "written"
+NEAR = 1e-3
+PICTURES = (".jpg", ".png", ".webp")
+PLACES = 6  # of numbers that are kept; more are noise
+COLOURS = [(220, 40, 40), (40, 200, 60), (50, 60, 220), (230, 210, 40), (200, 60, 200)]
+
+Written = dict[str, str]
+
+
+# ------------------------------------------------------------------------------------------------ comparing
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:e-?\d+)?|e-\d+)(?![\w.]|-\w)")
+_BLANKS: list[tuple[str, str]] = [
+    (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\+00:00|Z)", "<time>"),
+    (r"<style>.*?</style>", "<style>"),
+    (r"<script\b.*?</script>", "<script>"),
+    (r"data:image/[^\"']+", "<picture>"),
+    (
+        r'transform="translate\([^)]*\)"',
+        'transform="<place>"',
+    ),  # t-SNE leaves them to the last digit of features
+    (r'(<figure class="map">\s*<svg viewBox=")[^"]*', r"\1<size>"),
+    (r"<!-- [0-9a-f]{64} -->", "<!-- <sum> -->"),  # of all rows, to the last digit of their distances
+    (r'("(?:sha256|registry)":)"[0-9a-f]{64}"', r'\1"<sum>"'),  # of prototypes; `registry_files` checks them
+    (r'("came_with": )"[0-9a-f]{64}"', r'\1"<sum>"'),
+    (r"promptccd \d[\w.+]*, torch \d[\w.+]*", "<versions>"),
+]
+
+
+def settled(text: str, here: Path) -> str:
+    """Text without what differs between machines and days: places, times, versions, sums of floats, pictures."""
+    text = text.replace(str(here.resolve()), "<here>").replace(str(here), "<here>")
+    for pattern, blank in _BLANKS:
+        text = re.sub(pattern, blank, text, flags=re.DOTALL)
+    return _NUMBER.sub(lambda found: _short(found.group()), text)
+
+
+def _short(number: str) -> str:
+    if "e" not in number and len(number.partition(".")[2]) <= PLACES:
+        return number
+    return f"{float(number):.{PLACES}f}"
+
+
+def difference(got: str, wanted: str) -> str:
+    """How two texts differ beyond what processors may differ in; empty if they do not."""
+    frames = [_NUMBER.sub("<number>", text) for text in (got, wanted)]
+    if frames[0] != frames[1]:
+        lines = [re.sub(r"([,>])", r"\1\n", frame).splitlines() for frame in frames]
+        return "\n".join(
+            list(difflib.unified_diff(lines[1], lines[0], "golden", "written", lineterm="", n=2))[:40]
+        )
+    found_all, kept_all = (_NUMBER.findall(text) for text in (got, wanted))
+    longest = [
+        max((len(each.partition(".")[2]) for each in texts), default=0) for texts in (found_all, kept_all)
+    ]
+    if longest[0] != longest[1]:
+        return f"numbers have up to {longest[0]} places, not {longest[1]}"
+    pairs = zip(found_all, kept_all, strict=True)
+    return "\n".join(f"{found}, not {kept}" for found, kept in pairs if not _near(found, kept))
+
+
+def _near(found: str, kept: str) -> bool:
+    last = 10.0 ** -min(len(each.partition(".")[2]) for each in (found, kept))
+    return math.isclose(float(found), float(kept), rel_tol=NEAR, abs_tol=NEAR + 1.01 * last)
+
+
+# ----------------------------------------------------------------------------------------reading what was written
+
+
+def described(path: Path) -> str:
+    """A file as text: tensors, tables and pictures by what is in them."""
+    if path.suffix == ".safetensors":
+        return _json({key: _tensor(value) for key, value in sorted(load_file(path).items())})
+    if path.suffix == ".parquet":
+        table = pyarrow.parquet.read_table(path)
+        rows = [
+            {**row, "image": _picture(row["image"]["bytes"], row["image"]["path"])}
+            for row in table.to_pylist()
+        ]
+        kinds = {field.name: str(field.type) for field in table.schema}
+        return _json(
+            {"columns": kinds, "features": json.loads(table.schema.metadata[b"huggingface"]), "rows": rows}
+        )
+    if path.suffix in PICTURES:
+        return _json(_picture(path.read_bytes(), path.name))
+    return path.read_text(encoding="utf-8")
+
+
+def called(name: str) -> str:
+    """The name of the golden file of a written one."""
+    return f"{name}.json" if name.endswith((".safetensors", ".parquet")) else name
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def _tensor(value: np.ndarray) -> dict[str, Any]:
+    rows = [" ".join(f"{each:.4f}" for each in row) for row in value.reshape(len(value), -1)]
+    return {"dtype": str(value.dtype), "shape": list(value.shape), "rows": rows}
+
+
+def _picture(content: bytes, name: str) -> dict[str, Any]:
+    """Its size and the mean colour of every quarter."""
+    with Image.open(io.BytesIO(content)) as image:
+        pixels = np.asarray(image.convert("RGB"), dtype=float)
+        quarters = [
+            half.mean((0, 1)) for rows in np.array_split(pixels, 2) for half in np.array_split(rows, 2, 1)
+        ]
+        means = [" ".join(f"{value:.1f}" for value in quarter) for quarter in quarters]
+        return {
+            "name": name,
+            "format": image.format,
+            "mode": image.mode,
+            "size": list(image.size),
+            "means": means,
+        }
+
+
+_COSTS = ("x", "y", "seconds", "process_bytes", "accelerator_bytes")
+
+
+def without_costs(text: str) -> str:
+    """A report without seconds and bytes, curves of the loss, and places on the map."""
+    if text.startswith("section,"):
+        header, *rows = csv.reader(io.StringIO(text))
+        assert _csv([header, *rows]) == text
+        return _csv([header, *([_blank(*each) for each in zip(header, row, strict=True)] for row in rows)])
+    if text.startswith("{"):
+        return re.sub(rf'"({"|".join(_COSTS)})": (-?[\d.]+|null)', r'"\1": "<cost>"', text)
+    text = re.sub(r"<h2>Time and memory</h2>.*?</section>", _without_cells, text, flags=re.DOTALL)
+    return re.sub(r'<section id="learning">.*?</section>', _without_curves, text, flags=re.DOTALL)
+
+
+def _csv(rows: list[list[str]]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
+
+
+def _blank(column: str, cell: str) -> str:
+    if column == "accelerator_bytes":  # not everybody has one
+        return ""
+    return "<cost>" if cell and column in _COSTS else cell
+
+
+def _without_cells(found: re.Match[str]) -> str:
+    return re.sub(r"<td>[^<]*</td>", "<td><cost></td>", found.group())
+
+
+def _without_curves(found: re.Match[str]) -> str:
+    text = re.sub(r'<line class="grid".*?</text>\n', "", found.group(), flags=re.DOTALL)
+    text = re.sub(r' (points|d)="[^"]*"', r' \1="<places>"', text)
+    return re.sub(r"(<title>[^<]*: )[^<]*", r"\1<loss>", text)
+
+
+def registry_files(kept: Path) -> Written:
+    """The registry of a project, its prototypes, and the lines of corrections with theirs as numbers."""
+    texts = {called(name): described(kept / name) for name in ("registry.json", "registry.safetensors")}
+    if (journal := kept / "journal.jsonl").exists():
+        first, *lines = journal.read_text(encoding="utf-8").splitlines(keepends=True)
+        whole = hashlib.sha256((kept / "registry.json").read_bytes()).hexdigest()
+        assert json.loads(first)["registry"] == whole
+        texts[journal.name] = "".join(
+            [first, *(re.sub('"prototypes":"([^"]*)"', _vectors, line) for line in lines)]
+        )
+    prototypes = np.ascontiguousarray(load_file(kept / "registry.safetensors")["prototypes"], dtype="<f4")
+    assert (
+        json.loads(texts["registry.json"])["prototypes"]["sha256"] == hashlib.sha256(prototypes).hexdigest()
+    )
+    return texts
+
+
+def _vectors(found: re.Match[str]) -> str:
+    values = np.frombuffer(base64.b64decode(found.group(1), validate=True), dtype="<f4")
+    return f'"prototypes":"{" ".join(f"{value:.4f}" for value in values)}"'
+
+
+def exported(folder: Path) -> Written:
+    """Every file of an exported folder; the sums of encoded pictures are left out."""
+    texts, pictures = Written(), []
+    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix in PICTURES:
+            pictures.append({"file": name, **json.loads(described(path))})
+        else:
+            text = described(path)
+            texts[called(name)] = re.sub("[0-9a-f]{64}", "<sum>", text) if name.startswith(".") else text
+    if pictures:
+        texts["pictures.json"] = _json(pictures)
+    return texts
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+def said(*words: object, code: int = 0) -> str:
+    """What a command prints."""
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main([str(word) for word in words]) == code
+    return printed.getvalue()
+
+
+def picture(kind: int, number: int, side: int = 32) -> np.ndarray:
+    """A noisy pattern of a colour; kinds are far apart."""
+    noise = np.random.default_rng([kind, number]).integers(-20, 21, (side, side, 3))
+    y, x = np.mgrid[:side, :side]
+    disc = (x - side // 2) ** 2 + (y - side // 2) ** 2 < (side // 3) ** 2
+    pattern = [x // 4 % 2, y // 4 % 2, (x // 8 + y // 8) % 2, (x + y) // 4 % 2, disc][kind]
+    return np.clip(np.array(COLOURS[kind]) * (0.35 + 0.65 * pattern[..., None]) + noise, 0, 255).astype(
+        np.uint8
+    )
+
+
+def bitmap(pixels: np.ndarray) -> bytes:
+    """A BMP, whose bytes, and so the key of the image, no library chooses."""
+    height, width, _ = pixels.shape
+    rows = pixels[::-1, :, ::-1].tobytes()
+    head = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, len(rows), 2835, 2835, 0, 0)
+    return b"BM" + struct.pack("<IHHI", 54 + len(rows), 0, 0, 54) + head + rows
+
+
+def album(folder: Path, counts: dict[int, int], first: int) -> Path:
+    """Photographs ``<kind>-<number>.bmp``."""
+    folder.mkdir()
+    for kind, count in counts.items():
+        for number in range(first, first + count):
+            (folder / f"{kind}-{number}.bmp").write_bytes(bitmap(picture(kind, number)))
+    return folder
+
+
+class Window:
+    """A window of ``promptccd open``."""
+
+    def __init__(self, url: str):
+        self._place = urlsplit(url).netloc
+        self._cookie = ""
+        token = parse_qs(urlsplit(url).query)["token"][0]
+        self._cookie = self._ask(f"/?token={token}").getheader("set-cookie", "").partition(";")[0]
+        self.generation = self.get("state")["generation"]
+        self.names = self.get("names?from=0")
+
+    def _ask(self, path: str, body: Any = None) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(self._place, timeout=60)
+        sent = {"Cookie": self._cookie, "Origin": f"http://{self._place}"}
+        connection.request("GET" if body is None else "POST", path, body and json.dumps(body), sent)
+        return connection.getresponse()
+
+    def read(self, path: str, body: Any = None) -> str:
+        answer = self._ask(f"/api/{path}", body)
+        text = answer.read().decode()
+        assert answer.status == 200, text
+        return text
+
+    def get(self, path: str) -> Any:
+        return json.loads(self.read(path))
+
+    def do(self, do: str, *names: str, **more: Any) -> None:
+        """A correction of the photographs of these names."""
+        rows = (
+            {"rows": [self.names.index(name) for name in names], "generation": self.generation}
+            if names
+            else {}
+        )
+        self.read("edit", {"do": do, **rows, **more})
+
+    def group_of(self, name: str) -> int:
+        line = next(line for line in self.read("groups.csv").splitlines() if line.startswith(f"{name},"))
+        return int(line.split(",")[1])
+
+    def take_away(self, kind: str, file_names: bool) -> None:
+        self.read("export", {"kind": kind, "names": file_names})
+        due = time.monotonic() + 60
+        while not (progress := self.get("export"))["place"]:
+            assert not progress["problem"] and time.monotonic() < due, progress
+            time.sleep(0.02)
+
+
+@contextmanager
+def opened(project: Path) -> Iterator[Window]:
+    """A window of ``promptccd open`` in a process of its own."""
+    words = [sys.executable, "-m", "promptccd_command", "open", str(project), "--no-browser"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline().decode()
+        yield Window(next(word for word in line.split() if "token=" in word))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        process.stdout.close()
+
+
+# ------------------------------------------------------------------------------------------------ what is held
+
+
+def write_project(here: Path) -> Written:
+    """Three stages of photographs with corrections by command and by window between them, and what is exported."""
+    texts, out = Written(), here / "found"
+    albums = [
+        album(here / f"album{stage}", counts, 10 * stage)
+        for stage, counts in enumerate([{0: 5, 1: 5, 2: 5}, {2: 3, 3: 5}, {3: 2, 4: 5, 0: 2}], start=1)
+    ]
+    (albums[0] / "copy.bmp").write_bytes((albums[0] / "0-10.bmp").read_bytes())
+    (albums[0] / "page.bmp").write_text("<html>")
+    key = {
+        each.name: hashlib.sha256(each.read_bytes()).hexdigest() for one in albums for each in one.iterdir()
+    }
+
+    def discover(stage: int, *more: object) -> str:
+        return said("discover", "photographs", albums[stage - 1], "--out", out, "--device", "cpu", *more)
+
+    def correct(*words: object) -> None:
+        said("categories", out, *words)
+
+    def keep(name: str, found: Written) -> None:
+        texts.update({f"{name}/{each}": text for each, text in found.items()})
+
+    def home(name: str) -> int:
+        rows = json.loads((out / ".promptccd/registry.json").read_text())["state"]["members"]
+        return dict(rows)[key[name]]
+
+    texts["stage1/discover.txt"] = discover(1, "--export", "imagefolder", "dataset")
+    keep("stage1", {name: (out / name).read_text() for name in ("assignments.csv", "discovery.html")})
+    keep("stage1/images", exported(out / "images"))
+    keep("stage1/dataset", exported(out / "dataset"))
+    red, green, blue = (home(name) for name in ("0-10.bmp", "1-10.bmp", "2-10.bmp"))
+    correct("rename", red, "=red & <stripes>")
+    correct("move", green, key["0-11.bmp"])
+    correct("undo")
+    correct("redo")
+    correct("split", green, key["1-10.bmp"], key["0-11.bmp"])
+    keep("stage1/kept", registry_files(out / ".promptccd"))
+
+    printed = json.loads(discover(2, "--json"))
+    printed["seconds"] = sorted(printed["seconds"])
+    texts["stage2/discover.json"] = _json(printed)
+    yellow = home("3-20.bmp")
+    correct("move", yellow, key["2-11.bmp"])  # of the stage before
+    correct("merge", red, yellow)
+    correct("split", red)  # where the features suggest it
+    keep("stage2", {"discovery.html": (out / "discovery.html").read_text()})
+    keep("stage2/kept", registry_files(out / ".promptccd"))
+
+    discover(3)
+    with opened(out) as window:
+        window.do("gather", "2-12.bmp", "2-20.bmp", "3-30.bmp", name="chosen ones")
+        window.do("answer", "0-10.bmp", "4-30.bmp", same=False)
+        window.do("answer", "4-31.bmp", "0-30.bmp", same=True)
+        window.do("confirm", "4-32.bmp")
+        window.do("dissolve", group=window.group_of("1-10.bmp"))
+        texts["window/groups.csv"] = window.read("groups.csv")
+        window.take_away("imagefolder", True)
+        window.take_away("dataset", False)
+    keep("window/images", exported(out / "images"))
+    keep("window/dataset", exported(out / "dataset"))
+    correct("merge", blue, red)
+    correct("undo")
+    correct("undo")
+    correct("redo")
+    keep("stage3/kept", registry_files(out / ".promptccd"))
+    keep("stage3/kept", {"project.json": (out / ".promptccd/project.json").read_text()})
+    texts["stage3/list.txt"] = said("categories", out, "list")
+    texts["stage3/list.json"] = said("categories", out, "list", "--json")
+    discover(3)
+    keep("stage3", {name: (out / name).read_text() for name in ("assignments.csv", "discovery.html")})
+    return texts
+
+
+def write_reports(here: Path) -> Written:
+    """Reports, comparisons and tables of two runs whose rate is so small that their features are the backbone's."""
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        Dinov2Model(Dinov2Config(**TINY_BACKBONE)).save_pretrained(here / "backbone")
+    labels = [kind for _ in range(12) for kind in range(5)]
+    kinds = [
+        (label + (number % 8 == 7)) % 5 for number, label in enumerate(labels)
+    ]  # every eighth label is wrong
+    images = [Image.fromarray(picture(kind, number, 16)) for number, kind in enumerate(kinds)]
+    names = ["=red & <stripes>", "green", "blue", 'yellow, or "gold"', "violet disc"]
+    columns = Features({"image": ImageColumn(), "label": ClassLabel(names=names)})
+    Dataset.from_dict({"image": images, "label": labels}, features=columns).save_to_disk(str(here / "images"))
+    training = {
+        "epochs": 2, "batch_size": 32, "learning_rate": 1e-7, "refit_every": 2, "prompt_warmup_epochs": 1,
+        "replay_samples": 5,
+    }  # fmt: skip
+    recipe = {
+        "data": {"dataset": str(here / "images"), "class_blocks": [2, 1, 1, 1]},
+        "views": {"image_size": 16, "resize_size": 18},
+        "model": {"backbone": str(here / "backbone"), **TINY_HEAD},
+        "training": training,
+    }
+    (here / "tiny.yaml").write_text(yaml.safe_dump(recipe))
+    sweep = here / "sweep"
+    plan = ["sweep", "--config", here / "tiny.yaml", "--seeds", 1, 2, "--out", sweep]
+    plan += ["--set", "kmeans_restarts=3", "epochs=2"]
+    cells = [row["cell"] for row in json.loads(said(*plan, "--dry-run", "--json"))]
+    runs, other = [sweep / cell for cell in cells], here / "other-seed1"
+    for run, seed, restarts in zip([*runs, other], (1, 2, 1), (3, 3, 4), strict=True):
+        options = ["--output_dir", run, "--seed", seed, "--kmeans_restarts", restarts]
+        said("train", "--config", here / "tiny.yaml", *options)
+    texts = {"sweep/said.txt": said(*plan), "evaluate.txt": said("evaluate", *runs)}
+
+    def keep(
+        name: str, folder: Path, files: tuple[str, ...] = ("report.csv", "report.json", "index.html")
+    ) -> None:
+        texts.update(
+            {f"{name}/{each}": without_costs((folder / each).read_text(encoding="utf-8")) for each in files}
+        )
+
+    keep("sweep", sweep, ("table.md", "table.csv", "results.json"))
+    keep("sweep/report", sweep / "report")
+    said("report", *runs, "--out", here / "report", "--map", "pca", "--points", 12, "--samples", 2)
+    keep("report", here / "report")
+    said("report", *runs, other, "--compare", "--out", here / "comparison")
+    keep("comparison", here / "comparison")
+    table = [
+        "--table",
+        "main",
+        "--methods",
+        "orca",
+        "--datasets",
+        f"cifar100={here / 'nowhere'}",
+        "--seeds",
+        1,
+    ]
+    texts["table/said.txt"] = said("sweep", *table, "--out", here / "table")
+    keep("table", here / "table", ("table.md", "table.csv", "results.json"))
+    keep("table/report", here / "table/report")
+    return texts
+
+
+WRITERS: dict[str, Callable[[Path], Written]] = {"project": write_project, "runs": write_reports}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_is_written_is_what_was_written_before(name: str, tmp_path: Path) -> None:
+    found = {each: settled(text, tmp_path) for each, text in WRITERS[name](tmp_path).items()}
+    kept = {
+        path.relative_to(GOLDEN / name).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted((GOLDEN / name).rglob("*"))
+        if path.is_file()
+    }
+    assert sorted(found) == sorted(kept)
+    differing = {each: why for each, text in kept.items() if (why := difference(found[each], text))}
+    assert not differing, "\n\n".join(f"{name}/{each}\n{why}" for each, why in differing.items())
+
+
+def test_only_the_last_digits_may_differ() -> None:
+    assert not difference('{"a": 0.50001, "b": [1.25]}', '{"a": 0.50002, "b": [1.25]}')
+    assert difference('{"a": 0.5}', '{"a": 0.9}') == "0.5, not 0.9"
+    assert "numbers have up to 2 places, not 6" in difference("0.12", "0.123456")
+    assert "+name" in difference("file,name", "file,title")
+    assert (
+        settled("at 2026-01-01T00:00:00+00:00 in /x/y: 0.12345678", Path("/x"))
+        == "at <time> in <here>/y: 0.123457"
+    )
+
+
+def _write() -> None:
+    for name, write in WRITERS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            here = Path(folder)
+            texts = {each: settled(text, here) for each, text in write(here).items()}
+        shutil.rmtree(GOLDEN / name, ignore_errors=True)
+        for each, text in texts.items():
+            (GOLDEN / name / each).parent.mkdir(parents=True, exist_ok=True)
+            (GOLDEN / name / each).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("Usage: python -m tests.test_golden --write")
+    _write()
