@@ -113,6 +113,7 @@ class Lines:
     def _state(self, area: str) -> str:
         """A hash of an area and its tests: which lines of it they run does not hang on the rest of the package."""
         root, digest = self.project.root, hashlib.sha256(self.project.select.encode())
+        digest.update(Path(__file__).with_name("recording.py").read_bytes())
         for top in (f"{self.project.package}/{area}", *self.project.areas[area]):
             for path in sorted((root / top).rglob("*.py")) or [root / top]:
                 digest.update(path.read_bytes())
