@@ -27,6 +27,12 @@ MORE = {
         *("tests/cli/test_values.py", "tests/data/test_benchmarks.py", "tests/data/test_spectrum.py"),
     ],
     "evaluation": ["tests/runs/test_protocols.py"],
+    "cli": [
+        "tests/runs/test_sweep.py",
+        "tests/hub/test_push.py",
+        "tests/hub/test_space.py",
+        "tests/experiments",
+    ],
     "discovery": ["tests/spaces"],
     "__init__.py": ["tests/cli/test_quick.py"],
     "errors.py": ["tests/cli/test_mistakes.py", "tests/cli/test_values.py"],

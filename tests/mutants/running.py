@@ -24,6 +24,7 @@ from tests.mutants.recording import Recorder
 from tests.workers import LATE, Worker, preload
 
 LONGEST_RUN_S = 90.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
+LONGEST_GUESS_S = 15.0  # the same where no test runs its line, which an import may
 LONGEST_TEST_S = 10.0  # longer ones are left out
 FLAGS = "-q -x -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
 
@@ -151,7 +152,8 @@ def try_mutant(project: Project, mutant: Mutant, lines: Lines) -> Generator[None
     if not names:
         return "unseen"
     spent_s = list(accumulate(lines.tests[name]["seconds"] for name in names))
-    fitting = max(1, bisect(spent_s, LONGEST_RUN_S))
+    is_run = not mutant.lines or bool(lines.running(mutant))
+    fitting = max(1, bisect(spent_s, LONGEST_RUN_S if is_run else LONGEST_GUESS_S))
     chosen, longest_s = names[:fitting], 60 + 3 * spent_s[fitting - 1]
     code = yield from _run(project, chosen, mutant, project.patience_s, longest_s)
     if code == LATE:
@@ -159,7 +161,7 @@ def try_mutant(project: Project, mutant: Mutant, lines: Lines) -> Generator[None
         yield from _run(project, chosen, None, 10 * longest_s, 10 * longest_s)
         now_s = time.monotonic() - started
         code = yield from _run(project, chosen, mutant, project.patience_s + now_s, 30 + 3 * now_s)
-    lives = "survived" if lines.running(mutant) or not mutant.lines else "unseen"
+    lives = "survived" if is_run else "unseen"
     return {0: lives, 5: "unseen", LATE: "late"}.get(code, "killed")
 
 
