@@ -27,6 +27,12 @@ MORE = {
         *("tests/cli/test_values.py", "tests/data/test_benchmarks.py", "tests/data/test_spectrum.py"),
     ],
     "evaluation": ["tests/runs/test_protocols.py"],
+    "cli": [
+        "tests/runs/test_sweep.py",
+        "tests/hub/test_push.py",
+        "tests/hub/test_space.py",
+        "tests/experiments",
+    ],
     "discovery": ["tests/spaces"],
     "__init__.py": ["tests/cli/test_quick.py"],
     "errors.py": ["tests/cli/test_mistakes.py", "tests/cli/test_values.py"],
@@ -47,7 +53,12 @@ def areas_of(package: Path, tests: Path) -> dict[str, list[str]]:
     return areas
 
 
-PROJECT = Project(ROOT, "src/promptccd", areas_of(ROOT / "src/promptccd", ROOT / "tests"))
+PROJECT = Project(
+    ROOT,
+    "src/promptccd",
+    areas_of(ROOT / "src/promptccd", ROOT / "tests"),
+    slow=("cli", "errors.py"),  # their quick tests run hardly any command
+)
 
 
 def changed_lines(root: Path, since: str) -> dict[str, set[int]]:
@@ -124,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--slow", action="store_true", help="try tests that are marked as slow too")
     parser.add_argument("--workers", type=int, default=2, help="mutants at once")
     chosen = parser.parse_args(arguments)
-    project = replace(PROJECT, select="") if chosen.slow else PROJECT
+    project = replace(PROJECT, slow=PROJECT.areas) if chosen.slow else PROJECT
     mutants = drawn(project, chosen.paths, chosen.changed_since)
     possible = len(mutants)
     count = possible if chosen.changed_since else chosen.count or possible

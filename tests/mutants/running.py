@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from bisect import bisect
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -24,6 +24,7 @@ from tests.mutants.recording import Recorder
 from tests.workers import LATE, Worker, preload
 
 LONGEST_RUN_S = 90.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
+LONGEST_GUESS_S = 15.0  # the same where no test runs its line, which an import may
 LONGEST_TEST_S = 10.0  # longer ones are left out
 FLAGS = "-q -x -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
 
@@ -36,14 +37,14 @@ class Project:
         root: folder that the other paths start from; it and ``root/src`` are where modules are found.
         package: folder of the package.
         areas: tests by the part of the package, a folder or a file below `package`, that they are for.
-        select: the tests that are tried, by their markers: slow ones would take longer than anybody waits.
+        slow: areas whose tests are tried even where they are marked as slow; else nobody would wait for them.
         patience_s: how long a test may take with a mutant before it is asked how long it takes without.
     """
 
     root: Path
     package: str
     areas: Mapping[str, Sequence[str]]
-    select: str = "not slow"
+    slow: Collection[str] = ()
     patience_s: float = 1.5 * LONGEST_TEST_S
 
     def area_of(self, file: str) -> str | None:
@@ -112,7 +113,8 @@ class Lines:
 
     def _state(self, area: str) -> str:
         """A hash of an area and its tests: which lines of it they run does not hang on the rest of the package."""
-        root, digest = self.project.root, hashlib.sha256(self.project.select.encode())
+        root, digest = self.project.root, hashlib.sha256(str(area in self.project.slow).encode())
+        digest.update(Path(__file__).with_name("recording.py").read_bytes())
         for top in (f"{self.project.package}/{area}", *self.project.areas[area]):
             for path in sorted((root / top).rglob("*.py")) or [root / top]:
                 digest.update(path.read_bytes())
@@ -122,13 +124,18 @@ class Lines:
 def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object) -> int:
     os.chdir(project.root)
     sys.path[:0] = [str(project.root / "src"), str(project.root)]
-    flags = [*FLAGS.split(), "-m", project.select, "--basetemp", str(folder / "tmp")]
+    flags = [*FLAGS.split(), "--basetemp", str(folder / "tmp")]
     return int(pytest.main([*flags, *tests], plugins=[plugin]))
 
 
 def _record(project: Project, area: str, place: Path, folder: Path) -> int:
     recorder = Recorder(project.root / project.package / area)
-    flags = ["--maxfail=1000", f"--timeout={3 * LONGEST_TEST_S}"]
+    flags = [
+        "--maxfail=1000",
+        f"--timeout={3 * LONGEST_TEST_S}",
+        "-m",
+        "" if area in project.slow else "not slow",
+    ]
     code = _pytest(project, [*flags, *project.areas[area]], folder, recorder)
     (folder / "recorded").write_text(json.dumps(recorder.to_dict(project.root)))
     shutil.move(folder / "recorded", place)
@@ -145,7 +152,8 @@ def try_mutant(project: Project, mutant: Mutant, lines: Lines) -> Generator[None
     if not names:
         return "unseen"
     spent_s = list(accumulate(lines.tests[name]["seconds"] for name in names))
-    fitting = max(1, bisect(spent_s, LONGEST_RUN_S))
+    is_run = not mutant.lines or bool(lines.running(mutant))
+    fitting = max(1, bisect(spent_s, LONGEST_RUN_S if is_run else LONGEST_GUESS_S))
     chosen, longest_s = names[:fitting], 60 + 3 * spent_s[fitting - 1]
     code = yield from _run(project, chosen, mutant, project.patience_s, longest_s)
     if code == LATE:
@@ -153,7 +161,7 @@ def try_mutant(project: Project, mutant: Mutant, lines: Lines) -> Generator[None
         yield from _run(project, chosen, None, 10 * longest_s, 10 * longest_s)
         now_s = time.monotonic() - started
         code = yield from _run(project, chosen, mutant, project.patience_s + now_s, 30 + 3 * now_s)
-    lives = "survived" if lines.running(mutant) or not mutant.lines else "unseen"
+    lives = "survived" if is_run else "unseen"
     return {0: lives, 5: "unseen", LATE: "late"}.get(code, "killed")
 
 
