@@ -19,7 +19,7 @@ from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.cache import FeatureCache, SeenFiles
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.intake.intake import read_intake
-from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import FEATURES, PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.registry import CategoryRegistry, load_registry, save_registry
@@ -85,7 +85,7 @@ def _grow(album: Path, found: Path) -> None:
     intake = read_intake(album, seen=SeenFiles(project, made_with))
     registry = load_registry(project)
     tables, draw = registry.tables, numpy_generator("photographs that are repeated")
-    known, features = Features.of_discovery(found, sorted(tables.members)).of(sorted(tables.members))
+    known, features = features_of(found, sorted(tables.members), needed=False).of(sorted(tables.members))
     fresh = [file.content_hash for file in intake.used if file.content_hash not in tables.images]
     intake.close()
     chosen = draw.integers(len(known), size=len(fresh))

@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity
 
 from promptccd.cli.main import main
 from promptccd.discovery import Project, discover
-from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import DataError, DiskError, PromptCCDError, RegistryError, RunError
 from promptccd.registry import (
@@ -253,7 +253,7 @@ def test_an_image_of_an_earlier_stage_goes_where_its_own_features_are_nearest(fo
     discover(session, albums[2], found, num_categories=7)
     registry = registry_in(found)
     earlier = [key for key in registry.members_of(category) if registry.images[key] == 1]
-    features = dict(zip(*Features.of_discovery(found, earlier).of(earlier), strict=True))
+    features = dict(zip(*features_of(found, earlier, needed=False).of(earlier), strict=True))
     ids, _, matrix = registry.active_prototypes()
     matrix[ids.index(category)] = np.inf
     Project(found).dissolve(category)
@@ -274,7 +274,7 @@ def test_an_image_of_no_category_counts_where_it_is_moved_to(found):
     after = registry.active_prototypes()
     moved = after.matrix[after.ids.index(second)]
     assert not np.allclose(moved, before.matrix[before.ids.index(second)], atol=1e-5)
-    expected = Features.of_discovery(found, members).matrix.double().mean(0)
+    expected = features_of(found, members, needed=False).matrix.double().mean(0)
     np.testing.assert_allclose(moved, expected, atol=1e-6)
 
 

@@ -54,6 +54,7 @@ class Step:
         entry: the entry that was made; `None` otherwise, since the log has it.
         prototypes: rows ``(R, D)`` that the entry appended.
         next_id: first id that is free after the entry.
+        patch: what the step changed.
     """
 
     action: Literal["do", "undo", "redo"]
@@ -61,6 +62,7 @@ class Step:
     entry: LogEntry | None = None
     prototypes: np.ndarray | None = None
     next_id: int = 0  # mutant: only a step that made an entry says it, and is given it
+    patch: Patch | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,6 +132,7 @@ class Journal:
 
     Attributes:
         registry: as of the last line; `write` writes down what happens to it.
+        folder: where it is.
         lines: how many steps the journal holds.
 
     Raises:
@@ -139,8 +141,12 @@ class Journal:
     """
 
     def __init__(self, folder: str | Path):
-        self._path = Path(folder) / JOURNAL
-        self.registry, self._snapshot = _load(folder)
+        self.folder, self._path = Path(folder), Path(folder) / JOURNAL
+        self._load()
+
+    def _load(self) -> None:
+        self._stamp = self._stamped()
+        self.registry, self._snapshot = _load(self.folder)
         self._end = self.lines = 0
         found, end = read_lines(self._path, LARGEST_JSON)
         try:
@@ -150,30 +156,48 @@ class Journal:
             raise RegistryError(f"{JOURNAL} is refused: {error}") from error
         self.registry.steps = []
 
-    def follow(self) -> list[Step]:
-        """Take in the lines that others have appended since; whoever calls it has written all of its own.
+    def refresh(self) -> list[Patch] | None:
+        """Take in what others have written since; a look at two files if that is nothing.
 
         Returns:
-            What they did.
+            What they changed; `None` if all was read anew, and `registry` is another object.
 
         Raises:
-            RegistryError: the registry was written whole since, or a line is damaged: load it again.
+            RegistryError: it or a line is damaged.
         """
+        stamp = self._stamped()
+        if stamp == self._stamp and self.registry.steps == []:
+            return []
+        if stamp[0] == self._stamp[0] and self.registry.steps == []:
+            with suppress(
+                RegistryError
+            ):  # then it is another journal, or damaged, which reading all of it tells
+                patches = self._follow()
+                self._stamp = stamp
+                return patches
+        self._load()
+        return None
+
+    def _follow(self) -> list[Patch]:
         found, end = read_lines(self._path, LARGEST_JSON)
         if end == self._end:
             return []
         if len(found) <= self.lines or not self._is_ours(_parsed(found[0])):
             raise RegistryError(f"{JOURNAL} is another one now.")
-        steps = self._take(found, end)
+        patches = self._take(found, end)
         self.registry.steps = []
-        return steps
+        return patches
 
-    def _take(self, found: list[bytes], end: int) -> list[Step]:
+    def _take(self, found: list[bytes], end: int) -> list[Patch]:
         steps = [_read_step(_parsed(line)) for line in found[self.lines + 1 :]]
-        for step in steps:
-            self.registry.take(step)
+        patches = [self.registry.take(step) for step in steps]
         self._end, self.lines = end, len(found) - 1
-        return steps
+        return patches
+
+    def _stamped(self) -> tuple[Any, ...]:
+        found = [self.folder / name for name in (REGISTRY, JOURNAL)]
+        stats = [path.stat() if path.exists() else None for path in found]
+        return tuple(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
 
     def _is_ours(self, header: Any) -> bool:
         newer = newer_format(header.get("format"), FORMAT) if isinstance(header, dict) else None
@@ -209,6 +233,7 @@ class Journal:
             append_to(self._path, self._end, lines)
             self._end, self.lines = self._end + len(lines), self.lines + len(self.registry.steps)
             self.registry.steps = []
+            self._stamp = self._stamped()
 
     def write_whole(self) -> None:
         """Write the registry itself, after which the journal is empty.
@@ -220,6 +245,7 @@ class Journal:
         self._snapshot = hashlib.sha256(_read(self._path.with_name(REGISTRY))).hexdigest()
         self._end = self.lines = 0
         self.registry.steps = []
+        self._stamp = self._stamped()
 
 
 def _write_step(step: Step) -> dict[str, Any]:

@@ -354,9 +354,10 @@ class CategoryRegistry:
                 f"There is nothing to undo since stage {self._stage} was grouped. Earlier edits are settled: "
                 "rename, merge, split or move what should be different now."
             )
-        self._apply(entry.patch.inverse())
+        patch = entry.patch.inverse()
+        self._apply(patch)
         self._history.redo.append(self._history.log.pop())
-        self._note(Step("undo", entry.number))
+        self._note(Step("undo", entry.number, patch=patch))
         return entry
 
     def redo(self) -> LogEntry:
@@ -371,11 +372,11 @@ class CategoryRegistry:
         assert entry.patch is not None
         self._apply(entry.patch)
         self._history.log.append(self._history.redo.pop())
-        self._note(Step("redo", entry.number))
+        self._note(Step("redo", entry.number, patch=entry.patch))
         return entry
 
-    def take(self, step: Step) -> None:
-        """Repeat a step that another registry noted in this very state.
+    def take(self, step: Step) -> Patch:
+        """Repeat a step that another registry noted in this very state; returns what it changed.
 
         Raises:
             RegistryError: it does not fit this state.
@@ -384,7 +385,8 @@ class CategoryRegistry:
             came = self.undo() if step.action == "undo" else self.redo()
             if came.number != step.number:
                 raise RegistryError(f"It is entry {came.number} whose turn it is, not {step.number}.")
-            return
+            assert came.patch is not None
+            return came.patch.inverse() if step.action == "undo" else came.patch
         entry, rows = step.entry, step.prototypes
         if entry is None or entry.patch is None or entry.number != self._history.next_number:
             raise RegistryError(f"Expected what entry {self._history.next_number} changes.")
@@ -403,6 +405,7 @@ class CategoryRegistry:
             self._prototypes, self._next_id = before
             raise
         self._enter(entry)
+        return entry.patch
 
     def _note(self, step: Step) -> None:
         if self.steps is not None:
@@ -438,7 +441,7 @@ class CategoryRegistry:
             self.steps = None
         else:
             rows = np.stack(draft.rows) if draft.rows else None
-            self._note(Step("do", entry.number, entry, rows, self._next_id))
+            self._note(Step("do", entry.number, entry, rows, self._next_id, patch))
         return entry
 
     def _extend(self, draft: Draft) -> None:

@@ -44,17 +44,6 @@ class Features:
             self.there[rows[key]] = True
         self.row_of = {key: row for key, row in rows.items() if self.there[row]}
 
-    @classmethod
-    def of_discovery(cls, out: Path, keys: Sequence[str]) -> "Features":
-        """Those that a discovery left in its folder of results.
-
-        Raises:
-            RunError: it is not said what they were computed with.
-        """
-        if not (out / PROJECT).is_dir():
-            return cls(keys)
-        return cls(keys, FeatureCache(out / PROJECT / FEATURES).each(read_record(out)["features"], keys))
-
     def of(self, keys: Iterable[str]) -> tuple[list[str], Tensor]:
         """Those of the images that have features, in their order, and these ``(M, D)``."""
         kept = [key for key in keys if key in self.row_of]
@@ -69,6 +58,32 @@ class Features:
         """The mean feature ``(D,)`` of images, each once; `None` if none has features."""
         total, count = self.total(dict.fromkeys(keys))
         return total / (_WHOLE * count) if count else None
+
+
+def features_of(folder: Path, keys: Sequence[str], *, needed: bool) -> Features:
+    """Features of images: those that a discovery left, or, if they are needed, those of the run that a stage lies in.
+
+    Raises:
+        RunError: it is not said what they were computed with.
+    """
+    if (folder / PROJECT).is_dir():
+        record, cache = read_record(folder), FeatureCache(folder / PROJECT / FEATURES)
+        return Features(keys, cache.each(record["features"], keys))
+    return Features(*_features_of_run(folder)) if needed else Features(keys)
+
+
+def _features_of_run(folder: Path) -> tuple[list[str], list[tuple[str, Tensor]]]:
+    """Keys, and keys with features, of a run's images up to the stage in a folder; none if it is in no run."""
+    from promptccd.runs.evaluate_run import RunEvaluation
+    from promptccd.runs.run_directory import RunDirectory
+    from promptccd.runs.stage_checkpoint import key_of
+
+    run, name = RunDirectory(folder.parent), folder.name
+    if not run.begun or not name.removeprefix("stage").isdecimal():
+        return [], []
+    evaluation, stage = RunEvaluation(str(run.path)), int(name.removeprefix("stage"))
+    keys = [key_of(each) for images in evaluation.images[: stage + 1] for each in images.sample_ids.tolist()]
+    return keys, list(zip(keys, torch.cat(evaluation.features_of_stage(stage)).cpu(), strict=True))
 
 
 class Means:

@@ -15,12 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptccd.discovery.project.store import store_of
+from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.stage import Checkpoint
 from promptccd.errors import RegistryError
-from promptccd.registry import LONGEST_JOURNAL, CategoryRegistry, Confirm, Edit, LogEntry, Merge, Rename
-from promptccd.registry.changes import Step, now
+from promptccd.registry import (
+    LONGEST_JOURNAL,
+    CategoryRegistry,
+    Confirm,
+    Edit,
+    Journal,
+    LogEntry,
+    Merge,
+    Rename,
+    has_registry,
+)
+from promptccd.registry.changes import now
 from promptccd.registry.tables import Patch
-from promptccd.storage import lock_folder, remove_leftovers, write_file
+from promptccd.storage import REPLACED, lock_folder, remove_leftovers, write_file
 
 if TYPE_CHECKING:
     from promptccd.discovery.project.features import Features, Means
@@ -82,12 +93,14 @@ class Project:
             command,
         )  # "." has no name to put a new folder under
         self.still, self._loading = threading.RLock(), threading.Lock()
-        self._store = store_of(self.folder)
-        self.changed: Callable[[list[Patch] | None], object] = lambda patches: None
+        self._store = _opened(self.folder)
+        self.changed: Callable[[Sequence[Patch] | None], object] = lambda patches: None
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
         self._means: Means | None = None
         self._edited = time.monotonic()
+        # A page writes the registry whole when nobody corrects anything, see `rest`.
+        self._longest = LONGEST_JOURNAL if command else 10 * LONGEST_JOURNAL
 
     @property
     def registry(self) -> CategoryRegistry:
@@ -144,7 +157,8 @@ class Project:
         """Say that a category is none. Images of a discovery go to the nearest other one, those of a run to none."""
         from promptccd.discovery.project import corrections
 
-        nearest = self._store.rest_to_nearest
+        # The next stage of a run would learn from places that nobody chose.
+        nearest = isinstance(self._store, Journal)
         return self.edit(
             lambda: corrections.dissolve(self.registry, self.means(), category, rest_to_nearest=nearest)
         )
@@ -186,23 +200,31 @@ class Project:
             RunError: another process writes there and does not end soon, or a link lies in the way.
             DiskError: it cannot be written; nothing changed.
         """
-        with self._writing(LONGEST_JOURNAL if self._command else 10 * LONGEST_JOURNAL):
-            record = self._store.guarded / TOLD
-            done, result = self._told(record), None
-            if not done:
+        with self._writing():
+            record, result = self._store.folder / TOLD, None
+            mark = [[self.folder.name, *(self._command.words if self._command else ())], self._store.mark]
+            if self._command is not None and _read(record) == mark:
+                logger.info(
+                    "%s was done already, by a process that ended before it could say so, and is not done twice. Give "
+                    "the command again to do it once more.",
+                    self._command.words[0],
+                )
+            else:
                 try:
                     result = act()
                     steps = self.registry.steps
-                    if self._command:
-                        write_file(record, json.dumps(self._mark))
+                    if self._command is not None:
+                        write_file(record, json.dumps([mark[0], self._store.mark]))
                     self._store.write()
                 except BaseException:
                     with suppress(RegistryError):  # which the next call will say
                         self._took(self._store.refresh())  # as it is on the disk
                     raise
                 self._edited = time.monotonic()
-                self._took(steps)
-            if self._command:
+                self._took(
+                    None if steps is None else [each.patch for each in steps if each.patch is not None]
+                )
+            if self._command is not None:
                 self._command.tell(self.registry)
             record.unlink(missing_ok=True)
         return result
@@ -210,37 +232,25 @@ class Project:
     def rest(self) -> None:
         """Write the registry whole if its journal has grown long and nobody corrects anything."""
         with self.still:
-            if time.monotonic() - self._edited > QUIET_S and self._store.lines >= LONGEST_JOURNAL:
-                with self._writing(LONGEST_JOURNAL):
+            is_long = isinstance(self._store, Journal) and self._store.lines >= LONGEST_JOURNAL
+            if is_long and time.monotonic() - self._edited > QUIET_S:
+                with self._writing(longest=LONGEST_JOURNAL):
                     pass
 
     @contextmanager
-    def _writing(self, most: int) -> Iterator[None]:
-        """Nobody else writes, and this project is up to date; a journal of too many lines goes into the registry."""
+    def _writing(self, longest: int | None = None) -> Iterator[None]:
+        """Nobody else writes, and this project is up to date; a journal that is too long goes into the registry."""
         with self.still:
-            lock = lock_folder(self._store.guarded, wait_s=OTHERS_TAKE_S)
+            lock = lock_folder(self._store.folder, wait_s=OTHERS_TAKE_S)
             try:
-                remove_leftovers(self._store.guarded)
+                if self._command is not None:
+                    remove_leftovers(self._store.folder)
                 self._took(self._store.refresh())
-                self._store.write_whole(most)
+                if isinstance(self._store, Journal) and self._store.lines >= (longest or self._longest):
+                    self._store.write_whole()
                 yield
             finally:
                 os.close(lock)
-
-    @property
-    def _mark(self) -> list[Any]:
-        return [[self.folder.name, *(self._command.words if self._command else ())], self._store.mark]
-
-    def _told(self, record: Path) -> bool:
-        """Whether the command was done by a process that ended before it could say so."""
-        if self._command is None or _read(record) != self._mark:
-            return False
-        logger.info(
-            "%s was done already, by a process that ended before it could say so, and is not done twice. Give the "
-            "command again to do it once more.",
-            self._command.words[0],
-        )
-        return True
 
     @staticmethod
     def _latest(entries: Sequence[LogEntry], number: int | None) -> bool:
@@ -258,11 +268,13 @@ class Project:
         Args:
             needed: also where they have to be computed.
         """
+        from promptccd.discovery.project.features import features_of
+
         with self._loading:
             if self._features is None or (needed and not self._features.row_of):
                 shown = set(self._shown)
                 rest = sorted(key for key in self.registry.images if key not in shown)
-                self._features = self._store.features([*self._shown, *rest], needed=needed)
+                self._features = features_of(self.folder, [*self._shown, *rest], needed=needed)
             return self._features
 
     def means(self, *, needed: bool = False) -> "Means":
@@ -279,28 +291,36 @@ class Project:
         """Let the rows of features begin with these images, as a page shows them."""
         self._shown, self._features, self._means = images, None, None
 
-    def _took(self, steps: Sequence[Step] | None) -> None:
-        """Bring what follows from the categories up to date."""
-        known = [] if steps is None else [self._patch_of(step) for step in steps]
-        patches = [each for each in known if each is not None]
-        if steps is None or len(patches) < len(known):
+    def _took(self, patches: Sequence[Patch] | None) -> None:
+        """Bring what follows from the categories up to date; `None` if the registry was read anew."""
+        if patches is None:
             self._means = None
             if self._features is not None and not self.registry.images.keys() <= set(self._features.keys):
                 self._features = None
-            self.changed(None)
-        elif patches:
-            if self._means is not None:
-                for patch in patches:
-                    self._means.take(patch)
+        elif self._means is not None:
+            for patch in patches:
+                self._means.take(patch)
+        if patches != []:
             self.changed(patches)
 
-    def _patch_of(self, step: Step) -> Patch | None:
-        """What a step changed; `None` if a later step has dropped its entry."""
-        if step.entry is not None:
-            return step.entry.patch
-        entries = [*self.registry.log[-1:], *self.registry.redo_stack]
-        patch = next((each.patch for each in entries if each.number == step.number), None)
-        return patch.inverse() if patch is not None and step.action == "undo" else patch
+
+def _opened(folder: Path) -> Journal | Checkpoint:
+    """What keeps the categories of a folder.
+
+    Raises:
+        RegistryError: there are none, or they are damaged.
+    """
+    aside = folder.with_name(f"{REPLACED}{folder.name}")  # where a process that was killed may have left it
+    found = aside if aside.exists() and not folder.exists() else folder
+    if (found / "config.json").exists():
+        return Checkpoint(folder, found)
+    for kept in (folder / PROJECT, folder):
+        if has_registry(kept):
+            return Journal(kept)
+    raise RegistryError(
+        f"{str(folder)!r} holds no registry of categories: give the folder of a finished stage, or the --out of "
+        "promptccd discover."
+    )
 
 
 def _read(record: Path) -> object:
