@@ -9,9 +9,8 @@ With a bare backbone every group is new; with a finished stage known categories 
 import argparse
 from pathlib import Path
 
-from promptccd.discovery import EXPORTS, DiscoverySession, assignment_rows
+from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.groups import group_views
-from promptccd.registry import Rename
 
 parser = argparse.ArgumentParser(description="Group a folder of images.")
 parser.add_argument("photos", help="a folder, or a zip archive")
@@ -21,10 +20,8 @@ parser.add_argument("--out", type=Path, default=Path("groups"), help="folder for
 args = parser.parse_args()
 
 session = DiscoverySession.open(args.model)
-session.read(args.photos)  # every file is judged by itself: used, a copy of another, or skipped
-session.embed()
-session.group(args.num_categories)
-print(f"Categories: {session.estimate}")
+found = discover(session, args.photos, args.out, num_categories=args.num_categories)
+print(f"Categories: {found.estimate}")  # every file was judged by itself: used, a copy of another, or skipped
 
 groups = group_views(session)
 for group in groups:
@@ -33,10 +30,9 @@ for group in groups:
 
 # A name is a correction: it stays with the group over later images, and can be undone.
 largest = max(groups, key=lambda group: group.size)
-session.registry.edit(Rename(largest.id, "most of them"))
+Project(args.out).rename(largest.id, "most of them")
 
-args.out.mkdir(parents=True, exist_ok=True)
-rows = assignment_rows(session)
-for kind in ("csv", "imagefolder"):
-    print(f"Wrote {EXPORTS[kind](session, rows, args.out, False)}")
+# The same images again: nothing is computed anew, and what was corrected is written for others to read.
+again = discover(DiscoverySession.open(args.model), args.photos, args.out, exports=["imagefolder"])
+print("Wrote", *again.paths)
 session.forget()
