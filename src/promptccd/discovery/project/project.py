@@ -287,6 +287,12 @@ class Project:
                 self._means = Means(features, self.registry)
             return self._means
 
+    def warm(self) -> None:
+        """Do now what the first correction would wait for: features are read, and means are computed."""
+        means = self.means()
+        with self.still:  # no image moves meanwhile
+            means.warm()
+
     def show(self, images: Sequence[str]) -> None:
         """Let the rows of features begin with these images, as a page shows them."""
         self._shown, self._features, self._means = images, None, None

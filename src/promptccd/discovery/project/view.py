@@ -247,15 +247,15 @@ class ProjectView:
         with self.still:
             base, columns = self.refresh(), self.columns()
             self._news = set()
-            act(self.project)
-            rows = np.array(sorted(self._news), dtype=np.int64) if self._news is not None else None
+            try:
+                act(self.project)
+                rows = None if self._news is None else np.array(sorted(self._news), dtype=np.int64)
+            finally:
+                self._news = None
             answer = {**self._summary(self.refresh()), "base": base, "changed": None}
             if rows is not None:
-                values = {
-                    "rows": rows,
-                    **{name: getattr(columns, name)[rows] for name in ("group", "sure", "flags")},
-                }
-                answer["changed"] = {name: each.tolist() for name, each in values.items()}
+                values = {name: getattr(columns, name)[rows].tolist() for name in ("group", "sure", "flags")}
+                answer["changed"] = {"rows": rows.tolist(), **values}
             return answer
 
     def summary(self) -> dict[str, Any]:
