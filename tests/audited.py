@@ -106,14 +106,15 @@ def visit(url: str, folder: Path) -> None:
             break
         except httpx.TransportError:
             time.sleep(0.1)
-    assert "What is in these images?" in text
+    assert "What is in these photographs?" in text
     pictures = [(path.name, path.read_bytes()) for path in sorted((folder / "album").iterdir())]
     with Visitor(url) as visitor:
-        assert visitor.call("example", [3]).went_well
+        screens = visitor.enter()
+        assert visitor.get(f"{screens}api/state").json()["title"] == "An example"
         uploaded = visitor.upload(pictures)
         private = Path(uploaded[0]["path"]).parents[1]
         assert private.stat().st_mode & 0o777 == 0o700
-        calls = {"read": [uploaded, ""], "find_groups": [], "take_away": [["csv", "checkpoint"]]}
+        calls = {"take_in": [uploaded], "find_groups": [0], "images": [], "model": []}
         for name, values in calls.items():
             answer = visitor.call(name, values)
             assert answer.went_well, (name, answer)

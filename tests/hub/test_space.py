@@ -22,7 +22,7 @@ from promptccd.hub.space import fetched
 from promptccd.runs import RunDirectory
 from tests.conftest import coloured_images
 from tests.hub.server import Fault, Hub
-from tests.spaces.visitor import Visitor, shown
+from tests.spaces.visitor import Visitor
 
 MODEL = "user/run-stage3"
 
@@ -55,7 +55,11 @@ def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, h
     assert (settings["sdk"], settings["app_file"], settings["models"]) == ("gradio", "app.py", [MODEL])
     files = files_of(hub)
     assert b"gradio==" + settings["sdk_version"].encode() in files["requirements.txt"]
-    assert {"app.py", "promptccd/__init__.py", "promptccd/discovery/example_data/example.json"} <= set(files)
+    assert {
+        "app.py",
+        "promptccd/__init__.py",
+        "promptccd/discovery/space/example/project/registry.json",
+    } <= set(files)
     assert not [
         path for path in files if "__pycache__" in path or "hub_configs" in path or path.endswith(".pyc")
     ]
@@ -101,7 +105,7 @@ def test_a_dry_run_lists_the_files_and_sends_nothing(stage: str, hub: Hub, capsy
 def test_what_its_owner_wrote_stays_and_what_left_the_package_goes(stage: str, hub: Hub) -> None:
     push_space("page", MODEL)
     card = files_of(hub)["README.md"].decode()
-    card = card.replace("title: What is in these images?", "title: Herbarium\nhf_oauth: true")
+    card = card.replace("title: What is in these photographs?", "title: Herbarium\nhf_oauth: true")
     changed = {"README.md": f"{card}\nOurs.\n".encode(), "promptccd/old.py": b"", "logo.svg": b"<svg/>"}
     hub.add("user/page", changed, kind="space")
     push_space("page", MODEL)
@@ -254,20 +258,17 @@ def test_what_was_pushed_starts_as_a_space_and_groups_with_its_model(
     push_space("page", MODEL)
     hub.add(MODEL, {"model.safetensors": b"nothing that loads"})  # later: the Space stays with its commit
     folder = Path(snapshot_download("user/page", repo_type="space", local_dir=tmp_path / "space"))
-    page = folder / "promptccd" / "discovery" / "app" / "page.py"
-    page.write_text(page.read_text().replace("What is in these images?", "Ours alone"))
+    page = folder / "promptccd" / "discovery" / "space" / "page.py"
+    page.write_text(page.read_text().replace("What is in these photographs?", "Ours alone"))
     set_there = {key: each["value"] for key, each in hub.repo("user/page", "space").variables.items()}
     environment = {**hub.environment(tmp_path / "home", token=None), **set_there, "TMPDIR": str(tmp_path)}
     environment.pop("PYTHONPATH", None)
     with started(folder, environment) as url, Visitor(url) as visitor:
         assert "Ours alone" in visitor.get("/").text, "the package beside app.py is the one that runs"
         assert httpx.get(url, headers={"Host": "elsewhere.example"}, trust_env=False).status_code != 200
-        assert visitor.call("example", [2]).went_well
         files = []
         for row, record in enumerate(coloured_images(5, 4)):
             record["image"].save(stream := io.BytesIO(), "PNG")
             files.append((f"{row}.png", stream.getvalue()))
-        assert shown(
-            visitor.call("read", [visitor.upload(files), ""]), lambda text: "20 images can be grouped" in text
-        )
-        assert visitor.call("find_groups", []).went_well
+        assert visitor.get(f"{visitor.enter()}api/state").json()["photos"] == 44  # the example
+        assert visitor.get(f"{visitor.screens(files)}api/state").json()["photos"] == 20

@@ -1,7 +1,9 @@
 """The page of the Space on loopback, over a tiny backbone, with small limits."""
 
 import io
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from promptccd.data.limits import MIB, IntakeLimits
 from tests.spaces.visitor import Visitor
 
 if TYPE_CHECKING:
-    from promptccd.discovery.app import Page
+    from promptccd.discovery.space import Space
 
 LIMITS = IntakeLimits(
     max_files=30, max_file_bytes=MIB, max_total_bytes=2 * MIB, max_pixels=10**6, max_ratio=100
@@ -42,36 +44,52 @@ class Server:
     Attributes:
         url: its address.
         config: what it tells browsers.
-        page: what is served.
+        space: what is served.
+        app: what answers behind the guard.
     """
 
     url: str
     config: dict[str, Any]
-    page: "Page"
+    space: "Space"
+    app: Any
 
     def visitor(self, *, keeps_cookies: bool = True) -> Visitor:
-        return Visitor(self.url, self.config, keeps_cookies=keeps_cookies)
+        """Somebody who has opened the page."""
+        visitor = Visitor(self.url, self.config, keeps_cookies=keeps_cookies)
+        visitor.base = visitor.enter()
+        return visitor
 
     @property
     def files(self) -> list[Path]:
-        """Everything that visitors brought or can take."""
-        return [path for path in self.page.visits.store.root.rglob("*") if path.is_file()]
+        """Everything that visitors brought or can take; Gradio leaves empty files without a name behind."""
+        walk = os.walk(Path(os.environ["GRADIO_TEMP_DIR"]).parent)
+        found = (Path(place, name) for place, _, names in walk for name in names)
+        return [path for path in found if path.is_file() and path.stat().st_size]
+
+
+@contextmanager
+def serving(model: Path, uploads: Path, **limits: Any) -> Iterator[Server]:
+    """The page over a model, with small limits."""
+    pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(uploads / "uploads"))
+        patch.delenv("OAUTH_CLIENT_ID", raising=False)
+        from promptccd.discovery.space import Site, build_space
+
+        space = build_space(str(model), **{"limits": LIMITS, **limits})
+        served = space.serve(Site.of_machine())
+        with Visitor(served.url) as visitor:
+            config = visitor.config
+        yield Server(served.url, config, space, served._server.config.app._app)
+        served.close()
+        space.close()
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path) -> Iterator[Server]:
     """The page over a tiny backbone, with small limits."""
-    pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
-    from promptccd.discovery.app import Site, build_app
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("uploads")))
-        page = build_app(str(backbone_folder), limits=LIMITS)
-        served = page.serve(Site.of_machine())
-        with Visitor(served.url) as visitor:
-            yield Server(served.url, visitor.config, page)
-        served.close()
-        page.close()
+    with serving(backbone_folder, tmp_path_factory.mktemp("uploads")) as served:
+        yield served
 
 
 @pytest.fixture
@@ -79,4 +97,4 @@ def visitor(server: Server) -> Iterator[Visitor]:
     """Somebody new."""
     with server.visitor() as visitor:
         yield visitor
-        visitor.click("pc-forget")
+        visitor.call("forget", [])

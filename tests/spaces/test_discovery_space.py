@@ -50,25 +50,21 @@ def test_front_matter() -> None:
 def test_limits_and_times_it_states_are_those_it_has() -> None:
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
     from promptccd.data.limits import MIB, IntakeLimits
-    from promptccd.discovery.app.store import PageLimits
+    from promptccd.discovery.space import Together
 
-    together = PageLimits()
-    patience = together.patience
+    together = Together()
     text, limits = (
         " ".join((SPACE / "README.md").read_text(encoding="utf-8").split()),
         IntakeLimits.for_visitors(),
     )
     for stated in (
-        f"{limits.max_files} files a time, {limits.max_file_bytes // MIB} MiB each, "
+        f"{limits.max_files} files in all, {limits.max_file_bytes // MIB} MiB each, "
         f"{limits.max_total_bytes // MIB} MiB in all",
         f"{limits.max_pixels // 10**6} megapixels",
         f"a JPEG file of up to {limits.max_reduced_pixels // 10**6}, is reduced",
         f"at most {limits.max_ratio} times its size",
         f"deleted {together.lifetime_s / 60:.0f} minutes after your last click",
-        f"{together.disk_bytes // MIB} MiB of disk and {together.memory_bytes // MIB} MiB of memory",
-        f"that no visit takes is deleted after {together.untaken_s / 60:.0f} minutes",
-        f"within {patience.request_s:.0f} seconds is closed; an upload may take {patience.upload_s / 60:.0f} minutes "
-        f"at no less than {patience.slowest // 1024} KiB a second",
+        f"{together.away_s / 60:.0f} minutes after you close the page",
         f"{together.visits} visits at once",
     ):
         assert stated in text
@@ -80,13 +76,13 @@ def test_the_app_of_the_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     spec = importlib.util.spec_from_file_location("discovery_space", SPACE / "app.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)  # no model is loaded before somebody comes
-    assert isinstance(module.page.blocks, gradio.Blocks)
-    assert module.page.blocks.analytics_enabled is False
-    module.page.close()
+    assert isinstance(module.space.blocks, gradio.Blocks)
+    assert module.space.blocks.analytics_enabled is False
+    module.space.close()
 
 
 def test_without_gradio_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    for name in [each for each in sys.modules if each.startswith("promptccd.discovery.app")]:
+    for name in [each for each in sys.modules if each.startswith("promptccd.discovery.space")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert main(["demo", "--no-browser"]) == 2
@@ -110,8 +106,6 @@ def test_mistakes_are_told(
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     assert main(["demo", str(tmp_path / "nothing"), "--no-browser"]) == 2
     assert "Cannot load a model from" in capsys.readouterr().err
-    assert main(["demo", str(backbone_folder), "--disk", "0", "--no-browser"]) == 2
-    assert "--disk: expected a whole number from 1" in capsys.readouterr().err
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

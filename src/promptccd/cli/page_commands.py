@@ -16,7 +16,7 @@ from promptccd.errors import ConfigurationError, RunError
 from promptccd.models.untrusted import one_line
 
 if TYPE_CHECKING:
-    from promptccd.discovery.app.server import PageServer
+    from promptccd.discovery.space.page import SpaceServer
     from promptccd.discovery.workbench import OpenPage
 
 logger = logging.getLogger(__name__)
@@ -122,28 +122,19 @@ def _declare_demo(demo: argparse.ArgumentParser) -> None:
         default=[],
         help="a name that the page is asked for by, besides localhost and addresses, such as that of a proxy before it",
     )
-    demo.add_argument(
-        "--disk",
-        type=whole_number(1, 2**40),
-        default=4096,
-        metavar="MIB",
-        help="what all files of visitors may take together, in MiB; 4096 if not given",
-    )
     demo.set_defaults(run=demo_command, needs=("promptccd.discovery.discover",))
 
 
 def demo_command(options: argparse.Namespace) -> None:
     """``promptccd demo``; ends with Ctrl-C."""
     try:
-        from promptccd.discovery.app import PageLimits, Site, build_app
+        from promptccd.discovery.space import Site, build_space
     except ModuleNotFoundError as error:
         if error.name != "gradio":
             raise
         raise ConfigurationError("The page needs gradio: pip install 'promptccd[space]'.") from error
     model = _model_of_page(options.model)
-    with contextlib.closing(
-        build_app(model, page_limits=PageLimits(disk_bytes=options.disk * 2**20))
-    ) as page:
+    with contextlib.closing(build_space(model)) as page:
         try:
             server = page.serve(Site.of_machine(options.host, options.name), options.host, options.port)
         except (OSError, OverflowError) as error:
@@ -180,7 +171,7 @@ def _add_page_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="open no browser")
 
 
-def _serve(server: "OpenPage | PageServer", options: argparse.Namespace, farewell: str) -> None:
+def _serve(server: "OpenPage | SpaceServer", options: argparse.Namespace, farewell: str) -> None:
     """Serve until Ctrl-C or SIGTERM; both release what the page holds."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     _show(server.url, options)

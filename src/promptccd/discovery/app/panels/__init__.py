@@ -1,1 +1,0 @@
-"""The steps of a visit, one file each."""

@@ -1,0 +1,78 @@
+"""By which names and from which pages a page may be asked, one by one."""
+
+import pytest
+
+from promptccd.discovery.site import Site
+
+HOME = Site.of_machine()
+NETWORK = Site.of_machine("0.0.0.0", ["Photos.example.org"])
+SPACE = Site.of_space("user-space.hf.space, groups.example.org", "other.example.org")
+
+
+@pytest.mark.parametrize(
+    ("site", "host", "is_ours"),
+    [
+        (HOME, "127.0.0.1:7860", True),
+        (HOME, "localhost:7860", True),
+        (HOME, "LOCALHOST:7860", True),
+        (HOME, "[::1]:7860", True),
+        (HOME, "localhost:8080", True),  # through a tunnel
+        (HOME, "", False),
+        (HOME, "evil.example:7860", False),
+        (HOME, "localhost.evil.example:7860", False),
+        (HOME, "127.0.0.1.evil.example", False),
+        (HOME, "evil.example:127.0.0.1", False),
+        (HOME, "192.168.1.5:7860", False),
+        (HOME, "[2001:db8::1]", False),
+        (HOME, "user@localhost", False),
+        (HOME, "localhost:7860, evil.example", False),
+        (NETWORK, "192.168.1.5:7860", True),
+        (NETWORK, "photos.example.org", True),
+        (NETWORK, "evil.example", False),
+        (Site.of_machine("workstation"), "workstation:7860", True),
+        (Site.of_machine("192.168.1.5"), "192.168.1.5:7860", True),
+        (SPACE, "user-space.hf.space", True),
+        (SPACE, "groups.example.org", True),
+        (SPACE, "other.example.org:443", True),
+        (SPACE, "10.0.3.7:7860", True),  # what looks whether it is alive
+        (SPACE, "evil.hf.space", False),
+    ],
+)
+def test_hosts(site: Site, host: str, is_ours: bool) -> None:
+    assert site.has_host(host) is is_ours
+
+
+@pytest.mark.parametrize(
+    ("site", "host", "origin", "is_ours"),
+    [
+        (HOME, "localhost:7860", "http://localhost:7860", True),
+        (HOME, "photos.example.org", "https://photos.example.org", True),  # a proxy in front that speaks TLS
+        (HOME, "localhost:7860", "http://localhost:3000", False),  # another page of this machine
+        (HOME, "localhost:7860", "http://127.0.0.1:7860", False),
+        (HOME, "localhost:7860", "null", False),
+        (HOME, "localhost:7860", "", False),
+        (HOME, "localhost:7860", "file://localhost:7860", False),
+        (HOME, "localhost:7860", "https://evil.example", False),
+        (SPACE, "user-space.hf.space", "https://user-space.hf.space", True),
+        (
+            SPACE,
+            "10.0.3.7:7860",
+            "https://user-space.hf.space",
+            True,
+        ),  # a proxy that keeps the name to itself
+        (SPACE, "user-space.hf.space", "https://huggingface.co", False),
+        (SPACE, "user-space.hf.space", "https://evil.hf.space", False),
+    ],
+)
+def test_origins(site: Site, host: str, origin: str, is_ours: bool) -> None:
+    assert site.has_origin(origin, host) is is_ours
+
+
+def test_the_environment_says_where_it_is() -> None:
+    assert Site.of_environment({}) == HOME
+    assert Site.of_environment({"PROMPTCCD_HOSTS": "a.example, b.example"}).names == {
+        "localhost", "a.example", "b.example",
+    }  # fmt: skip
+    space = Site.of_environment({"SPACE_HOST": "user-space.hf.space", "GRADIO_SERVER_NAME": "0.0.0.0"})
+    assert space.behind_proxy
+    assert space.has_host("user-space.hf.space")
