@@ -7,7 +7,7 @@ from pathlib import Path
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.checkpoint import save_progress
-from promptccd.discovery.project import BEFORE, FEATURES, FILES, PROJECT, RECORD
+from promptccd.discovery.project.folder import BEFORE, FEATURES, FILES, PROJECT, RECORD
 from promptccd.discovery.space.visits import PHOTOS_HERE
 from promptccd.registry import Rename
 

@@ -17,10 +17,10 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from promptccd.discovery.project import PROJECT
-from promptccd.discovery.workbench.corrections import Workbench as Project
+from promptccd.discovery.project import Project, ProjectView
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import DataError, PromptCCDError
-from promptccd.registry import CategoryRegistry
+from promptccd.registry import LogEntry
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class Visit:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class VisitProject(Project):
+class VisitProject(ProjectView):
     """A visitor's project on the screens, which say nothing of this machine."""
 
     can_write = False  # what is taken away is downloaded
@@ -173,7 +173,7 @@ class VisitProject(Project):
         """What found the groups; where they lie is nobody's business."""
         return {**super().about(), "place": ""}
 
-    def answer(self, act: Callable[[CategoryRegistry], object]) -> dict[str, Any]:
+    def answer(self, act: Callable[[Project], LogEntry]) -> dict[str, Any]:
         """Make a correction.
 
         Raises:
