@@ -86,6 +86,36 @@ def by_window(out: Path) -> Callable[..., None]:
     return do
 
 
+def by_visitor(out: Path) -> Callable[..., None]:
+    """A visitor's browser at a Space, over HTTP; `out` is where their groups lie."""
+    from tests.spaces.conftest import serving
+
+    space = serving(Path("photographs"), out.parent)
+    server = space.__enter__()
+    visitor = server.visitor()
+    (visit,) = server.space.visits._open
+    shutil.copytree(out, visit.groups)
+    visit.renew()
+    keys = visit.project().photos.keys
+
+    def do(what: str, **values: Any) -> None:
+        state = visitor.get(f"{visitor.base}api/state").json()
+        told = visitor.post(
+            f"{visitor.base}api/edit",
+            json=asked(state, keys, what, **values),
+            headers={"origin": server.url[:-1]},
+        )
+        assert told.status_code == 200, told.text
+
+    def close() -> None:
+        shutil.copytree(visit.groups, out, dirs_exist_ok=True)
+        visitor.__exit__()
+        space.__exit__(None, None, None)
+
+    do.close = close  # type: ignore[attr-defined]
+    return do
+
+
 def corrections(out: Path) -> list[dict[str, Any]]:
     """Every kind of correction, with images of all three stages among them."""
     registry = registry_in(out)
@@ -110,7 +140,7 @@ def corrections(out: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("way", [by_command, by_window])
+@pytest.mark.parametrize("way", [by_command, by_window, by_visitor])
 def test_every_way_to_correct_leaves_the_bytes_of_python(
     way: Way, three_stages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
