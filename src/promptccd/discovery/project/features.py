@@ -4,7 +4,7 @@ Features have unit length. Sums of them are kept as whole numbers, so that a mea
 order images came and went, and whoever asks for it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +52,7 @@ class Features:
     def total(self, keys: Iterable[str]) -> tuple[np.ndarray, int]:
         """The sum of features, in whole parts ``(D,)``, and of how many images."""
         kept, found = self.of(keys)
-        return (found.double() * _WHOLE).round().to(torch.int64).sum(0).numpy(), len(kept)
+        return (found * _WHOLE).round().to(torch.int64).sum(0).numpy(), len(kept)
 
     def mean(self, keys: Iterable[str]) -> np.ndarray | None:
         """The mean feature ``(D,)`` of images, each once; `None` if none has features."""
@@ -100,10 +100,11 @@ class Means:
 
     def take(self, patch: Patch) -> None:
         """Follow images that went from one category to another."""
-        for key, homes in patch.changes.get("members", {}).items():
-            total, count = self.features.total([key])
-            for sign, home in zip((-1, 1), homes, strict=True):
+        moved = patch.changes.get("members", {})
+        for sign, side in ((-1, 0), (1, 1)):
+            for home, keys in _by_home({key: homes[side] for key, homes in moved.items()}).items():
                 if home in self._totals:
+                    total, count = self.features.total(keys)
                     before, number = self._totals[home]
                     self._totals[home] = before + sign * total, number + sign * count
 
@@ -121,21 +122,31 @@ class Means:
             images: their keys.
             to: the category they join; `None` if that is a new one, or none.
         """
-        registry, homes = self._registry, dict[int, list[str]]()
-        for key in dict.fromkeys(images):
-            if (home := registry.members.get(key)) != to and home is not None:
-                homes.setdefault(home, []).append(key)
+        registry, members = self._registry, self._registry.members
+        leave = {key: members.get(key) for key in images if members.get(key) != to}
+        homes, (came, num_came) = _by_home(leave), self.features.total(leave)
         means = {}
         for category in sorted({*homes, *([] if to is None else [to])}):
             if registry.category(category).settled(registry.stage):
                 continue
             total, count = self._total(category)
-            left, num_left = self.features.total(homes.get(category, []))
-            come = [key for key in dict.fromkeys(images) if registry.members.get(key) != to]
-            came, num_came = self.features.total(come if category == to else [])
-            if number := count - num_left + num_came:
-                means[category] = (total - left + came) / (_WHOLE * number)
+            if category == to:
+                total, count = total + came, count + num_came
+            else:
+                left, num_left = self.features.total(homes[category])
+                total, count = total - left, count - num_left
+            if count:
+                means[category] = total / (_WHOLE * count)
         return means
+
+
+def _by_home(homes: Mapping[str, int | None]) -> dict[int, list[str]]:
+    """Images by category; those in none are left out."""
+    found = dict[int, list[str]]()
+    for key, home in homes.items():
+        if home is not None:
+            found.setdefault(home, []).append(key)
+    return found
 
 
 def likest(features: Features, row: int, most: int, among: int) -> list[int]:
