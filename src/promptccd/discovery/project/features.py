@@ -1,7 +1,7 @@
 """Features of a project's images, and what follows from them: means of categories, likeness, the map.
 
-Features have unit length. Sums of them are kept as whole numbers, so that a mean is the same to the bit in whatever
-order images came and went, and whoever asks for it.
+Features have unit length. They are kept as multiples of `GRID`, whose sums are exact, so that a mean is the same to the
+bit in whatever order images came and went, and whoever asks for it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +19,9 @@ from promptccd.registry import CategoryRegistry
 from promptccd.registry.tables import Patch
 from promptccd.storage import read_file, write_file
 
-_WHOLE = (
-    2.0**38
-)  # parts of 1 that sums count in: 30 million images fit, and float32 loses nothing that it can tell
+GRID = (
+    2.0**-30
+)  # sums of eight million multiples of it are exact in float64; float32 is coarser from 2**-7 on
 
 
 class Features:
@@ -29,7 +29,7 @@ class Features:
 
     Attributes:
         keys: of the images, by row.
-        matrix: ``(N, D)``, zeros for an image without features.
+        matrix: ``(N, D)``, multiples of `GRID`, zeros for an image without features.
         there: which images have features ``(N,)``.
         row_of: row of every image that has features.
     """
@@ -42,6 +42,7 @@ class Features:
                 self.matrix = torch.zeros(len(keys), len(feature))
             self.matrix[rows[key]] = feature
             self.there[rows[key]] = True
+        self.matrix.div_(GRID).round_().mul_(GRID)
         self.row_of = {key: row for key, row in rows.items() if self.there[row]}
 
     def of(self, keys: Iterable[str]) -> tuple[list[str], Tensor]:
@@ -50,14 +51,14 @@ class Features:
         return kept, self.matrix[[self.row_of[key] for key in kept]]
 
     def total(self, keys: Iterable[str]) -> tuple[np.ndarray, int]:
-        """The sum of features, in whole parts ``(D,)``, and of how many images."""
+        """The sum of features ``(D,)``, exact, and of how many images."""
         kept, found = self.of(keys)
-        return (found * _WHOLE).round().to(torch.int64).sum(0).numpy(), len(kept)
+        return found.sum(0, dtype=torch.float64).numpy(), len(kept)
 
     def mean(self, keys: Iterable[str]) -> np.ndarray | None:
         """The mean feature ``(D,)`` of images, each once; `None` if none has features."""
         total, count = self.total(dict.fromkeys(keys))
-        return total / (_WHOLE * count) if count else None
+        return total / count if count else None
 
 
 def features_of(folder: Path, keys: Sequence[str], *, needed: bool) -> Features:
@@ -136,7 +137,7 @@ class Means:
                 left, num_left = self.features.total(homes[category])
                 total, count = total - left, count - num_left
             if count:
-                means[category] = total / (_WHOLE * count)
+                means[category] = total / count
         return means
 
 
