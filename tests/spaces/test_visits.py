@@ -103,12 +103,12 @@ def test_forgetting_waits_for_work_and_no_work_starts_afterwards(visits: Visits)
 def test_nobody_comes_back_so_it_is_forgotten(tmp_path: Path, limits: Together) -> None:
     visits = Visits(limits, tmp_path)
     stays, goes = visits.enter("one"), visits.enter("other")
-    stays_by = stays.touch if limits.lifetime_s < 1 else stays.alive
+    is_click = limits.lifetime_s < 1
     for page in ("one", "other"):
         visits.leave(page)
     deadline = time.monotonic() + 30
     while goes.folder.exists() and time.monotonic() < deadline:  # nobody asks: a thread looks
-        stays_by()
+        stays.touch(is_click=is_click)
         time.sleep(0.02)
     assert stays.folder.exists() and not goes.folder.exists()
     with pytest.raises(VisitOverError):
@@ -125,7 +125,7 @@ def test_who_looks_at_the_example_makes_room_and_nobody_else_does(visits: Visits
     assert first.folder.exists() and not others[0].folder.exists()
     others[1].photos.mkdir()
     visits.of("one more").photos.mkdir()
-    with pytest.raises(PromptCCDError, match="3 people are here, which is the most at once"):
+    with pytest.raises(PromptCCDError, match="3 people are here, which is the most"):
         visits.enter("too many")
     visits.forget(first)
     assert visits.enter("at last")
