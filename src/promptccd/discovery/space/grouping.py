@@ -27,7 +27,7 @@ from promptccd.training.progress import StopRequest
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[int, int, str], None]  # how many are done, of how many, of what
+Tell = Callable[..., object]  # of (how many are done, of how many), desc=what; as Gradio's Progress
 
 _WORKERS = 2  # images that are decoded at once; visitors wait for the same cores
 _BATCH = 8  # so that Cancel is heard soon
@@ -57,10 +57,8 @@ class Watched(StopRequest):
                 raise self.error("by the visitor")
             if time.monotonic() > self._until:
                 minutes = round(self._most_s / 60)
-                raise DataError(
-                    f"This took longer than {minutes} min, the most for one visitor: give fewer images."
-                )
-            self._tell(done, total, label)
+                raise DataError(f"This took longer than {minutes} min: give fewer images at a time.")
+            self._tell((done, total), desc=label.capitalize())
             yield item
 
 
@@ -101,9 +99,8 @@ class Grouping:
                 came = list(arriving.iterdir())
                 self.limits.require_files(len(before) + len(came), "This visit")
                 if not came:
-                    raise DataError(
-                        f"No image came{''.join(f': {why}' for _, why in left_out[:1])}. Give others."
-                    )
+                    why = left_out[0][1] if left_out else "choose some"
+                    raise DataError(f"No image came: {why}.")
                 visit.photos.mkdir(exist_ok=True)
                 for path in came:
                     path.rename(visit.photos / path.name)
@@ -129,19 +126,17 @@ class Grouping:
     def images(self, visit: Visit) -> Path:
         """A zip archive of a visitor's photographs, a folder for each group, without metadata."""
         with visit.held():
-            project = visit.project()
-            return _zipped(
-                export_image_folder(project.photos, assignment_rows_of(project), _emptied(visit.taken))
-            )
+            photos, rows = visit.project().photos, assignment_rows_of(visit.project())
+            return _zipped(export_image_folder(photos, rows, _emptied(visit.taken)))
 
     def model(self, visit: Visit) -> Path:
         """A zip archive of the model with a visitor's categories and corrections."""
         if not visit.is_grouped:
             raise DataError("Find groups in photographs of your own first: the example needs no model.")
-        watched = Watched(lambda done, total, label: None, self._most_s)
+        watched = Watched(lambda *done, **what: None, self._most_s)
         with visit.held(watched.cancel):
             session = self._session()
-            _discover(visit, session, watched)  # takes up what is there, corrections included
+            _discover(visit, session, watched, None)  # takes up what is there, corrections included
             return _zipped(save_checkpoint(session, _emptied(visit.taken) / "model"))
 
     def _session(self) -> DiscoverySession:
@@ -160,17 +155,11 @@ class Grouping:
             return DiscoverySession(model.eval(), view, registry_of(model, folder))
         except PromptCCDError as error:  # which may name folders of this machine
             logger.error("Nothing can be grouped: %s", error)
-            raise PromptCCDError(
-                "The model of this page cannot be loaded: whoever runs the page finds the reason in its log."
-            ) from error
+            raise PromptCCDError("The model of this page cannot be loaded: its log says why.") from error
 
 
-def _discover(
-    visit: Visit, session: DiscoverySession, watched: Watched, count: int | None = None
-) -> DiscoveryResult:
-    return discover(
-        session, visit.photos, visit.groups, num_categories=count, batch_size=_BATCH, stop=watched
-    )
+def _discover(visit: Visit, session: DiscoverySession, stop: Watched, count: int | None) -> DiscoveryResult:
+    return discover(session, visit.photos, visit.groups, num_categories=count, batch_size=_BATCH, stop=stop)
 
 
 def _file_name(name: str) -> str:

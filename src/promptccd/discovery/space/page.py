@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from promptccd.data.images import Status
 from promptccd.data.limits import IntakeLimits
 from promptccd.discovery.site import ServingThread, Site, listen
-from promptccd.discovery.space.grouping import Grouping, Tell, called
+from promptccd.discovery.space.grouping import Grouping, called
 from promptccd.discovery.space.serving import SCREENS, RequestGuard, owner_of, screens_of
 from promptccd.discovery.space.visits import Together, Visit, Visits
 from promptccd.errors import InterruptedRunError, PromptCCDError
@@ -34,7 +34,7 @@ FOLDER = "GRADIO_TEMP_DIR"  # where Gradio writes uploads
 MOST_WAITING = 32  # requests in the queue; more are asked to come back
 MESSAGE_S = 15  # that an error stays in view
 UNTAKEN_S = 600  # until an upload is deleted that no visit has taken
-CONNECTIONS = 512  # open at once; more are told so
+MOST_OPEN = 512  # connections; more are told so
 ENDS_WITHIN_S = 2  # then streams that nobody ends are cut
 CONTENT_HASH = re.compile(r"\b[0-9a-f]{64}\b")
 PROGRESS = gr.Progress()  # Gradio gives every call one of its own in its place
@@ -55,10 +55,7 @@ class Space:
     grouping: Grouping
 
     def serve(self, site: Site, host: str = "127.0.0.1", port: int | None = None) -> "SpaceServer":
-        """Serve the page to a site's visitors, by default on the first free port from 7860 on; it answers already.
-
-        An `OSError` if it cannot listen there.
-        """
+        """Serve the page to a site's visitors, by default on the first free port from 7860 on; it answers already."""
         server = SpaceServer(self, site, host, port)
         server.start()
         return server
@@ -88,15 +85,12 @@ class SpaceServer(ServingThread):
         )  # fmt: skip
         guard = RequestGuard(app, site, limits)
         super().__init__(
-            guard, listening, ENDS_WITHIN_S, http="h11", lifespan="on", limit_concurrency=CONNECTIONS
+            guard, listening, ENDS_WITHIN_S, http="h11", lifespan="on", limit_concurrency=MOST_OPEN
         )
 
 
 def build_space(place: str, *, limits: IntakeLimits | None = None, together: Together | None = None) -> Space:
-    """The page over a model, a folder or a name on the Hub, which is loaded when it is first needed.
-
-    Limits are those on what a visitor brings, and `together` on all visitors.
-    """
+    """The page over a model, a folder or a name on the Hub, loaded when needed; with limits on each and all."""
     if not os.environ.get(FOLDER):
         private = tempfile.mkdtemp(prefix="promptccd-")  # mode 0700
         atexit.register(shutil.rmtree, private, ignore_errors=True)
@@ -139,9 +133,8 @@ class _Page:
         upload.upload(self._take_in, upload, self._status, api_name="take_in", concurrency_limit=2)
         shown = [self._status, self._desk, self._links]
         begun = find.click(lambda: gr.Button(visible=True), None, cancel, queue=False, **QUIET)
-        found = begun.then(
-            self._find, number, shown, api_name="find_groups", show_progress_on=self._status, **MODEL
-        )
+        self._work = {**MODEL, "show_progress_on": self._status}
+        found = begun.then(self._find, number, shown, api_name="find_groups", **self._work)
         for ended in (found.success, found.failure):
             ended(lambda: gr.Button(visible=False), None, cancel, queue=False, **QUIET)
         cancel.click(self._cancel, None, None, queue=False, **QUIET)
@@ -153,9 +146,8 @@ class _Page:
             ("images", "Photographs by group (zip)", self._grouping.images),
             ("model", "Model with these groups (zip)", self._grouping.model),
         ):
-            made = gr.Button(words, size="sm").click(
-                self._making(make), None, self._links, api_name=name, show_progress_on=self._status, **MODEL
-            )
+            button, work = gr.Button(words, size="sm"), self._making(make)
+            made = button.click(work, None, self._links, api_name=name, **self._work)
             made.success(None, js=DOWNLOAD, api_visibility="private")
         forget = gr.Button("Forget my data", size="sm")
         gr.HTML(_part("end", round(self._visits.together.lifetime_s / 60)))
@@ -193,11 +185,9 @@ class _Page:
         with self._at(request) as visit:
             return _part("took_in", *self._grouping.take_in(visit, uploads or []))
 
-    def _find(
-        self, count: float | None, request: gr.Request, progress: gr.Progress = PROGRESS
-    ) -> tuple[str, str, str]:
+    def _find(self, count: float, request: gr.Request, progress: gr.Progress = PROGRESS) -> tuple[str, ...]:
         with self._at(request) as visit:
-            done = self._grouping.find(visit, int(count or 0) or None, _telling(progress))
+            done = self._grouping.find(visit, int(count or 0) or None, progress)
             skipped = [(row.file, row.note) for row in done.rows if row.status == Status.SKIPPED.value]
             return _part("found", done.report, done.estimate, skipped), *_screens(visit)
 
@@ -216,10 +206,6 @@ class _Page:
     def _forget(self, request: gr.Request) -> None:
         with self._at(request) as visit:
             self._visits.forget(visit)
-
-
-def _telling(progress: gr.Progress) -> Tell:
-    return lambda done, total, label: progress((done, total), desc=label.capitalize())
 
 
 def _in_their_words(text: str, visit: Visit | None) -> str:

@@ -15,12 +15,12 @@ from dataclasses import asdict
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 
 from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.discovery.site import App, Message, Receive, Send, Site, cookies, header, refusal
-from promptccd.discovery.space.visits import VisitOverError, Visits
+from promptccd.discovery.space.visits import OVER, Visits
 from promptccd.discovery.workbench.routes import NOT_KEPT, POLICY, application, bundle, screens
 from promptccd.discovery.workbench.take_away import assignment_rows_of
 from promptccd.experiments.pages import csv_text
@@ -84,11 +84,11 @@ class RequestGuard:
 
     def _believed(self, scope: Message) -> list[tuple[bytes, bytes]]:
         """Headers without those by which whoever asks could pass for somebody else."""
+        dropped = (b"x-gradio-server",) if self._site.behind_proxy else SPOOFABLE
 
         def is_ours(name: bytes, value: bytes) -> bool:
-            if not self._site.behind_proxy or name == b"x-gradio-server":
-                return name not in SPOOFABLE
-            return name != b"x-forwarded-host" or self._site.has_host(value.decode("latin-1"))
+            names_us = name != b"x-forwarded-host" or self._site.has_host(value.decode("latin-1"))
+            return name not in dropped and names_us
 
         return [each for each in scope["headers"] if is_ours(*each)]
 
@@ -157,11 +157,9 @@ def screens_of(visits: Visits) -> App:
     turns = asyncio.Semaphore(TURNS)
 
     async def of_visit(scope: Message, receive: Receive, send: Send) -> None:
-        try:
-            visit = visits.at(scope["path_params"]["address"], owner_of(scope))
-        except VisitOverError as error:
-            await PlainTextResponse(str(error), 410)(scope, receive, send)
-            return
+        visit = visits.at(scope["path_params"]["address"], owner_of(scope))
+        if visit is None:
+            raise HTTPException(410, OVER)
         scope["visit"] = visit
         waits = b"since=" in scope["query_string"]  # a window waits for news, though nobody may look at it
         visit.touch(is_click=not waits)

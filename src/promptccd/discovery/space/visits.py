@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from promptccd.discovery.workbench.corrections import Workbench as Project
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.registry import CategoryRegistry, has_registry
 
-EXAMPLE = files("promptccd.discovery.space") / "example"
+EXAMPLE = Path(os.path.realpath(__file__)).with_name("example")
 PHOTOS_HERE = "{photographs}"  # stands in the example for the folder of its photographs
 SHORT_S = 5.0  # that work takes at most which cannot be cancelled
 OVER = "This visit is over and its photographs are deleted: load the page again."
@@ -73,8 +72,7 @@ class Visit:
     def touch(self, *, is_click: bool = True) -> None:
         """Note that they did something, or that a window is open."""
         self.alive_at = time.monotonic()
-        if is_click:
-            self.seen_at = self.alive_at
+        self.seen_at = self.alive_at if is_click else self.seen_at
 
     def project(self) -> "VisitProject":
         """What the screens show."""
@@ -135,9 +133,8 @@ def _example(folder: Path) -> Path:
     """A visitor's own copy of the project of the example; the photographs stay where the package is."""
     out = folder / "example"
     if not out.exists():
-        with as_file(EXAMPLE) as packed:
-            shutil.copytree(packed / "project", out / PROJECT)
-            where = json.dumps(os.path.realpath(packed / "photos"))[1:-1]
+        shutil.copytree(EXAMPLE / "project", out / PROJECT)
+        where = json.dumps(str(EXAMPLE / "photos"))[1:-1]
         for path in (out / PROJECT / "files.jsonl", out / PROJECT / "project.json"):
             path.write_text(path.read_text(encoding="utf-8").replace(PHOTOS_HERE, where), encoding="utf-8")
     return out
@@ -157,9 +154,9 @@ class Visits:
         threading.Thread(target=self._keep_sweeping, args=(every_s,), name="visits", daemon=True).start()
 
     def enter(self, page: str, owner: str = "") -> Visit:
-        """The visit of a browser, or a new one for who has none; `page` is the name of their page of Gradio.
+        """The visit of a browser, or a new one for who has none, shown by `page` of Gradio; an error if it is full.
 
-        Whoever looks at the example and did nothing for the longest time makes room; a `PromptCCDError` if nobody does.
+        Whoever looks at the example and did nothing for the longest time makes room.
         """
         self.sweep()
         leaving = None
@@ -190,17 +187,14 @@ class Visits:
                 return each
         raise VisitOverError(OVER)
 
-    def at(self, address: str, owner: str) -> Visit:
-        """The visit whose screens are at an address; a browser that keeps cookies sees its own alone.
-
-        A `VisitOverError` if there is none, or it is somebody else's.
-        """
+    def at(self, address: str, owner: str) -> Visit | None:
+        """The visit whose screens are at an address, if any; a browser that keeps cookies sees its own alone."""
         for each in list(self._open):
             is_it = hmac.compare_digest(each.address.encode(), address.encode())
             is_theirs = not each.owner or hmac.compare_digest(each.owner.encode(), owner.encode())
             if is_it and is_theirs and not self._is_stale(each):
                 return each
-        raise VisitOverError(OVER)
+        return None
 
     def leave(self, page: str) -> None:
         """Note that a page was closed. A phone closes it whenever it sleeps, so the visit waits for `away_s`."""
