@@ -6,8 +6,7 @@ from promptccd.discovery.space import Site, build_space
 
 space = build_space(os.environ.get("PROMPTCCD_MODEL", "facebook/dinov2-small"))
 
-if __name__ == "__main__":
-    # The Space says where to listen; elsewhere it is this machine alone.
+if __name__ == "__main__":  # the Space says where to listen; elsewhere it is this machine alone
     host, port = (
         os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
         os.environ.get("GRADIO_SERVER_PORT", "7860"),

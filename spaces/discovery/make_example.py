@@ -7,7 +7,7 @@ from pathlib import Path
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.checkpoint import save_progress
-from promptccd.discovery.project.folder import BEFORE, FEATURES, FILES, PROJECT, RECORD
+from promptccd.discovery.project.folder import FILES, PROJECT, RECORD, THUMBS
 from promptccd.discovery.space.visits import PHOTOS_HERE
 from promptccd.registry import Rename
 
@@ -27,16 +27,10 @@ def make_example(folder: Path) -> None:
             session.registry.edit(rename, time="2026-01-01T00:00:00+00:00")
         save_progress(session, out, came_with, photos)
         shutil.rmtree(project, ignore_errors=True)
-        project.mkdir()
-        for name in (BEFORE, FEATURES):
-            shutil.copytree(out / PROJECT / name, project / name)
-        for path in (out / PROJECT).glob("registry.*"):
-            shutil.copy(path, project)
-        for name in (RECORD, FILES):
-            text = (out / PROJECT / name).read_text(encoding="utf-8")
-            (project / name).write_text(
-                text.replace(json.dumps(str(photos))[1:-1], PHOTOS_HERE), encoding="utf-8"
-            )
+        shutil.copytree(out / PROJECT, project, ignore=shutil.ignore_patterns(THUMBS, ".lock"))
+        for path in (project / RECORD, project / FILES):
+            text = path.read_text(encoding="utf-8").replace(json.dumps(str(photos))[1:-1], PHOTOS_HERE)
+            path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tests.spaces.conftest import LIMITS, Server
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
 from promptccd.discovery.space import Site
-from promptccd.discovery.space.guard import COOKIE, RequestGuard
+from promptccd.discovery.space.serving import COOKIE, RequestGuard
 
 SPACE = "user-space.hf.space"
 FOREIGN_ORIGINS = ("http://evil.example", "https://huggingface.co", "http://localhost:3000", "null", "")
@@ -25,7 +25,7 @@ FOREIGN_ORIGINS = ("http://evil.example", "https://huggingface.co", "http://loca
 @pytest.fixture(scope="module")
 def space(server: Server) -> RequestGuard:
     """The same page as a Space answers, without its proxies."""
-    return RequestGuard(server.app, Site.of_space(SPACE), LIMITS, spare_bytes=0)
+    return RequestGuard(server.app, Site.of_space(SPACE), LIMITS)
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +156,11 @@ def test_a_space_stands_in_a_frame_of_the_hub(space: RequestGuard) -> None:
 
 
 @pytest.mark.fault(45)
-def test_an_upload_that_the_disk_has_no_room_for_is_told_to_come_back(server: Server) -> None:
-    full = RequestGuard(server.app, Site.of_space(SPACE), LIMITS, spare_bytes=2**60)
-    answer = asked(full, "POST", "/gradio_api/upload", files={"files": ("a.png", b"x")})
+def test_an_upload_that_the_disk_has_no_room_for_is_told_to_come_back(
+    space: RequestGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptccd.discovery.space.serving.SPARE_BYTES", 2**60)
+    answer = asked(space, "POST", "/gradio_api/upload", files={"files": ("a.png", b"x")})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
 
 

@@ -41,10 +41,6 @@ def test_front_matter() -> None:
     assert isinstance(matter["python_version"], str)
     assert len(matter["short_description"]) <= 60
     assert matter["models"] == ["facebook/dinov2-small"]
-    assert "hf_oauth" not in matter  # whoever publishes the Space decides
-    assert yaml.safe_load("\n".join(re.findall(r"^(hf_oauth.*)$", text, re.MULTILINE))) == {
-        "hf_oauth": True, "hf_oauth_scopes": ["write-repos"],
-    }  # fmt: skip
 
 
 def test_limits_and_times_it_states_are_those_it_has() -> None:
