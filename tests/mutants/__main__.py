@@ -30,6 +30,7 @@ MORE = {  # tests of an area beside those that are called after it
     "models": "training/objectives",  # what models of one method do by themselves is tested beside it
     "training": "runs/test_devices.py runs/test_recipes.py experiments/test_history.py cli/test_values.py "
     "data/test_benchmarks.py data/test_spectrum.py",
+    "data": "discovery/intake",
     "evaluation": "runs/test_protocols.py",
     "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py experiments",
     "discovery": "spaces",
@@ -56,8 +57,7 @@ def areas_of(package: Path, tests: Path) -> dict[str, list[str]]:
 
 
 AREAS = areas_of(ROOT / "src/promptccd", ROOT / "tests")
-SLOW = ("cli", "errors.py")  # their quick tests run hardly any command
-PROJECT = Project(ROOT, "src/promptccd", AREAS, SLOW)
+PROJECT = Project(ROOT, "src/promptccd", AREAS, slow=("cli", "errors.py"))  # quick ones run no command
 
 
 def changed_lines(root: Path, since: str) -> dict[str, set[int]]:

@@ -22,7 +22,7 @@ from tests.mutants.mutations import Mutant
 from tests.workers import LATE, Worker
 
 LONGEST_RUN_S = 60.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
-FLAGS = "-q -x -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
+FLAGS = "-q -x --tb=no -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
 
 
 @dataclass(frozen=True)
