@@ -15,7 +15,12 @@ from promptccd.discovery.grouping import (
     group_images,
     suggest_split,
 )
-from promptccd.discovery.grouping.open_grouping import estimate_by_silhouette, log_likelihood, silhouette
+from promptccd.discovery.grouping.open_grouping import (
+    _growing_steps,
+    estimate_by_silhouette,
+    log_likelihood,
+    silhouette,
+)
 from promptccd.discovery.groups import views_of
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
@@ -368,3 +373,8 @@ def test_a_split_separates_what_is_two(ten):
     assert [part.tolist() for part in suggest_split(few_first, [4, 3, 2, 1, 0])] == [[2, 3, 4], [0, 1]]
     with pytest.raises(DataError, match="at least two different images"):
         suggest_split(torch.ones(3, 4), [0, 1, 2])
+
+
+def test_numbers_of_groups_are_tried_one_by_one_near_the_least_and_then_in_growing_steps():
+    assert _growing_steps(3, 40) == [*range(3, 14), 15, 17, 19, 21, 24, 27, 31, 35, 40]
+    assert _growing_steps(5, 5) == [5]
