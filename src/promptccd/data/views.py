@@ -54,6 +54,7 @@ class TrainingViews:
         flip = generator.random() < options.horizontal_flip
         if options.rotation or options.zoom:
             angle = math.radians(generator.uniform(-options.rotation, options.rotation))
+            # mutant + to -: as many zooms in as out
             scale = 1 + generator.uniform(-options.zoom, options.zoom)
             view = _turned_crop(grid, left, top, size, angle, scale)
         else:
