@@ -371,6 +371,7 @@ def test_a_split_separates_what_is_two(ten):
     assert len({tuple(suggest_split(noise, everything, seed=3)[0].tolist()) for _ in range(4)}) == 1
     few_first = torch.eye(4)[[0, 0, 1, 1, 1]]
     assert [part.tolist() for part in suggest_split(few_first, [4, 3, 2, 1, 0])] == [[2, 3, 4], [0, 1]]
+    assert [part.tolist() for part in suggest_split(torch.eye(4), [3, 1])] in ([[1], [3]], [[3], [1]])
     with pytest.raises(DataError, match="at least two different images"):
         suggest_split(torch.ones(3, 4), [0, 1, 2])
 
