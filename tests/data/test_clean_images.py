@@ -69,6 +69,16 @@ def test_upright_photographs_keep_their_coded_picture() -> None:
     assert clean_image(jpeg(pixels(3), orientation=6))[0] == ".webp"
 
 
+@pytest.mark.parametrize("frame", [b"\xff\xc1", b"\xff\xc2"])
+def test_other_codings_keep_their_picture(frame: bytes) -> None:
+    """Extended, which eight bits of baseline are too, and progressive."""
+    content = io.BytesIO()
+    pixels(3).save(content, "JPEG", progressive=frame == b"\xff\xc2")
+    coded = content.getvalue().replace(b"\xff\xc0", frame, 1)
+    assert frame in coded
+    assert clean_image(coded) == (".jpg", coded)
+
+
 def test_plain_drawings_keep_their_bytes() -> None:
     plain = io.BytesIO()
     pixels(3).save(plain, "PNG")

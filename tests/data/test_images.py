@@ -610,3 +610,17 @@ def test_what_would_lie_in_memory_whole_is_not_reduced_but_refused() -> None:
     for refused in (progressive, strip, one_colour, disguised, encoded(photograph(), "PNG")):
         found = decode_image(refused, max_pixels=200_000)
         assert "exceeds the limit of 0.2 million pixels" in found.verdict.note
+
+
+@pytest.mark.parametrize(
+    ("pillows", "own", "said"),
+    [(50_000, 10**6, "0.1"), (50_000, 60_000, "0.06"), (None, 60_000, "0.06")],
+)
+def test_the_limit_that_is_named_is_the_lower_of_ours_and_pillows(pillows, own, said, monkeypatch):
+    """Pillow refuses at twice its own, before anything is known of the picture; none is no limit."""
+    content = io.BytesIO()
+    picture(400, 300).save(content, "PNG")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pillows)
+    verdict = decode_image(content.getvalue(), max_pixels=own).verdict
+    assert verdict.status is SKIPPED
+    assert f"limit of {said} million pixels" in verdict.note

@@ -84,6 +84,11 @@ def test_values_that_make_no_split_are_named(given: tuple, said: str) -> None:
         spectrum_split(*given)
 
 
+@pytest.mark.parametrize(("given", "blocks"), [((5, 0.2, 0.5), (1, 2, 2)), ((5, 0.6, 0.5), (3, 1, 1))])
+def test_one_category_of_a_block_is_enough(given: tuple, blocks: tuple[int, ...]) -> None:
+    assert spectrum_split(*given)[0] == blocks
+
+
 def test_ratios_stand_for_blocks_and_cuts() -> None:
     data = DataArguments(benchmark="cub", category_ratio=0.2, sample_ratio=0.8)
     assert data.resolved.class_blocks == (40, 80, 80)

@@ -19,6 +19,12 @@ def test_a_picture_is_fetched(web: Web) -> None:  # noqa: F811
     assert web.asked == ["/a", "/a?size=3", "/moved", "/again", "/a?x=1"]
 
 
+def test_a_picture_that_is_elsewhere_too_is_taken_where_it_is(web: Web) -> None:  # noqa: F811
+    web.pages["/a"] = b"picture", "/b"
+    assert fetch_image(f"{web.url}/a", private_addresses=True) == b"picture"
+    assert web.asked == ["/a"]
+
+
 def test_what_is_an_address() -> None:
     assert is_web_address("https://example.org/a.png") and is_web_address("HTTP://example.org")
     assert not any(

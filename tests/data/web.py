@@ -12,9 +12,12 @@ import pytest
 
 @dataclass
 class Web:
-    """Pages by path; a page of text is where it has moved to, a number is a status, and a float so many seconds."""
+    """Pages by path; a page of text is where it has moved to, a number is a status, and a float so many seconds.
 
-    pages: dict[str, bytes | str | int | float] = field(default_factory=dict)
+    Of two the second is where the first says that it is.
+    """
+
+    pages: dict[str, bytes | str | int | float | tuple[bytes, str]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -28,9 +31,10 @@ def web() -> Iterator[Web]:
             site.asked.append(self.path)
             page = site.pages.get(self.path.partition("?")[0], 404)
             status = 302 if isinstance(page, str) else page if type(page) is int else 200
+            page, place = page if isinstance(page, tuple) else (page, page)
             self.send_response(status)
-            if isinstance(page, str):
-                self.send_header("Location", page)
+            if isinstance(place, str):
+                self.send_header("Location", place)
             self.end_headers()
             with suppress(OSError):  # whoever asked has hung up
                 if isinstance(page, bytes):

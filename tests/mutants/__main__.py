@@ -1,6 +1,8 @@
-"""``python -m tests.mutants``: draw mutants, run the tests they concern, print what survives; 1 if one may not."""
+"""``python -m tests.mutants``: draw mutants, run the tests they concern, print what survives; 1 if one does."""
 
 import argparse
+import gc
+import importlib
 import os
 import random
 import re
@@ -8,57 +10,54 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from tests.mutants.mutations import Mutant, mutants_of
-from tests.mutants.running import Lines, Project, try_mutant
+from tests.mutants.running import Lines, Project, tried
+from tests.workers import LATE, Worker
 
 ROOT = Path(__file__).parents[2]
-# Tests of an area beside those that are called after it.
-MORE = {
-    "models": ["tests/training/objectives"],  # what models of one method do by themselves is tested beside it
-    "training": [
-        *("tests/runs/test_devices.py", "tests/runs/test_recipes.py", "tests/experiments/test_history.py"),
-        *("tests/cli/test_values.py", "tests/data/test_benchmarks.py", "tests/data/test_spectrum.py"),
-    ],
-    "evaluation": ["tests/runs/test_protocols.py"],
-    "cli": [
-        "tests/runs/test_sweep.py",
-        "tests/hub/test_push.py",
-        "tests/hub/test_space.py",
-        "tests/experiments",
-    ],
-    "discovery": ["tests/spaces"],
-    "__init__.py": ["tests/cli/test_quick.py"],
-    "errors.py": ["tests/cli/test_mistakes.py", "tests/cli/test_values.py"],
-    "on_demand.py": ["tests/cli/test_quick.py"],
-    "storage.py": ["tests/test_planted_links.py"],
-    "trainer.py": ["tests/test_category_trainer.py"],
+AT_ONCE = 2  # mutants
+PRELOADED = (  # by tests of most areas; none of them may import this package
+    *("torch", "transformers.models.dinov2.modeling_dinov2", "datasets", "huggingface_hub.hf_api", "httpx"),
+    *("sklearn.mixture", "sklearn.cluster", "sklearn.metrics", "scipy.stats", "safetensors.torch", "xdist"),
+)
+MORE = {  # tests of an area beside those that are called after it
+    "models": "training/objectives",  # what models of one method do by themselves is tested beside it
+    "training": "runs/test_devices.py runs/test_recipes.py experiments/test_history.py cli/test_values.py "
+    "data/test_benchmarks.py data/test_spectrum.py",
+    "data": "discovery/intake",
+    "evaluation": "runs/test_protocols.py",
+    "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py experiments",
+    "discovery": "spaces",
+    "__init__.py": "cli/test_quick.py",
+    "errors.py": "cli/test_mistakes.py cli/test_values.py",
+    "on_demand.py": "cli/test_quick.py",
+    "storage.py": "test_planted_links.py",
+    "trainer.py": "test_category_trainer.py",
 }
 
 
 def areas_of(package: Path, tests: Path) -> dict[str, list[str]]:
-    """Tests of every folder and file of a package: ``tests/NAME`` or ``tests/test_NAME.py``, and `MORE`."""
+    """Tests of every folder and file of a package, and of every folder below that has a folder of tests."""
     areas = {}
-    for path in sorted(package.iterdir()):
-        if path.suffix == ".py" or (path / "__init__.py").exists():
-            own = [tests / path.stem, tests / f"test_{path.stem}.py"]
-            named = [each.relative_to(tests.parent).as_posix() for each in own if each.exists()]
-            areas[path.name] = [*named, *MORE.get(path.name, [])]
+    for path in sorted(package.rglob("*")):
+        name = path.relative_to(package)
+        more = [tests / each for each in MORE.get(name.as_posix(), "").split()]
+        own = [tests / name.with_suffix(""), tests / name.with_name(f"test_{name.stem}.py")]
+        found = [each.relative_to(tests.parent).as_posix() for each in own + more if each.exists()]
+        is_code = path.suffix == ".py" or (path / "__init__.py").exists()
+        if is_code and (path.parent == package or (path.is_dir() and found)):
+            areas[name.as_posix()] = found
     return areas
 
 
-PROJECT = Project(
-    ROOT,
-    "src/promptccd",
-    areas_of(ROOT / "src/promptccd", ROOT / "tests"),
-    slow=("cli", "errors.py"),  # their quick tests run hardly any command
-)
+AREAS = areas_of(ROOT / "src/promptccd", ROOT / "tests")
+PROJECT = Project(ROOT, "src/promptccd", AREAS, slow=("cli", "errors.py"))  # quick ones run no command
 
 
 def changed_lines(root: Path, since: str) -> dict[str, set[int]]:
@@ -78,48 +77,45 @@ def changed_lines(root: Path, since: str) -> dict[str, set[int]]:
 def drawn(project: Project, paths: Sequence[str], since: str | None) -> list[Mutant]:
     """The mutants that a run draws from: those that a comment explains are none of them."""
     files = [file for file in project.files() if not paths or any(each in file for each in paths)]
-    found = [mutant for file in files for mutant in mutants_of(project.root, file)]
-    mutants = [mutant for mutant in found if not mutant.is_marked]
-    if since is None:
-        return mutants
-    changed = changed_lines(project.root, since)
-    return [each for each in mutants if each.line in changed.get(each.file, ())]
+    changed = changed_lines(project.root, since) if since else {}
+    found = [mutant for file in files for mutant in mutants_of(project.root, file) if not mutant.is_marked]
+    return [each for each in found if not since or each.line in changed.get(each.file, ())]
 
 
-def judged(
-    project: Project, mutants: Sequence[Mutant], lines: Lines, workers: int, minutes: float
-) -> Iterator[tuple[Mutant, str]]:
+def judged(mutants: Sequence[Mutant], lines: Lines, minutes: float) -> Iterator[tuple[Mutant, str]]:
     """What became of each mutant, as it is known; those for which there is no time are left out."""
     due, waiting = time.monotonic() + 60 * minutes, list(reversed(mutants))
-    running: dict[Mutant, Generator[None, None, str]] = {}
-    while running or (waiting and time.monotonic() < due):
-        while waiting and len(running) < workers and time.monotonic() < due:
+    running: dict[Mutant, Worker] = {}
+    while running or waiting:
+        if time.monotonic() > due:
+            waiting.clear()
+        while waiting and len(running) < AT_ONCE:
             mutant = waiting.pop()
-            running[mutant] = try_mutant(project, mutant, lines)
-        for mutant, trial in list(running.items()):
-            try:
-                next(trial)
-            except StopIteration as ended:
+            if worker := tried(mutant, lines):
+                running[mutant] = worker
+            else:
+                yield mutant, "unseen"
+        for mutant, worker in list(running.items()):
+            if (code := worker.ended()) is not None:
                 del running[mutant]
-                yield mutant, ended.value
+                yield mutant, {0: "survived", LATE: "late"}.get(code, "killed")
         time.sleep(0.01)
 
 
-def report(project: Project, verdicts: Iterable[tuple[Mutant, str]], num_drawn: int) -> int:
-    """Print verdicts as they come, and the diff of what lives; 1 if something lives."""
+def report(verdicts: Iterable[tuple[Mutant, str]], num_drawn: int) -> int:
+    """Print verdicts as they come, and what lives; 1 if something lives."""
     counts, started = Counter[str](), time.monotonic()
     for mutant, verdict in verdicts:
         counts[verdict] += 1
         if verdict != "killed":
-            print(f"{verdict.upper():9} {mutant.file}:{mutant.line}: {mutant.operator}", flush=True)
-        if verdict in ("survived", "unseen"):
-            print(mutant.diff((project.root / mutant.file).read_text(encoding="utf-8")), flush=True)
+            print(f"{verdict.upper():9} {mutant.file}:{mutant.line}: {mutant.operator}")
+            print(mutant.shown(), flush=True)
     lived = counts["survived"] + counts["unseen"]
     print(
         f"{counts.total()} mutants in {time.monotonic() - started:.0f} s: {counts['killed']} killed, "
         f"{counts['survived']} survived, {counts['unseen']} no test runs: "
-        f"{counts['killed'] / max(1, counts['killed'] + lived):.1%} killed. Apart from these, {counts['late']} were "
-        f"late twice; no time was left for {num_drawn - counts.total()}."
+        f"{counts['killed'] / max(1, counts['killed'] + lived):.1%} killed. Apart from these, the tests of "
+        f"{counts['late']} were late; no time was left for {num_drawn - counts.total()}."
     )
     return 1 if lived else 0
 
@@ -130,23 +126,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", metavar="PATH", help="only files whose path holds one of these")
     parser.add_argument("--count", type=int, default=200, help="how many are drawn; 0 for all")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
-    parser.add_argument("--changed-since", metavar="REF", help="only on lines that differ from this commit")
+    parser.add_argument("--changed-since", metavar="REF", help="only, but all, on lines that differ from it")
     parser.add_argument("--minutes", type=float, help="stop after as many; 10 with --changed-since")
-    parser.add_argument("--slow", action="store_true", help="try tests that are marked as slow too")
-    parser.add_argument("--workers", type=int, default=2, help="mutants at once")
     chosen = parser.parse_args(arguments)
-    project = replace(PROJECT, slow=PROJECT.areas) if chosen.slow else PROJECT
-    mutants = drawn(project, chosen.paths, chosen.changed_since)
+    mutants = drawn(PROJECT, chosen.paths, chosen.changed_since)
     possible = len(mutants)
-    count = possible if chosen.changed_since else chosen.count or possible
-    mutants = random.Random(chosen.seed).sample(mutants, min(count, possible))
-    print(f"{len(mutants)} of {possible} mutants, seed {chosen.seed}", flush=True)
-    if not mutants:
-        return 0
+    count = possible if chosen.changed_since else min(chosen.count or possible, possible)
+    mutants = random.Random(chosen.seed).sample(mutants, count)
+    print(f"{count} of {possible} mutants, seed {chosen.seed}", flush=True)
     minutes = chosen.minutes or (10.0 if chosen.changed_since else 1e6)
-    areas = dict.fromkeys(project.area_of(each.file) or "" for each in mutants)
-    verdicts = judged(project, mutants, Lines(project, list(areas)), chosen.workers, minutes)
-    return report(project, verdicts, len(mutants))
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()  # pytest collects garbage over and over as it ends: not through all that was imported
+    lines = Lines(PROJECT, {PROJECT.area_of(each.file) for each in mutants})
+    return report(judged(mutants, lines, minutes), len(mutants))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""Run the tests that a mutant concerns, in a process forked from one that has imported everything but the package."""
+"""Learn which test runs which line, and run those that a mutant concerns in a process forked for it."""
 
-import gc
 import hashlib
-import importlib
-import importlib.machinery
-import importlib.util
 import json
 import os
 import shutil
 import sys
+import tempfile
+import threading
 import time
-from bisect import bisect
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -20,105 +19,134 @@ from typing import Any
 import pytest
 
 from tests.mutants.mutations import Mutant
-from tests.mutants.recording import Recorder
-from tests.workers import LATE, Worker, preload
+from tests.workers import LATE, Worker
 
-LONGEST_RUN_S = 90.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
-LONGEST_GUESS_S = 15.0  # the same where no test runs its line, which an import may
-LONGEST_TEST_S = 10.0  # longer ones are left out
-FLAGS = "-q -x -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
+LONGEST_RUN_S = 60.0  # of tests for one mutant as they ran without it, cheapest first; the rest is left out
+FLAGS = "-q -x --tb=no -p no:cacheprovider -p no:xdist -W ignore -o addopts= -o timeout_func_only=true"
 
 
 @dataclass(frozen=True)
 class Project:
-    """What is mutated and what tests it.
+    """What is mutated and what tests it."""
 
-    Attributes:
-        root: folder that the other paths start from; it and ``root/src`` are where modules are found.
-        package: folder of the package.
-        areas: tests by the part of the package, a folder or a file below `package`, that they are for.
-        slow: areas whose tests are tried even where they are marked as slow; else nobody would wait for them.
-        patience_s: how long a test may take with a mutant before it is asked how long it takes without.
-    """
+    root: Path  # it and root/src are where modules are found
+    package: str  # its folder
+    areas: Mapping[str, Sequence[str]]  # tests by the folder or file of the package that they are for
+    slow: Collection[str] = ()  # areas whose slow tests are tried too; else nobody would wait for them
+    patience_s: float = 15.0  # how long a test may take with a mutant
 
-    root: Path
-    package: str
-    areas: Mapping[str, Sequence[str]]
-    slow: Collection[str] = ()
-    patience_s: float = 1.5 * LONGEST_TEST_S
-
-    def area_of(self, file: str) -> str | None:
-        """The area that a source file is in."""
+    def area_of(self, file: str) -> str:
+        """The smallest area that a source file is in; empty if it is in none."""
         below = file.removeprefix(self.package + "/")
-        return next((area for area in self.areas if f"{below}/".startswith(area + "/")), None)
+        return max((area for area in self.areas if f"{below}/".startswith(area + "/")), key=len, default="")
 
     def files(self) -> list[str]:
         """Source files of all areas."""
         paths = sorted((self.root / self.package).rglob("*.py"))
-        files = [path.relative_to(self.root).as_posix() for path in paths]
-        return [file for file in files if self.area_of(file)]
+        return [file for path in paths if self.area_of(file := path.relative_to(self.root).as_posix())]
 
 
 class Lines:
-    """Tests by the lines they run.
+    """Tests of some areas by the lines they run; what is not known of them yet, or no more, is recorded."""
 
-    Args:
-        project: the project.
-        areas: those whose tests are wanted; what is not known of them yet, or no more, is recorded.
-    """
-
-    def __init__(self, project: Project, areas: Sequence[str]):
+    def __init__(self, project: Project, areas: Collection[str]):
         self.project = project
-        self.tests: dict[str, dict[str, Any]] = {}
-        for area in areas:
-            recorded = self._recorded(area)
-            for name, test in recorded["tests"].items():
-                known = self.tests.setdefault(name, test)
-                known["lines"] = {**known["lines"], **test["lines"]}
-            preload(recorded["modules"], Path(project.package).name)
-        gc.freeze()  # pytest collects garbage over and over as it ends: not through all that was imported
+        self.areas = {area: self._recorded(area) for area in areas}
 
-    def concerned(self, mutant: Mutant) -> list[str]:
-        """Tests that run a mutant, cheapest first.
-
-        For what runs when the file is imported, or in no test, all do: first those of a file that names what the
-        mutant's line begins with, such as a default.
-        """
-        names = self.running(mutant)
-        naming = dict.fromkeys(names, True)
-        if not mutant.lines or not names:
-            names = list(self.tests)
-            files = {_file_of(name) for name in names}
-            texts = {file: (self.project.root / file).read_text(encoding="utf-8") for file in files}
-            naming = {name: mutant.word in texts[_file_of(name)] for name in names}
-        short = [name for name in names if self.tests[name]["seconds"] < LONGEST_TEST_S]
-        return sorted(short, key=lambda name: (not naming[name], self.tests[name]["seconds"]))
-
-    def running(self, mutant: Mutant) -> list[str]:
-        """Tests that run one of its lines."""
-        run = {name: test["lines"].get(mutant.file, []) for name, test in self.tests.items()}
-        return [name for name, lines in run.items() if not set(mutant.lines).isdisjoint(lines)]
+    def concerned(self, mutant: Mutant) -> dict[str, float]:
+        """Seconds of the tests that run a mutant, cheapest first; where an import runs it, of all the others too."""
+        area = self.areas[self.project.area_of(mutant.file)]
+        tests, lines = area["tests"], set(mutant.lines)
+        is_imported = not lines or not lines.isdisjoint(area["imported"].get(mutant.file, ()))
+        runs = {name for name in tests if not lines.isdisjoint(tests[name]["lines"].get(mutant.file, ()))}
+        names = [name for name in tests if is_imported or name in runs]
+        names.sort(key=lambda name: (name not in runs, tests[name]["seconds"]))
+        return {name: tests[name]["seconds"] for name in names}
 
     def _recorded(self, area: str) -> dict[str, Any]:
         place = self.project.root / ".mutants_cache" / f"{area.replace('/', '-')}-{self._state(area)}.json"
         if not place.exists():
             print(f"Recording which tests run which lines of {area}: once, some minutes", flush=True)
-            place.parent.mkdir(exist_ok=True)
             worker = Worker(lambda folder: _record(self.project, area, place, folder), 3600)
             while worker.ended() is None:
                 time.sleep(0.1)
-            if not place.exists():
-                raise RuntimeError(f"The tests of {area} were not recorded:\n{worker.said}")
         return json.loads(place.read_text())
 
     def _state(self, area: str) -> str:
         """A hash of an area and its tests: which lines of it they run does not hang on the rest of the package."""
         root, digest = self.project.root, hashlib.sha256(str(area in self.project.slow).encode())
-        digest.update(Path(__file__).with_name("recording.py").read_bytes())
+        digest.update(Path(__file__).read_bytes())
         for top in (f"{self.project.package}/{area}", *self.project.areas[area]):
             for path in sorted((root / top).rglob("*.py")) or [root / top]:
                 digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
+
+
+class Recorder:
+    """A pytest plugin that learns which lines of a folder or file are run."""
+
+    def __init__(self, source: Path):
+        self.source = str(source) if source.suffix else f"{source}{os.sep}"
+        self.seconds = Counter[str]()  # of each test, with the fixtures that it was the first to need
+        self.fixtures: dict[str, list[str]] = {}  # of each test
+        self.failed: set[str] = set()  # tests that tell nothing
+        self._at = ""  # the test, or the fixture that several share, that runs; at first what they import
+        self._seen: set[tuple[str, str, int]] = set()
+        # A file, because what a test forks has the mutant too: its lines are written there as well.
+        self._lines = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        sys.settrace(self._trace)
+        threading.settrace(self._trace)
+
+    def to_dict(self, root: Path) -> dict[str, Any]:
+        """As JSON types; lines of a shared fixture are those of each of its tests."""
+        self._lines.seek(0)
+        run: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for line in self._lines.read().decode().splitlines():
+            at, file, number = line.rsplit("\t", 2)
+            run[at][os.path.relpath(file, root)].add(int(number))
+        tests = {}
+        for name in self.fixtures.keys() - self.failed:
+            parts = [run[at] for at in {name, *self.fixtures[name]} & run.keys()]
+            files = {file for part in parts for file in part}
+            lines = {file: sorted(set().union(*(part.get(file, ()) for part in parts))) for file in files}
+            tests[name] = {"seconds": round(self.seconds[name], 4), "lines": lines}
+        imported = {file: sorted(numbers) for file, numbers in run[""].items()}
+        return {"tests": tests, "imported": imported}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Lines run are those of this test."""
+        sys.settrace(self._trace)  # anew: who recurses until Python gives up loses it
+        self._at, self.fixtures[item.nodeid] = item.nodeid, getattr(item, "fixturenames", [])
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        """Lines run are those of the fixture, if others may use what it made."""
+        outer, is_shared = self._at, fixturedef.scope != "function"
+        self._at = fixturedef.argname if is_shared else outer
+        try:
+            return (yield)
+        finally:
+            self._at = outer
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if report.outcome != "passed":
+            self.failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: Any, event: str, argument: Any) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(self.source) else None
+
+    def _line(self, frame: Any, event: str, argument: Any) -> Any:
+        found = (self._at, frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and found not in self._seen:
+            self._seen.add(found)
+            self._lines.write("\t".join(map(str, found)).encode() + b"\n")
+        return self._line
 
 
 def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object) -> int:
@@ -130,60 +158,31 @@ def _pytest(project: Project, tests: Sequence[str], folder: Path, plugin: object
 
 def _record(project: Project, area: str, place: Path, folder: Path) -> int:
     recorder = Recorder(project.root / project.package / area)
-    flags = [
-        "--maxfail=1000",
-        f"--timeout={3 * LONGEST_TEST_S}",
-        "-m",
-        "" if area in project.slow else "not slow",
-    ]
+    which = "" if area in project.slow else "not slow"
+    flags = ["--maxfail=1000", f"--timeout={2 * project.patience_s}", "-m", which]
     code = _pytest(project, [*flags, *project.areas[area]], folder, recorder)
+    place.parent.mkdir(exist_ok=True)
     (folder / "recorded").write_text(json.dumps(recorder.to_dict(project.root)))
     shutil.move(folder / "recorded", place)
     return code
 
 
-def try_mutant(project: Project, mutant: Mutant, lines: Lines) -> Generator[None, None, str]:
-    """Run the tests that a mutant concerns, without waiting for them; what becomes of it.
-
-    A machine may be busier than when the tests were recorded. Where they are late they run without the mutant, and
-    then with it for three times as long as that took: `"late"` is what is late again.
-    """
-    names = lines.concerned(mutant)
-    if not names:
-        return "unseen"
-    spent_s = list(accumulate(lines.tests[name]["seconds"] for name in names))
-    is_run = not mutant.lines or bool(lines.running(mutant))
-    fitting = max(1, bisect(spent_s, LONGEST_RUN_S if is_run else LONGEST_GUESS_S))
-    chosen, longest_s = names[:fitting], 60 + 3 * spent_s[fitting - 1]
-    code = yield from _run(project, chosen, mutant, project.patience_s, longest_s)
-    if code == LATE:
-        started = time.monotonic()
-        yield from _run(project, chosen, None, 10 * longest_s, 10 * longest_s)
-        now_s = time.monotonic() - started
-        code = yield from _run(project, chosen, mutant, project.patience_s + now_s, 30 + 3 * now_s)
-    lives = "survived" if is_run else "unseen"
-    return {0: lives, 5: "unseen", LATE: "late"}.get(code, "killed")
-
-
-def _run(
-    project: Project, names: Sequence[str], mutant: Mutant | None, test_s: float, longest_s: float
-) -> Generator[None, None, int]:
-    """The exit code of tests, one of which may take `test_s` and all of them `longest_s`."""
+def tried(mutant: Mutant, lines: Lines) -> Worker | None:
+    """The tests that a mutant concerns, at work; `None` if there are none."""
+    project, concerned = lines.project, lines.concerned(mutant)
+    spent_s = accumulate(concerned.values())
+    chosen = [name for name, sum_s in zip(concerned, spent_s, strict=True) if sum_s < LONGEST_RUN_S]
 
     def work(folder: Path) -> int:
-        if mutant is not None:
-            sys.meta_path.insert(0, _Mutated(project, mutant))
-        files = list(dict.fromkeys(map(_file_of, names)))
-        return _pytest(project, [f"--timeout={test_s}", *files], folder, _Chosen(names))
+        for number in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        _put_in(mutant)
+        files = dict.fromkeys(name.partition("::")[0] for name in chosen)
+        plugin = _Chosen(chosen)
+        code = _pytest(project, [f"--timeout={project.patience_s}", *files], folder, plugin)
+        return LATE if plugin.is_late else code
 
-    worker = Worker(work, longest_s)
-    while (code := worker.ended()) is None:
-        yield
-    return code
-
-
-def _file_of(test: str) -> str:
-    return test.partition("::")[0]
+    return Worker(work, 4 * LONGEST_RUN_S) if chosen else None
 
 
 class _Chosen:
@@ -191,29 +190,23 @@ class _Chosen:
 
     def __init__(self, names: Sequence[str]):
         self.rank = {name: rank for rank, name in enumerate(names)}
+        self.is_late = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = sorted(
-            (item for item in items if item.nodeid in self.rank), key=lambda item: self.rank[item.nodeid]
-        )
+        kept = (item for item in items if item.nodeid in self.rank)
+        items[:] = sorted(kept, key=lambda item: self.rank[item.nodeid])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.is_late |= "Failed: Timeout" in report.longreprtext
 
 
-class _Mutated(importlib.machinery.SourceFileLoader):
-    """Finds and loads one module, with a mutant in it."""
+def _put_in(mutant: Mutant) -> None:
+    """Load the module with the mutant in it."""
+    text, load = mutant.applied(), SourceFileLoader.get_code
 
-    def __init__(self, project: Project, mutant: Mutant):
-        path = project.root / mutant.file
-        below = mutant.file.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")
-        super().__init__(below.replace("/", "."), str(path))
-        self.text = mutant.applied(path.read_text(encoding="utf-8"))
+    def get_code(loader: SourceFileLoader, name: str) -> Any:
+        is_it = Path(loader.path) == mutant.path
+        return compile(text, mutant.path, "exec", dont_inherit=True) if is_it else load(loader, name)
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        return (
-            importlib.util.spec_from_file_location(name, self.path, loader=self)
-            if name == self.name
-            else None
-        )
-
-    def get_code(self, fullname: str) -> Any:
-        return compile(self.text, self.path, "exec", dont_inherit=True)
+    SourceFileLoader.get_code = get_code

@@ -10,6 +10,7 @@ from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession
 from promptccd.errors import RunError
 from promptccd.runs import load_model
+from promptccd.runs.stage_checkpoint import load_view
 from promptccd.storage import CHECKSUMS, EDITABLE
 from tests.discovery.conftest import write_pictures
 
@@ -80,3 +81,14 @@ def test_a_stage_without_its_sums_is_refused_and_a_persons_own_model_is_not(
         with pytest.raises(RunError, match=f"{CHECKSUMS} is missing"):
             load_model(stage)
         (tmp_path / name).rename(stage / name)
+
+
+def test_a_model_that_does_not_say_how_images_enter_it_is_refused(stage: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="Cannot read how images enter '.*nowhere'"):
+        load_view(tmp_path / "nowhere")
+    load_model(stage).save_pretrained(tmp_path / "own")
+    with pytest.raises(RunError, match="has no preprocessor_config.json"):
+        load_view(tmp_path / "own")
+    (tmp_path / "own/preprocessor_config.json").write_text("[]")
+    with pytest.raises(RunError, match="Cannot read how images enter '.*own'"):
+        load_view(tmp_path / "own")

@@ -186,15 +186,24 @@ def test_numbers_are_those_of_the_run(run: RunDirectory) -> None:
 
 
 def test_the_card_says_which_categories_have_no_component_or_several() -> None:
-    config = VARIANTS["promptccd"].config_class(
-        stage=1, num_known=2, num_components=4, component_categories=[0, 1, 1, 1], category_ids=[0, 1, 4],
-        category_names=["a", "b", "c"],
-    )  # fmt: skip
-    card = stage_card(
-        config, recipe_of("promptccd-cub"), name="r", fingerprint="f", images=[], category_sizes={}, scores=None,
-        versions={},
-    )  # fmt: skip
-    assert "The mixture has 4 components; more than one for `b` (3); none for `c`." in card
+    for components, said in [
+        (
+            [0, 1, 1, 1],
+            "4 components; more than one for `b` (3); none for `c`. All others are one category each.",
+        ),
+        ([0, 1, 1, 4], "4 components; more than one for `b` (2). All others are one category each."),
+        ([0, 1], "2 components; none for `c`. All others are one category each."),
+        ([0, 1, 4], "3 components, one for each category."),
+    ]:
+        config = VARIANTS["promptccd"].config_class(
+            stage=1, num_known=2, num_components=len(components), component_categories=components,
+            category_ids=[0, 1, 4], category_names=["a", "b", "c"],
+        )  # fmt: skip
+        card = stage_card(
+            config, recipe_of("promptccd-cub"), name="r", fingerprint="f", images=[], category_sizes={}, scores=None,
+            versions={},
+        )  # fmt: skip
+        assert f"The mixture has {said}" in card
 
 
 @pytest.mark.fault(47)

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# mutants: how many rows share a block changes memory, never the result
-ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time
-POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time
+ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time # mutant: memory alone
+POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time # mutant: memory alone
 
 WIDTH_PER_MOVE = 20  # a sum over Gram rows is cheaper than a matrix product for fewer than D / 20 moves
 

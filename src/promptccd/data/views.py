@@ -54,6 +54,7 @@ class TrainingViews:
         flip = generator.random() < options.horizontal_flip
         if options.rotation or options.zoom:
             angle = math.radians(generator.uniform(-options.rotation, options.rotation))
+            # mutant + to -: as many zooms in as out
             scale = 1 + generator.uniform(-options.zoom, options.zoom)
             view = _turned_crop(grid, left, top, size, angle, scale)
         else:
@@ -97,9 +98,9 @@ def _turned_crop(
     reach = math.ceil((abs(cos) + abs(sin)) * size / 2) + 2  # + 2 for bicubic neighbours
     x, y = left + size / 2, top + size / 2
     x_first, y_first = max(0, int(x) - reach), max(0, int(y) - reach)
-    part = grid.cut(
-        x_first, y_first, min(grid.width, int(x) + reach + 1), min(grid.height, int(y) + reach + 1)
-    )
+    # mutant 1 to 2: a pixel more than is looked at
+    x_last, y_last = min(grid.width, int(x) + reach + 1), min(grid.height, int(y) + reach + 1)
+    part = grid.cut(x_first, y_first, x_last, y_last)
     # output -> input, both counted from their upper left corners; centre goes to centre
     x_shift = x - x_first - (cos - sin) * size / 2
     y_shift = y - y_first - (sin + cos) * size / 2

@@ -53,6 +53,7 @@ def _ask(url: str, seconds: float, private_addresses: bool) -> tuple[bytes, str 
     parts = _parts(url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
+    # mutant without operand 2: http.client asks for / by itself where there is no path
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
         address = _address_of(host, port, private_addresses)

@@ -50,7 +50,8 @@ def push_run(
             f"{run.path} has finished stages {[*finished]}, not {wanted}. Give --stage one of them."
         )
     for stage in wanted:
-        # mutant or to and: the first stage below refuses it as well
+        # mutant or to and, without operand 1: the first stage below refuses it as well
+        # mutant without operand 2: None is as good a name as somebody
         _repository_of(run, stage, namespace or "somebody")  # before anybody is asked
     namespace = namespace or retried(lambda: str(api.whoami()["name"]), later)
     pushed = [

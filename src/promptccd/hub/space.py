@@ -204,7 +204,7 @@ def _stands(repository: Repository, chosen: _Checkpoint, api: HfApi, dry_run: bo
             "make the model public."
         )
     if made(repository, api=api, dry_run=dry_run) is None:
-        return False
+        return False  # mutant: it is asked whether it is true alone
     others = set(api.list_repo_files(repository.name, repo_type="space")) - _OF_AN_EMPTY_SPACE
     if others and "promptccd/__init__.py" not in others:
         raise ConfigurationError(

@@ -236,6 +236,7 @@ def _update_prototypes(
         category, own = draft.tables.categories[identity], homes == identity
         rows = [cluster for cluster, each in enumerate(ids) if each == identity]
         is_first = identity >= first_new
+        # mutant without operand 1: one without clusters is there for its images
         if rows and (own == (by_cluster == identity)).all():
             vector = weighted_mean(groups.prototypes[rows], sizes[rows])
         elif groups.features is not None and own.any():

@@ -15,7 +15,12 @@ from promptccd.discovery.grouping import (
     group_images,
     suggest_split,
 )
-from promptccd.discovery.grouping.open_grouping import estimate_by_silhouette, log_likelihood, silhouette
+from promptccd.discovery.grouping.open_grouping import (
+    _growing_steps,
+    estimate_by_silhouette,
+    log_likelihood,
+    silhouette,
+)
 from promptccd.discovery.groups import views_of
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
@@ -366,5 +371,11 @@ def test_a_split_separates_what_is_two(ten):
     assert len({tuple(suggest_split(noise, everything, seed=3)[0].tolist()) for _ in range(4)}) == 1
     few_first = torch.eye(4)[[0, 0, 1, 1, 1]]
     assert [part.tolist() for part in suggest_split(few_first, [4, 3, 2, 1, 0])] == [[2, 3, 4], [0, 1]]
+    assert [part.tolist() for part in suggest_split(torch.eye(4), [3, 1])] in ([[1], [3]], [[3], [1]])
     with pytest.raises(DataError, match="at least two different images"):
         suggest_split(torch.ones(3, 4), [0, 1, 2])
+
+
+def test_numbers_of_groups_are_tried_one_by_one_near_the_least_and_then_in_growing_steps():
+    assert _growing_steps(3, 40) == [*range(3, 14), 15, 17, 19, 21, 24, 27, 31, 35, 40]
+    assert _growing_steps(5, 5) == [5]
