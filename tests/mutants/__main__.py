@@ -34,9 +34,9 @@ MORE = {  # tests of an area beside those that are called after it
     "evaluation": "runs/test_protocols.py",
     "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py experiments",
     "discovery": "spaces",
-    "__init__.py": "cli/test_quick.py",
+    "discovery/intake": "discovery/test_cache.py",
+    **dict.fromkeys(("__init__.py", "on_demand.py"), "cli/test_quick.py"),
     "errors.py": "cli/test_mistakes.py cli/test_values.py",
-    "on_demand.py": "cli/test_quick.py",
     "storage.py": "test_planted_links.py",
     "trainer.py": "test_category_trainer.py",
 }

@@ -72,6 +72,15 @@ def test_every_merge_is_the_one_that_raises_the_inertia_least(num_held, num_open
         groups[groups == gone] = kept
 
 
+def test_the_share_of_the_variance_that_the_components_hold():
+    torch.manual_seed(0)
+    noise = torch.randn(600, 500)
+    shares = [GroupTree(units_of(each), each[:0], 0, 5, seed=0).share for each in (noise, noise[:, :4])]
+    spread = torch.linalg.svdvals(noise - noise.mean(0)).square()
+    assert shares == pytest.approx([float(spread[:48].sum() / spread.sum()), 1], abs=1e-3)
+    assert GroupTree(units_of(torch.ones(3, 4)), noise[:0, :4], 0, 2, seed=0).share == 1
+
+
 def test_a_cut_is_a_fixed_point_of_k_means_beside_what_is_held():
     points, groups = blobs([30, 20, 25, 15, 40], width=12, spread=0.5)
     held = torch.stack([points[groups == each].mean(0) for each in (0, 1)]) + 0.01

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from promptccd.data.images import Status
+from promptccd.discovery.intake.archives import ArchiveSource
 from promptccd.discovery.intake.intake import IntakeLimits, read_intake
 from promptccd.errors import DataError
 from tests.data.test_images import JPEG, PNG, encoded, picture
@@ -283,6 +284,8 @@ def test_links_and_folders_are_no_archives(tmp_path):
     (tmp_path / "a.zip").write_bytes(packed(("a.png", PNG)))
     (tmp_path / "link.zip").symlink_to(tmp_path / "a.zip")
     assert read_intake([tmp_path / "link.zip"]).files[0].verdict.note == "link, not followed"
+    with pytest.raises(DataError, match="'link.zip' cannot be opened"):
+        ArchiveSource(tmp_path / "link.zip")  # one that was put there after somebody looked
     with read_intake(tmp_path) as intake:  # archives inside a folder stay packed
         assert [file.verdict.status for file in intake.files] == [Status.SKIPPED] * 2
 

@@ -18,6 +18,7 @@ from promptccd.models import Assignment
 from promptccd.models.assignment import squared_distances
 
 MOST_DOUBTED = 2_000  # images in doubt that are looked at: with all of them, a question would cost N x N
+# mutant 10 to 9: a neighbour more or less is as good; the number was chosen by trial
 NEIGHBOURS = 10  # images that a question says something about
 LEFT_AFTER_A_QUESTION = 0.3  # of the doubt about an image, once a neighbour was asked about
 REPEATED_GROUPS = 0.7  # of the worth of a question, for each earlier one about the same two groups
