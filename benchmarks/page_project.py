@@ -85,7 +85,7 @@ def _grow(album: Path, found: Path) -> None:
     intake = read_intake(album, seen=SeenFiles(project, made_with))
     registry = load_registry(project)
     tables, draw = registry.tables, numpy_generator("photographs that are repeated")
-    known, features = features_of(found, sorted(tables.members), needed=False).of(sorted(tables.members))
+    known, features = features_of(found, sorted(tables.members)).of(sorted(tables.members))
     fresh = [file.content_hash for file in intake.used if file.content_hash not in tables.images]
     intake.close()
     chosen = draw.integers(len(known), size=len(fresh))

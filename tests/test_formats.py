@@ -51,7 +51,7 @@ def test_a_run_of_format_1_is_read(golden: Path) -> None:
 def test_a_discovery_of_format_1_is_read(golden: Path, backbone_folder: Path) -> None:
     registry = registry_in(golden / "found")
     assert (registry.category(0).name, registry.category(1).name) == ("$(touch pwned)", "egret")
-    keys, features = features_of(golden / "found", list(registry.images), needed=False).of(registry.images)
+    keys, features = features_of(golden / "found", list(registry.images)).of(registry.images)
     assert (len(keys), features.shape) == (12, (12, 32))
     with pytest.raises(RunError, match="found with another model"):  # what it was made with was read, then
         load_progress(DiscoverySession.open(backbone_folder, cache=None), golden / "found")

@@ -186,6 +186,19 @@ def test_a_stage_of_a_run_is_split_by_its_features(run):
     assert load_model(run / "stage3").config.names_by_id[registry.next_id] == "odd one"
 
 
+def test_what_was_split_before_changes_no_move_in_a_stage(run, tmp_path):
+    """A split computes features that a move does without; a move after it does without them, too."""
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    category, to, *_ = new_of(run / "stage3")
+    image = registry_in(run / "stage3").members_of(category)[:1]
+    one = Project(run / "stage3")
+    one.split(category)
+    one.move(image, to)
+    Project(other / "stage3").split(category)
+    Project(other / "stage3").move(image, to)
+    assert registry_in(run / "stage3").state_hash() == registry_in(other / "stage3").state_hash()
+
+
 def test_a_stage_by_itself_cannot_be_split(run, tmp_path):
     alone = Path(shutil.copytree(run / "stage3", tmp_path / "alone" / "stage3"))
     with pytest.raises(RegistryError, match="no features of images of category"):
@@ -253,7 +266,7 @@ def test_an_image_of_an_earlier_stage_goes_where_its_own_features_are_nearest(fo
     discover(session, albums[2], found, num_categories=7)
     registry = registry_in(found)
     earlier = [key for key in registry.members_of(category) if registry.images[key] == 1]
-    features = dict(zip(*features_of(found, earlier, needed=False).of(earlier), strict=True))
+    features = dict(zip(*features_of(found, earlier).of(earlier), strict=True))
     ids, _, matrix = registry.active_prototypes()
     matrix[ids.index(category)] = np.inf
     Project(found).dissolve(category)
@@ -274,7 +287,7 @@ def test_an_image_of_no_category_counts_where_it_is_moved_to(found):
     after = registry.active_prototypes()
     moved = after.matrix[after.ids.index(second)]
     assert not np.allclose(moved, before.matrix[before.ids.index(second)], atol=1e-5)
-    expected = features_of(found, members, needed=False).matrix.double().mean(0)
+    expected = features_of(found, members).matrix.double().mean(0)
     np.testing.assert_allclose(moved, expected, atol=1e-6)
 
 

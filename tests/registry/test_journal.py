@@ -237,6 +237,17 @@ def test_a_journal_that_lost_a_line_is_another_one(folder: Path) -> None:
     assert (ours.lines, ours.registry.category(3).name) == (1, "heron")
 
 
+@pytest.mark.parametrize("name", [JOURNAL, REGISTRY])
+def test_what_is_damaged_is_refused_however_often_it_is_asked(folder: Path, name: str) -> None:
+    ours, theirs = Journal(folder), Journal(folder)
+    theirs.registry.edit(Rename(3, "heron"))
+    theirs.write()
+    (folder / name).write_bytes((folder / name).read_bytes()[:-20] + b"}" * 20 + b"\n")
+    for _ in range(3):
+        with pytest.raises(RegistryError, match="is refused"):
+            ours.refresh()
+
+
 def test_what_a_line_says(folder: Path) -> None:
     journal = Journal(folder)
     journal.registry.edit(Rename(3, "heron"))

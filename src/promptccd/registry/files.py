@@ -145,7 +145,7 @@ class Journal:
         self._load()
 
     def _load(self) -> None:
-        self._stamp = self._stamped()
+        stamp = self._stamped()
         self.registry, self._snapshot = _load(self.folder)
         self._end = self.lines = 0
         found, end = read_lines(self._path, LARGEST_JSON)
@@ -155,6 +155,7 @@ class Journal:
         except RegistryError as error:
             raise RegistryError(f"{JOURNAL} is refused: {error}") from error
         self.registry.steps = []
+        self._stamp = stamp  # last, so that what was refused is read, and refused, again
 
     def refresh(self) -> list[Patch] | None:
         """Take in what others have written since; a look at two files if that is nothing.
@@ -169,9 +170,8 @@ class Journal:
         if stamp == self._stamp and self.registry.steps == []:
             return []
         if stamp[0] == self._stamp[0] and self.registry.steps == []:
-            with suppress(
-                RegistryError
-            ):  # then it is another journal, or damaged, which reading all of it tells
+            # Another journal, or a damaged one: reading all of it tells which.
+            with suppress(RegistryError):
                 patches = self._follow()
                 self._stamp = stamp
                 return patches

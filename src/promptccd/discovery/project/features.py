@@ -61,7 +61,7 @@ class Features:
         return total / count if count else None
 
 
-def features_of(folder: Path, keys: Sequence[str], *, needed: bool) -> Features:
+def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> Features:
     """Features of images: those that a discovery left, or, if they are needed, those of the run that a stage lies in.
 
     Raises:

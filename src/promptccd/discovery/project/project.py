@@ -88,10 +88,8 @@ class Project:
     """
 
     def __init__(self, folder: str | Path, command: Command | None = None):
-        self.folder, self._command = (
-            Path(folder).absolute(),
-            command,
-        )  # "." has no name to put a new folder under
+        self.folder = Path(folder).absolute()  # "." has no name to put a new folder under
+        self._command = command
         self.still, self._loading = threading.RLock(), threading.Lock()
         self._store = _opened(self.folder)
         self.changed: Callable[[Sequence[Patch] | None], object] = lambda patches: None
@@ -263,18 +261,21 @@ class Project:
     # What follows from features
 
     def features(self, *, needed: bool = False) -> "Features":
-        """Features of all images that have some; they stay in memory from the first call on.
+        """Features of all images that have some; those that were kept stay in memory from the first call on.
 
         Args:
-            needed: also where they have to be computed.
+            needed: also where they have to be computed. They serve this call alone: a correction that does without
+                them must not come out otherwise because another one was made before.
         """
         from promptccd.discovery.project.features import features_of
 
         with self._loading:
-            if self._features is None or (needed and not self._features.row_of):
+            if self._features is None:
                 shown = set(self._shown)
                 rest = sorted(key for key in self.registry.images if key not in shown)
-                self._features = features_of(self.folder, [*self._shown, *rest], needed=needed)
+                self._features = features_of(self.folder, [*self._shown, *rest])
+            if needed and not self._features.row_of:
+                return features_of(self.folder, self._features.keys, needed=True)
             return self._features
 
     def means(self, *, needed: bool = False) -> "Means":
