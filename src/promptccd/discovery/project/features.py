@@ -1,7 +1,7 @@
 """Features of a project's images, and what follows from them: means of categories, likeness, the map.
 
-Features have unit length. They are kept as multiples of `GRID`, whose sums are exact, so that a mean is the same to the
-bit in whatever order images came and went, and whoever asks for it.
+Features have unit length and are summed in float64. Prototypes are kept in float32, which does not see in what order
+images came and went, nor whether a sum was followed over corrections or added up anew.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,17 +19,13 @@ from promptccd.registry import CategoryRegistry
 from promptccd.registry.tables import Patch
 from promptccd.storage import read_file, write_file
 
-GRID = (
-    2.0**-30
-)  # sums of eight million multiples of it are exact in float64; float32 is coarser from 2**-7 on
-
 
 class Features:
     """Unit features of images, all of them in memory.
 
     Attributes:
         keys: of the images, by row.
-        matrix: ``(N, D)``, multiples of `GRID`, zeros for an image without features.
+        matrix: ``(N, D)``, zeros for an image without features.
         there: which images have features ``(N,)``.
         row_of: row of every image that has features.
     """
@@ -42,7 +38,6 @@ class Features:
                 self.matrix = torch.zeros(len(keys), len(feature))
             self.matrix[rows[key]] = feature
             self.there[rows[key]] = True
-        self.matrix.div_(GRID).round_().mul_(GRID)
         self.row_of = {key: row for key, row in rows.items() if self.there[row]}
 
     def of(self, keys: Iterable[str]) -> tuple[list[str], Tensor]:
@@ -51,7 +46,7 @@ class Features:
         return kept, self.matrix[[self.row_of[key] for key in kept]]
 
     def total(self, keys: Iterable[str]) -> tuple[np.ndarray, int]:
-        """The sum of features ``(D,)``, exact, and of how many images."""
+        """The sum of features ``(D,)`` float64, and of how many images."""
         kept, found = self.of(keys)
         return found.sum(0, dtype=torch.float64).numpy(), len(kept)
 

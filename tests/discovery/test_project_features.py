@@ -1,0 +1,42 @@
+"""Means of features at the width and number that people have are the same, however images came and went."""
+
+import numpy as np
+import torch
+
+from promptccd.discovery.project.features import Features, Means
+from promptccd.registry import CategoryRegistry, Move, StageGroups
+
+COUNT, WIDTH, KINDS = 12_000, 384, 3
+
+
+def stream(seed: int) -> tuple[list[str], torch.Tensor, CategoryRegistry]:
+    """Unit features in a few large categories, none of them settled."""
+    generator = np.random.default_rng(seed)
+    centres = generator.normal(size=(KINDS, WIDTH))
+    home = generator.integers(0, KINDS, COUNT)
+    found = centres[home] + generator.normal(size=(COUNT, WIDTH))
+    found /= np.linalg.norm(found, axis=1, keepdims=True)
+    keys, registry = [f"{number:064x}" for number in range(COUNT)], CategoryRegistry()
+    registry.observe(0, StageGroups(keys, home, centres / np.linalg.norm(centres, axis=1, keepdims=True)))
+    return keys, torch.from_numpy(found).float(), registry
+
+
+def test_sums_that_followed_hundreds_of_moves_are_those_of_who_adds_up_anew() -> None:
+    keys, found, registry = stream(5)
+    features = Features(keys, zip(keys, found, strict=True))
+    followed, generator = Means(features, registry), np.random.default_rng(7)
+    followed.warm()
+    for _ in range(60):
+        images = [keys[row] for row in generator.choice(COUNT, 200, replace=False)]
+        entry = registry.edit(Move(images, int(generator.integers(KINDS))))
+        followed.take(entry.patch)
+        if generator.random() < 0.3:
+            followed.take(registry.undo().patch.inverse())
+    anew = Means(Features(sorted(keys, reverse=True), zip(keys, found, strict=True)), registry)
+    chosen = [keys[row] for row in generator.choice(COUNT, 500, replace=False)]
+    ours, theirs = followed.after(chosen, 1), anew.after(chosen, 1)
+    assert ours.keys() == theirs.keys() == set(range(KINDS))
+    assert all(np.array_equal(*(np.float32(each[kind]) for each in (ours, theirs))) for kind in ours)
+    left = [key for key, home in registry.members.items() if home == 1 or key in chosen]
+    expected = found[[int(key, 16) for key in left]].double().mean(0).numpy()
+    np.testing.assert_allclose(ours[1], expected, atol=1e-12)
