@@ -25,7 +25,7 @@ from promptccd.discovery.project import project as project_module
 from promptccd.discovery.workbench import OpenPage, address_of
 from promptccd.discovery.workbench.routes import WAITS_S
 from promptccd.errors import RegistryError, RunError
-from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Rename, load_registry
+from promptccd.registry import LONGEST_JOURNAL, Journal, Merge, Move, Rename, load_registry
 from promptccd.storage import lock_folder
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.workbench.conftest import EACH, KINDS, Window
@@ -62,6 +62,24 @@ def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: 
     assert len(window.get("state")["groups"]) == KINDS - 1
     status, _ = window.do(do="rename", group=0, name="heron")
     assert (status, registry_in(project).category(0).name) == (200, "heron")
+
+
+def test_means_are_those_of_a_registry_that_was_written_whole(
+    page: OpenPage, window: Window, project: Path
+) -> None:
+    """What the page has added up belongs to the registry that it had read before."""
+    page.bench.project.warm()
+    journal = Journal(project / ".promptccd")
+    keys, home = page.bench.photos.keys, page.bench.columns().group.copy()
+    moved, rows = np.flatnonzero(home == 0)[:3], np.flatnonzero(home == 2)[:2].tolist()
+    journal.registry.edit(Move([keys[row] for row in moved], 1))
+    journal.write_whole()
+    other = Path(shutil.copytree(project, project.parent / "other"))
+    generation = window.get("state")["generation"]
+    assert window.do(do="move", rows=rows, group=1, generation=generation)[0] == 200
+    Project(other).move([keys[row] for row in rows], 1)
+    ours, theirs = (registry_in(folder).active_prototypes().matrix for folder in (project, other))
+    assert np.array_equal(ours, theirs)
 
 
 def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
