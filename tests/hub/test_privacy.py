@@ -19,7 +19,7 @@ from promptccd.cli.main import main
 from promptccd.data import StageStream
 from promptccd.data.stages import SPLIT_FILE
 from promptccd.errors import HubError, RunError
-from promptccd.hub import publish_groups, publish_stages, push_stage
+from promptccd.hub import publish_stages, push_stage
 from promptccd.runs import RunDirectory
 from tests.conftest import quick_recipe
 from tests.hub.contents import Blob
@@ -132,9 +132,7 @@ def test_models_cards_and_pages_tell_nothing(
 
 @pytest.mark.slow
 @pytest.mark.fault(49)
-def test_exports_tell_nothing_unless_asked(
-    photographs: Path, trained_run: Path, tmp_path: Path, hub: Hub
-) -> None:
+def test_exports_tell_nothing_unless_asked(photographs: Path, trained_run: Path, tmp_path: Path) -> None:
     command = ["discover", str(trained_run / "stage1"), str(photographs)]
     found = tmp_path / "found"
     assert main([*command, "--out", str(found), "--export", "imagefolder", "dataset"]) == 0
@@ -148,10 +146,8 @@ def test_exports_tell_nothing_unless_asked(
     unnamed = re.sub(f"{MARKER}-file_[0-9a-z]+", "", page).encode()
     assert told_within(unnamed) == []
     assert unnamed.count(b"data:image/") > 10
-    publish_groups(found / "dataset", "user/groups", private=True, token=hub.token)
-    assert told_on_hub(hub) == []
-    assert len(load_dataset("user/groups", split="train")) == 70
-    listed = list(load_dataset("user/groups", split="train"))
+    listed = list(load_dataset(str(found / "dataset"), split="train"))
+    assert len(listed) == 70
     assert set(listed[0]) == {"image", "category", "name", "known", "confidence", "stage", "sha256"}
     named = tmp_path / "named"
     assert main([*command, "--out", str(named), "--export", "imagefolder", "dataset", "--file-names"]) == 0

@@ -9,8 +9,7 @@ from datasets import load_dataset, load_from_disk
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.errors import ConfigurationError, DataError, SplitMismatchError
-from promptccd.hub import publish_groups
+from promptccd.errors import DataError, SplitMismatchError
 from tests.hub.server import Hub
 
 
@@ -99,18 +98,3 @@ def test_a_name_that_the_hub_refuses_is_told_before_it_is_asked(
 def test_what_is_not_there_is_named(hub: Hub) -> None:
     with pytest.raises(DataError, match="user/nothing"):
         StageStream.from_hub("user/nothing")
-
-
-def test_groups_are_one_private_commit_that_takes_the_place_of_the_last(hub: Hub, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for name in ("train-1.parquet", "train-2.parquet"):
-        for last in (tmp_path / "data").iterdir():
-            last.unlink()
-        (tmp_path / f"data/{name}").write_bytes(name.encode())
-        pushed = publish_groups(tmp_path, "user/groups", private=True, token=hub.token)
-        there = hub.repo("user/groups", "dataset")
-        assert there.private and pushed.repo_id == "user/groups"
-        files = there.at("main").files
-        assert set(files) - {".gitattributes"} == {"README.md", f"data/{name}"}
-    with pytest.raises(ConfigurationError, match="Give another name"):
-        publish_groups(tmp_path, "a b", private=True, token=hub.token)

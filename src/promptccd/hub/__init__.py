@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from promptccd.hub.push import pusher as pusher
     from promptccd.hub.space import PushedSpace as PushedSpace
     from promptccd.hub.space import push_space as push_space
-    from promptccd.hub.stage_datasets import publish_groups as publish_groups
     from promptccd.hub.stage_datasets import publish_stages as publish_stages
     from promptccd.hub.verify import Check as Check
     from promptccd.hub.verify import fetch_stages as fetch_stages

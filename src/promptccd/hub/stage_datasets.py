@@ -168,44 +168,4 @@ def _card(stages: StageStream, name: str, ids_only: bool) -> bytes:
         source=', dataset="<the source data set>"' if ids_only else "",
         pictures=pictures,
     )
-    return _card_of(data, text)
-
-
-def _card_of(data: DatasetCardData, text: str) -> bytes:
     return str(DatasetCard(f"---\n{data}\n---\n\n{BEGIN}\n\n{text}\n\n{END}\n")).encode()
-
-
-_TEXT_OF_GROUPS = """# Groups of images
-
-Found with `promptccd discover`. Images are pixels, without what cameras and programs wrote beside them. `category`
-is the id of a group, `name` what it is called, `known` whether it was learned, settled earlier or is new."""
-
-
-def publish_groups(folder: Path, name: str, *, private: bool, token: str) -> PushedRepository:
-    """Push the folder that `promptccd.discovery.exports.export_dataset` made, in one commit.
-
-    Args:
-        folder: the export.
-        name: ``namespace/name`` of the data set; made if it is not there.
-        private: whether it has to be private.
-        token: of the account that pushes.
-
-    Raises:
-        ConfigurationError: the Hub takes no such name.
-        HubError: the Hub cannot be reached or refuses, or the data set is public and should be private.
-    """
-    require_name(name, "dataset", "Give another name.")
-    files = {path.relative_to(folder).as_posix(): path for path in folder.glob("data/*.parquet")}
-    data = DatasetCardData(task_categories=["image-classification"], tags=["category-discovery"])
-    contents: Contents = {**files, CARD: _card_of(data, _TEXT_OF_GROUPS)}
-    return retried(
-        lambda: bring(
-            Repository(name, "dataset", private),
-            contents,
-            api=HfApi(token=token),
-            message="Groups",
-            holds="images and their groups",
-            replaces="*.parquet",
-        ),
-        "Try again later, or take the images as a zip.",
-    )
