@@ -23,8 +23,8 @@ def make_example(folder: Path) -> None:
         came_with = session.registry.state_hash()
         group_of = {row.file: row.category for row in discover(session, photos, out).rows}
         for number, name in NAMED.items():
-            rename = Rename(group_of[f"photo-{number:02d}.jpg"], name)
-            session.registry.edit(rename, time="2026-01-01T00:00:00+00:00")
+            session.registry.edit(Rename(group_of[f"photo-{number:02d}.jpg"], name))
+        session.registry.replace_prototypes({})  # which settles the names: a visitor did nothing that could be undone
         save_progress(session, out, came_with, photos)
         shutil.rmtree(project, ignore_errors=True)
         shutil.copytree(out / PROJECT, project, ignore=shutil.ignore_patterns(THUMBS, ".lock"))
