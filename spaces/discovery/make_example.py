@@ -24,7 +24,9 @@ def make_example(folder: Path) -> None:
         group_of = {row.file: row.category for row in discover(session, photos, out).rows}
         for number, name in NAMED.items():
             session.registry.edit(Rename(group_of[f"photo-{number:02d}.jpg"], name))
-        session.registry.replace_prototypes({})  # which settles the names: a visitor did nothing that could be undone
+        session.registry.replace_prototypes(
+            {}
+        )  # which settles the names: a visitor did nothing that could be undone
         save_progress(session, out, came_with, photos)
         shutil.rmtree(project, ignore_errors=True)
         shutil.copytree(out / PROJECT, project, ignore=shutil.ignore_patterns(THUMBS, ".lock"))
