@@ -47,8 +47,8 @@ class Features:
 
     def total(self, keys: Iterable[str]) -> tuple[np.ndarray, int]:
         """The sum of features ``(D,)`` float64, and of how many images."""
-        kept, found = self.of(keys)
-        return found.sum(0, dtype=torch.float64).numpy(), len(kept)
+        rows = [row for key in keys if (row := self.row_of.get(key)) is not None]
+        return self.matrix[rows].sum(0, dtype=torch.float64).numpy(), len(rows)
 
     def mean(self, keys: Iterable[str]) -> np.ndarray | None:
         """The mean feature ``(D,)`` of images, each once; `None` if none has features."""
@@ -119,7 +119,7 @@ class Means:
             to: the category they join; `None` if that is a new one, or none.
         """
         registry, members = self._registry, self._registry.members
-        leave = {key: members.get(key) for key in images if members.get(key) != to}
+        leave = {key: home for key in images if (home := members.get(key)) != to}
         homes, (came, num_came) = _by_home(leave), self.features.total(leave)
         means = {}
         for category in sorted({*homes, *([] if to is None else [to])}):
