@@ -26,7 +26,7 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
         "arguments", nargs="*", metavar="ARGUMENT",
         help="rename ID NAME | merge ID ID ... | move ID IMAGE ... (ID none: into no category) | gather IMAGE ... | "
         "split ID IMAGE ... | dissolve ID | confirm IMAGE ... | answer IMAGE IMAGE same|different; an image is its "
-        "sha256, as assignments.csv has it, or row:NUMBER of a training run",
+        "picture, as assignments.csv has it, or row:NUMBER of a training run",
     )  # fmt: skip
     categories.set_defaults(run=categories_command)
 

@@ -276,7 +276,7 @@ def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, p
         assert registry_in(project).state_hash() == state_then
     rows = list(csv.DictReader(io.StringIO(window.ask("/api/groups.csv")[2].decode())))
     registry = registry_in(project)
-    assert {each["sha256"]: each["group"] for each in rows} == {
+    assert {each["picture"]: each["group"] for each in rows} == {
         key: str(registry.members.get(key, "")) for key in registry.images
     }
 

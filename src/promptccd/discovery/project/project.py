@@ -66,8 +66,8 @@ class Project:
     """The categories of images in a folder, which others may correct at the same time.
 
     A correction is made under the folder's lock, in the state that the last one left, and is on the disk when its
-    method returns; the newest can be undone. Images are named by their content: the SHA-256 that ``assignments.csv``
-    gives, or ``row:NUMBER`` in a stage of a run.
+    method returns; the newest can be undone. Images are named by what they show: the ``picture`` that
+    ``assignments.csv`` gives, or ``row:NUMBER`` in a stage of a run.
 
         >>> project = Project("groups")  # doctest: +SKIP
         >>> project.rename(3, "night heron")  # doctest: +SKIP
