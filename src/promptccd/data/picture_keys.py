@@ -10,7 +10,9 @@ from promptccd.data.jpeg import ADOBE, END, JFIF, JPEG, jpeg_segments
 _COMMENT = 0xFE
 _METADATA = {*range(JFIF, JFIF + 16), _COMMENT, END} - {ADOBE}  # the end, because some files lack it
 MOST_TRIMMED = 16  # pixels that a lossless turn of a JPEG may cut off a side, a block of its coding
-MOST_ALIKE = 1.5  # mean difference of miniatures, in grey levels of 255, which saving a JPEG once more makes
+MOST_ALIKE = (
+    4.0  # mean difference of miniatures, in grey levels of 255; that of a turn is some 3, by its rounding
+)
 
 
 def picture_key(content: bytes, loaded: Image.Image | None) -> str:
