@@ -1,0 +1,166 @@
+"""Publish: pixels without metadata, names of groups, and nothing that tells whose they are; as `datasets` reads them."""
+
+import hashlib
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from promptccd.data.file_names import display_name
+from promptccd.discovery.exports.kept_folder import Export, Item, KeptFolder, Tick, text_item
+from promptccd.discovery.exports.names import folder_names
+from promptccd.discovery.exports.originals import Originals
+from promptccd.discovery.exports.rows import AssignmentRow
+from promptccd.errors import DataError
+from promptccd.storage import TEMPORARY
+
+PUBLISH, PARQUET = "publish", "publish-parquet"
+HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
+_SPLIT = "train"  # as which `datasets` reads all of it
+# `datasets` takes these, in small letters, for splits wherever they stand in a path.
+_SPLIT_WORDS = re.compile("train|test|val|dev|eval")
+_KINDS = {
+    "label": "string", "category": "int64", "known": "string", "confidence": "float32", "stage": "int64",
+    "sha256": "string",
+}  # fmt: skip
+
+
+def export_publish(originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick) -> Export:
+    """Write ``publish/train/<group>/<hash>.jpg`` and ``metadata.jsonl``, an ImageFolder of `datasets`.
+
+    The pixels are exactly those that were grouped, without metadata, see `promptccd.data.clean_images`. ``label`` is
+    the name of the group, letter by letter; in names of folders the words that `datasets` takes for splits begin with a
+    capital letter.
+
+    Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
+    """
+    with KeptFolder.opened(out / PUBLISH) as folder:
+        grouped = [row for row in rows if row.category is not None]
+        folders = folder_names(
+            {row.category: _without_splits(row.name) for row in grouped if row.category is not None}
+        )
+        suffixes = {made_of: Path(place).suffix for place, made_of in folder.held().items()}
+        items = [_picture(originals, row, folders, suffixes) for row in grouped]
+        placed = folder.put(items, tick)
+        there = [(placed[item.place], row) for item, row in zip(items, grouped, strict=True) if item.place in placed]
+        listed = [{"file_name": place.removeprefix(f"{_SPLIT}/"), **_facts(row)} for place, row in there]
+        text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in listed)
+        metadata = f"{_SPLIT}/metadata.jsonl"
+        folder.put([text_item(metadata, text, metadata)])
+        found = folder.finish()
+        found.photographs = len(there)
+        found.notes += _strangers(folder.path, {*placed.values(), metadata})
+    return found
+
+
+def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick) -> Export:
+    """Write ``publish-parquet/data/train-00000-of-00001.parquet``, for ``load_dataset(folder)``; a row a photograph.
+
+    It holds what `export_publish` writes. As pixels and names are in the same files, all of them are written again
+    where anything has changed.
+
+    Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
+    """
+    grouped = [row for row in rows if row.category is not None]
+    digest = hashlib.sha256(json.dumps([_facts(row) for row in grouped]).encode()).hexdigest()
+    with KeptFolder.opened(out / PARQUET) as folder:
+        held = {place: made for place, made in folder.held().items() if made.startswith(digest)}
+        missing = dict[str, str]()
+        if len(held) == sum(made.endswith(f"/{len(held)}") for made in held.values()) > 0:
+            folder.put([Item(place, made, _is_there, place) for place, made in held.items()])
+        else:
+            staging = folder.path / f"{TEMPORARY}shards-{secrets.token_hex(4)}"
+            try:
+                shards = _shards(originals, grouped, staging, missing, tick)
+                whole = f"{digest} incomplete" if missing else digest
+                folder.put(
+                    Item(place, f"{whole} {number}/{len(shards)}", partial(_rename, path), place)
+                    for number, (place, path) in enumerate(shards.items())
+                )
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+        found = folder.finish()
+        found.missing |= missing
+        found.photographs = len(grouped) - len(missing)
+    return found
+
+
+def _shards(
+    originals: Originals, rows: Sequence[AssignmentRow], staging: Path, missing: dict[str, str], tick: Tick
+) -> dict[str, Path]:
+    """Files of the data set by place, and in `missing` why photographs are in none of them."""
+    # Takes a second, for which the page of a project need not wait.
+    from datasets import Features, Image, Value
+
+    from promptccd.data.clean_images import write_shards
+
+    def records() -> Iterator[dict[str, Any]]:
+        for row in rows:
+            tick()
+            try:
+                suffix, content = _clean(originals, row)
+            except DataError as error:
+                missing[row.file] = str(error)
+            else:
+                yield {"image": {"bytes": content, "path": f"{row.sha256}{suffix}"}, **_facts(row)}
+
+    features = Features({"image": Image(), **{name: Value(kind) for name, kind in _KINDS.items()}})
+    return write_shards(staging, "data", records(), features)
+
+
+def _picture(
+    originals: Originals, row: AssignmentRow, folders: Mapping[int, str], suffixes: Mapping[str, str]
+) -> Item:
+    def make(target: Path) -> str:
+        suffix, content = _clean(originals, row)
+        target.write_bytes(content)
+        return "" if made_of in suffixes else suffix
+
+    assert row.category is not None
+    made_of = f"pixels of {row.sha256}"
+    place = f"{_SPLIT}/{folders[row.category]}/{row.sha256[:HASH_DIGITS]}{suffixes.get(made_of, '')}"
+    return Item(place, made_of, make, row.file)
+
+
+def _clean(originals: Originals, row: AssignmentRow) -> tuple[str, bytes]:
+    from promptccd.data.clean_images import clean_image
+
+    clean = clean_image(originals.original(row.picture))
+    if clean is None:
+        raise DataError("it could be decoded before and cannot be now")
+    return clean
+
+
+def _facts(row: AssignmentRow) -> dict[str, Any]:
+    return {"label": row.name, **{name: getattr(row, name) for name in _KINDS if name != "label"}}
+
+
+def _rename(path: Path, target: Path) -> None:
+    path.rename(target)
+
+
+def _is_there(target: Path) -> None:
+    raise DataError("it was there, and was removed meanwhile")
+
+
+def _strangers(folder: Path, placed: set[str]) -> list[str]:
+    """What to say of files that `datasets` would find there besides those that it is told of."""
+    each = sorted(
+        display_name(path.relative_to(folder).as_posix())
+        for path in (folder / _SPLIT).rglob("*")
+        if path.is_file() and path.relative_to(folder).as_posix() not in placed
+    )
+    if not each:
+        return []
+    return [
+        f"Not of the export, {len(each)}: {', '.join(each[:10])}. `load_dataset` reads the folder once images among them "
+        "are moved away."
+    ]
+
+
+def _without_splits(name: str) -> str:
+    return _SPLIT_WORDS.sub(lambda word: word[0].capitalize(), name)

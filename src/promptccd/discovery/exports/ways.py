@@ -1,0 +1,48 @@
+"""The ways to take groups along, by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from promptccd.discovery.exports.folders import export_folders
+from promptccd.discovery.exports.kept_folder import Export, Tick
+from promptccd.discovery.exports.originals import Originals
+from promptccd.discovery.exports.publish import export_parquet, export_publish
+from promptccd.discovery.exports.rows import AssignmentRow, project_rows
+from promptccd.discovery.exports.sidecars import export_sidecars
+from promptccd.discovery.options import EXPORT_NAMES
+from promptccd.discovery.project.photos import Photos
+from promptccd.discovery.project.record import categories_in, read_record
+from promptccd.errors import RunError
+
+Way = Callable[[Originals, Sequence[AssignmentRow], Path, Tick], Export]
+
+EXPORTS: Mapping[str, Way] = dict(
+    zip(EXPORT_NAMES, (export_folders, export_sidecars, export_publish, export_parquet), strict=True)
+)
+
+
+def export_project(
+    project: str | Path, ways: Sequence[str], to: str | Path | None = None, tick: Tick = lambda: None
+) -> list[Export]:
+    """Take the groups of a project along, as they stand now, with the photographs of all its sources.
+
+    Args:
+        project: the ``--out`` of a discovery, or of ``promptccd open``.
+        ways: names of `EXPORTS`.
+        to: where the exported folders go; into the project by default.
+        tick: called for every photograph.
+
+    Raises:
+        RunError: there is no project.
+        DiskError: a folder cannot be written, or was made by somebody else.
+    """
+    folder = Path(project).expanduser()
+    registry = categories_in(folder)
+    if registry is None:
+        raise RunError(f"{str(project)!r} holds no groups: give the --out of promptccd discover or open.")
+    photos = Photos(folder, registry.images, read_record(folder)["sources"])
+    rows = project_rows(registry, photos)
+    return [
+        EXPORTS[way](photos, rows, folder if to is None else Path(to).expanduser(), tick)
+        for way in dict.fromkeys(ways)
+    ]
