@@ -316,11 +316,11 @@ class Window:
         self.read("edit", {"do": do, **rows, **more})
 
     def group_of(self, name: str) -> int:
-        line = next(line for line in self.read("groups.csv").splitlines() if line.startswith(f"{name},"))
-        return int(line.split(",")[1])
+        rows = csv.DictReader(io.StringIO(self.read("groups.csv")))
+        return next(int(row["category"]) for row in rows if row["file"] == name)
 
-    def take_away(self, kind: str, file_names: bool) -> None:
-        self.read("export", {"kind": kind, "names": file_names})
+    def take_away(self, kind: str) -> None:
+        self.read("export", {"kind": kind})
         due = time.monotonic() + 60
         while not (progress := self.get("export"))["place"]:
             assert not progress["problem"] and time.monotonic() < due, progress
@@ -370,10 +370,10 @@ def write_project(here: Path) -> Written:
         rows = json.loads((out / ".promptccd/registry.json").read_text())["state"]["members"]
         return dict(rows)[key[name]]
 
-    texts["stage1/discover.txt"] = discover(1, "--export", "imagefolder", "dataset")
+    texts["stage1/discover.txt"] = discover(1, "--export", "folders", "publish")
     keep("stage1", {name: (out / name).read_text() for name in ("assignments.csv", "discovery.html")})
-    keep("stage1/images", exported(out / "images"))
-    keep("stage1/dataset", exported(out / "dataset"))
+    keep("stage1/folders", exported(out / "folders"))
+    keep("stage1/publish", exported(out / "publish"))
     red, green, blue = (home(name) for name in ("0-10.bmp", "1-10.bmp", "2-10.bmp"))
     correct("rename", red, "=red & <stripes>")
     correct("move", green, key["0-11.bmp"])
@@ -400,10 +400,10 @@ def write_project(here: Path) -> Written:
         window.do("confirm", "4-32.bmp")
         window.do("dissolve", group=window.group_of("1-10.bmp"))
         texts["window/groups.csv"] = window.read("groups.csv")
-        window.take_away("imagefolder", True)
-        window.take_away("dataset", False)
-    keep("window/images", exported(out / "images"))
-    keep("window/dataset", exported(out / "dataset"))
+        for kind in ("sidecars", "publish", "publish-parquet"):
+            window.take_away(kind)
+    for kind in ("sidecars", "publish", "publish-parquet"):
+        keep(f"window/{kind}", exported(out / kind))
     correct("merge", blue, red)
     correct("undo")
     correct("undo")

@@ -145,8 +145,8 @@ class KeptFolder:
 
     def __init__(self, path: Path):
         self.path, self._record, self.export = path, path / EXPORTED, Export(path)
-        self._own, self._wanted = self._read(), dict[str, Item]()
         self._folders = {""}  # of ours, that were looked at
+        self._own, self._wanted = self._read(), dict[str, Item]()
 
     @classmethod
     @contextmanager
@@ -176,6 +176,7 @@ class KeptFolder:
                 "free some space or make it writable, and run the same command again."
             ) from error
         finally:
+            remove_leftovers(path)
             os.close(lock)
 
     def held(self) -> dict[str, str]:
@@ -226,7 +227,7 @@ class KeptFolder:
     # What is there
 
     def _read(self) -> dict[str, _Line]:
-        own = dict[str, _Line]()
+        own = dict[str, list[_Line]]()
         lines, self._end = read_lines(self._record, _LARGEST_RECORD)
         try:
             header = json.loads(lines[0]) if lines else {}
@@ -239,13 +240,22 @@ class KeptFolder:
                 if [type(value) for value in vars(line).values()] != [str, str, int, str, str]:
                     raise ValueError("a line of other kinds")
                 if {"", ".", ".."}.isdisjoint(line.place.split("/")):
-                    own[line.place] = line
+                    own.setdefault(line.place, []).append(line)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
             raise RunError(
                 f"{self._record} is damaged, so there is no telling which files there are a person's: move {self.path} "
                 "away, and export again."
             ) from error
-        return own
+        return {place: self._there(said) for place, said in own.items()}
+
+    def _there(self, said: list[_Line]) -> _Line:
+        """Which line of a place is true of it: an export may have been killed before its last one was."""
+        if len(said) == 1:
+            return said[0]
+        return next((line for line in reversed(said) if self._has_bytes_of(line)), said[-1])
+
+    def _has_bytes_of(self, line: _Line) -> bool:
+        return self._size(line.place) == line.size and sha256_of(self.path / line.place) == line.sha256
 
     def _size(self, place: str) -> int | None:
         """Bytes of a regular file that no link leads to; `None` if there is none."""
@@ -286,7 +296,7 @@ class KeptFolder:
         with contextlib.suppress(OSError):
             if line.source and os.path.samefile(line.source, path):
                 return True
-        return self._size(line.place) == line.size and sha256_of(path) == line.sha256
+        return self._has_bytes_of(line)
 
     def _may_go(self, line: _Line) -> bool:
         """Whether a file is unchanged, and its picture lies under another name as well or can be made again."""

@@ -22,7 +22,7 @@ def safe_name(name: str, most_bytes: int = MOST_BYTES) -> str:
     )
     plain = re.sub(r"^ +", lambda found: "_" * len(found[0]), _REFUSED.sub("_", plain))
     plain = re.sub(r"[. ]+$", lambda found: "_" * len(found[0]), plain)
-    if _DEVICES.fullmatch(plain) or plain.startswith(("-", "~", ".")):  # an option, a home, a hidden file
+    if _DEVICES.fullmatch(plain) or plain.startswith("."):  # which would be hidden
         plain = f"_{plain}"
     return _shortened(plain or "_", most_bytes)
 

@@ -70,15 +70,16 @@ def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
     with KeptFolder.opened(out / PARQUET) as folder:
         held = {place: made for place, made in folder.held().items() if made.startswith(digest)}
         missing = dict[str, str]()
-        if len(held) == sum(made.endswith(f"/{len(held)}") for made in held.values()) > 0:
+        whole = {_part(digest, number, len(held)) for number in range(len(held))}
+        if held and set(held.values()) == whole:
             folder.put([Item(place, made, _is_there, place) for place, made in held.items()])
         else:
             staging = folder.path / f"{TEMPORARY}shards-{secrets.token_hex(4)}"
             try:
                 shards = _shards(originals, grouped, staging, missing, tick)
-                whole = f"{digest} incomplete" if missing else digest
+                made_of = f"{digest} in part" if missing else digest  # what comes back is looked for again
                 folder.put(
-                    Item(place, f"{whole} {number}/{len(shards)}", partial(_rename, path), place)
+                    Item(place, _part(made_of, number, len(shards)), partial(_rename, path), place)
                     for number, (place, path) in enumerate(shards.items())
                 )
             finally:
@@ -137,6 +138,10 @@ def _clean(originals: Originals, row: AssignmentRow) -> tuple[str, bytes]:
 
 def _facts(row: AssignmentRow) -> dict[str, Any]:
     return {"label": row.name, **{name: getattr(row, name) for name in _KINDS if name != "label"}}
+
+
+def _part(made_of: str, number: int, count: int) -> str:
+    return f"{made_of}, {number + 1} of {count}"
 
 
 def _rename(path: Path, target: Path) -> None:
