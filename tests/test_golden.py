@@ -51,7 +51,7 @@ from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 GOLDEN = Path(__file__).with_name("golden") / "written"
 NEAR = 1e-3
-PICTURES = (".jpg", ".png", ".webp")
+PICTURES = (".bmp", ".jpg", ".png", ".webp")
 PLACES = 6  # of numbers that are kept; more are noise
 COLOURS = [(220, 40, 40), (40, 200, 60), (50, 60, 220), (230, 210, 40), (200, 60, 200)]
 
@@ -228,15 +228,17 @@ def _vectors(found: re.Match[str]) -> str:
 
 
 def exported(folder: Path) -> Written:
-    """Every file of an exported folder; the sums of encoded pictures are left out."""
+    """Every file of an exported folder; sums and sizes of encoded pictures are left out."""
     texts, pictures = Written(), []
-    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+    for path in sorted(each for each in folder.rglob("*") if each.is_file() and each.name != ".lock"):
         name = path.relative_to(folder).as_posix()
         if path.suffix in PICTURES:
             pictures.append({"file": name, **json.loads(described(path))})
         else:
             text = described(path)
-            texts[called(name)] = re.sub("[0-9a-f]{64}", "<sum>", text) if name.startswith(".") else text
+            if name.startswith("."):
+                text = re.sub('(?<="size":)[0-9]+', "<size>", re.sub("[0-9a-f]{64}", "<sum>", text))
+            texts[called(name)] = text
     if pictures:
         texts["pictures.json"] = _json(pictures)
     return texts
