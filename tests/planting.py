@@ -35,7 +35,7 @@ LEFTOVER = re.compile(r"\.tmp-.+-[0-9a-f]{8}")
 OWN_WORD = re.compile(
     r"(run|found|sweep|report|explained|cache(/promptccd(/features)?)?|.*/events\.out[^/]*)"
 )
-WHOLE = ("checksums.json", ".promptccd-export")  # a folder with one of these appears by one rename
+WHOLE = ("checksums.json",)  # a folder with it appears by one rename
 
 
 @dataclass(frozen=True)
