@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 WAYS = (
     "folders (the files themselves, linked where the disk can, in a folder for each group), sidecars (keywords in XMP "
-    "files, and a list for Label Studio), publish (pixels without metadata, as an ImageFolder), publish-parquet (the same "
-    "as a table)"
+    "files, and a list for Label Studio), publish (pixels without metadata, as an ImageFolder), publish-parquet (the "
+    "same as a table)"
 )
 
 # Kinds of categories, in the words of the page.
@@ -169,7 +169,11 @@ def _declare_export(export: argparse.ArgumentParser) -> None:
 def export_command(options: argparse.Namespace) -> None:
     """``promptccd export``."""
     found = discovery.export_project(options.project, options.ways, options.to)
-    show(options, [_exported(each) for each in found], lambda: "\n".join(line for each in found for line in each.lines()))
+    show(
+        options,
+        [_exported(each) for each in found],
+        lambda: "\n".join(line for each in found for line in each.lines()),
+    )
 
 
 def _exported(export: "discovery.Export") -> dict[str, Any]:

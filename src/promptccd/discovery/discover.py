@@ -264,7 +264,9 @@ class _Discovery:
         """Refuse results that the disk has no room for, before anything is computed."""
         trained = 0 if self.adaptation is None else checkpoint_bytes(self.session.model)
         copied = sum(file.num_bytes for file in self.session.current.intake.used)
-        copies = sum(name in (PUBLISH, PARQUET) for name in set(self.exports))  # of the others, most are links
+        copies = sum(
+            name in (PUBLISH, PARQUET) for name in set(self.exports)
+        )  # of the others, most are links
         # Encoding a picture again may shrink it, but hardly to less than half.
         require_space(self.out, trained + copies * copied // 2, "the results that were asked for")
 
@@ -301,7 +303,9 @@ class _Discovery:
         registry = self.session.registry
         photos = Photos(self.out, registry.images, read_record(self.out)["sources"])
         originals, rows = _Originals(photos, self.session), project_rows(registry, photos)
-        return [EXPORTS[name](originals, rows, self.out, lambda: None) for name in dict.fromkeys(self.exports)]
+        return [
+            EXPORTS[name](originals, rows, self.out, lambda: None) for name in dict.fromkeys(self.exports)
+        ]
 
     def _made_of(self, table: Path) -> bytes:
         """The last line of the page: while it is the same, the page need not be drawn again."""

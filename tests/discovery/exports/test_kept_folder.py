@@ -4,9 +4,10 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,7 +167,12 @@ def test_killed_anywhere_the_next_export_ends_in_the_same_bytes(tmp_path: Path) 
     start, whole = tmp_path / "start", tmp_path / "whole"
     export(start, FIRST)
     (start / "owl/mine.txt").write_text("mine")
-    wanted = {"eagle owl/a.txt": "owl one", "owl/b.txt": "owl 2", "stork/a.txt": "a stork", "heron/a.txt": "heron one"}
+    wanted = {
+        "eagle owl/a.txt": "owl one",
+        "owl/b.txt": "owl 2",
+        "stork/a.txt": "a stork",
+        "heron/a.txt": "heron one",
+    }
     shutil.copytree(start, whole)
     export(whole, wanted)
     for calls in range(1, 200):
@@ -192,13 +198,14 @@ def _die_after(calls: int) -> None:
     """Kill this process once so many changes of the disk are done."""
     left = [calls]
     for name in ("rename", "unlink", "rmdir", "mkdir", "fsync", "ftruncate", "pwrite"):
-        def dying(*given, _real=getattr(os, name), **named):  # type: ignore[no-untyped-def]
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
-            return _real(*given, **named)
+        setattr(os, name, partial(_dying, left, getattr(os, name)))
 
-        setattr(os, name, dying)
+
+def _dying(left: list[int], call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    return call(*given, **named)
 
 
 @pytest.mark.parametrize("name", ["file", "folder", "old"])
@@ -211,7 +218,9 @@ def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, name: st
         (mine / "wedding.jpg").write_text("irreplaceable")
     if name == "old":  # a record that this version cannot read
         (mine / EXPORTED).write_text(json.dumps({"format": 1, "wedding.jpg": "0" * 64}))
-    with pytest.raises(RunError if name == "old" else DiskError, match="was made by something else|is damaged"):
+    with pytest.raises(
+        RunError if name == "old" else DiskError, match="was made by something else|is damaged"
+    ):
         export(mine, FIRST)
     assert (mine if name == "file" else mine / "wedding.jpg").read_text() == "irreplaceable"
 

@@ -10,7 +10,18 @@ from promptccd.discovery.exports.names import MOST_BYTES, Names, folder_names, s
 
 @pytest.mark.parametrize(
     "name",
-    ["白鹭", "黑鹳", "🦉", "שלום.jpg", "Ästige Graslilie", "نورس.JPG", "-x.jpg", "=1+1.png", "heron & egret", "a'b;c $d.jpg"],
+    [
+        "白鹭",
+        "黑鹳",
+        "🦉",
+        "שלום.jpg",
+        "Ästige Graslilie",
+        "نورس.JPG",
+        "-x.jpg",
+        "=1+1.png",
+        "heron & egret",
+        "a'b;c $d.jpg",
+    ],
 )
 def test_names_of_all_scripts_stay(name: str) -> None:
     assert safe_name(name) == name
@@ -20,7 +31,7 @@ def test_names_of_all_scripts_stay(name: str) -> None:
     ("name", "made"),
     [
         (unicodedata.normalize("NFD", "Äsche"), "Äsche"),
-        ("a/b\\c:d*e?f\"g<h>i|j.jpg", "a_b_c_d_e_f_g_h_i_j.jpg"),
+        ('a/b\\c:d*e?f"g<h>i|j.jpg', "a_b_c_d_e_f_g_h_i_j.jpg"),
         ("new\nline\t.png", "new_line_.png"),
         ("ends. ", "ends__"),
         (" begins", "_begins"),
@@ -56,5 +67,7 @@ def test_two_of_one_name_are_told_apart() -> None:
 
 
 def test_groups_of_one_name_get_folders_of_their_own() -> None:
-    made = folder_names({7: "Heron", 3: "heron", 9: "a/b", 12: "a:b", 4: unicodedata.normalize("NFD", "Ä"), 5: "ä"})
+    made = folder_names(
+        {7: "Heron", 3: "heron", 9: "a/b", 12: "a:b", 4: unicodedata.normalize("NFD", "Ä"), 5: "ä"}
+    )
     assert made == {3: "heron", 4: "Ä", 5: "ä (5)", 7: "Heron (7)", 9: "a_b", 12: "a_b (12)"}

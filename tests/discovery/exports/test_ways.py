@@ -39,7 +39,16 @@ HOSTILE = [
     "test tube",
     "validation",
 ]
-ODD = ["שלום.jpg", "白鹭.jpg", "-2+3.jpg", "=cmd()|calc.jpg", "a:b?.jpg", "new\nline.jpg", "caf\\xe9.jpg", "CON.jpg"]
+ODD = [
+    "שלום.jpg",
+    "白鹭.jpg",
+    "-2+3.jpg",
+    "=cmd()|calc.jpg",
+    "a:b?.jpg",
+    "new\nline.jpg",
+    "caf\\xe9.jpg",
+    "CON.jpg",
+]
 
 
 def photograph(path: Path, number: int) -> None:
@@ -103,7 +112,9 @@ def groups_of(here: Path) -> dict[str, str]:
     registry = Project(here / "found").registry
     lines = map(json.loads, (here / "found/.promptccd/files.jsonl").read_text().splitlines()[1:])
     return {
-        line["sha256"]: registry.categories[registry.members[line["picture"]]].name for line in lines if "look" in line
+        line["sha256"]: registry.categories[registry.members[line["picture"]]].name
+        for line in lines
+        if "look" in line
     }
 
 
@@ -123,10 +134,23 @@ def test_sorted_into_folders_files_stay_what_they_are(here: Path) -> None:
         assert path.stat().st_mtime < TAKEN + 100 or path.suffix == ".png"
         assert path.read_bytes() in {each.read_bytes() for each in originals.values()}
         assert group[digest(path)] == path.parent.name or path.parent.name not in HOSTILE
-    assert {"白鹭.jpg", "שלום.jpg", "-2+3.jpg", "a_b_.jpg", "new_line.jpg", "caf_xe9.jpg", "caf_.jpg", "_CON.jpg"} <= {
-        path.name for path in made
+    assert {
+        "白鹭.jpg",
+        "שלום.jpg",
+        "-2+3.jpg",
+        "a_b_.jpg",
+        "new_line.jpg",
+        "caf_xe9.jpg",
+        "caf_.jpg",
+        "_CON.jpg",
+    } <= {path.name for path in made}
+    assert {path.parent.name for path in made} >= {
+        "steam train",
+        "名前",
+        "Ünïcode & co",
+        "-rf ~",
+        "_img src=x onerror=alert(1)_",
     }
-    assert {path.parent.name for path in made} >= {"steam train", "名前", "Ünïcode & co", "-rf ~", "_img src=x onerror=alert(1)_"}
     assert Counter(path.parent.name for path in made).total() == len(made)
     assert all(path.resolve().is_relative_to(found.place.resolve()) for path in made)
 
@@ -186,7 +210,9 @@ def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> N
                 words = [each.text for each in tree.findall(f".//{tag}/rdf:Bag/rdf:li", names)]
                 assert words in ([group.get(digest(path))], [group.get(digest(path), "").replace("|", "/")])
         for task in json.loads((found.place / f"{card}.label-studio.json").read_text(encoding="utf-8")):
-            place = unquote(urlsplit(task["data"]["image"]).query.removeprefix("d="), errors="surrogateescape")
+            place = unquote(
+                urlsplit(task["data"]["image"]).query.removeprefix("d="), errors="surrogateescape"
+            )
             tasks[here / place] = task["annotations"][0]["result"][0]["value"]["choices"]
     assert {path: [group[digest(path)]] for path in before if path.is_file()} == tasks
     assert before == sorted(path for card in ("card A", "card B") for path in (here / card).rglob("*"))
@@ -209,7 +235,9 @@ def test_what_is_missing_is_said_and_the_rest_is_written(here: Path, way: str) -
     photograph(other, 77)
     found = export(here, way)[way]
     count = len(photographs(here)) + 1
-    lost = 1 if way == "sidecars" else 2  # whatever a file shows now, its keyword is for the picture it showed
+    lost = (
+        1 if way == "sidecars" else 2
+    )  # whatever a file shows now, its keyword is for the picture it showed
     assert (found.photographs, len(found.missing)) == (count - lost, lost)
     assert "'白鹭.jpg'" in "\n".join(found.lines()) and f"{count - lost} photographs" in found.lines()[0]
     gone.write_bytes((here / "card A/new\nline.jpg").read_bytes())  # another one under its name
@@ -232,13 +260,20 @@ def test_a_photograph_that_is_only_in_the_export_now_stays_there(here: Path) -> 
 @pytest.mark.parametrize("way", EXPORTS)
 def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(here: Path, way: str) -> None:
     place = export(here, way)[way].place
-    mine = {"notes.txt": "mine", "mine/crop.jpg": "mine too", "train/steam train/x": "x", "steam train/crop.jpg": "y"}
+    mine = {
+        "notes.txt": "mine",
+        "mine/crop.jpg": "mine too",
+        "train/steam train/x": "x",
+        "steam train/crop.jpg": "y",
+    }
     for name, text in mine.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
     nodes = {path.stat().st_ino for path in place.rglob("*") if path.is_file()}
     project = Project(here / "found")
-    project.rename(next(each.id for each in project.registry.active if each.name == "steam train"), "night heron")
+    project.rename(
+        next(each.id for each in project.registry.active if each.name == "steam train"), "night heron"
+    )
     found = export(here, way)[way]
     assert {name: (place / name).read_text() for name in mine} == mine and not found.left
     fresh = [path for path in place.rglob("*") if path.is_file() and path.stat().st_ino not in nodes]
@@ -286,7 +321,9 @@ def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[
 def test_photographs_of_an_archive_are_sorted_by_the_command_that_has_it_open(
     here: Path, tiny_backbone: Path
 ) -> None:
-    archive = shutil.make_archive(str(here / "card C"), "zip", write_pictures(here / "card C", [4], per_category=2, seed=3))
+    archive = shutil.make_archive(
+        str(here / "card C"), "zip", write_pictures(here / "card C", [4], per_category=2, seed=3)
+    )
     found = discover(DiscoverySession.open(tiny_backbone), archive, here / "found", exports=["folders"])
     [taken] = found.exports
     assert not taken.missing and taken.photographs == len(photographs(here)) + 2

@@ -111,8 +111,12 @@ class Export:
 
     def lines(self) -> list[str]:
         """What is said of it, a line each."""
-        files = f"{self.written} written, {self.moved} moved, {self.removed} removed, {self.kept} as they were"
-        told = [f"{self.place}: {self.photographs} photograph{'s' * (self.photographs != 1)}; files: {files}."]
+        files = (
+            f"{self.written} written, {self.moved} moved, {self.removed} removed, {self.kept} as they were"
+        )
+        told = [
+            f"{self.place}: {self.photographs} photograph{'s' * (self.photographs != 1)}; files: {files}."
+        ]
         if self.missing:
             reasons = dict[str, list[str]]()
             for name, why in self.missing.items():
@@ -181,9 +185,7 @@ class KeptFolder:
 
     def held(self) -> dict[str, str]:
         """What files that are there were made of, by place."""
-        return {
-            place: line.made_of for place, line in self._own.items() if self._size(place) == line.size
-        }
+        return {place: line.made_of for place, line in self._own.items() if self._size(place) == line.size}
 
     def put(self, items: Iterable[Item], tick: Tick = lambda: None) -> dict[str, str]:
         """Make the folder hold these files, besides those that were put before.

@@ -5,7 +5,9 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 
-_REFUSED = re.compile(r'[/\\:*?"<>|\ud800-\udfff]')  # by Windows, exFAT and SMB; bytes that are not UTF-8 by macOS
+_REFUSED = re.compile(
+    r'[/\\:*?"<>|\ud800-\udfff]'
+)  # by Windows, exFAT and SMB; bytes that are not UTF-8 by macOS
 _DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(\s*\..*)?", re.IGNORECASE)
 MOST_BYTES = 255  # of a name, in UTF-8
 

@@ -1,4 +1,4 @@
-"""Publish: pixels without metadata, names of groups, and nothing that tells whose they are; as `datasets` reads them."""
+"""Publish: pixels without metadata, names of groups, and nothing that tells whose they are, for `datasets`."""
 
 import hashlib
 import json
@@ -46,7 +46,11 @@ def export_publish(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
         suffixes = {made_of: Path(place).suffix for place, made_of in folder.held().items()}
         items = [_picture(originals, row, folders, suffixes) for row in grouped]
         placed = folder.put(items, tick)
-        there = [(placed[item.place], row) for item, row in zip(items, grouped, strict=True) if item.place in placed]
+        there = [
+            (placed[item.place], row)
+            for item, row in zip(items, grouped, strict=True)
+            if item.place in placed
+        ]
         listed = [{"file_name": place.removeprefix(f"{_SPLIT}/"), **_facts(row)} for place, row in there]
         text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in listed)
         metadata = f"{_SPLIT}/metadata.jsonl"
@@ -162,8 +166,8 @@ def _strangers(folder: Path, placed: set[str]) -> list[str]:
     if not each:
         return []
     return [
-        f"Not of the export, {len(each)}: {', '.join(each[:10])}. `load_dataset` reads the folder once images among them "
-        "are moved away."
+        f"Not of the export, {len(each)}: {', '.join(each[:10])}. `load_dataset` reads the folder once images among "
+        "them are moved away."
     ]
 
 

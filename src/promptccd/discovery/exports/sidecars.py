@@ -48,7 +48,9 @@ def export_sidecars(originals: Originals, rows: Sequence[AssignmentRow], out: Pa
         folder.put([*items, *_tasks(grouped, files, roots)], tick)
         found = folder.finish()
         found.missing |= {
-            row.file: "not where it was, or in an archive or a data set" for row in grouped if not files[row.picture]
+            row.file: "not where it was, or in an archive or a data set"
+            for row in grouped
+            if not files[row.picture]
         }
         found.photographs = sum(bool(files[row.picture]) for row in grouped)
     return found
@@ -83,6 +85,6 @@ def _tasks(
                 }  # fmt: skip
                 data = {"image": f"/data/local-files/?d={place}", "sha256": row.sha256, "date": row.date}
                 tasks.append({"data": data, "annotations": [{"result": [choice]}]})
-        yield text_item(f"{called}{TASKS}", json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", called + TASKS)
-
-
+        yield text_item(
+            f"{called}{TASKS}", json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", called + TASKS
+        )

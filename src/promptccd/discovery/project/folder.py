@@ -28,13 +28,20 @@ def open_project(out: Path) -> Path:
     """
     project = make_inside(out, PROJECT)
     refuse_links(
-        project, [RECORD, BEFORE, FEATURES, FILES, THUMBS, DATES, PICTURES, PAGE, REGISTRY, PROTOTYPES, JOURNAL]
+        project,
+        [RECORD, BEFORE, FEATURES, FILES, THUMBS, DATES, PICTURES, PAGE, REGISTRY, PROTOTYPES, JOURNAL],
     )
     return project
 
 
 def clear_leftovers(project: Path) -> None:
     """Delete what a killed writer left; only the holder of the lock may."""
-    for place in (project, project / BEFORE, project / THUMBS, project / DATES, *project.glob(f"{FEATURES}/*")):
+    for place in (
+        project,
+        project / BEFORE,
+        project / THUMBS,
+        project / DATES,
+        *project.glob(f"{FEATURES}/*"),
+    ):
         if not place.is_symlink():
             remove_leftovers(place)
