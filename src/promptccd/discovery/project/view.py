@@ -65,7 +65,7 @@ class ProjectView:
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
-        self._images = self.registry.images
+        self._images = frozenset(self.registry.images)
         photos = Photos(self.out, self.registry.images, read_record(self.out)["sources"])
         self.project.show(photos.keys)
         return photos
@@ -83,9 +83,13 @@ class ProjectView:
         """Bring what is shown up to date; without knowing what changed, all of it."""
         if patches is None:
             self._columns, self._near, self._news = None, ([], {}), None
-            if self._images.keys() != self.registry.images.keys():
+            if self._images != self.registry.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
+        elif any(
+            "images" in each.changes for each in patches
+        ):  # some were forgotten, or are remembered again
+            self._take(None)
         elif self._columns is not None:
             images = set[str]().union(*(each.images for each in patches)) & self.photos.rows.keys()
             rows = self._columns.take(self.registry, images, self.photos.rows)
@@ -98,7 +102,7 @@ class ProjectView:
         """The group of every photograph, and how sure it is."""
         with self.still:
             if self._columns is None:
-                self._columns = Columns(self.registry, self.photos.keys)
+                self._columns = Columns(self.registry, self.photos.keys, self.photos.here)
             return self._columns
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
@@ -286,7 +290,7 @@ class ProjectView:
             "generation": self.photos.generation,
             "title": self.title,
             "can_write": self.can_write,
-            "photos": len(self.photos.keys),
+            "photos": int(self.photos.here.sum()),
             "stage": registry.stage,
             "groups": groups,
             "undo": _described(log[-1]) if log and log[-1].patch is not None else None,
