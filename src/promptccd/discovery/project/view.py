@@ -12,7 +12,7 @@ import torch
 
 from promptccd.data.file_names import display_name
 from promptccd.discovery.categories import assigned
-from promptccd.discovery.project.columns import NOWHERE, PINNED, Columns
+from promptccd.discovery.project.columns import AWAY, NOWHERE, PINNED, Columns
 from promptccd.discovery.project.features import Features, keep_layout, kept_layout, lay_out, likest
 from promptccd.discovery.project.folder import PROJECT, open_project
 from promptccd.discovery.project.photos import Photos
@@ -173,7 +173,7 @@ class ProjectView:
         keys, features = self.photos.keys, self.features()
         with self.still:
             registry, columns = self.registry.copy(), self.columns()
-            open_rows = np.flatnonzero((columns.group != NOWHERE) & (columns.flags & PINNED == 0))
+            open_rows = np.flatnonzero((columns.group != NOWHERE) & (columns.flags & (PINNED | AWAY) == 0))
             covers = [row for each in registry.active for row in columns.shown(each.id).cover]
             unsure = open_rows[np.argsort(columns.sure[open_rows], kind="stable")[:MOST_ASKED_OF]]
         rows = [row for row in sorted({*unsure.tolist(), *covers}) if features.there[row]]
