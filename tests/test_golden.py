@@ -237,7 +237,9 @@ def exported(folder: Path) -> Written:
         else:
             text = described(path)
             if name.startswith("."):
-                text = re.sub('(?<="size":)[0-9]+', "<size>", re.sub("[0-9a-f]{64}", "<sum>", text))
+                text = re.sub(
+                    r',\d+,"[0-9a-f]{32}"', ',"<size and sum>"', re.sub("pixels [0-9a-f]+", "pixels", text)
+                )
             texts[called(name)] = text
     if pictures:
         texts["pictures.json"] = _json(pictures)

@@ -24,10 +24,17 @@ def _gone(target: Path) -> None:
     raise DataError("it is gone")
 
 
+def _full(target: Path) -> None:
+    target.write_bytes(b"half")
+    with open("/dev/full", "wb", buffering=0) as stream:
+        stream.write(b"the rest")
+
+
 def export(folder: Path, files: Mapping[str, str]) -> Export:
-    """An export of files of these contents; one of content ``gone`` cannot be made."""
+    """An export of files of these contents; one of content ``gone`` cannot be made, and ``full`` fills the disk."""
+    odd = {"gone": _gone, "full": _full}
     items = [
-        Item(place, text, _gone if text.startswith("gone") else partial(_write, text.encode()), place)
+        Item(place, text, odd.get(text) or partial(_write, text.encode()), place)
         for place, text in files.items()
     ]
     with KeptFolder.opened(folder) as kept:
@@ -136,7 +143,7 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     photographs.mkdir()
 
     def put(names: dict[str, str]) -> Export:
-        with KeptFolder.opened(folder) as kept:
+        with KeptFolder.opened(folder, {name: str(photographs / name) for name in "abc"}) as kept:
             kept.put(
                 Item(place, name, partial(link_or_copy, photographs / name), name, str(photographs / name))
                 for place, name in names.items()
@@ -231,11 +238,22 @@ def test_a_record_that_leads_out_removes_nothing(tmp_path: Path, place: str) -> 
     export(folder, FIRST)
     outside.write_text("a stork")
     line = next(line for line in (folder / EXPORTED).read_text().splitlines() if '"heron/a.txt"' in line)
-    planted = {**json.loads(line), "place": place, "size": 7}
+    planted = [place, 7, *json.loads(line)[2:]]
     with (folder / EXPORTED).open("a") as record:
         record.write(json.dumps(planted) + "\n")
     export(folder, {})
     assert outside.read_text() == "a stork" and tree(folder) == {}
+
+
+@pytest.mark.fault(4)
+def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    export(folder, FIRST)
+    before = tree(folder)
+    with pytest.raises(DiskError, match="No space left on device.*is as it was: free some space"):
+        export(folder, {"owl/a.txt": "owl one", "stork/a.txt": "full"})
+    assert tree(folder) == before and not list(folder.rglob(".tmp-*"))
+    assert counts(export(folder, FIRST)) == (0, 0, 0, 3)
 
 
 def test_two_exports_at_once_are_one_after_the_other(tmp_path: Path) -> None:

@@ -183,14 +183,15 @@ def test_a_published_table_is_the_same(here: Path, tmp_path: Path) -> None:
     found = export(here, "publish-parquet")["publish-parquet"]
     listed = load_dataset(str(found.place), split="train", cache_dir=str(tmp_path / "cache"))
     group = groups_of(here)
-    assert {each["sha256"]: each["label"] for each in listed} == {
+    named = listed.features["label"].int2str
+    assert {each["sha256"]: named(each["label"]) for each in listed} == {
         each: group[each] for each in map(digest, photographs(here))
     }
     content = next(found.place.rglob("*.parquet")).read_bytes()
     assert b"Exif" not in content and b"camera" not in content and b"card" not in content
     os.utime(next(found.place.rglob("*.parquet")), (TAKEN, TAKEN))
     again = export(here, "publish-parquet")["publish-parquet"]
-    assert (again.kept, again.written, again.photographs) == (1, 0, found.photographs)
+    assert (again.kept, again.written, again.photographs) == (2, 0, found.photographs)
 
 
 def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> None:
@@ -277,12 +278,31 @@ def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(her
     found = export(here, way)[way]
     assert {name: (place / name).read_text() for name in mine} == mine and not found.left
     fresh = [path for path in place.rglob("*") if path.is_file() and path.stat().st_ino not in nodes]
-    if way in ("folders", "publish"):
-        assert found.moved and {path.name for path in fresh} <= {EXPORTED, "metadata.jsonl"}
+    if way != "sidecars":  # where the group is in every file of it
+        assert {path.name for path in fresh} <= {EXPORTED, "metadata.jsonl", "README.md"}
     again = export(here, way)[way]
     assert (again.written, again.moved, again.removed) == (0, 0, 0)
     if way == "publish":
         assert "steam Train/x" in again.notes[0] or "train/steam train/x" in again.notes[0]
+
+
+def test_a_caption_written_into_a_linked_photograph_changes_no_export(
+    here: Path, tiny_backbone: Path
+) -> None:
+    """The program writes into the file itself, which is in both places."""
+    place = export(here, "folders")["folders"].place
+    for name in ("白鹭.jpg", "שלום.jpg"):
+        with (here / "card A" / name).open("ab") as stream:
+            stream.write(b"a caption")
+    discover(DiscoverySession.open(tiny_backbone), here / "card A", here / "found")
+    assert (export(here, "folders")["folders"].left, len(list(place.rglob("白鹭.jpg")))) == ([], 1)
+    with (here / "card A/白鹭.jpg").open("ab") as stream:
+        stream.write(b" and another")
+    project = Project(here / "found")
+    project.merge([each.id for each in project.registry.active])
+    found = export(here, "folders")["folders"]
+    assert not found.left and len([each for each in place.iterdir() if each.is_dir()]) == 1
+    assert next(place.rglob("白鹭.jpg")).read_bytes() == (here / "card A/白鹭.jpg").read_bytes()
 
 
 def test_tables_join_by_path_and_content(here: Path, found_once: Path, tiny_backbone: Path) -> None:

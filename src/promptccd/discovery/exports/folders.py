@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from promptccd.discovery.exports.kept_folder import Export, Item, KeptFolder, Tick, link_or_copy
+from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, link_or_copy
 from promptccd.discovery.exports.names import Names, folder_names
 from promptccd.discovery.exports.originals import Originals
 from promptccd.discovery.exports.rows import AssignmentRow
@@ -25,7 +25,8 @@ def export_folders(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
     Raises:
         DiskError: it cannot be written, or a folder of that name was made by somebody else.
     """
-    with KeptFolder.opened(out / FOLDERS) as folder:
+    there = {row.sha256[:DIGITS]: originals.path(row.picture) for row in rows}
+    with KeptFolder.opened(out / FOLDERS, there) as folder:
         items = list(_items(originals, rows))
         folder.put(items, tick)
         found = folder.finish()
@@ -50,7 +51,7 @@ def _items(originals: Originals, rows: Sequence[AssignmentRow]) -> Iterator[Item
         called = taken[row.category].take(name, [*marks, row.sha256[:6]])
         yield Item(
             place=f"{folders[row.category]}/{called}",
-            made_of=row.sha256,
+            made_of=row.sha256[:DIGITS],
             make=partial(_make, originals, row.picture),
             called=row.file,
             source=path if os.path.isfile(path) else "",

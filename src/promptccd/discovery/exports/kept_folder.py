@@ -16,11 +16,12 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from promptccd.data.file_names import display_name
 from promptccd.errors import DataError, DiskError, RunError
@@ -41,6 +42,7 @@ from promptccd.storage import (
 logger = logging.getLogger(__name__)
 
 FORMAT = 2  # of the record
+DIGITS = 32  # of a SHA-256 in the record, which is written anew after each change: as good as all of them
 _LARGEST_RECORD = 2**30  # bytes, of some million files
 _AT_ONCE = 64  # files that wait for their lines to be on the disk
 _REFUSED_NAMES = (errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG)
@@ -58,7 +60,7 @@ class Item:
         made_of: what its bytes follow from; the same means the same bytes.
         make: writes it under a name that is free, and returns the suffix to add to its place, if any.
         called: the photograph, for people.
-        source: the file that it is a link to or a copy of; empty if it is neither.
+        source: the photograph that it is a link to or a copy of; empty if it is neither.
     """
 
     place: str
@@ -71,7 +73,7 @@ class Item:
 def text_item(place: str, text: str, called: str) -> Item:
     """A file of text; one of the same text is the same file."""
     content = text.encode()
-    return Item(place, hashlib.sha256(content).hexdigest(), partial(_write, content), called)
+    return Item(place, hashlib.sha256(content).hexdigest()[:DIGITS], partial(_write, content), called)
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,9 @@ class _Line:
     """What the record says of a file."""
 
     place: str
-    sha256: str
+    digest: str
     size: int
     made_of: str
-    source: str = ""
 
 
 @dataclass
@@ -142,20 +143,26 @@ def _some(each: list[str]) -> str:
 class KeptFolder:
     """The folder while an export writes to it; made by `opened`.
 
+    Args:
+        path: of the folder.
+        originals: if it holds photographs themselves, the paths of all that there are, by what is made of them. One
+            that is not there any more is not removed from the folder.
+
     Attributes:
         path: of the folder.
         export: what became of it so far.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, originals: Mapping[str, str] | None = None):
+        self._originals = originals
         self.path, self._record, self.export = path, path / EXPORTED, Export(path)
         self._folders = {""}  # of ours, that were looked at
         self._own, self._wanted = self._read(), dict[str, Item]()
 
     @classmethod
     @contextmanager
-    def opened(cls, path: Path) -> Iterator["KeptFolder"]:
-        """The folder, made if need be, with nobody else writing to it.
+    def opened(cls, path: Path, originals: Mapping[str, str] | None = None) -> Iterator["KeptFolder"]:
+        """The folder, made if need be, with nobody else writing to it; arguments are those of the class.
 
         Raises:
             DiskError: it was made by somebody else, or cannot be written to.
@@ -173,7 +180,7 @@ class KeptFolder:
             if not (path / EXPORTED).exists():
                 write_file(path / EXPORTED, _json({"format": FORMAT}))
             remove_leftovers(path)
-            yield cls(path)
+            yield cls(path, originals)
         except OSError as error:
             raise DiskError(
                 f"Could not write {error.filename or path}: {error.strerror}. What was exported before is as it was: "
@@ -207,12 +214,16 @@ class KeptFolder:
             line, size = self._own.get(place), self._size(place)
             if size is None and not self._is_taken(place):
                 absent.append(item)
-            elif line is None or (line.made_of == item.made_of and line.size != size):
+            elif line is None:
                 self.export.left.append(place)
-            elif line.made_of == item.made_of:
+            elif (line.made_of, line.size) == (item.made_of, size):
                 self.export.kept += 1
                 tick()
-            elif self._is_unchanged(line):
+            elif item.source and os.path.samefile(item.source, self.path / place):  # somebody wrote into both
+                self._add([_Line(place, digest_of(self.path / place), size or 0, item.made_of)])
+                self.export.kept += 1
+                tick()
+            elif line.made_of != item.made_of and self._is_unchanged(line):
                 absent.append(item)
             else:
                 self.export.left.append(place)
@@ -238,8 +249,9 @@ class KeptFolder:
             if header.get("format") != FORMAT:
                 raise ValueError("not a record of this version")
             for each in lines[1:]:
-                line = _Line(**json.loads(each))
-                if [type(value) for value in vars(line).values()] != [str, str, int, str, str]:
+                place, size, digest, *made_of = json.loads(each)
+                line = _Line(place, digest, size, *made_of or [digest])
+                if [type(value) for value in vars(line).values()] != [str, str, int, str]:
                     raise ValueError("a line of other kinds")
                 if {"", ".", ".."}.isdisjoint(line.place.split("/")):
                     own.setdefault(line.place, []).append(line)
@@ -257,7 +269,7 @@ class KeptFolder:
         return next((line for line in reversed(said) if self._has_bytes_of(line)), said[-1])
 
     def _has_bytes_of(self, line: _Line) -> bool:
-        return self._size(line.place) == line.size and sha256_of(self.path / line.place) == line.sha256
+        return self._size(line.place) == line.size and digest_of(self.path / line.place) == line.digest
 
     def _size(self, place: str) -> int | None:
         """Bytes of a regular file that no link leads to; `None` if there is none."""
@@ -295,17 +307,30 @@ class KeptFolder:
         path = self.path / line.place
         if self._size(line.place) is None:
             return False
-        with contextlib.suppress(OSError):
-            if line.source and os.path.samefile(line.source, path):
-                return True
-        return self._has_bytes_of(line)
+        return self._has_bytes_of(line) or _node(os.lstat(path)) in self._nodes
 
     def _may_go(self, line: _Line) -> bool:
         """Whether a file is unchanged, and its picture lies under another name as well or can be made again."""
         path = self.path / line.place
         if not self._is_unchanged(line):
             return False
-        return not line.source or os.lstat(path).st_nlink > 1 or os.path.isfile(line.source)
+        if self._originals is None or os.lstat(path).st_nlink > 1:
+            return True
+        path = self._originals.get(line.made_of)
+        if not path:  # one that was forgotten; or a row of a data set, which has no other place
+            return path is not None
+        return any(
+            each.is_file() for each in (Path(path), *Path(path).parents)
+        )  # the photograph, or its archive
+
+    @cached_property
+    def _nodes(self) -> set[tuple[int, int]]:
+        """Where the photographs lie on their disks: a hard link to one is one of them, whatever is written into it."""
+        found = set()
+        for path in (self._originals or {}).values():
+            with contextlib.suppress(OSError):
+                found.add(_node(os.stat(path)))
+        return found
 
     # What is done
 
@@ -324,13 +349,9 @@ class KeptFolder:
                 moves.append((self._own[places.pop(0)], item))
             else:
                 rest.append(item)
-        while moves:  # one may wait for the name that another has
-            free = [each for each in moves if not self._is_taken(each[1].place)]
-            if not free:
-                break
-            lines = [
-                _Line(item.place, line.sha256, line.size, line.made_of, item.source) for line, item in free
-            ]
+        free = [each for each in moves if not self._is_taken(each[1].place)]
+        while free:  # one may wait for the name that another has
+            lines = [_Line(item.place, line.digest, line.size, line.made_of) for line, item in free]
             self._add(lines)
             for line, item in free:
                 tick()
@@ -338,7 +359,9 @@ class KeptFolder:
                 os.rename(self.path / line.place, self.path / item.place)
                 self.export.moved += 1
             self._flush_folders({each.place for pair in free for each in pair})
-            moves = [each for each in moves if each not in free]
+            moved = {item.place for _, item in free}
+            moves = [each for each in moves if each[1].place not in moved]
+            free = [each for each in moves if not self._is_taken(each[1].place)]
         return rest + [item for _, item in moves]
 
     def _make(self, items: list[Item], tick: Tick) -> dict[str, str]:
@@ -356,7 +379,7 @@ class KeptFolder:
                 self._give_up(staging, item, error)
                 continue
             size = os.lstat(staging).st_size
-            line = _Line(place, sha256_of(staging), size, item.made_of, item.source)
+            line = _Line(place, digest_of(staging), size, item.made_of)
             waiting.append((staging, line, item))
             if len(waiting) >= _AT_ONCE:
                 placed |= self._place(waiting)
@@ -368,10 +391,11 @@ class KeptFolder:
         for staging, _, _ in waiting:
             if os.lstat(staging).st_nlink < 2:  # a second name of a file that has long been there
                 _flush(staging)
-        before, placed = dict(self._own), dict[str, str]()
+        before = {line.place: self._own.get(line.place) for _, line, _ in waiting}
+        placed = dict[str, str]()
         self._add([line for _, line, _ in waiting])
         for staging, line, item in waiting:
-            there = before.get(line.place)
+            there = before[line.place]
             if self._is_taken(line.place) and (there is None or not self._may_go(there)):
                 staging.unlink()
                 self.export.left.append(line.place)
@@ -435,7 +459,7 @@ class KeptFolder:
 
     def _flush_folders(self, places: set[str]) -> None:
         for folder in {os.path.dirname(place) for place in places} | {""}:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # some disks flush no folders
                 _flush(self.path / folder)
 
     # The record
@@ -497,6 +521,15 @@ def _holds_something(path: Path) -> bool:
         return True  # no folder
 
 
+def digest_of(file: Path) -> str:
+    """What the record calls a file by its bytes."""
+    return sha256_of(file)[:DIGITS]
+
+
+def _node(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -506,8 +539,9 @@ def _flush(path: Path) -> None:
 
 
 def _text_of(line: _Line) -> bytes:
-    return _json({name: value for name, value in vars(line).items() if name != "source" or value})
+    made_of = [] if line.made_of == line.digest else [line.made_of]
+    return _json([line.place, line.size, line.digest, *made_of])
 
 
-def _json(values: dict[str, object]) -> bytes:
+def _json(values: Any) -> bytes:
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode() + b"\n"

@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from promptccd.data.file_names import display_name
-from promptccd.discovery.exports.kept_folder import Export, Item, KeptFolder, Tick, text_item
+from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, text_item
 from promptccd.discovery.exports.names import folder_names
 from promptccd.discovery.exports.originals import Originals
 from promptccd.discovery.exports.rows import AssignmentRow
@@ -52,7 +54,7 @@ def export_publish(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
             if item.place in placed
         ]
         listed = [{"file_name": place.removeprefix(f"{_SPLIT}/"), **_facts(row)} for place, row in there]
-        text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in listed)
+        text = "".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) + "\n" for each in listed)
         metadata = f"{_SPLIT}/metadata.jsonl"
         folder.put([text_item(metadata, text, metadata)])
         found = folder.finish()
@@ -64,13 +66,16 @@ def export_publish(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
 def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick) -> Export:
     """Write ``publish-parquet/data/train-00000-of-00001.parquet``, for ``load_dataset(folder)``; a row a photograph.
 
-    It holds what `export_publish` writes. As pixels and names are in the same files, all of them are written again
-    where anything has changed.
+    It holds what `export_publish` writes, but that ``label`` is a number, whose name ``README.md`` has: a group that is
+    renamed leaves the table as it is. Where anything else has changed, all of it is written again.
 
     Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
     """
     grouped = [row for row in rows if row.category is not None]
-    digest = hashlib.sha256(json.dumps([_facts(row) for row in grouped]).encode()).hexdigest()
+    names = dict(sorted({row.category: row.name for row in grouped}.items()))
+    label_of = {category: number for number, category in enumerate(names)}
+    records = [(row, {**_facts(row), "label": label_of[row.category]}) for row in grouped]
+    digest = hashlib.sha256(json.dumps([facts for _, facts in records]).encode()).hexdigest()[:DIGITS]
     with KeptFolder.opened(out / PARQUET) as folder:
         held = {place: made for place, made in folder.held().items() if made.startswith(digest)}
         missing = dict[str, str]()
@@ -80,7 +85,7 @@ def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
         else:
             staging = folder.path / f"{TEMPORARY}shards-{secrets.token_hex(4)}"
             try:
-                shards = _shards(originals, grouped, staging, missing, tick)
+                shards = _shards(originals, records, staging, missing, tick)
                 made_of = f"{digest} in part" if missing else digest  # what comes back is looked for again
                 folder.put(
                     Item(place, _part(made_of, number, len(shards)), partial(_rename, path), place)
@@ -88,6 +93,7 @@ def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
                 )
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
+        folder.put([text_item("README.md", _card(list(names.values())), "README.md")])
         found = folder.finish()
         found.missing |= missing
         found.photographs = len(grouped) - len(missing)
@@ -95,7 +101,11 @@ def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
 
 
 def _shards(
-    originals: Originals, rows: Sequence[AssignmentRow], staging: Path, missing: dict[str, str], tick: Tick
+    originals: Originals,
+    rows: Sequence[tuple[AssignmentRow, dict[str, Any]]],
+    staging: Path,
+    missing: dict[str, str],
+    tick: Tick,
 ) -> dict[str, Path]:
     """Files of the data set by place, and in `missing` why photographs are in none of them."""
     # Takes a second, for which the page of a project need not wait.
@@ -104,17 +114,27 @@ def _shards(
     from promptccd.data.clean_images import write_shards
 
     def records() -> Iterator[dict[str, Any]]:
-        for row in rows:
+        for row, facts in rows:
             tick()
             try:
                 suffix, content = _clean(originals, row)
             except DataError as error:
                 missing[row.file] = str(error)
             else:
-                yield {"image": {"bytes": content, "path": f"{row.sha256}{suffix}"}, **_facts(row)}
+                yield {"image": {"bytes": content, "path": f"{row.sha256}{suffix}"}, **facts}
 
-    features = Features({"image": Image(), **{name: Value(kind) for name, kind in _KINDS.items()}})
+    kinds = {**_KINDS, "label": "int64"}
+    features = Features({"image": Image(), **{name: Value(kind) for name, kind in kinds.items()}})
     return write_shards(staging, "data", records(), features)
+
+
+def _card(names: Sequence[str]) -> str:
+    """What tells `datasets` and the Hub the names of the labels."""
+    labels = {"class_label": {"names": {str(number): name for number, name in enumerate(names)}}}
+    features: list[dict[str, Any]] = [{"name": "image", "dtype": "image"}, {"name": "label", "dtype": labels}]
+    features += [{"name": name, "dtype": kind} for name, kind in _KINDS.items() if name != "label"]
+    told = yaml.safe_dump({"dataset_info": {"features": features}}, allow_unicode=True, sort_keys=False)
+    return f"---\n{told}---\n"
 
 
 def _picture(
@@ -126,7 +146,7 @@ def _picture(
         return "" if made_of in suffixes else suffix
 
     assert row.category is not None
-    made_of = f"pixels of {row.sha256}"
+    made_of = f"pixels {row.sha256[:HASH_DIGITS]}"
     place = f"{_SPLIT}/{folders[row.category]}/{row.sha256[:HASH_DIGITS]}{suffixes.get(made_of, '')}"
     return Item(place, made_of, make, row.file)
 

@@ -129,7 +129,7 @@ class Grouping:
             photos, rows = visit.project().photos, rows_of(visit.project())
             made = export_publish(photos, rows, _emptied(visit.taken), lambda: None)
             (made.place / ".lock").unlink()
-            return _zipped(made.place)
+            return _zipped(made.place.rename(visit.taken / "images"))
 
     def model(self, visit: Visit) -> Path:
         """A zip archive of the model with a visitor's categories and corrections."""
