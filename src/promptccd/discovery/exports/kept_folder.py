@@ -316,12 +316,11 @@ class KeptFolder:
             return False
         if self._originals is None or os.lstat(path).st_nlink > 1:
             return True
-        path = self._originals.get(line.made_of)
-        if not path:  # one that was forgotten; or a row of a data set, which has no other place
-            return path is not None
-        return any(
-            each.is_file() for each in (Path(path), *Path(path).parents)
-        )  # the photograph, or its archive
+        place = self._originals.get(line.made_of)
+        if not place:  # one that was forgotten; or a row of a data set, which has no other place
+            return place is not None
+        archives = Path(place).parents
+        return any(each.is_file() for each in (Path(place), *archives))
 
     @cached_property
     def _nodes(self) -> set[tuple[int, int]]:
