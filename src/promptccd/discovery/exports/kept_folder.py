@@ -95,7 +95,7 @@ class Export:
         photographs: how many are in it.
         written: files that were written now; ``moved`` ones took another name, ``removed`` ones are in no group any
             more, and ``kept`` ones are as they were.
-        missing: photographs that are not in it, and why, by what they are called.
+        missing: what the photographs that are not in it are called, and why, a pair each.
         left: files that an export made and somebody changed, or that have a name which it needs: they stay.
         notes: what else a person should know, a sentence each.
     """
@@ -106,7 +106,7 @@ class Export:
     moved: int = 0
     removed: int = 0
     kept: int = 0
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: list[tuple[str, str]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -120,7 +120,7 @@ class Export:
         ]
         if self.missing:
             reasons = dict[str, list[str]]()
-            for name, why in self.missing.items():
+            for name, why in self.missing:
                 shown = repr(display_name(name))
                 reasons.setdefault(why.removeprefix(shown).strip(" ."), []).append(shown)
             told += [
@@ -372,7 +372,7 @@ class KeptFolder:
                 place = item.place + (item.make(staging) or "")
                 self._folder_of(place)
             except DataError as error:
-                self.export.missing[item.called] = str(error)
+                self.export.missing.append((item.called, str(error)))
                 continue
             except OSError as error:
                 self._give_up(staging, item, error)
@@ -419,10 +419,11 @@ class KeptFolder:
             staging.unlink()
         if error.errno not in _REFUSED_NAMES:
             raise error
-        self.export.missing[item.called] = f"this disk takes no such name: {error.strerror}"
+        self.export.missing.append((item.called, f"this disk takes no such name: {error.strerror}"))
 
     def _remove(self) -> None:
         """Remove what is in the export no more, unless somebody changed it or it is the last of its kind."""
+        last = list[str]()
         for place, line in list(self._own.items()):
             if place in self._wanted:
                 continue
@@ -430,15 +431,17 @@ class KeptFolder:
                 if not self._is_unchanged(line):
                     self.export.left.append(place)
                 elif not self._may_go(line):
-                    self.export.notes.append(
-                        f"{display_name(place)!r} is in no group now, and stays: its original is gone."
-                    )
+                    last.append(repr(display_name(place)))
                     continue
                 else:
                     (self.path / place).unlink()
                     self.export.removed += 1
             del self._own[place]
             self._remove_empty(os.path.dirname(place))
+        if last:
+            self.export.notes.append(
+                f"In no group now, and left because their originals are gone, {len(last)}: {_some(last)}."
+            )
 
     def _remove_empty(self, folder: str) -> None:
         while folder and not self._through_link(f"{folder}/any"):
@@ -515,7 +518,7 @@ def _write(content: bytes, target: Path) -> None:
 
 def _holds_something(path: Path) -> bool:
     try:
-        return any(each.name != ".lock" for each in path.iterdir())
+        return any(each.name != ".lock" and not each.name.startswith(TEMPORARY) for each in path.iterdir())
     except OSError:
         return True  # no folder
 

@@ -78,7 +78,7 @@ def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
     digest = hashlib.sha256(json.dumps([facts for _, facts in records]).encode()).hexdigest()[:DIGITS]
     with KeptFolder.opened(out / PARQUET) as folder:
         held = {place: made for place, made in folder.held().items() if made.startswith(digest)}
-        missing = dict[str, str]()
+        missing = list[tuple[str, str]]()
         whole = {_part(digest, number, len(held)) for number in range(len(held))}
         if held and set(held.values()) == whole:
             folder.put([Item(place, made, _is_there, place) for place, made in held.items()])
@@ -95,7 +95,7 @@ def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
                 shutil.rmtree(staging, ignore_errors=True)
         folder.put([text_item("README.md", _card(list(names.values())), "README.md")])
         found = folder.finish()
-        found.missing |= missing
+        found.missing += missing
         found.photographs = len(grouped) - len(missing)
     return found
 
@@ -104,7 +104,7 @@ def _shards(
     originals: Originals,
     rows: Sequence[tuple[AssignmentRow, dict[str, Any]]],
     staging: Path,
-    missing: dict[str, str],
+    missing: list[tuple[str, str]],
     tick: Tick,
 ) -> dict[str, Path]:
     """Files of the data set by place, and in `missing` why photographs are in none of them."""
@@ -119,7 +119,7 @@ def _shards(
             try:
                 suffix, content = _clean(originals, row)
             except DataError as error:
-                missing[row.file] = str(error)
+                missing.append((row.file, str(error)))
             else:
                 yield {"image": {"bytes": content, "path": f"{row.sha256}{suffix}"}, **facts}
 

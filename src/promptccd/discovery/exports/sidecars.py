@@ -47,11 +47,11 @@ def export_sidecars(originals: Originals, rows: Sequence[AssignmentRow], out: Pa
         items = [item for row in grouped for item in _items(row, files[row.picture], roots)]
         folder.put([*items, *_tasks(grouped, files, roots)], tick)
         found = folder.finish()
-        found.missing |= {
-            row.file: "not where it was, or in an archive or a data set"
+        found.missing += [
+            (row.file, "it is not where it was, or lies in an archive or a data set")
             for row in grouped
             if not files[row.picture]
-        }
+        ]
         found.photographs = sum(bool(files[row.picture]) for row in grouped)
     return found
 
