@@ -21,6 +21,7 @@ from promptccd.discovery import EXPORTS, DiscoverySession, Project, discover, ex
 from promptccd.discovery.exports.kept_folder import Export
 from promptccd.errors import RunError
 from promptccd.storage import EXPORTED
+from tests.conftest import coloured_images
 from tests.discovery.conftest import write_pictures
 
 TAKEN = 1_700_000_000  # when the files were written, in seconds
@@ -338,7 +339,7 @@ def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[
         export_project(here / "card B", ["folders"])
 
 
-def test_photographs_of_an_archive_are_sorted_by_the_command_that_has_it_open(
+def test_photographs_of_archives_and_data_sets_are_sorted_by_the_command_that_has_it_open(
     here: Path, tiny_backbone: Path
 ) -> None:
     archive = shutil.make_archive(
@@ -351,3 +352,11 @@ def test_photographs_of_an_archive_are_sorted_by_the_command_that_has_it_open(
     assert {path.read_bytes() for path in (here / "card C").iterdir()} <= contents
     later = export(here, "folders")["folders"]
     assert not later.missing and later.kept == taken.photographs
+    coloured_images(3, 4, seed=8).save_to_disk(str(here / "rows"))
+    found = discover(DiscoverySession.open(tiny_backbone), here / "rows", here / "found", exports=["folders"])
+    [taken] = found.exports
+    assert not taken.missing and taken.written == 12
+    assert len(list(taken.place.glob("*/????????????.png"))) == 12
+    later = export(here, "folders")["folders"]
+    assert not later.missing and later.kept == taken.photographs
+    assert len(export(here, "publish")["publish"].missing) == 14

@@ -1,9 +1,12 @@
 """Sort into folders: every photograph as it is, under its own name, in a folder that is called like its group."""
 
+import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+
+from PIL import Image
 
 from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, link_or_copy
 from promptccd.discovery.exports.names import Names, folder_names
@@ -27,7 +30,8 @@ def export_folders(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
     """
     there = {row.sha256[:DIGITS]: originals.path(row.picture) for row in rows}
     with KeptFolder.opened(out / FOLDERS, there) as folder:
-        items = list(_items(originals, rows))
+        suffixes = {made_of: os.path.splitext(place)[1] for place, made_of in folder.held().items()}
+        items = list(_items(originals, rows, suffixes))
         folder.put(items, tick)
         found = folder.finish()
         found.photographs = len(items) - len(found.missing)
@@ -39,7 +43,9 @@ def export_folders(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
     return found
 
 
-def _items(originals: Originals, rows: Sequence[AssignmentRow]) -> Iterator[Item]:
+def _items(
+    originals: Originals, rows: Sequence[AssignmentRow], suffixes: Mapping[str, str]
+) -> Iterator[Item]:
     grouped = [row for row in rows if row.category is not None]
     folders = folder_names({row.category: row.name for row in grouped if row.category is not None})
     taken = {identity: Names() for identity in folders}
@@ -49,21 +55,35 @@ def _items(originals: Originals, rows: Sequence[AssignmentRow]) -> Iterator[Item
         above, name = os.path.split(path or row.file)
         marks = [os.path.basename(above)] if os.path.basename(above) else []
         called = taken[row.category].take(name, [*marks, row.sha256[:6]])
+        made_of = row.sha256[:DIGITS]
+        suffix = "" if path else suffixes.get(made_of, "")
         yield Item(
-            place=f"{folders[row.category]}/{called}",
-            made_of=row.sha256[:DIGITS],
-            make=partial(_make, originals, row.picture),
+            place=f"{folders[row.category]}/{called}{suffix}",
+            made_of=made_of,
+            make=partial(_make, originals, row.picture, needs_suffix=not path and not suffix),
             called=row.file,
             source=path if os.path.isfile(path) else "",
         )
 
 
-def _make(originals: Originals, key: str, target: Path) -> None:
+def _make(originals: Originals, key: str, target: Path, *, needs_suffix: bool) -> str:
     file = originals.file_of(key)
     if file is not None:
         link_or_copy(file, target)
-    else:
-        target.write_bytes(originals.original(key))
+        return ""
+    content = originals.original(key)
+    target.write_bytes(content)
+    return _suffix_of(content) if needs_suffix else ""
+
+
+def _suffix_of(content: bytes) -> str:
+    """How files of the format of a picture end."""
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            kind = str(image.format).lower()
+    except Exception:  # Pillow raises a dozen kinds; the name says less then, and the picture is as it was
+        return ""
+    return {"jpeg": ".jpg", "mpo": ".jpg", "tiff": ".tif"}.get(kind, f".{kind}")
 
 
 def _takes_no_room(place: Path, source: str) -> bool:

@@ -170,8 +170,8 @@ class Photos:
             content = read_regular_file(target, ByteBudget(IntakeLimits(), target))
         except (KeyError, ValueError, SkippedFileError) as error:
             raise DataError(
-                f"{name!r} is not where it was, or lies in an archive or a data set: put it back or unpack it, and run "
-                "promptccd discover on its folder."
+                f"{name!r} is not where it was, or lies in an archive or a data set: put it back, or give the archive "
+                "or data set to promptccd discover with --export."
             ) from error
         if hashlib.sha256(content).hexdigest() not in self._seen[key].contents and not _shows(content, key):
             raise DataError(
