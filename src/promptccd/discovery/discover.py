@@ -36,7 +36,7 @@ from promptccd.discovery.project.folder import FEATURES, PROJECT, RECORD, clear_
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import ConfigurationError, RunError
+from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.registry import StageChange, load_registry
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
@@ -159,12 +159,16 @@ class _Originals:
     session: DiscoverySession
 
     def original(self, key: str) -> bytes:
-        if self.photos.path(key) and os.path.lexists(self.photos.path(key)):
-            return self.photos.original(key)
-        return self.session.original(key) if key in self.session.current.files else self.photos.original(key)
+        is_new = key in self.session.current.files
+        return self.session.original(key) if is_new else self.photos.original(key)
 
     def file_of(self, key: str) -> Path | None:
-        return self.photos.file_of(key)
+        try:
+            return self.photos.file_of(key)
+        except DataError:
+            if key in self.session.current.files:
+                self.session.original(key)  # reads a file that is not what it seemed again the next time
+            raise
 
     def path(self, key: str) -> str:
         return self.photos.path(key)
