@@ -11,7 +11,7 @@ from PIL import Image
 from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, link_or_copy
 from promptccd.discovery.exports.names import Names, folder_names
 from promptccd.discovery.exports.originals import Originals
-from promptccd.discovery.exports.rows import AssignmentRow
+from promptccd.discovery.exports.rows import AssignmentRow, grouped
 
 FOLDERS = "folders"
 
@@ -31,10 +31,15 @@ def export_folders(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
     there = {row.sha256[:DIGITS]: originals.path(row.picture) for row in rows}
     with KeptFolder.opened(out / FOLDERS, there) as folder:
         suffixes = {made_of: os.path.splitext(place)[1] for place, made_of in folder.held().items()}
-        items = list(_items(originals, rows, suffixes))
+        inside, notes = grouped(rows)
+        items = list(_items(originals, inside, suffixes))
         folder.put(items, tick)
         found = folder.finish()
         found.photographs = len(items) - len(found.missing)
+        found.notes += notes
+        copies = sum(max(0, len(originals.files_of(row.picture)) - 1) for row in inside)
+        if copies:
+            found.notes.append(f"Further files with the same pictures, left out: {copies}.")
         linked = sum(_takes_no_room(folder.path / item.place, item.source) for item in items)
         if linked:
             found.notes.append(
@@ -46,10 +51,9 @@ def export_folders(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
 def _items(
     originals: Originals, rows: Sequence[AssignmentRow], suffixes: Mapping[str, str]
 ) -> Iterator[Item]:
-    grouped = [row for row in rows if row.category is not None]
-    folders = folder_names({row.category: row.name for row in grouped if row.category is not None})
+    folders = folder_names({row.category: row.name for row in rows if row.category is not None})
     taken = {identity: Names() for identity in folders}
-    for row in grouped:
+    for row in rows:
         assert row.category is not None
         path = originals.path(row.picture)
         above, name = os.path.split(path or row.file)

@@ -16,7 +16,7 @@ from promptccd.data.file_names import display_name
 from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, text_item
 from promptccd.discovery.exports.names import folder_names
 from promptccd.discovery.exports.originals import Originals
-from promptccd.discovery.exports.rows import AssignmentRow
+from promptccd.discovery.exports.rows import AssignmentRow, grouped
 from promptccd.errors import DataError
 from promptccd.storage import TEMPORARY
 
@@ -41,17 +41,15 @@ def export_publish(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
     Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
     """
     with KeptFolder.opened(out / PUBLISH) as folder:
-        grouped = [row for row in rows if row.category is not None]
+        inside, notes = grouped(rows)
         folders = folder_names(
-            {row.category: _without_splits(row.name) for row in grouped if row.category is not None}
+            {row.category: _without_splits(row.name) for row in inside if row.category is not None}
         )
         suffixes = {made_of: Path(place).suffix for place, made_of in folder.held().items()}
-        items = [_picture(originals, row, folders, suffixes) for row in grouped]
+        items = [_picture(originals, row, folders, suffixes) for row in inside]
         placed = folder.put(items, tick)
         there = [
-            (placed[item.place], row)
-            for item, row in zip(items, grouped, strict=True)
-            if item.place in placed
+            (placed[item.place], row) for item, row in zip(items, inside, strict=True) if item.place in placed
         ]
         listed = [{"file_name": place.removeprefix(f"{_SPLIT}/"), **_facts(row)} for place, row in there]
         text = "".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) + "\n" for each in listed)
@@ -59,7 +57,7 @@ def export_publish(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
         folder.put([text_item(metadata, text, metadata)])
         found = folder.finish()
         found.photographs = len(there)
-        found.notes += _strangers(folder.path, {*placed.values(), metadata})
+        found.notes += notes + _strangers(folder.path, {*placed.values(), metadata})
     return found
 
 
@@ -71,10 +69,10 @@ def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
 
     Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
     """
-    grouped = [row for row in rows if row.category is not None]
-    names = dict(sorted({row.category: row.name for row in grouped}.items()))
+    inside, notes = grouped(rows)
+    names = dict(sorted({row.category: row.name for row in inside}.items()))
     label_of = {category: number for number, category in enumerate(names)}
-    records = [(row, {**_facts(row), "label": label_of[row.category]}) for row in grouped]
+    records = [(row, {**_facts(row), "label": label_of[row.category]}) for row in inside]
     digest = hashlib.sha256(json.dumps([facts for _, facts in records]).encode()).hexdigest()[:DIGITS]
     with KeptFolder.opened(out / PARQUET) as folder:
         held = {place: made for place, made in folder.held().items() if made.startswith(digest)}
@@ -96,7 +94,8 @@ def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
         folder.put([text_item("README.md", _card(list(names.values())), "README.md")])
         found = folder.finish()
         found.missing += missing
-        found.photographs = len(grouped) - len(missing)
+        found.photographs = len(inside) - len(missing)
+        found.notes += notes
     return found
 
 

@@ -55,7 +55,13 @@ class AssignmentRow:
 
 
 STRANGE = "not sure: more like an image of none of these categories"
-GROUPED = ("used", "away")  # of an image, not of its copies
+
+
+def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[str]]:
+    """The rows of photographs in groups, and what to say of the others, if there are any."""
+    inside = [row for row in rows if row.category is not None]
+    count = len(rows) - len(inside)
+    return inside, [f"In no group, and left out: {count}."] if count else []
 
 
 def joinable_path(path: str) -> str:

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 from promptccd.discovery.exports.kept_folder import Export, Item, KeptFolder, Tick, text_item
 from promptccd.discovery.exports.names import Names
 from promptccd.discovery.exports.originals import Originals
-from promptccd.discovery.exports.rows import AssignmentRow
+from promptccd.discovery.exports.rows import AssignmentRow, grouped
 
 SIDECARS = "sidecars"
 TASKS = ".label-studio.json"
@@ -41,18 +41,19 @@ def export_sidecars(originals: Originals, rows: Sequence[AssignmentRow], out: Pa
     Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
     """
     with KeptFolder.opened(out / SIDECARS) as folder:
-        grouped = [row for row in rows if row.category is not None]
-        files = {row.picture: originals.files_of(row.picture) for row in grouped}
+        inside, notes = grouped(rows)
+        files = {row.picture: originals.files_of(row.picture) for row in inside}
         roots = _roots({root for each in files.values() for root, _ in each})
-        items = [item for row in grouped for item in _items(row, files[row.picture], roots)]
-        folder.put([*items, *_tasks(grouped, files, roots)], tick)
+        items = [item for row in inside for item in _items(row, files[row.picture], roots)]
+        folder.put([*items, *_tasks(inside, files, roots)], tick)
         found = folder.finish()
         found.missing += [
             (row.file, "it is not where it was, or lies in an archive or a data set")
-            for row in grouped
+            for row in inside
             if not files[row.picture]
         ]
-        found.photographs = sum(bool(files[row.picture]) for row in grouped)
+        found.photographs = sum(bool(files[row.picture]) for row in inside)
+        found.notes += notes
     return found
 
 
