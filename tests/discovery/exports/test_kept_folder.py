@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -263,6 +264,22 @@ def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path) -> None:
         export(folder, {"owl/a.txt": "owl one", "stork/a.txt": "full"})
     assert tree(folder) == before and not list(folder.rglob(".tmp-*"))
     assert counts(export(folder, FIRST)) == (0, 0, 0, 3)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no second disk")
+def test_on_another_disk_a_photograph_is_copied_with_its_date(tmp_path: Path) -> None:
+    original = tmp_path / "a.jpg"
+    original.write_bytes(b"a photograph")
+    os.utime(original, (10**9, 10**9))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        made = Path(elsewhere, "a.jpg")
+        link_or_copy(original, made)
+        assert (made.read_bytes(), made.stat().st_mtime) == (b"a photograph", 10**9)
+        made.write_bytes(b"edited")
+    link_or_copy(original, tmp_path / "b.jpg")
+    assert (tmp_path / "b.jpg").read_bytes() == original.read_bytes() == b"a photograph"
+    with pytest.raises(FileExistsError):
+        link_or_copy(original, tmp_path / "b.jpg")
 
 
 def test_two_exports_at_once_are_one_after_the_other(tmp_path: Path) -> None:
