@@ -359,6 +359,11 @@ def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[
     assert "Not in it, 1: '白鹭.jpg'" in printed
     assert main(["export", str(here / "found"), "folders", "--to", str(elsewhere), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["kept"] == len(photographs(here))
+    other = here / "other project"
+    shutil.copytree(here / "found", other)
+    assert main(["export", str(other), "folders"]) == 0  # in the project, wherever that is
+    assert main(["export", str(other), "folders", "--to", str(elsewhere)]) == 2
+    assert "was exported from another project" in capsys.readouterr().err
     assert main(["export", str(here / "card A"), "folders"]) == 2
     assert "give the --out of promptccd discover" in capsys.readouterr().err
     with pytest.raises(RunError, match="holds no groups"):

@@ -16,7 +16,9 @@ from promptccd.discovery.exports.rows import AssignmentRow, grouped
 FOLDERS = "folders"
 
 
-def export_folders(originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick) -> Export:
+def export_folders(
+    originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+) -> Export:
     """Write ``folders/<group>/<own name>``: links to the untouched files where the disk can, else copies.
 
     Args:
@@ -24,12 +26,13 @@ def export_folders(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
         rows: which is in which group; those in none are left out.
         out: where the folder goes.
         tick: called for every photograph; what it raises ends the export.
+        project: as `KeptFolder.opened` takes it.
 
     Raises:
         DiskError: it cannot be written, or a folder of that name was made by somebody else.
     """
     there = {row.sha256[:DIGITS]: originals.path(row.picture) for row in rows}
-    with KeptFolder.opened(out / FOLDERS, there) as folder:
+    with KeptFolder.opened(out / FOLDERS, there, project) as folder:
         suffixes = {made_of: os.path.splitext(place)[1] for place, made_of in folder.held().items()}
         inside, notes = grouped(rows)
         items = list(_items(originals, inside, suffixes))

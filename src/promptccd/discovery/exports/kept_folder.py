@@ -151,18 +151,26 @@ class KeptFolder:
     Attributes:
         path: of the folder.
         export: what became of it so far.
+        project: whose exports it holds, as its record says.
     """
 
     def __init__(self, path: Path, originals: Mapping[str, str] | None = None):
         self._originals = originals
         self.path, self._record, self.export = path, path / EXPORTED, Export(path)
-        self._folders = {""}  # of ours, that were looked at
+        self._folders, self.project = {""}, ""  # folders of ours, that were looked at
         self._own, self._wanted = self._read(), dict[str, Item]()
 
     @classmethod
     @contextmanager
-    def opened(cls, path: Path, originals: Mapping[str, str] | None = None) -> Iterator["KeptFolder"]:
-        """The folder, made if need be, with nobody else writing to it; arguments are those of the class.
+    def opened(
+        cls, path: Path, originals: Mapping[str, str] | None = None, project: str = ""
+    ) -> Iterator["KeptFolder"]:
+        """The folder, made if need be, with nobody else writing to it.
+
+        Args:
+            path: of the folder.
+            originals: as the class takes them.
+            project: a name that tells the exports of one project from those of others, where they lie elsewhere.
 
         Raises:
             DiskError: it was made by somebody else, or cannot be written to.
@@ -178,9 +186,15 @@ class KeptFolder:
         try:
             refuse_links(path, [EXPORTED])
             if not (path / EXPORTED).exists():
-                write_file(path / EXPORTED, _json({"format": FORMAT}))
+                write_file(path / EXPORTED, _header(project))
             remove_leftovers(path)
-            yield cls(path, originals)
+            folder = cls(path, originals)
+            if folder.project != project:
+                raise RunError(
+                    f"{path} was exported from another project, or before the project was moved: give another folder, or "
+                    "move it away."
+                )
+            yield folder
         except OSError as error:
             raise DiskError(
                 f"Could not write {error.filename or path}: {error.strerror}. What was exported before is as it was: "
@@ -219,7 +233,9 @@ class KeptFolder:
             elif (line.made_of, line.size) == (item.made_of, size):
                 self.export.kept += 1
                 tick()
-            elif item.source and os.path.samefile(item.source, self.path / place):  # somebody wrote into both
+            elif (
+                size is not None and item.source and os.path.samefile(item.source, self.path / place)
+            ):  # both were written to
                 self._add([_Line(place, digest_of(self.path / place), size or 0, item.made_of)])
                 self.export.kept += 1
                 tick()
@@ -248,6 +264,7 @@ class KeptFolder:
                 raise RunError(f"{self._record} {newer}")
             if header.get("format") != FORMAT:
                 raise ValueError("not a record of this version")
+            self.project = str(header.get("project", ""))
             for each in lines[1:]:
                 place, size, digest, *made_of = json.loads(each)
                 line = _Line(place, digest, size, *made_of or [digest])
@@ -477,7 +494,7 @@ class KeptFolder:
     def _keep_record(self) -> None:
         """Write what is there, sorted, unless that is what the record says."""
         there = sorted(place for place in self._own if self._size(place) is not None)
-        content = _json({"format": FORMAT}) + b"".join(_text_of(self._own[place]) for place in there)
+        content = _header(self.project) + b"".join(_text_of(self._own[place]) for place in there)
         if self._record.read_bytes() != content:
             write_file(self._record, content)
             self._end = len(content)
@@ -538,6 +555,10 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _header(project: str) -> bytes:
+    return _json({"format": FORMAT, **({"project": project} if project else {})})
 
 
 def _text_of(line: _Line) -> bytes:

@@ -31,7 +31,9 @@ _KINDS = {
 }  # fmt: skip
 
 
-def export_publish(originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick) -> Export:
+def export_publish(
+    originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+) -> Export:
     """Write ``publish/train/<group>/<hash>.jpg`` and ``metadata.jsonl``, an ImageFolder of `datasets`.
 
     The pixels are exactly those that were grouped, without metadata, see `promptccd.data.clean_images`. ``label`` is
@@ -40,7 +42,7 @@ def export_publish(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
 
     Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
     """
-    with KeptFolder.opened(out / PUBLISH) as folder:
+    with KeptFolder.opened(out / PUBLISH, project=project) as folder:
         inside, notes = grouped(rows)
         folders = folder_names(
             {row.category: _without_splits(row.name) for row in inside if row.category is not None}
@@ -61,7 +63,9 @@ def export_publish(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
     return found
 
 
-def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick) -> Export:
+def export_parquet(
+    originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+) -> Export:
     """Write ``publish-parquet/data/train-00000-of-00001.parquet``, for ``load_dataset(folder)``; a row a photograph.
 
     It holds what `export_publish` writes, but that ``label`` is a number, whose name ``README.md`` has: a group that is
@@ -74,7 +78,7 @@ def export_parquet(originals: Originals, rows: Sequence[AssignmentRow], out: Pat
     label_of = {category: number for number, category in enumerate(names)}
     records = [(row, {**_facts(row), "label": label_of[row.category]}) for row in inside]
     digest = hashlib.sha256(json.dumps([facts for _, facts in records]).encode()).hexdigest()[:DIGITS]
-    with KeptFolder.opened(out / PARQUET) as folder:
+    with KeptFolder.opened(out / PARQUET, project=project) as folder:
         held = {place: made for place, made in folder.held().items() if made.startswith(digest)}
         missing = list[tuple[str, str]]()
         whole = {_part(digest, number, len(held)) for number in range(len(held))}

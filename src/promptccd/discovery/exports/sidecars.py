@@ -31,7 +31,9 @@ xmlns:lr="http://ns.adobe.com/lightroom/1.0/">
 """
 
 
-def export_sidecars(originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick) -> Export:
+def export_sidecars(
+    originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+) -> Export:
     """Write ``sidecars/<folder of photographs>/<path in it>.xmp``, and a list of tasks for Label Studio beside it.
 
     Every file that shows a picture gets one, copies included. None is written beside the photographs themselves: what
@@ -40,7 +42,7 @@ def export_sidecars(originals: Originals, rows: Sequence[AssignmentRow], out: Pa
 
     Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
     """
-    with KeptFolder.opened(out / SIDECARS) as folder:
+    with KeptFolder.opened(out / SIDECARS, project=project) as folder:
         inside, notes = grouped(rows)
         files = {row.picture: originals.files_of(row.picture) for row in inside}
         roots = _roots({root for each in files.values() for root, _ in each})

@@ -1,20 +1,23 @@
 """The ways to take groups along, by name."""
 
+import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from promptccd.discovery.exports.folders import export_folders
-from promptccd.discovery.exports.kept_folder import Export, Tick
-from promptccd.discovery.exports.originals import Originals
+from promptccd.discovery.exports.kept_folder import DIGITS, Export, Tick
 from promptccd.discovery.exports.publish import export_parquet, export_publish
-from promptccd.discovery.exports.rows import AssignmentRow, project_rows
+from promptccd.discovery.exports.rows import project_rows
 from promptccd.discovery.exports.sidecars import export_sidecars
 from promptccd.discovery.options import EXPORT_NAMES
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import categories_in, read_record
 from promptccd.errors import RunError
 
-Way = Callable[[Originals, Sequence[AssignmentRow], Path, Tick], Export]
+Way = Callable[
+    ..., Export
+]  # of `Originals`, rows, a folder, what is called for each, and a name of the project
 
 EXPORTS: Mapping[str, Way] = dict(
     zip(EXPORT_NAMES, (export_folders, export_sidecars, export_publish, export_parquet), strict=True)
@@ -42,7 +45,11 @@ def export_project(
         raise RunError(f"{str(project)!r} holds no groups: give the --out of promptccd discover or open.")
     photos = Photos(folder, registry.images, read_record(folder)["sources"])
     rows = project_rows(registry, photos)
-    return [
-        EXPORTS[way](photos, rows, folder if to is None else Path(to).expanduser(), tick)
-        for way in dict.fromkeys(ways)
-    ]
+    out = folder if to is None else Path(to).expanduser()
+    # Exports in the project move with it. Those elsewhere must not take the place of another project's.
+    name = (
+        ""
+        if out.absolute() == folder.absolute()
+        else hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()
+    )
+    return [EXPORTS[way](photos, rows, out, tick, name[:DIGITS]) for way in dict.fromkeys(ways)]
