@@ -191,8 +191,8 @@ class KeptFolder:
             folder = cls(path, originals)
             if folder.project != project:
                 raise RunError(
-                    f"{path} was exported from another project, or before the project was moved: give another folder, or "
-                    "move it away."
+                    f"{path} was exported from another project, or before the project was moved: give another folder, "
+                    "or move it away."
                 )
             yield folder
         except OSError as error:
@@ -233,10 +233,9 @@ class KeptFolder:
             elif (line.made_of, line.size) == (item.made_of, size):
                 self.export.kept += 1
                 tick()
-            elif (
-                size is not None and item.source and os.path.samefile(item.source, self.path / place)
-            ):  # both were written to
-                self._add([_Line(place, digest_of(self.path / place), size or 0, item.made_of)])
+            elif size is not None and item.source and os.path.samefile(item.source, self.path / place):
+                # Somebody wrote into both, which are one.
+                self._add([_Line(place, digest_of(self.path / place), size, item.made_of)])
                 self.export.kept += 1
                 tick()
             elif line.made_of != item.made_of and self._is_unchanged(line):

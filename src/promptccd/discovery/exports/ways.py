@@ -15,9 +15,8 @@ from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import categories_in, read_record
 from promptccd.errors import RunError
 
-Way = Callable[
-    ..., Export
-]  # of `Originals`, rows, a folder, what is called for each, and a name of the project
+# Takes `Originals`, rows, a folder, what is called for each photograph, and a name of the project.
+Way = Callable[..., Export]
 
 EXPORTS: Mapping[str, Way] = dict(
     zip(EXPORT_NAMES, (export_folders, export_sidecars, export_publish, export_parquet), strict=True)
@@ -47,9 +46,6 @@ def export_project(
     rows = project_rows(registry, photos)
     out = folder if to is None else Path(to).expanduser()
     # Exports in the project move with it. Those elsewhere must not take the place of another project's.
-    name = (
-        ""
-        if out.absolute() == folder.absolute()
-        else hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()
-    )
-    return [EXPORTS[way](photos, rows, out, tick, name[:DIGITS]) for way in dict.fromkeys(ways)]
+    is_inside = out.resolve() == folder.resolve()
+    name = "" if is_inside else hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:DIGITS]
+    return [EXPORTS[way](photos, rows, out, tick, name) for way in dict.fromkeys(ways)]
