@@ -63,7 +63,7 @@ def _weights(pixels: np.ndarray) -> tuple[float, ...]:
 
 def _digest(pixels: np.ndarray) -> str:
     digest = hashlib.blake2b(f"{pixels.shape} {pixels.dtype.kind}".encode(), digest_size=32)
-    digest.update(np.ascontiguousarray(pixels))
+    digest.update(np.ascontiguousarray(pixels).data)
     return digest.hexdigest()
 
 

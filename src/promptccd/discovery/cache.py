@@ -8,14 +8,13 @@ of a content: the same picture may be turned otherwise in there.
 import base64
 import contextlib
 import hashlib
-import io
 import itertools
 import json
 import logging
 import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from promptccd.data.images import Status, Verdict
 from promptccd.data.picture_keys import is_edited_file_of
 from promptccd.data.sources import Stamp
 from promptccd.discovery.project.folder import FILES, THUMBS
+from promptccd.discovery.project.places import LARGEST_LIST, keys_in
 from promptccd.errors import PromptCCDError
 from promptccd.storage import (
     append_to,
@@ -234,11 +234,8 @@ class FeatureCache:
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 FORMAT = 1  # of the list of files
-LARGEST_LIST = 4 * 2**30  # bytes, of three million files
 _LONGEST = 4096  # characters of a note
 _MINIATURE = (16, 16, 3)
-_END_OF_LOOK = re.compile(rb'"picture":"([0-9a-f]{64})","sha256":"([0-9a-f]{64})"\}')  # of a picture
-_LENGTH_OF_END = 2 * 64 + len('"picture":"","sha256":""}')
 
 
 class SeenFiles:
@@ -261,7 +258,7 @@ class SeenFiles:
         lines, self._end = read_lines(self._path, LARGEST_LIST)
         try:
             if lines and lines[0] + b"\n" != self._header:
-                self._inherited = _pictures_in(lines)
+                self._inherited = keys_in(lines)
                 raise ValueError("it is of another format or for another model")
             for line in lines[1:]:
                 self._take(json.loads(line))
@@ -371,58 +368,6 @@ class SeenFiles:
     def add_thumbnails(self, made: Mapping[str, bytes]) -> None:
         """Keep thumbnails that were made again."""
         self._thumbs.add(made)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Where a picture was seen, from the project alone.
-
-    Attributes:
-        files: path and content hash of every file that held it, sorted: a renamed file is there under both names. The
-            path of a member of an archive ends in the member's name and is no file.
-        contents: hashes of the files that showed it, sorted; those of rows of a data set have no path.
-    """
-
-    files: tuple[tuple[str, str], ...]
-    contents: tuple[str, ...]
-
-
-def pictures_in(project: Path) -> dict[str, Seen]:
-    """Every picture that was seen, by its key.
-
-    Raises:
-        RunError: a link stands in the way.
-    """
-    try:
-        content = read_file(project / FILES, LARGEST_LIST)
-    except FileNotFoundError:
-        return {}
-    held = dict[str, str]()  # content by path; a later line overrules an earlier one
-    lines = list(io.BytesIO(content))  # makes no second copy
-    for line in lines:
-        if line.startswith(b'{"look"'):  # most of the list, and long; only its end is needed
-            continue
-        try:
-            values = json.loads(line)
-            path, digest = values["path"], values["sha256"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # the next discovery makes it again
-        if isinstance(path, str) and isinstance(digest, str):
-            held[path] = digest
-    keys = _pictures_in(lines)
-    files, contents = dict[str, list[tuple[str, str]]](), dict[str, list[str]]()
-    for path, digest in sorted(held.items()):
-        files.setdefault(keys.get(digest, ""), []).append((path, digest))
-    for digest, key in sorted(keys.items()):
-        contents.setdefault(key, []).append(digest)
-    return {key: Seen(tuple(files.get(key, ())), tuple(digests)) for key, digests in contents.items()}
-
-
-def _pictures_in(lines: Iterable[bytes]) -> dict[str, str]:
-    """The key of the picture of each content, by the hash of that."""
-    looks = (line.rstrip(b"\n") for line in lines if line.startswith(b'{"look"'))
-    ends = (_END_OF_LOOK.fullmatch(line[-_LENGTH_OF_END:]) for line in looks)
-    return {end[2].decode(): end[1].decode() for end in ends if end is not None}
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

@@ -5,7 +5,7 @@ import io
 import os
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -17,8 +17,9 @@ from promptccd.data.file_names import display_name
 from promptccd.data.images import decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import inside, read_regular_file
-from promptccd.discovery.cache import Packs, Seen, pictures_in
+from promptccd.discovery.cache import Packs
 from promptccd.discovery.project.folder import PICTURES, PROJECT, THUMBS
+from promptccd.discovery.project.places import pictures_in, present
 from promptccd.errors import DataError
 
 CELL_SIDE, LARGE_SIDE = 320, 1600
@@ -50,12 +51,10 @@ class Photos:
         self._seen = {
             key: seen[key] for key in keys if key in seen
         }  # of those a model was trained on nothing was seen
-        there = _present(path for each in self._seen.values() for path, _ in each.files)
-        self._files = {key: _chosen(each, there) for key, each in self._seen.items()}
+        there = present(self._seen.values())
+        self._files = {key: each.chosen(there) for key, each in self._seen.items()}
         self.keys = sorted(self._files, key=lambda key: (*self._place(key), key))
-        self.here = np.array(
-            [self._files[key][0] in there or not self._files[key][0] for key in self.keys], dtype=bool
-        )
+        self.here = np.array([self._seen[key].is_here(there) for key in self.keys], dtype=bool)
         self.names = [self._name(key) for key in self.keys]
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.generation = hashlib.sha256("".join(self.keys).encode() + self.here.tobytes()).hexdigest()[:12]
@@ -157,43 +156,6 @@ class Photos:
             return None
         image = decode_image(content, max_pixels=IntakeLimits().max_pixels, enough=2 * side).image
         return None if image is None else _encoded(image, side)
-
-
-def _present(paths: Iterable[str]) -> set[str]:
-    """Those of the paths that are there; a folder is listed once, which is quicker than asking for every file.
-
-    The path of a member of an archive is there as long as the archive has its size.
-    """
-    by_folder = dict[str, list[str]]()
-    for path in paths:
-        by_folder.setdefault(os.path.dirname(path), []).append(path)
-    found = set[str]()
-    for folder, inside_it in by_folder.items():
-        try:
-            with os.scandir(folder or ".") as listed:
-                names = {item.name for item in listed}
-        except NotADirectoryError:
-            found.update(path for path in inside_it if _is_in_archive(path))
-        except OSError:
-            continue  # deleted, or its disk is not plugged in
-        else:
-            found.update(path for path in inside_it if os.path.basename(path) in names)
-    return found
-
-
-def _is_in_archive(path: str) -> bool:
-    """Whether the archive of a member, whose path ends in ``/SIZE-OFFSET-SUM/NAME``, is the one that was read."""
-    for parent in Path(path).parents:
-        if parent.is_file():
-            place = Path(path).relative_to(parent).parts[0]
-            return place.partition("-")[0] == str(parent.stat().st_size)
-    return False
-
-
-def _chosen(seen: Seen, there: Collection[str]) -> tuple[str, str]:
-    """Path and content hash of the file that shows a picture: one that is there, or else the first."""
-    files = seen.files or (("", seen.contents[0]),)
-    return next((each for each in files if each[0] in there), files[0])
 
 
 def _shows(content: bytes, key: str) -> bool:
