@@ -12,14 +12,27 @@ from typing import Any, BinaryIO
 
 from PIL import TiffImagePlugin
 
-from promptccd.data.file_kinds import camera_raw_kind
+from promptccd.data.file_kinds import DEVELOP, camera_raw_kind
 from promptccd.data.jpeg import SCAN, jpeg_segments
 
-RAW_SUFFIXES = frozenset(
-    f".{kind}"
-    for kind in (
-        "3fr arw cr2 cr3 crw dcr dng erf fff iiq k25 kdc mef mos mrw nef nrw orf pef raf raw rw2 rwl sr2 srf srw x3f"
-    ).split()
+RAW_SUFFIXES = (
+    *(
+        ".3fr",
+        ".arw",
+        ".cr2",
+        ".cr3",
+        ".crw",
+        ".dcr",
+        ".dng",
+        ".erf",
+        ".fff",
+        ".iiq",
+        ".k25",
+        ".kdc",
+        ".mef",
+        ".mos",
+    ),
+    *(".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f"),
 )
 _JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".heic", ".heif", ".avif", ".png", ".tif", ".tiff", ".webp")
 _FULL = 0.9  # of the sides of the photograph that a JPEG of full size has; developing cuts the edges
@@ -67,7 +80,9 @@ def camera_raw(stream: BinaryIO, head: bytes) -> CameraRaw | None:
     wanted = min(_LARGE, _FULL * max(sides)) if any(sides) else _LARGE
     size, start = max(_jpegs(content), default=(0, 0))
     orientation = next((each[_ORIENTATION] for each in tags if _ORIENTATION in each), None)
-    jpeg = b"\xff\xd8" + b"".join(each for _, each in jpeg_segments(content[start:])) if size >= wanted else b""
+    jpeg = (
+        b"\xff\xd8" + b"".join(each for _, each in jpeg_segments(content[start:])) if size >= wanted else b""
+    )
     return CameraRaw(kind or "TIFF", jpeg, orientation)
 
 
@@ -89,6 +104,15 @@ def raw_beside(names: Iterable[str]) -> dict[str, str]:
     return {name: places[place] for name, place in raws if place in places}
 
 
+def reason_of_raw(name: str) -> str:
+    """Why a file is skipped that cannot be read and is called like a camera RAW; empty for other names."""
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix not in RAW_SUFFIXES:
+        return ""
+    kind = suffix.removeprefix(".").upper()
+    return f"camera RAW ({kind}) without a JPEG of full size inside: {DEVELOP}"
+
+
 def _directories(stream: BinaryIO) -> list[dict[int, Any]]:
     """The tags of all pictures in a TIFF file, the first one first; as many as can be read."""
     found: list[dict[int, Any]] = []
@@ -104,7 +128,7 @@ def _directories(stream: BinaryIO) -> list[dict[int, Any]]:
             seen.add(place)
             directory = TiffImagePlugin.ImageFileDirectory_v2(header)
             stream.seek(place)
-            directory.load(stream)  # type: ignore[arg-type]
+            directory.load(stream)
             found.append({tag: directory.get(tag) for tag in _LOOKED_AT if tag in directory})
             below = directory.get(_SUB, ())
             waiting += [*(below if isinstance(below, tuple) else (below,)), directory.next]

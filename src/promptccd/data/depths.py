@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from PIL import Image
@@ -38,6 +38,21 @@ class Depth:
     is_said: bool
     used: int
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Depth":
+        """From values that a stranger may have written.
+
+        Raises:
+            ValueError: they are not valid.
+        """
+        depth = cls(**values)
+        bits = depth.needed, depth.used
+        if depth.kind not in get_args(Kind) or not all(
+            type(each) is int and 1 <= each <= 16 for each in bits
+        ):
+            raise ValueError("a depth is none")
+        return depth
+
 
 @dataclass(frozen=True)
 class Depths:
@@ -58,6 +73,13 @@ class Depths:
     def holding(cls, found: Iterable[Depth | None], fixed: int | None = None) -> "Depths":
         """The rule for a source, of its files' depths; `None` is a file of 8 bits."""
         return reduce(cls._with, found, cls(fixed=fixed))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Depths":
+        """From values that a stranger may have written; a `ValueError` or `TypeError` for others."""
+        if not all(each is None or (type(each) is int and 1 <= each <= 16) for each in values.values()):
+            raise ValueError("a depth is none")
+        return cls(**values)
 
     def _with(self, depth: Depth | None) -> "Depths":
         if depth is None or depth.is_said:
@@ -187,6 +209,13 @@ def _refuse_planes(image: Image.Image) -> None:
         )
 
 
+def may_be_deep(head: bytes) -> bool:
+    """Whether a file may have more than 8 bits a value, by its first 32 bytes."""
+    if head.startswith(b"\x89PNG"):
+        return head[24:25] == b"\x10"
+    return head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+") or head[:2] in (b"P2", b"P5", b"Pf")
+
+
 def is_deep(image: Image.Image) -> bool:
     """Whether a picture that was opened may have more than 8 bits a value."""
     tiles = getattr(image, "tile", ())
@@ -204,10 +233,10 @@ def _lower_bytes(image: Image.Image) -> Image.Image | None:
         return None  # RGBa: colours that are multiplied by their transparency, which no byte alone tells
     place = source.tell()
     source.seek(0)
-    again = type(image)(io.BytesIO(source.read()))  # type: ignore[arg-type]
+    again: Any = type(image)(io.BytesIO(source.read()))  # type: ignore[call-arg]
     source.seek(place)
     again.seek(image.tell())
-    again.tile = [_of_other_order(tile) for tile in again.tile]  # type: ignore[attr-defined]
+    again.tile = [_of_other_order(tile) for tile in again.tile]
     return again
 
 

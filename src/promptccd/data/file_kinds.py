@@ -2,7 +2,7 @@
 
 FIRST_BYTES = 512  # of a file, which tell what it is
 
-_DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
+DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
 _UNPACK = "unpack it first; zip archives alone are read as they are"
 _FRAMES = "save some of its frames as JPEG to have them grouped"
 _PAGE = "save the picture itself instead of the page"
@@ -32,7 +32,11 @@ _STARTS = (  # after leading blanks, in lower case
     (b"\xfd7zxz\x00", "an xz archive", _UNPACK),
     (b"(\xb5/\xfd", "a Zstandard archive", _UNPACK),
     (b"version https://git-lfs", "a Git LFS pointer, not downloaded", "git lfs pull downloads it"),
-    (b"bplist0", "a property list of macOS", "if it ends in .icloud, open it once to download the photograph"),
+    (
+        b"bplist0",
+        "a property list of macOS",
+        "if it ends in .icloud, open it once to download the photograph",
+    ),
     (b"8bps", "PSD", _CONVERT),
     (b"gimp xcf", "XCF", _CONVERT),
     (b"\x00\x00\x00\x0cjp  ", "JPEG 2000", _CONVERT),
@@ -59,7 +63,7 @@ _STARTS = (  # after leading blanks, in lower case
     (b"-----begin", "a key or certificate", ""),
 )
 _BRANDS = (  # of the boxes that MP4 and HEIF share
-    (b"crx", "camera RAW (CR3)", _DEVELOP),
+    (b"crx", "camera RAW (CR3)", DEVELOP),
     (b"qt  ", "a video (MOV)", _FRAMES),
     (b"3g", "a video (3GP)", _FRAMES),
     (b"m4a", "sound (M4A)", ""),
@@ -70,7 +74,15 @@ _BRANDS = (  # of the boxes that MP4 and HEIF share
     (b"msf1", "HEIC", _HEIC),
 )
 _RIFF = {b"AVI ": ("a video (AVI)", _FRAMES), b"WAVE": ("sound (WAV)", "")}
-_OFFICE = (b"[Content_Types]", b"_rels/", b"word/", b"xl/", b"ppt/", b"docProps/", b"mimetypeapplication/vnd.oasis")
+_OFFICE = (
+    b"[Content_Types]",
+    b"_rels/",
+    b"word/",
+    b"xl/",
+    b"ppt/",
+    b"docProps/",
+    b"mimetypeapplication/vnd.oasis",
+)
 _CAMERA_RAW = (
     (b"FUJIFILMCCD-RAW", "RAF"),
     (b"IIRO", "ORF"),
@@ -111,6 +123,11 @@ def picture_kind(head: bytes) -> str:
     return next((kind for start, kind in _READ if head.startswith(start)), "")
 
 
+def is_picture(head: bytes) -> bool:
+    """Whether a file begins like a picture that is read, or a camera RAW, which may hold one."""
+    return bool(picture_kind(head) or camera_raw_kind(head))
+
+
 def why_no_picture(head: bytes) -> str:
     """Why a file is skipped that begins like no picture that is read: what it is, and what to do with it."""
     kind, advice = _named(head)
@@ -120,7 +137,20 @@ def why_no_picture(head: bytes) -> str:
 def _named(head: bytes) -> tuple[str, str]:
     """What a file is, and what to do with it."""
     if raw := camera_raw_kind(head):
-        return f"camera RAW ({raw})", _DEVELOP
+        return f"camera RAW ({raw})", DEVELOP
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    found = _by_place(head) or next((each[1:] for each in _STARTS if start.startswith(each[0])), None)
+    if found is not None:
+        return found
+    if not head.strip(b"\0"):
+        return "nothing: all its first bytes are 0", "copy it again from where it came"
+    if _is_text(head):
+        return "text", "a list of images as CSV is for promptccd train"
+    return "no known format", "give JPEG, PNG or WebP"
+
+
+def _by_place(head: bytes) -> tuple[str, str] | None:
+    """The same of files whose name stands behind their beginning."""
     if head[4:8] == b"ftyp":
         brand = head[8:12].lower()
         return next((each[1:] for each in _BRANDS if brand.startswith(each[0])), ("a video (MP4)", _FRAMES))
@@ -132,17 +162,7 @@ def _named(head: bytes) -> tuple[str, str]:
         return "an office file", "save its pictures as JPEG or PNG"
     if head[257:262] == b"ustar":
         return "a tar archive", _UNPACK
-    if head[128:132] == b"DICM":
-        return "DICOM", _CONVERT
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    found = next((each[1:] for each in _STARTS if start.startswith(each[0])), None)
-    if found is not None:
-        return found
-    if not head.strip(b"\0"):
-        return "nothing: all its first bytes are 0", "copy it again from where it came"
-    if _is_text(head):
-        return "text", "a list of images as CSV is for promptccd train"
-    return "no known format", "give JPEG, PNG or WebP"
+    return ("DICOM", _CONVERT) if head[128:132] == b"DICM" else None
 
 
 def _is_text(head: bytes) -> bool:

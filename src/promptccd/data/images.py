@@ -10,7 +10,7 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, BinaryIO
 
@@ -19,14 +19,24 @@ from PIL import ExifTags, Image
 
 from promptccd.data.camera_raw import CameraRaw, camera_raw
 from promptccd.data.colours import in_srgb
-from promptccd.data.depths import DeepValues, Depth, Depths, UnusableValuesError, deep_values, is_deep
-from promptccd.data.file_kinds import FIRST_BYTES, picture_kind, why_no_picture
+from promptccd.data.depths import (
+    DeepValues,
+    Depth,
+    Depths,
+    UnusableValuesError,
+    deep_values,
+    is_deep,
+    may_be_deep,
+)
+from promptccd.data.file_kinds import DEVELOP, FIRST_BYTES, picture_kind, why_no_picture
 from promptccd.data.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
 from promptccd.data.memory import free_memory
 
 MAX_PIXELS = 300_000_000
 MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is decoded at a reduced size
-MOST_HANDED_ON = 50_000_000  # pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half
+MOST_HANDED_ON = (
+    50_000_000  # pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half
+)
 BYTES_PER_PIXEL = 16  # that decoding may take: the file's own, as they are stored, and as RGB
 MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
@@ -80,7 +90,7 @@ class Decoding:
     """
 
     max_pixels: int = MAX_PIXELS
-    depths: Depths = Depths()
+    depths: Depths = field(default_factory=Depths)
     handed_on: int = MOST_HANDED_ON
 
     @property
@@ -173,6 +183,11 @@ def decode_image(
     raise TypeError(f"Expected bytes, a path, an image or {{'bytes', 'path'}}, got {type(source).__name__}.")
 
 
+def depth_of(content: bytes, decoding: Decoding) -> Depth | None:
+    """The depth of a file with more than 8 bits a value; `None` for others, most of which are not decoded for it."""
+    return decode_image(content, decoding).depth if may_be_deep(content[:32]) else None
+
+
 def largest_file(max_pixels: int) -> int:
     """Bytes of the largest file that is read: 16-bit RGBA without compression; some plug-ins read all at once."""
     return 8 * max_pixels
@@ -224,10 +239,7 @@ def _decode_stream(stream: BinaryIO, decoding: Decoding, enough: int | None) -> 
 def _decode_raw(raw: CameraRaw, decoding: Decoding, enough: int | None) -> DecodedImage:
     """The JPEG inside of a camera RAW."""
     if not raw.jpeg:
-        raise _RefusedError(
-            f"camera RAW ({raw.kind}) without a JPEG of full size inside: develop it to JPEG or TIFF, or give the JPEG "
-            "that the camera wrote beside it"
-        )
+        raise _RefusedError(f"camera RAW ({raw.kind}) without a JPEG of full size inside: {DEVELOP}")
     found = _decode_stream(io.BytesIO(raw.jpeg), decoding, enough)
     if found.image is None:
         return found
@@ -272,7 +284,9 @@ def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
         try:
             stream.seek(0)
             return plugin(stream, "")
-        except Exception:  # plug-ins raise a dozen kinds on hostile headers, and their messages may hold paths
+        except (
+            Exception
+        ):  # plug-ins raise a dozen kinds on hostile headers, and their messages may hold paths
             continue
     kind = picture_kind(head)
     advice = ": save it again with 8 or 16 bits, or as PNG" if kind == "TIFF" else ""
@@ -308,8 +322,13 @@ def _decode_opened(
     if shrink > 1 and max_reduced is not None and width * height <= max_reduced * decoding.max_pixels:
         enough = min(enough or width, min(width, height) // shrink)
     scale = 1 if enough is None else _reduce(image, enough)
-    if width * height > (max_reduced or 1) * decoding.max_pixels or image.width * image.height > decoding.max_pixels:
-        raise _RefusedError(f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels")
+    if (
+        width * height > (max_reduced or 1) * decoding.max_pixels
+        or image.width * image.height > decoding.max_pixels
+    ):
+        raise _RefusedError(
+            f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels"
+        )
     with _room_for(image.width * image.height):
         rgb, note, loaded, depth = _load_rgb(image, decoding.depths)
         if shrink > scale:
@@ -344,8 +363,8 @@ def _room_for(pixels: int) -> Iterator[None]:
         needed, free = BYTES_PER_PIXEL * pixels, free_memory()
         if free is not None and needed > free:
             raise _RefusedError(
-                f"{pixels / 1e6:.0f} million pixels take up to {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB "
-                "are free: close other programs and start again, or save it smaller",
+                f"{pixels / 1e6:.0f} million pixels take up to {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} "
+                "GB are free: close other programs and start again, or save it smaller",
                 is_passing=True,
             )
         yield
@@ -424,7 +443,9 @@ def _load_rgb(image: Image.Image, depths: Depths) -> _Loaded:
         rgb, over = _over_white(shown) if shown.mode == "RGBA" else (shown, "")
         # Counting the frames of an animation may go on to the last, and load it.
         rgb, is_same = (image.copy(), True) if rgb is image else (rgb, False)
-        loaded = None if image.format in ("JPEG", "MPO") else rgb if is_same else image.copy()  # its coding tells it
+        loaded = (
+            None if image.format in ("JPEG", "MPO") else rgb if is_same else image.copy()
+        )  # its coding tells it
         return rgb, "; ".join(filter(None, [cut, note, over])), loaded, None
     except _RefusedError:
         raise
@@ -447,7 +468,11 @@ def _deep_to_rgb(image: Image.Image, deep: DeepValues, depths: Depths) -> _Loade
 
 def _depth_note(depth: Depth) -> str:
     """How the values of a file became 8 bits."""
-    what = f"{depth.kind} values from 0 to {2**depth.used - 1}" if depth.kind == "float" else f"{depth.used} bits"
+    what = (
+        f"{depth.kind} values from 0 to {2**depth.used - 1}"
+        if depth.kind == "float"
+        else f"{depth.used} bits"
+    )
     return f"{what} scaled to 8 bits{', larger values cut' if depth.needed > depth.used else ''}"
 
 
@@ -467,7 +492,7 @@ def _frame_note(image: Image.Image, rgb: Image.Image) -> str:
         return "first of several frames used"
     if count == 1:
         return ""
-    is_empty = all(low == high for low, high in rgb.getextrema())
+    is_empty = len(set(rgb.resize((64, 64), Image.Resampling.BOX).getdata())) == 1
     return f"first of {count} frames used{', which is empty' if is_empty else ''}"
 
 

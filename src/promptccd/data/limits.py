@@ -37,9 +37,9 @@ class IntakeLimits:
                 raise ValueError(f"Expected {name} >= 1, got {value}.")
 
     @classmethod
-    def of(cls, *, max_files: int | None = None, max_megapixels: int | None = None) -> "IntakeLimits":
-        """Limits on a person's own files, as options of commands say them; `None` is the usual one."""
-        pixels = MAX_PIXELS if max_megapixels is None else max_megapixels * 10**6
+    def of_person(cls, *, max_files: int | None = None, max_pixels: int | None = None) -> "IntakeLimits":
+        """Limits on a person's own files; `None` is the usual one. Files are as large as such images may be."""
+        pixels = max_pixels or MAX_PIXELS
         return cls(max_files=max_files or ANY, max_pixels=pixels, max_file_bytes=largest_file(pixels))
 
     def decoding(self, depths: Depths | None = None) -> Decoding:
