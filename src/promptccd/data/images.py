@@ -37,6 +37,7 @@ MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is dec
 MOST_HANDED_ON = (
     50_000_000  # pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half
 )
+PIXELS_PER_BYTE = 1000  # of a large picture; a drawing of lines has a hundred
 BYTES_PER_PIXEL = 16  # that decoding may take: the file's own, as they are stored, and as RGB
 MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
@@ -222,6 +223,7 @@ def _decode_stream(stream: BinaryIO, decoding: Decoding, enough: int | None) -> 
     stream.seek(0)
     image = _opened(stream, head)
     with image:
+        _refuse_bomb(image.width * image.height, stream.seek(0, io.SEEK_END))
         is_large = image.width * image.height > min(decoding.max_pixels, decoding.handed_on)
         in_one_scan = is_large and _is_in_one_scan(stream)
         try:
@@ -234,6 +236,15 @@ def _decode_stream(stream: BinaryIO, decoding: Decoding, enough: int | None) -> 
     if mended is None:
         raise _RefusedError(_TRUNCATED)
     return _noted(_decode_stream(io.BytesIO(mended), decoding, enough), "without its end marker")
+
+
+def _refuse_bomb(pixels: int, size: int) -> None:
+    """Refuse a large picture in a small file: it holds nothing, and unpacks to gigabytes."""
+    if pixels > max(MOST_HANDED_ON, PIXELS_PER_BYTE * size):
+        raise _RefusedError(
+            f"{pixels / 1e6:.0f} million pixels in {size} bytes, as no photograph has: nothing but one colour, or made to "
+            "do harm"
+        )
 
 
 def _decode_raw(raw: CameraRaw, decoding: Decoding, enough: int | None) -> DecodedImage:
@@ -492,7 +503,7 @@ def _frame_note(image: Image.Image, rgb: Image.Image) -> str:
         return "first of several frames used"
     if count == 1:
         return ""
-    is_empty = len(set(rgb.resize((64, 64), Image.Resampling.BOX).getdata())) == 1
+    is_empty = rgb.getcolors(1) is not None
     return f"first of {count} frames used{', which is empty' if is_empty else ''}"
 
 
