@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from promptccd.cli.main import main
-from promptccd.data.images import DecodedImage, decode_image
+from promptccd.data.images import DecodedImage, Decoding, decode_image
 from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
 from promptccd.experiments import plan_cells, run_sweep
 from promptccd.models import VARIANTS
@@ -216,10 +216,10 @@ def test_images_are_read_on_every_core_and_not_far_ahead(
 ) -> None:
     together, reads, reads_at_forwards = threading.Barrier(2), [], []
 
-    def read(content: bytes) -> DecodedImage:
+    def read(content: bytes, decoding: Decoding) -> DecodedImage:
         reads.append(content)
         together.wait(timeout=30)  # breaks, and every read with it, where one is made at a time
-        return decode_image(content)
+        return decode_image(content, decoding)
 
     for number, image in enumerate(coloured_images(1, 20)):
         image["image"].save(tmp_path / f"{number:02}.png")

@@ -93,10 +93,10 @@ def _stripped_jpeg(content: bytes) -> bytes | None:
         elif marker in _TABLES or marker in _FRAMES or marker == SCAN:
             kept.append(segment)
         elif marker == END:
-            break
+            return b"".join([kept[0], *_profile_segment(profile), *kept[1:], segment])
         elif marker < JFIF:  # an unusual coding, to be coded anew
             return None
-    return b"".join([kept[0], *_profile_segment(profile), *kept[1:], bytes([0xFF, END])])
+    return None  # without an end nobody knows what stands behind the picture
 
 
 def _profile_segment(profile: bytes) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
-UNIT = 1  # bit: of floats from 0 to 1, whose largest value is that of one bit
+UNIT = 1  # bit: of floats from 0 to 1, a convention of its own; its largest value is that of one bit
 
 Kind = Literal["integer", "float"]
 _SIGNIFICANT = re.compile(r'SignificantBits="(\d{1,2})"')
@@ -102,7 +102,7 @@ class Depths:
         if self.fixed is not None and (self.integer or self.real):
             return f"values of more than 8 bits are shown as {self.fixed} bits, as --bit-depth says"
         said = [
-            f"{kind} values of more than 8 bits are shown as {'0 to 1' if bits == UNIT else f'{bits} bits'}"
+            f"{kind} values of more than 8 bits are shown as {bits} bits"
             for kind, bits in (("integer", self.integer), ("float", self.real))
             if bits
         ]
@@ -160,7 +160,7 @@ class DeepValues:
                 f"is read: {_SAVE}"
             )
         if kind == "float" and high <= 1:
-            return UNIT, False
+            return UNIT, True
         fewest = next(bits for bits in BIT_DEPTHS if high <= 2**bits - 1)
         if self.said is None:
             return fewest, False

@@ -242,8 +242,8 @@ def _refuse_bomb(pixels: int, size: int) -> None:
     """Refuse a large picture in a small file: it holds nothing, and unpacks to gigabytes."""
     if pixels > max(MOST_HANDED_ON, PIXELS_PER_BYTE * size):
         raise _RefusedError(
-            f"{pixels / 1e6:.0f} million pixels in {size} bytes, as no photograph has: nothing but one colour, or made to "
-            "do harm"
+            f"{pixels / 1e6:.0f} million pixels in {size} bytes, as no photograph has: nothing but one colour, or made "
+            "to do harm"
         )
 
 
