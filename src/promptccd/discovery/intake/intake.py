@@ -457,13 +457,13 @@ class _Reader:
         ]
         shown: dict[str, Look] = {}
         for start in range(0, len(stale), self._most_waiting):
-            some = stale[start : start + self._most_waiting]
-            contents = [
-                self._source.read(self._entries[firsts[each]], ByteBudget(self._limits, "")) for each in some
-            ]
-            made = pool.map(partial(look_at, decoding=self.decoding, view=self._view), contents)
-            for digest, (verdict, image) in zip(some, made, strict=True):
-                before_it = looks[digest][1]
+            contents = {
+                each: self._again(each, firsts[each]) for each in stale[start : start + self._most_waiting]
+            }
+            there = {digest: content for digest, content in contents.items() if content is not None}
+            made = pool.map(partial(look_at, decoding=self.decoding, view=self._view), there.values())
+            for digest, (verdict, image) in zip(there, made, strict=True):
+                _, before_it = looks[digest]
                 if image is not None and before_it is not None:
                     image = replace(image, key=before_it.key)
                     if self._first[image.key] == firsts[digest]:
@@ -476,6 +476,14 @@ class _Reader:
                 verdict = shown[file.content_hash][0]
                 note = self._entries[index].note
                 self._files[index] = replace(file, verdict=_joined(verdict, Verdict(Status.USED, note)))
+
+    def _again(self, digest: str, index: int) -> bytes | None:
+        """The bytes of a file that was read before; `None` if it is not there or has changed, which is said later."""
+        try:
+            content = self._source.read(self._entries[index], ByteBudget(self._limits, self._source.name))
+        except SkippedFileError:
+            return None
+        return content if hashlib.sha256(content).hexdigest() == digest else None
 
     def _look(self, content: bytes) -> str:
         """In a worker: the hash of a file; it also decodes each content once."""
