@@ -366,7 +366,7 @@ def read_intake(
     )  # fmt: skip
     if report.changed:
         logger.info(
-            "%d files were changed since they were read, and show the pictures that they showed: captions or turns.",
+            "%d files were changed, their pictures are the same: groups and corrections stay.",
             report.changed,
         )
     return intake
