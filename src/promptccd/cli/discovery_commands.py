@@ -147,7 +147,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         f"{report.duplicates} "
         f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
-        *([f"  {report.depths}"] if report.depths else []),
+        *([f"  {report.depths} (--bit-depth sets another)"] if report.depths else []),
         f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}"
         if sizes
         else "categories: none that an image is in",

@@ -100,7 +100,7 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
         found = discover(session, folder, out, stop=stop)
     logger.info("Photographs: %d; groups: about %s.", found.report.used, found.estimate)
     if found.report.depths:
-        logger.info("%s.", found.report.depths.capitalize())
+        logger.info("%s (--bit-depth sets another).", found.report.depths.capitalize())
     if found.report.skipped:
         logger.info("Files that were skipped: %d; %s says why.", found.report.skipped, out / "discovery.html")
 

@@ -8,7 +8,7 @@ import struct
 from functools import lru_cache
 
 import numpy as np
-from PIL import Image, ImageCms
+from PIL import ExifTags, Image, ImageCms
 
 MOST_BYTES = 4 * 2**20  # of a profile; those of printers have one or two million
 SRGB = "sRGB"
@@ -28,8 +28,8 @@ def in_srgb(image: Image.Image) -> tuple[Image.Image, str]:
     A profile that is damaged, or meant for other pictures, is left aside with a note.
     """
     plain = image.convert("RGBA") if image.has_transparency_data else image
-    profile, note = image.info.get("icc_profile"), ""
-    if isinstance(profile, bytes) and profile:
+    profile, note = _profile_of(image), ""
+    if profile:
         try:
             plain = _converted(image, plain, profile)
         except _ProfileError as error:
@@ -43,6 +43,18 @@ def standard_profile(profile: bytes) -> bytes | None:
         return STANDARD.get(_like(profile))
     except _ProfileError:
         return None
+
+
+def _profile_of(image: Image.Image) -> bytes:
+    """The profile of a picture; cameras that write Adobe RGB without one say so in the EXIF. Empty for most."""
+    profile = image.info.get("icc_profile")
+    if isinstance(profile, bytes) and profile:
+        return profile
+    try:
+        index = image.getexif().get_ifd(ExifTags.IFD.Interop).get(ExifTags.Interop.InteropIndex)
+        return STANDARD["Adobe RGB"] if str(index).startswith("R03") else b""
+    except Exception:  # metadata that cannot be read does not spoil the pixels
+        return b""
 
 
 def _converted(image: Image.Image, plain: Image.Image, profile: bytes) -> Image.Image:

@@ -100,13 +100,13 @@ class Depths:
     def __str__(self) -> str:
         """One sentence for people; empty where no file has more than 8 bits."""
         if self.fixed is not None and (self.integer or self.real):
-            return f"values of more than 8 bits are shown as {self.fixed} bits, as --bit-depth says"
+            return f"values of more than 8 bits are shown as {self.fixed} bits, as was asked for"
         said = [
             f"{kind} values of more than 8 bits are shown as {bits} bits"
             for kind, bits in (("integer", self.integer), ("float", self.real))
             if bits
         ]
-        return f"{'; '.join(said)}, the fewest that hold all of them (--bit-depth sets it)" if said else ""
+        return f"{'; '.join(said)}, the fewest that hold all of them" if said else ""
 
 
 _FIELDS: dict[Kind, str] = {"integer": "integer", "float": "real"}

@@ -85,7 +85,7 @@ class ImageRows:
         if bit_depth is None and any(map(self._depth, rows[:: max(1, len(rows) // _TRIED)])):
             depths = Depths.holding(map(self._depth, rows))
             logger.info(
-                "%s.",
+                "%s (bit_depth sets another).",
                 str(depths).capitalize() or "Images are shown by the depth that their files say they have",
             )
         return ImageRows(self._table, self._column, self._roots, replace(self.decoding, depths=depths))

@@ -220,7 +220,7 @@ class _Reader:
         if bit_depth is None:
             depths = Depths.holding(self._depth(name) for name in names)
             if str(depths):
-                logger.info("%s.", str(depths).capitalize())
+                logger.info("%s (bit_depth sets another).", str(depths).capitalize())
         return replace(self, decoding=replace(self.decoding, depths=depths))
 
     def _depth(self, name: str) -> Depth | None:
