@@ -86,6 +86,17 @@ def test_other_files_with_several_pictures_are_no_camera_raw() -> None:
     assert decode_image(pyramid).verdict == Verdict(Status.USED)
 
 
+def test_a_small_picture_that_a_scanner_puts_in_front_is_not_the_page() -> None:
+    small, page = picture(48, 36), photograph(300, 200)
+    content = encoded(small, "TIFF", save_all=True, append_images=[page], tiffinfo={254: 1})
+    entry = struct.pack("<HHII", 254, 4, 1, 1)
+    before, _, after = content.rpartition(entry)
+    found = decode_image(before + entry[:-4] + bytes(4) + after)
+    assert found.image is not None
+    assert found.image.tobytes() == page.tobytes()
+    assert decode_image(content).size == (48, 36)  # all of them are small ones
+
+
 def test_a_raw_and_its_developed_picture_are_one_photograph() -> None:
     names = [
         "a/IMG_1.CR2",

@@ -55,6 +55,11 @@ def open_command(options: argparse.Namespace) -> None:
             logger.info("Photographs that came since are looked for when it is closed and opened again.")
         _show(url, options)
         return
+    if is_project and (options.bit_depth or options.max_megapixels):
+        logger.warning(
+            "--bit-depth and --max-megapixels are for reading photographs, which %s are not: give the folder of "
+            "photographs with them.", folder,
+        )  # fmt: skip
     if not is_project:
         _find_groups(folder, out, options)
     try:

@@ -39,6 +39,7 @@ _FULL = 0.9  # of the sides of the photograph that a JPEG of full size has; deve
 _LARGE = 1000  # pixels a side that are enough where nobody says how large the photograph is
 _DIRECTORIES, _CANDIDATES = 32, 64  # of a file that are looked at; cameras write a handful
 _SUBFILE, _WIDTH, _HEIGHT, _PHOTOMETRIC, _ORIENTATION, _SUB, _DNG = 254, 256, 257, 262, 274, 330, 50706
+_BELOW = -1  # no tag: whether a picture belongs to another one, instead of following it as a page
 _OF_A_SENSOR = (32803, 34892)  # a mosaic of colours, or one value each, not yet developed
 _REDUCED = 1
 _FRAMES = range(0xC0, 0xC3)  # baseline, extended, progressive; RAW values are coded by others
@@ -120,18 +121,21 @@ def _directories(stream: BinaryIO) -> list[dict[int, Any]]:
         stream.seek(0)
         header = stream.read(16)
         header = header if b"+" in header[2:4] else header[:8]  # that of a BigTIFF is longer
-        waiting, seen = [TiffImagePlugin.ImageFileDirectory_v2(header).next], set[int]()
+        waiting, seen = [(TiffImagePlugin.ImageFileDirectory_v2(header).next, False)], set[int]()
         while waiting and len(found) < _DIRECTORIES:
-            place = waiting.pop(0)
+            place, is_below = waiting.pop(0)
             if not place or place in seen:
                 continue
             seen.add(place)
             directory = TiffImagePlugin.ImageFileDirectory_v2(header)
             stream.seek(place)
             directory.load(stream)
-            found.append({tag: directory.get(tag) for tag in _LOOKED_AT if tag in directory})
+            found.append(
+                {tag: directory.get(tag) for tag in _LOOKED_AT if tag in directory} | {_BELOW: is_below}
+            )
             below = directory.get(_SUB, ())
-            waiting += [*(below if isinstance(below, tuple) else (below,)), directory.next]
+            waiting += [(each, True) for each in (below if isinstance(below, tuple) else (below,))]
+            waiting.append((directory.next, is_below))
     except Exception:  # hostile tags raise a dozen kinds; what was read before them counts
         pass
     return found
@@ -147,7 +151,7 @@ def _is_raw(tags: list[dict[int, Any]]) -> bool:
     if any(_DNG in each or each.get(_PHOTOMETRIC) in _OF_A_SENSOR for each in tags):
         return True
     first, *others = tags
-    is_small = any(_number(each, _WIDTH) > _number(first, _WIDTH) for each in others)
+    is_small = any(each[_BELOW] and _number(each, _WIDTH) > _number(first, _WIDTH) for each in others)
     return is_small and (bool(_number(first, _SUBFILE) & _REDUCED) or _SUB in first)
 
 

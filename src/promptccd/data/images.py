@@ -133,6 +133,7 @@ def media_type(content: bytes) -> str:
 _BASELINE = (0xC0, 0xC1)  # frames whose blocks come whole, one after the other
 _TABLES = (0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0))  # and metadata
 _LARGE = threading.Lock()  # large pictures are decoded one at a time: each may take gigabytes
+_SUBFILE, _REDUCED = 254, 1  # a tag of TIFF, and what it says of a small picture of another page
 _FILLERS = (b"\x00" * 64, b"\xff\x00" * 64, b"\x5a" * 64)  # what a cut picture would be filled up with
 
 
@@ -294,7 +295,7 @@ def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
             continue
         try:
             stream.seek(0)
-            return plugin(stream, "")
+            return _at_full_size(plugin(stream, ""))
         except (
             Exception
         ):  # plug-ins raise a dozen kinds on hostile headers, and their messages may hold paths
@@ -304,6 +305,18 @@ def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
     raise _RefusedError(
         f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_no_picture(head)
     )
+
+
+def _at_full_size(image: Image.Image) -> Image.Image:
+    """The first page that is no small picture of another: scanners put one in front."""
+    tags = getattr(image, "tag_v2", {})
+    while tags.get(_SUBFILE, 0) & _REDUCED:
+        try:
+            image.seek(image.tell() + 1)
+        except EOFError:
+            image.seek(0)
+            break
+    return image
 
 
 def _accepted(answer: bool | str) -> bool:
