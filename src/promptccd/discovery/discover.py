@@ -13,6 +13,7 @@ from PIL import Image
 
 from promptccd import __version__
 from promptccd.clustering import CountEstimate
+from promptccd.data.images import Decoding
 from promptccd.data.stage_images import Progress
 from promptccd.discovery.adapt import (
     AdaptationCommand,
@@ -157,6 +158,10 @@ class _Originals:
 
     photos: Photos
     session: DiscoverySession
+
+    @property
+    def decoding(self) -> Decoding:
+        return self.photos.decoding
 
     def original(self, key: str) -> bytes:
         is_new = key in self.session.current.files
@@ -305,7 +310,8 @@ class _Discovery:
 
     def _export(self) -> list[Export]:
         registry = self.session.registry
-        photos = Photos(self.out, registry.images, read_record(self.out)["sources"])
+        record = read_record(self.out)
+        photos = Photos(self.out, registry.images, record["sources"], record["decoding"])
         originals, rows = _Originals(photos, self.session), project_rows(registry, photos)
         return [
             EXPORTS[name](originals, rows, self.out, lambda: None) for name in dict.fromkeys(self.exports)

@@ -4,9 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from promptccd.data.images import Decoding
+
 
 class Originals(Protocol):
     """Gives photographs, as a project does."""
+
+    @property
+    def decoding(self) -> Decoding:
+        """How they become pixels."""
 
     def original(self, key: str) -> bytes:
         """The bytes of a file that shows the picture of a key.

@@ -157,7 +157,7 @@ def _picture(
 def _clean(originals: Originals, row: AssignmentRow) -> tuple[str, bytes]:
     from promptccd.data.clean_images import clean_image
 
-    clean = clean_image(originals.original(row.picture))
+    clean = clean_image(originals.original(row.picture), originals.decoding)
     if clean is None:
         raise DataError("it could be decoded before and cannot be now")
     return clean

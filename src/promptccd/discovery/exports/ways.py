@@ -42,7 +42,8 @@ def export_project(
     registry = categories_in(folder)
     if registry is None:
         raise RunError(f"{str(project)!r} holds no groups: give the --out of promptccd discover or open.")
-    photos = Photos(folder, registry.images, read_record(folder)["sources"])
+    record = read_record(folder)
+    photos = Photos(folder, registry.images, record["sources"], record["decoding"])
     rows = project_rows(registry, photos)
     out = folder if to is None else Path(to).expanduser()
     # Exports in the project move with it. Those elsewhere must not take the place of another project's.
