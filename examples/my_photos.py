@@ -33,6 +33,6 @@ largest = max(groups, key=lambda group: group.size)
 Project(args.out).rename(largest.id, "most of them")
 
 # The same images again: nothing is computed anew, and what was corrected is written for others to read.
-again = discover(DiscoverySession.open(args.model), args.photos, args.out, exports=["imagefolder"])
+again = discover(DiscoverySession.open(args.model), args.photos, args.out, exports=["folders"])
 print("Wrote", *again.paths)
 session.forget()

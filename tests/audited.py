@@ -57,7 +57,7 @@ def cli(folder: Path) -> None:
             "--out",
             str(folder / "all-new"),
             "--export",
-            "dataset",
+            "publish-parquet",
         ],
         ["categories", str(folder / "found"), "list"],
         ["split", str(folder / "recipe.yaml")],

@@ -35,7 +35,7 @@ LEFTOVER = re.compile(r"\.tmp-.+-[0-9a-f]{8}")
 OWN_WORD = re.compile(
     r"(run|found|sweep|report|explained|cache(/promptccd(/features)?)?|.*/events\.out[^/]*)"
 )
-WHOLE = ("checksums.json", ".promptccd-export")  # a folder with one of these appears by one rename
+WHOLE = ("checksums.json",)  # a folder with it appears by one rename
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Scenario:
 
 TRAIN = ("train", "--config", "GIVEN/recipe.yaml", "--output_dir", "run")
 DISCOVER = ("discover", "GIVEN/tiny-stage0", "GIVEN/album", "--out", "found")
-EXPORTS = ("--export", "csv", "imagefolder", "dataset")
+EXPORTS = ("--export", "folders", "sidecars", "publish", "publish-parquet")
 SWEEP = ("sweep", "--config", "GIVEN/recipe.yaml", "--seeds", "1", "--out", "sweep", "--report_to", "none")
 RENAMED = ("rename", "0", "$(touch pwned)")
 SCENARIOS = (

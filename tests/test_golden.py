@@ -52,7 +52,7 @@ from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 GOLDEN = Path(__file__).with_name("golden") / "written"
 NEAR = 1e-3
-PICTURES = (".jpg", ".png", ".webp")
+PICTURES = (".bmp", ".jpg", ".png", ".webp")
 PLACES = 6  # of numbers that are kept; more are noise
 COLOURS = [(220, 40, 40), (40, 200, 60), (50, 60, 220), (230, 210, 40), (200, 60, 200)]
 
@@ -229,15 +229,19 @@ def _vectors(found: re.Match[str]) -> str:
 
 
 def exported(folder: Path) -> Written:
-    """Every file of an exported folder; the sums of encoded pictures are left out."""
+    """Every file of an exported folder; sums and sizes of encoded pictures are left out."""
     texts, pictures = Written(), []
-    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+    for path in sorted(each for each in folder.rglob("*") if each.is_file() and each.name != ".lock"):
         name = path.relative_to(folder).as_posix()
         if path.suffix in PICTURES:
             pictures.append({"file": name, **json.loads(described(path))})
         else:
             text = described(path)
-            texts[called(name)] = re.sub("[0-9a-f]{64}", "<sum>", text) if name.startswith(".") else text
+            if name.startswith("."):
+                text = re.sub(
+                    r',\d+,"[0-9a-f]{32}"', ',"<size and sum>"', re.sub("pixels [0-9a-f]+", "pixels", text)
+                )
+            texts[called(name)] = text
     if pictures:
         texts["pictures.json"] = _json(pictures)
     return texts
@@ -317,11 +321,11 @@ class Window:
         self.read("edit", {"do": do, **rows, **more})
 
     def group_of(self, name: str) -> int:
-        line = next(line for line in self.read("groups.csv").splitlines() if line.startswith(f"{name},"))
-        return int(line.split(",")[1])
+        rows = csv.DictReader(io.StringIO(self.read("groups.csv")))
+        return next(int(row["category"]) for row in rows if row["file"] == name)
 
-    def take_away(self, kind: str, file_names: bool) -> None:
-        self.read("export", {"kind": kind, "names": file_names})
+    def take_away(self, kind: str) -> None:
+        self.read("export", {"kind": kind})
         due = time.monotonic() + 60
         while not (progress := self.get("export"))["place"]:
             assert not progress["problem"] and time.monotonic() < due, progress
@@ -375,10 +379,10 @@ def write_project(here: Path) -> Written:
         rows = json.loads((out / ".promptccd/registry.json").read_text())["state"]["members"]
         return dict(rows)[key[name]]
 
-    texts["stage1/discover.txt"] = discover(1, "--export", "imagefolder", "dataset")
+    texts["stage1/discover.txt"] = discover(1, "--export", "folders", "publish")
     keep("stage1", {name: (out / name).read_text() for name in ("assignments.csv", "discovery.html")})
-    keep("stage1/images", exported(out / "images"))
-    keep("stage1/dataset", exported(out / "dataset"))
+    keep("stage1/folders", exported(out / "folders"))
+    keep("stage1/publish", exported(out / "publish"))
     red, green, blue = (home(name) for name in ("0-10.bmp", "1-10.bmp", "2-10.bmp"))
     correct("rename", red, "=red & <stripes>")
     correct("move", green, key["0-11.bmp"])
@@ -405,10 +409,10 @@ def write_project(here: Path) -> Written:
         window.do("confirm", "4-32.bmp")
         window.do("dissolve", group=window.group_of("1-10.bmp"))
         texts["window/groups.csv"] = window.read("groups.csv")
-        window.take_away("imagefolder", True)
-        window.take_away("dataset", False)
-    keep("window/images", exported(out / "images"))
-    keep("window/dataset", exported(out / "dataset"))
+        for kind in ("sidecars", "publish", "publish-parquet"):
+            window.take_away(kind)
+    for kind in ("sidecars", "publish", "publish-parquet"):
+        keep(f"window/{kind}", exported(out / kind))
     correct("merge", blue, red)
     correct("undo")
     correct("undo")

@@ -58,6 +58,7 @@ export interface Progress {
   done: number;
   count: number;
   place: string;
+  told: string[];
   problem: string;
 }
 
@@ -134,8 +135,8 @@ export const post = async (edit: Edit): Promise<Answer> =>
   (await asked("edit", { method: "POST", body: JSON.stringify(edit) })).json() as Promise<Answer>;
 
 /** Begins an export, or without a kind cancels the one that is written. */
-export const exported = async (kind: string | null, names = false): Promise<Progress | null> =>
-  (await asked("export", { method: "POST", body: JSON.stringify({ kind, names }) })).json() as Promise<Progress | null>;
+export const exported = async (kind: string | null): Promise<Progress | null> =>
+  (await asked("export", { method: "POST", body: JSON.stringify({ kind }) })).json() as Promise<Progress | null>;
 
 /** Takes small pictures as they come, in the order of the rows; an empty one is of a photograph that has none. */
 export async function getPictures(

@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { About, address, exported, get, Group, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
 import { Cover, Offer } from "./groups";
-import { percent, t } from "./texts";
+import { percent, t, Words } from "./texts";
 
 function Sheet({ desk, name, label, title = label, children }: { desk: Desk; name: string; label: string; title?: string; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -230,9 +230,15 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
 
 const ASKED_AGAIN_MS = 500;
 
+const WAYS: [string, Words][] = [
+  ["folders", "takeFolders"],
+  ["sidecars", "takeSidecars"],
+  ["publish", "takePublish"],
+  ["publish-parquet", "takeParquet"],
+];
+
 /** What can be taken away, and how far it is written. */
 function TakeSheet({ desk }: { desk: Desk }) {
-  const [names, setNames] = useState(false);
   const [progress, setProgress] = useState<Progress | null>(null);
   const isWriting = progress !== null && !progress.place && !progress.problem;
   const turns = useRef({ asked: 0, shown: 0 });
@@ -250,15 +256,13 @@ function TakeSheet({ desk }: { desk: Desk }) {
     const timer = setInterval(look, ASKED_AGAIN_MS);
     return () => clearInterval(timer);
   }, [isWriting]);
-  const begin = (kind: string | null) => show(exported(kind, names)).catch((error: Error) => desk.fail(error));
+  const begin = (kind: string | null) => show(exported(kind)).catch((error: Error) => desk.fail(error));
   return (
     <Sheet desk={desk} name="sheet take" label={t("takeAway")}>
       <a class="button" href={address("groups.csv")} download>{t("takeTable")}</a>
-      <button disabled={isWriting} onClick={() => void begin("imagefolder")}>{t("takeFolders")}</button>
-      <button disabled={isWriting} onClick={() => void begin("dataset")}>{t("takeDataset")}</button>
-      <label class="row">
-        <input type="checkbox" checked={names} onChange={(event) => setNames(event.currentTarget.checked)} /> {t("takeNames")}
-      </label>
+      {WAYS.map(([kind, words]) => (
+        <button key={kind} disabled={isWriting} onClick={() => void begin(kind)}>{t(words)}</button>
+      ))}
       <div role="status" aria-label={t("takeProgress")}>
         {isWriting && (
           <p class="row">
@@ -266,7 +270,7 @@ function TakeSheet({ desk }: { desk: Desk }) {
             <button onClick={() => void begin(null)}>{t("cancel")}</button>
           </p>
         )}
-        {progress?.place && <p dir="auto">{t("takenTo", { place: progress.place })}</p>}
+        {progress?.told.map((line) => <p key={line} dir="auto">{line}</p>)}
         {progress?.problem && <p class="problem" dir="auto">{progress.problem}</p>}
       </div>
       <p class="row"><button onClick={() => desk.close()}>{t("close")}</button></p>

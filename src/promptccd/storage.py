@@ -30,10 +30,10 @@ from promptccd.errors import DiskError, RunError
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # of directories: stages, states inside a stage, exports
+FORMAT = 1  # of directories: stages, states inside a stage
 CHECKSUMS = "checksums.json"
 PROJECT = ".promptccd"  # folder of a discovery, beside its results
-EXPORTED = ".promptccd-export"  # checksums of an export, under a name that `datasets` does not take for data
+EXPORTED = ".promptccd-export"  # what an export made, under a name that `datasets` does not take for data
 TEMPORARY = ".tmp-"
 REFUSED = ".refused-"
 REPLACED = ".replaced-"
@@ -51,7 +51,6 @@ def write_directory(
     fill: Callable[[Path], None],
     *,
     replace: bool = False,
-    sums_in: str = CHECKSUMS,
     needed: int = 0,
 ) -> None:
     """Create a directory atomically.
@@ -61,7 +60,6 @@ def write_directory(
         fill: writes the files into the folder it is given.
         replace: replace an existing directory. A process that is killed between the two renames leaves the old one
             aside, and `remove_leftovers` puts it back.
-        sums_in: name of the file that gets the checksums.
         needed: estimated bytes, for the message when the disk is full.
 
     Raises:
@@ -74,7 +72,7 @@ def write_directory(
     try:
         staging.mkdir()
         fill(staging)
-        _complete(staging, sums_in)
+        _complete(staging)
         _put_in_place(staging, path, replace)
         _fsync(path.parent)
     except Exception as error:
@@ -388,7 +386,7 @@ def remove_leftovers(folder: Path, min_age_s: float = 0) -> None:
             continue
         if os.path.lexists(original):
             remove(item)
-        elif any((item / sums).is_file() for sums in (CHECKSUMS, EXPORTED)):
+        elif (item / CHECKSUMS).is_file():
             item.rename(original)
             _fsync(folder)
     for item in folder.glob(f"{TEMPORARY}*"):
@@ -468,10 +466,10 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
 
 
-def _complete(staging: Path, sums_in: str) -> None:
+def _complete(staging: Path) -> None:
     """Write the checksums, set modes, and flush everything to disk."""
     sums: dict[str, Any] = {str(file.relative_to(staging)): sha256_of(file) for file in _files(staging)}
-    write_json(staging / sums_in, {**sums, "format": FORMAT})
+    write_json(staging / CHECKSUMS, {**sums, "format": FORMAT})
     mode = staging.stat().st_mode & 0o666  # follows the umask
     for file in _files(staging):
         file.chmod(mode)  # safetensors writes 0600, which a colleague could not read

@@ -138,12 +138,12 @@ def test_there_are_at_least_thirty() -> None:
 def test_two_exports_named_one_by_one_are_both_made(
     places: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--export", "imagefolder", "--export", "dataset"]
+    options = ["--export", "folders", "--export", "sidecars"]
     assert (
         main(["discover", str(places["stage"]), str(places["pictures"]), "--out", str(tmp_path), *options])
         == 0
     )
-    assert {"images", "dataset"} <= {item.name for item in tmp_path.iterdir()}
+    assert {"folders", "sidecars"} <= {item.name for item in tmp_path.iterdir()}
 
 
 def test_seeds_and_recipes_named_one_by_one_are_all_taken(

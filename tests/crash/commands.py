@@ -30,7 +30,7 @@ class Command:
 
 TRAIN = ("train", "--config", "../inputs/promptccd.json")
 DISCOVER = ("discover", "stage0", "../inputs/album", "--out", "out")
-EXPORTS = ("--export", "imagefolder", "dataset")
+EXPORTS = ("--export", "folders", "sidecars", "publish", "publish-parquet")
 
 
 def _stage(shop: Workshop) -> None:

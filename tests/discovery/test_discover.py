@@ -114,7 +114,7 @@ def hostile(tmp_path_factory) -> Path:
 @pytest.mark.fault(22)
 def test_hostile_files_are_all_accounted_for(stage0, hostile, tmp_path, capsys):
     out = tmp_path / "out"
-    assert run(stage0, hostile, out, "--export", "csv", "imagefolder", "dataset", "--json") == 0
+    assert run(stage0, hostile, out, "--export", "folders", "publish", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     rows, files = rows_of(out), printed["files"]
     assert len(rows) == files["found"] >= len(GOLDEN) + len(EXTRA) + len(LINKS) + 12
@@ -129,7 +129,8 @@ def test_hostile_files_are_all_accounted_for(stage0, hostile, tmp_path, capsys):
     assert (
         f"{files['found']} found = {files['used']} used + {files['duplicates']} copies + {files['skipped']} skipped"
     ) in page
-    exported = [path for path in (out / "images").rglob("*") if path.suffix in (".jpg", ".png", ".webp")]
+    assert [each["photographs"] for each in printed["exports"]] == [files["used"]] * 2
+    exported = [path for path in (out / "publish").rglob("*") if path.suffix in (".jpg", ".png", ".webp")]
     assert len(exported) == files["used"]
 
 
@@ -238,7 +239,7 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
     "place",
     [
         "discovery.html",
-        "images",
+        "folders",
         PROJECT,
         *(
             f"{PROJECT}/{name}"

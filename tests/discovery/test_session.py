@@ -11,7 +11,7 @@ from promptccd.discovery import (
     DiscoverySession,
     save_checkpoint,
 )
-from promptccd.discovery.exports import STRANGE, assignment_rows
+from promptccd.discovery.exports.rows import STRANGE, assignment_rows
 from promptccd.discovery.groups import group_views
 from promptccd.discovery.page import write_page
 from promptccd.discovery.project import corrections

@@ -132,11 +132,11 @@ def test_models_cards_and_pages_tell_nothing(
 
 @pytest.mark.slow
 @pytest.mark.fault(49)
-def test_exports_tell_nothing_unless_asked(photographs: Path, trained_run: Path, tmp_path: Path) -> None:
+def test_what_is_published_tells_nothing(photographs: Path, trained_run: Path, tmp_path: Path) -> None:
     command = ["discover", str(trained_run / "stage1"), str(photographs)]
     found = tmp_path / "found"
-    assert main([*command, "--out", str(found), "--export", "imagefolder", "dataset"]) == 0
-    made = [path for name in ("images", "dataset") for path in (found / name).rglob("*")]
+    assert main([*command, "--out", str(found), "--export", "publish", "publish-parquet"]) == 0
+    made = [path for name in ("publish", "publish-parquet") for path in (found / name).rglob("*")]
     assert len(made) > 70
     assert [
         path for path in made if told(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
@@ -146,13 +146,9 @@ def test_exports_tell_nothing_unless_asked(photographs: Path, trained_run: Path,
     unnamed = re.sub(f"{MARKER}-file_[0-9a-z]+", "", page).encode()
     assert told_within(unnamed) == []
     assert unnamed.count(b"data:image/") > 10
-    listed = list(load_dataset(str(found / "dataset"), split="train"))
+    listed = list(load_dataset(str(found / "publish-parquet"), split="train"))
     assert len(listed) == 70
-    assert set(listed[0]) == {"image", "category", "name", "known", "confidence", "stage", "sha256"}
-    named = tmp_path / "named"
-    assert main([*command, "--out", str(named), "--export", "imagefolder", "dataset", "--file-names"]) == 0
-    assert f"{MARKER}-file_3" in (named / "images" / "metadata.csv").read_text()
-    assert [path for path in (named / "images").rglob("*.jpg") if path.name.startswith(f"{MARKER}-file_")]
+    assert set(listed[0]) == {"image", "label", "category", "known", "confidence", "stage", "sha256"}
 
 
 # Who can see it -----------------------------------------------------------------------------------------

@@ -379,7 +379,9 @@ def test_an_adaptation_that_does_not_fit_names_the_batch_size_to_try(
 
 
 @pytest.mark.fault(4)
-@pytest.mark.parametrize("options", [["--adapt", "--epochs", "1"], ["--export", "imagefolder", "dataset"]])
+@pytest.mark.parametrize(
+    "options", [["--adapt", "--epochs", "1"], ["--export", "publish", "publish-parquet"]]
+)
 def test_results_that_do_not_fit_on_the_disk_are_refused_before_they_are_computed(
     options: list[str], trained_run: Path, pictures: Path, tmp_path: Path, capsys, monkeypatch
 ) -> None:

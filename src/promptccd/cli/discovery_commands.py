@@ -23,6 +23,12 @@ from promptccd.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 
+WAYS = (
+    "folders (the files themselves, linked where the disk can, in a folder for each group), sidecars (keywords in XMP "
+    "files, and a list for Label Studio), publish (pixels without metadata, as an ImageFolder), publish-parquet (the "
+    "same as a table)"
+)
+
 # Kinds of categories, in the words of the page.
 KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
 
@@ -66,10 +72,8 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
         action="extend",
         choices=EXPORT_NAMES,
         default=[],
-        help="besides assignments.csv; may be given several times",
-    )
-    found.add_argument(
-        "--file-names", action="store_true", help="let exported images tell what their files were called"
+        metavar="WAY",
+        help=f"take the groups along as well, with the photographs of all sources: {WAYS}",
     )
     found.add_argument(
         "--precision", choices=["auto", "fp32", "bf16"], default="auto", help="of the features"
@@ -107,13 +111,14 @@ def discover_command(options: argparse.Namespace) -> None:
             num_categories=num_categories,
             adaptation=adaptation,
             exports=options.export,
-            file_names=options.file_names,
             precision=options.precision,
             batch_size=options.batch_size or BATCH_SIZE,
             stop=stop,
         )
     show(options, _plain(result), lambda: _summary(result))
     logger.info("Written: %s", ", ".join(str(path) for path in result.paths))
+    for line in (line for each in result.exports for line in each.lines()):
+        logger.info("%s", line)
 
 
 def _count(text: str) -> int | None:
@@ -135,6 +140,7 @@ def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
         "seconds": result.seconds,
         "assignments": [asdict(row) for row in result.rows],
         "written": [str(path) for path in result.paths],
+        "exports": [_exported(each) for each in result.exports],
     }
 
 
@@ -162,4 +168,27 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
     return "\n".join(lines)
 
 
-COMMANDS = {"discover": _declare_discover}
+def _declare_export(export: argparse.ArgumentParser) -> None:
+    export.add_argument("project", metavar="FOUND", help="the --out of promptccd discover or open")
+    export.add_argument("ways", nargs="+", choices=EXPORT_NAMES, metavar="WAY", help=WAYS)
+    export.add_argument(
+        "--to", metavar="DIR", help="where each way gets a folder of its own; into FOUND if not given"
+    )
+    export.set_defaults(run=export_command, needs=("promptccd.discovery.exports.ways",))
+
+
+def export_command(options: argparse.Namespace) -> None:
+    """``promptccd export``."""
+    found = discovery.export_project(options.project, options.ways, options.to)
+    show(
+        options,
+        [_exported(each) for each in found],
+        lambda: "\n".join(line for each in found for line in each.lines()),
+    )
+
+
+def _exported(export: "discovery.Export") -> dict[str, Any]:
+    return {**asdict(export), "place": str(export.place)}
+
+
+COMMANDS = {"discover": _declare_discover, "export": _declare_export}

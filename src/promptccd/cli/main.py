@@ -40,6 +40,7 @@ COMMANDS = {
     },
     "discovery_commands": {
         "discover": "group your images: known categories and new ones",
+        "export": "take groups along: sorted into folders, as keywords, or to publish",
     },
     "page_commands": {
         "demo": "the page for people: group your images in the browser",

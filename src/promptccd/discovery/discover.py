@@ -13,6 +13,7 @@ from PIL import Image
 
 from promptccd import __version__
 from promptccd.clustering import CountEstimate
+from promptccd.data.images import Decoding
 from promptccd.data.stage_images import Progress
 from promptccd.discovery.adapt import (
     AdaptationCommand,
@@ -25,13 +26,18 @@ from promptccd.discovery.adapt import (
 from promptccd.discovery.cache import FeatureCache
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
 from promptccd.discovery.embedding import seconds_per_image
-from promptccd.discovery.exports import EXPORTS, AssignmentRow, assignment_rows
+from promptccd.discovery.exports.kept_folder import Export
+from promptccd.discovery.exports.publish import PARQUET, PUBLISH
+from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
+from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.intake.intake import VIEW_BYTES, IntakeReport
 from promptccd.discovery.options import BATCH_SIZE, PAGE, TABLE, AdaptationOptions, Precision
 from promptccd.discovery.page import write_page
 from promptccd.discovery.project.folder import FEATURES, PROJECT, RECORD, clear_leftovers, open_project
+from promptccd.discovery.project.photos import Photos
+from promptccd.discovery.project.record import read_record
 from promptccd.discovery.session import DiscoverySession
-from promptccd.errors import ConfigurationError, RunError
+from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.registry import StageChange, load_registry
 from promptccd.runs.models import checkpoint_bytes
 from promptccd.runs.run_directory import RunDirectory
@@ -43,6 +49,7 @@ from promptccd.storage import (
     refuse_links,
     remove_leftovers,
     require_space,
+    write_file,
 )
 from promptccd.training.progress import StopRequest, progress_bar, readable_time
 
@@ -52,7 +59,7 @@ MANY = 1_000  # from so many files on, a message announces what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, fingerprint and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
-_WRITTEN = (PAGE, TABLE, "images", "dataset")
+_WRITTEN = (PAGE, TABLE, *EXPORTS)
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class DiscoveryResult:
         change: the difference from before the stage.
         rows: one per file found.
         paths: the files and folders written.
+        exports: what became of each.
         seconds: by step.
     """
 
@@ -73,6 +81,7 @@ class DiscoveryResult:
     change: StageChange
     rows: list[AssignmentRow]
     paths: list[Path]
+    exports: list[Export]
     seconds: dict[str, float]
 
     @property
@@ -92,7 +101,6 @@ def discover(
     num_categories: int | None = None,
     adaptation: AdaptationOptions | None = None,
     exports: Sequence[str] = (),
-    file_names: bool = False,
     precision: Precision = "auto",
     batch_size: int = BATCH_SIZE,
     stop: StopRequest | None = None,
@@ -110,8 +118,7 @@ def discover(
         out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run needs.
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
-        exports: names of `EXPORTS` besides ``csv``.
-        file_names: export the names of the files with the images; ``assignments.csv`` has them in any case.
+        exports: names of `EXPORTS`; each takes along the photographs of all sources of the folder.
         precision: of the model's forward.
         batch_size: images per forward.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
@@ -124,7 +131,7 @@ def discover(
         require_head(session)
     target = _target(source, out)
     return _Discovery(
-        session, source, target, num_categories, adaptation, exports, file_names, precision, batch_size, stop
+        session, source, target, num_categories, adaptation, exports, precision, batch_size, stop
     ).run()
 
 
@@ -146,6 +153,36 @@ class _Start:
 
 
 @dataclass(frozen=True)
+class _Originals:
+    """The photographs of a project, those that the session has from an archive or a data set among them."""
+
+    photos: Photos
+    session: DiscoverySession
+
+    @property
+    def decoding(self) -> Decoding:
+        return self.photos.decoding
+
+    def original(self, key: str) -> bytes:
+        is_new = key in self.session.current.files
+        return self.session.original(key) if is_new else self.photos.original(key)
+
+    def file_of(self, key: str) -> Path | None:
+        try:
+            return self.photos.file_of(key)
+        except DataError:
+            if key in self.session.current.files:
+                self.session.original(key)  # reads a file that is not what it seemed again the next time
+            raise
+
+    def path(self, key: str) -> str:
+        return self.photos.path(key)
+
+    def files_of(self, key: str) -> Sequence[tuple[str, str]]:
+        return self.photos.files_of(key)
+
+
+@dataclass(frozen=True)
 class _Discovery:
     """The arguments of `discover`, which all of its steps need."""
 
@@ -155,7 +192,6 @@ class _Discovery:
     num_categories: int | None
     adaptation: AdaptationOptions | None
     exports: Sequence[str]
-    file_names: bool
     precision: Precision
     batch_size: int
     stop: StopRequest | None
@@ -182,11 +218,11 @@ class _Discovery:
                     adapt(session, self.adaptation, self.precision, self.stop)
                     session.group(session.num_categories)
             with self._timed(seconds, "writing"):  # a signal from here on is too late: all of it is written
-                rows, paths = self._write(start)
+                rows, paths, exports = self._write(start)
         finally:
             folder.unlock()
         report = session.current.intake.report()
-        return DiscoveryResult(report, session.estimate, session.change, rows, paths, seconds)
+        return DiscoveryResult(report, session.estimate, session.change, rows, paths, exports, seconds)
 
     def _start(self) -> _Start:
         session, came_with = self.session, self.session.registry.state_hash()
@@ -237,7 +273,9 @@ class _Discovery:
         """Refuse results that the disk has no room for, before anything is computed."""
         trained = 0 if self.adaptation is None else checkpoint_bytes(self.session.model)
         copied = sum(file.num_bytes for file in self.session.current.intake.used)
-        copies = len(set(self.exports) - {"csv"})
+        copies = sum(
+            name in (PUBLISH, PARQUET) for name in set(self.exports)
+        )  # of the others, most are links
         # Encoding a picture again may shrink it, but hardly to less than half.
         require_space(self.out, trained + copies * copied // 2, "the results that were asked for")
 
@@ -249,7 +287,7 @@ class _Discovery:
         else:
             self.session.group(self.num_categories)
 
-    def _write(self, start: _Start) -> tuple[list[AssignmentRow], list[Path]]:
+    def _write(self, start: _Start) -> tuple[list[AssignmentRow], list[Path], list[Export]]:
         """Write the trained stage, if any, then the state for the next discovery, then what people look at.
 
         The order matters: however much of it is there, the same command can write the rest.
@@ -261,15 +299,23 @@ class _Discovery:
                 save_adapted(session, stage, start.command)
             came_with = load_registry(stage).state_hash()
         save_progress(session, self.out, came_with, self.source)
-        rows = assignment_rows(session)
-        taken = [
-            EXPORTS[name](session, rows, self.out, self.file_names)
-            for name in dict.fromkeys(["csv", *self.exports])
-        ]
-        page, made_of = self.out / PAGE, self._made_of(taken[0])
+        rows = assignment_rows(session, self.out / PROJECT)
+        table = self.out / TABLE
+        write_file(table, assignments_csv(rows))
+        exports = self._export() if self.exports else []
+        page, made_of = self.out / PAGE, self._made_of(table)
         if not page.is_file() or not read_file(page).endswith(made_of):
             write_page(session, rows, page, end=made_of.decode())
-        return rows, [page, *taken]
+        return rows, [page, table, *(each.place for each in exports)], exports
+
+    def _export(self) -> list[Export]:
+        registry = self.session.registry
+        record = read_record(self.out)
+        photos = Photos(self.out, registry.images, record["sources"], record["decoding"])
+        originals, rows = _Originals(photos, self.session), project_rows(registry, photos)
+        return [
+            EXPORTS[name](originals, rows, self.out, lambda: None) for name in dict.fromkeys(self.exports)
+        ]
 
     def _made_of(self, table: Path) -> bytes:
         """The last line of the page: while it is the same, the page need not be drawn again."""

@@ -6,7 +6,7 @@ from typing import Literal
 from promptccd.data.ranges import number, require_in_range
 
 Precision = Literal["auto", "fp32", "bf16"]
-EXPORT_NAMES = ("csv", "imagefolder", "dataset")
+EXPORT_NAMES = ("folders", "sidecars", "publish", "publish-parquet")
 BATCH_SIZE = 32  # images per forward
 PAGE, TABLE = "discovery.html", "assignments.csv"  # results of the newest discovery, for people
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from promptccd.data.images import Status
-from promptccd.discovery.exports import AssignmentRow, shown_name
+from promptccd.discovery.exports.rows import AssignmentRow
 from promptccd.discovery.groups import GroupView, group_views
 from promptccd.discovery.session import DiscoverySession
 from promptccd.experiments import render_page, stage_maps
@@ -46,21 +46,19 @@ def write_page(
     rows: Sequence[AssignmentRow],
     path: Path,
     *,
-    file_names: bool = True,
     end: str = "",
 ) -> Path:
     """Write the page of the newest stage; it loads nothing from the network.
 
     Args:
         session: its images are grouped.
-        rows: of `assignment_rows`, with the same `file_names`.
+        rows: of `assignment_rows`.
         path: of the page.
-        file_names: give the names of files; otherwise their numbers.
         end: last text of the file.
     """
     groups = group_views(session)
     keys = [key for group in groups for key in (*group.typical, *group.borderline)]
-    pictures = _pictures(session, keys, file_names)
+    pictures = _pictures(session, keys)
     shown = [
         (group, [pictures[key] for key in group.typical], [pictures[key] for key in group.borderline])
         for group in groups
@@ -68,10 +66,10 @@ def write_page(
     ]
     stage, report = session.current, session.current.intake.report()
     heading = "Groups" if shown else "No groups"
-    dots = _dots(session, groups, file_names)
+    dots = _dots(session, groups)
     used = [row for row in rows if row.status == "used"]
     unsure = [row for row in used if row.confidence is not None and row.confidence < SURE]
-    files, names = stage.intake.files, [shown_name(file, file_names) for file in stage.intake.files]
+    files, names = stage.intake.files, [file.name for file in stage.intake.files]
     page = render_page(
         "discovery.html.jinja",
         title=f"{heading} in {_images(report.used)}",
@@ -101,18 +99,18 @@ def write_page(
     return path
 
 
-def _pictures(session: DiscoverySession, keys: Sequence[str], file_names: bool) -> dict[str, Picture]:
+def _pictures(session: DiscoverySession, keys: Sequence[str]) -> dict[str, Picture]:
     """Thumbnails as ``data:`` URIs by key, as long as the page has room."""
     contents, left = session.thumbnails(keys), MAX_BYTES
     pictures = {}
     for key in keys:
         content = contents[key] if left > 0 else b""
         left -= len(content)
-        pictures[key] = Picture(shown_name(session.file_of(key)[1], file_names), picture_uri(content))
+        pictures[key] = Picture(session.file_of(key)[1].name, picture_uri(content))
     return pictures
 
 
-def _dots(session: DiscoverySession, groups: Sequence[GroupView], file_names: bool) -> list[MapDot]:
+def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[MapDot]:
     """The newest images on a map, in units of the drawing; empty if they are too few to lay out."""
     found = session.assignment()
     if len(found.keys) < FEWEST_ON_MAP:
@@ -125,7 +123,7 @@ def _dots(session: DiscoverySession, groups: Sequence[GroupView], file_names: bo
     dots = []
     for row, (x, y) in zip(maps.rows.tolist(), np.round(places, 1).tolist(), strict=True):
         group = by_id[int(found.category_ids[row])]
-        name = shown_name(session.file_of(found.keys[row])[1], file_names)
+        name = session.file_of(found.keys[row])[1].name
         dots.append(MapDot(x, y, *style_of(group.id), group.standing == "new", f"{name}: {group.title}"))
     return dots
 

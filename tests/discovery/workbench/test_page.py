@@ -299,11 +299,11 @@ def test_what_is_selected_on_the_map_stands_out_and_the_rest_comes_back(person: 
 
 def test_take_groups_away(person: Person, project: Path) -> None:
     person.click(".bar .wide")
-    person.page.locator("dialog[open]").get_by_role("button", name="A folder for each group").click()
+    person.page.locator("dialog[open]").get_by_role("button", name="Sort into folders").click()
     person.actions += 1
-    person.page.locator("dialog[open]", has_text=f"Written to {project}/images").wait_for()
+    person.page.locator("dialog[open]", has_text=f"{project}/folders: ").wait_for()
     assert person.actions <= 2
-    assert len([each for each in (project / "images").iterdir() if each.is_dir()]) == KINDS
+    assert len([each for each in (project / "folders").iterdir() if each.is_dir()]) == KINDS
     person.press("Escape")
     assert person.page.locator("dialog[open]").count() == 0
 
@@ -314,11 +314,11 @@ def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Pers
     person.page.route("**/api/export", lambda route: kept.append(route), times=1)
     person.click(".bar .wide")
     sheet = person.page.locator("dialog[open]")
-    sheet.get_by_role("button", name="A folder for each group").click()
-    sheet.filter(has_text="Written to").wait_for()
+    sheet.get_by_role("button", name="Sort into folders").click()
+    sheet.filter(has_text="photographs; files:").wait_for()
     kept[0].fulfill(body="null", content_type="application/json")
     person.page.wait_for_timeout(300)
-    assert "Written to" in sheet.inner_text()
+    assert "photographs; files:" in sheet.inner_text()
 
 
 def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: Person, project: Path) -> None:

@@ -123,7 +123,9 @@ def test_photographs_of_an_archive_are_there_as_they_were_kept(tiny_backbone: Pa
     discover(DiscoverySession.open(tiny_backbone), tmp_path / "album.zip", tmp_path / "found")
     photos = ProjectView(tmp_path / "found").photos
     assert photos.names == list(content)
-    with pytest.raises(DataError, match=r"'0.jpg' .* lies in an archive .*: put it back or unpack it"):
+    with pytest.raises(
+        DataError, match=r"'0.jpg' .* lies in an archive .*: put it back, or give the archive"
+    ):
         photos.original(photos.keys[0])
     for row in range(3):
         assert max(Image.open(io.BytesIO(photos.picture(row, LARGE_SIDE))).size) == 128  # the file is nowhere

@@ -15,6 +15,7 @@ from datasets import load_dataset
 from PIL import Image
 
 from promptccd.discovery import DiscoverySession, discover
+from promptccd.discovery.exports.ways import EXPORTS
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.columns import Columns
 from promptccd.discovery.project.photos import LARGE_SIDE
@@ -157,19 +158,24 @@ def test_groups_are_taken_away_as_discover_exports_them(window: Window, project:
     state = window.get("state")
     assert window.do(do="rename", group=state["groups"][0]["id"], name="heron")[0] == 200
     assert window.get("export") is None
-    for kind, place in (("imagefolder", "images"), ("dataset", "dataset")):
-        assert window.ask("/api/export", {"kind": kind, "names": True})[0] == 200
+    for kind in EXPORTS:
+        assert window.ask("/api/export", {"kind": kind})[0] == 200
         told = until_written(window)
-        assert (told["done"], told["count"], told["place"]) == (N, N, str(project / place)), told
+        assert (told["done"], told["count"], told["place"]) == (N, N, str(project / kind)), told
+        assert told["told"][0].startswith(f"{project / kind}: {N} photographs; files: ")
     sizes = {each["name"]: each["size"] for each in state["groups"][1:]} | {
         "heron": state["groups"][0]["size"]
     }
-    taken = load_dataset(str(project / "dataset"), split="train", cache_dir=str(project / "cache"))
-    assert Counter(taken["name"]) == sizes
-    assert sorted(taken["file"]) == window.get("names?from=0")
-    assert (
-        len(list((project / "images").glob("*/*.jpg"))) + len(list((project / "images").glob("*/*.png"))) == N
-    )
+    taken = load_dataset(str(project / "publish-parquet"), split="train", cache_dir=str(project / "cache"))
+    assert Counter(map(taken.features["label"].int2str, taken["label"])) == sizes
+    names = sorted(path.name for path in (project / "folders").glob("*/*"))
+    assert names == window.get("names?from=0")
+    assert {name: len(list((project / "folders" / name).iterdir())) for name in sizes} == sizes
+    _, _, table = window.ask("/api/groups.csv")
+    rows = list(csv.DictReader(io.StringIO(table.decode())))
+    assert sorted(row["file"] for row in rows) == names
+    assert Counter(row["name"] for row in rows) == sizes
+    assert all(Path(row["path"]).read_bytes() and 0 <= float(row["confidence"]) <= 1 for row in rows)
 
 
 def until_written(window: Window) -> dict[str, Any]:
@@ -181,14 +187,14 @@ def until_written(window: Window) -> dict[str, Any]:
 def test_an_export_that_cannot_be_written_says_why_and_leaves_what_is_there(
     window: Window, project: Path
 ) -> None:
-    (project / "images").mkdir()
-    (project / "images/mine.txt").write_text("mine")
-    assert window.ask("/api/export", {"kind": "imagefolder"})[0] == 200
+    (project / "folders").mkdir()
+    (project / "folders/mine.txt").write_text("mine")
+    assert window.ask("/api/export", {"kind": "folders"})[0] == 200
     assert "was made by something else" in until_written(window)["problem"]
-    assert (project / "images/mine.txt").read_text() == "mine"
+    assert (project / "folders/mine.txt").read_text() == "mine"
     assert window.ask("/api/export", {"kind": None})[0] == 200
     status, _, told = window.ask("/api/export", {"kind": "../../etc"})
-    assert (status, b"Expected one of imagefolder, dataset" in told) == (409, True)
+    assert (status, b"Expected one of folders, sidecars, publish" in told) == (409, True)
 
 
 def test_an_export_that_breaks_down_is_a_problem_and_not_waited_for(
@@ -198,9 +204,9 @@ def test_an_export_that_breaks_down_is_a_problem_and_not_waited_for(
         raise MemoryError(key)
 
     monkeypatch.setattr(window.page.bench.photos, "original", broken)
-    assert window.ask("/api/export", {"kind": "imagefolder"})[0] == 200
-    assert until_written(window)["problem"].startswith("Nothing was written: MemoryError.")
-    assert not (project / "images").exists()
+    assert window.ask("/api/export", {"kind": "folders"})[0] == 200
+    assert until_written(window)["problem"].startswith("It was not written whole: MemoryError.")
+    assert [path.name for path in (project / "folders").iterdir() if not path.name.startswith(".")] == []
     assert "MemoryError" in caplog.text
 
 
@@ -276,7 +282,7 @@ def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, p
         assert registry_in(project).state_hash() == state_then
     rows = list(csv.DictReader(io.StringIO(window.ask("/api/groups.csv")[2].decode())))
     registry = registry_in(project)
-    assert {each["picture"]: each["group"] for each in rows} == {
+    assert {each["picture"]: each["category"] for each in rows} == {
         key: str(registry.members.get(key, "")) for key in registry.images
     }
 

@@ -212,6 +212,11 @@ class Intake:
             raise DataError(f"{file.name!r} was changed while it was in use. Give the command again.")
         return content
 
+    def path_of(self, file: IntakeFile) -> str:
+        """The path of a file on this machine; empty for one in an archive or a data set, and where it is gone."""
+        stamp = self._source.stamp(self._entries[file.index])
+        return stamp.path if stamp is not None and os.path.isfile(stamp.path) else ""
+
     def view_of(self, file: IntakeFile, view: EvaluationView) -> Tensor:
         """The view of an image: the kept one if the intake was made with this very view, or else a new one."""
         made = self._kept.view(self.original(file).index) if view is self._view else None

@@ -12,7 +12,7 @@ from promptccd.storage import PROJECT as PROJECT
 from promptccd.storage import make_inside, refuse_links, remove_leftovers
 
 RECORD, BEFORE, FEATURES = "project.json", "before", "features"
-FILES, THUMBS = "files.jsonl", "thumbs"
+FILES, THUMBS, DATES = "files.jsonl", "thumbs", "dates"
 PICTURES, PAGE = "pictures", "page"  # pictures of the page's grid; its address while it is open
 
 
@@ -28,13 +28,20 @@ def open_project(out: Path) -> Path:
     """
     project = make_inside(out, PROJECT)
     refuse_links(
-        project, [RECORD, BEFORE, FEATURES, FILES, THUMBS, PICTURES, PAGE, REGISTRY, PROTOTYPES, JOURNAL]
+        project,
+        [RECORD, BEFORE, FEATURES, FILES, THUMBS, DATES, PICTURES, PAGE, REGISTRY, PROTOTYPES, JOURNAL],
     )
     return project
 
 
 def clear_leftovers(project: Path) -> None:
     """Delete what a killed writer left; only the holder of the lock may."""
-    for place in (project, project / BEFORE, project / THUMBS, *project.glob(f"{FEATURES}/*")):
+    for place in (
+        project,
+        project / BEFORE,
+        project / THUMBS,
+        project / DATES,
+        *project.glob(f"{FEATURES}/*"),
+    ):
         if not place.is_symlink():
             remove_leftovers(place)

@@ -1,5 +1,6 @@
 """The photographs of a project, by row: their names, and pictures of them to look at."""
 
+import contextlib
 import hashlib
 import io
 import os
@@ -43,6 +44,7 @@ class Photos:
     Attributes:
         keys: of the photographs, by row.
         names: paths in their folders, for people.
+        project: the folder that remembers what was seen of them.
         here: which of them are where they were ``(N,)`` bool: not deleted, not moved away, their disk plugged in.
     """
 
@@ -60,8 +62,9 @@ class Photos:
         self.names = [self._name(key) for key in self.keys]
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.generation = hashlib.sha256("".join(self.keys).encode() + self.here.tobytes()).hexdigest()[:12]
-        self._thumbnails = Packs(out / PROJECT, THUMBS)
-        self._pictures, self._fresh = Packs(out / PROJECT, PICTURES), dict[str, bytes]()
+        self.project = out / PROJECT
+        self._thumbnails = Packs(self.project, THUMBS)
+        self._pictures, self._fresh = Packs(self.project, PICTURES), dict[str, bytes]()
         self._recent: OrderedDict[str, bytes] = OrderedDict()
         self._guard = Lock()
 
@@ -72,10 +75,12 @@ class Photos:
 
     def _name(self, key: str) -> str:
         path, _ = self._files[key]
-        root = next(
-            (root for root in self._roots if path.startswith(f"{root}{os.sep}")), os.path.dirname(path)
-        )
+        root = self._root_of(path) or os.path.dirname(path)
         return display_name(path.removeprefix(f"{root}{os.sep}")) or key[:12]
+
+    def _root_of(self, path: str) -> str:
+        """The folder that a file was found in; empty where that is not there."""
+        return next((root for root in self._roots if path.startswith(f"{root.rstrip(os.sep)}{os.sep}")), "")
 
     def content_hash(self, key: str) -> str:
         """SHA-256 of the file that shows a picture, as it was when it was read."""
@@ -130,6 +135,31 @@ class Photos:
         self._pictures.add(self._fresh)
         self._fresh = {}
 
+    def path(self, key: str) -> str:
+        """Where the file of a picture is or was; empty for a row of a data set, below the archive for a member."""
+        return self._files[key][0]
+
+    def files_of(self, key: str) -> list[tuple[str, str]]:
+        """Every file that is there and showed the picture: the folder that it was found in, and its path in there."""
+        found = []
+        for path, _ in self._seen[key].files:
+            root = self._root_of(path)
+            with contextlib.suppress(SkippedFileError):
+                if root and os.path.isfile(inside(path, self._roots)):
+                    found.append((root, os.path.relpath(path, root)))
+        return found
+
+    def file_of(self, key: str) -> Path | None:
+        """The file that `original` reads, checked in the same way; `None` for one in an archive or a data set.
+
+        Raises:
+            DataError: as `original`.
+        """
+        if not os.path.lexists(self._files[key][0]):
+            return None
+        self.original(key)
+        return Path(inside(self._files[key][0], self._roots))
+
     def original(self, key: str) -> bytes:
         """The bytes of the file of a picture.
 
@@ -143,8 +173,8 @@ class Photos:
             content = read_regular_file(target, ByteBudget(limits, target))
         except (KeyError, ValueError, SkippedFileError) as error:
             raise DataError(
-                f"{name!r} is not where it was, or lies in an archive or a data set: put it back or unpack it, and run "
-                "promptccd discover on its folder."
+                f"{name!r} is not where it was, or lies in an archive or a data set: put it back, or give the archive "
+                "or data set to promptccd discover with --export."
             ) from error
         if hashlib.sha256(content).hexdigest() not in self._seen[key].contents and not self._shows(
             content, key

@@ -16,11 +16,11 @@ from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
 from promptccd.discovery.discover import DiscoveryResult, discover
 from promptccd.discovery.embedding import load_embedder
-from promptccd.discovery.exports import export_image_folder
+from promptccd.discovery.exports.publish import export_publish
 from promptccd.discovery.intake.intake import find_source
 from promptccd.discovery.session import DiscoverySession
 from promptccd.discovery.space.visits import Visit
-from promptccd.discovery.workbench.take_away import assignment_rows_of
+from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.hub.space import fetched, parted
 from promptccd.training.progress import StopRequest
@@ -126,8 +126,10 @@ class Grouping:
     def images(self, visit: Visit) -> Path:
         """A zip archive of a visitor's photographs, a folder for each group, without metadata."""
         with visit.held():
-            photos, rows = visit.project().photos, assignment_rows_of(visit.project())
-            return _zipped(export_image_folder(photos, rows, _emptied(visit.taken)))
+            photos, rows = visit.project().photos, rows_of(visit.project())
+            made = export_publish(photos, rows, _emptied(visit.taken), lambda: None)
+            (made.place / ".lock").unlink()
+            return _zipped(made.place.rename(visit.taken / "images"))
 
     def model(self, visit: Visit) -> Path:
         """A zip archive of the model with a visitor's categories and corrections."""

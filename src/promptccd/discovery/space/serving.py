@@ -22,7 +22,7 @@ from promptccd.data.limits import MIB, IntakeLimits
 from promptccd.discovery.site import App, Message, Receive, Send, Site, cookies, header, refusal
 from promptccd.discovery.space.visits import OVER, Visits
 from promptccd.discovery.workbench.routes import NOT_KEPT, POLICY, application, bundle, screens
-from promptccd.discovery.workbench.take_away import assignment_rows_of
+from promptccd.discovery.workbench.take_away import rows_of
 from promptccd.experiments.pages import csv_text
 
 BODY_BYTES = MIB  # of a request that is no upload; and of what a form adds to the files
@@ -177,7 +177,7 @@ def _taken(request: Request) -> Response:
     visit, name = request.scope["visit"], request.path_params["name"]
     headers = {"content-disposition": f'attachment; filename="{name}"', **NOT_KEPT}
     if name == TABLE:
-        rows = [{**asdict(row), "group": row.category} for row in assignment_rows_of(visit.project())]
+        rows = [{**asdict(row), "group": row.category} for row in rows_of(visit.project())]
         table = csv_text(["file", "group", "name", "sha256", "picture"], rows)
         return Response(table, media_type="text/csv", headers=headers)
     if name not in ARCHIVES or not (visit.taken / name).is_file():

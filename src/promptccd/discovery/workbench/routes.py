@@ -5,7 +5,6 @@ import hmac
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -20,13 +19,13 @@ from starlette.routing import BaseRoute, Route
 
 from promptccd.data.images import media_type
 from promptccd.data.limits import MIB
+from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import SIDES, Photos
 from promptccd.discovery.site import App, Message, Receive, Send, Site, cookies, header, refusal
 from promptccd.discovery.workbench.acts import act_of
-from promptccd.discovery.workbench.take_away import TakeAway, assignment_rows_of
+from promptccd.discovery.workbench.take_away import TakeAway, rows_of
 from promptccd.errors import PromptCCDError
-from promptccd.experiments.pages import csv_text
 
 BODY_BYTES = 4 * MIB  # of a correction: 400,000 rows
 MOST_AT_ONCE = 64  # pictures in an answer
@@ -101,9 +100,7 @@ def build_routes(bench: ProjectView, token: str, cookie: str) -> App:
 
     def table(request: Request) -> Response:
         headers = {"content-disposition": 'attachment; filename="groups.csv"', **NOT_KEPT}
-        rows = [{**asdict(row), "group": row.category} for row in assignment_rows_of(bench)]
-        content = csv_text(["file", "group", "name", "sha256", "picture"], rows)
-        return Response(content, media_type="text/csv", headers=headers)
+        return Response(assignments_csv(rows_of(bench)), media_type="text/csv", headers=headers)
 
     async def export(request: Request) -> Response:
         """How far the export is; a POST begins one, or cancels it."""
@@ -112,7 +109,7 @@ def build_routes(bench: ProjectView, token: str, cookie: str) -> App:
             if asked.get("kind") is None:
                 await run_in_threadpool(take_away.stop)
             else:
-                await run_in_threadpool(take_away.start, str(asked["kind"]), asked.get("names") is True)
+                await run_in_threadpool(take_away.start, str(asked["kind"]))
         return _json(take_away.progress)
 
     routes = [

@@ -1,0 +1,80 @@
+"""Names of files and folders as people gave them, but for what some file system refuses."""
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+
+_REFUSED = re.compile(
+    r'[/\\:*?"<>|\ud800-\udfff]'
+)  # by Windows, exFAT and SMB; bytes that are not UTF-8 by macOS
+_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(\s*\..*)?", re.IGNORECASE)
+MOST_BYTES = 255  # of a name, in UTF-8
+
+
+def safe_name(name: str, most_bytes: int = MOST_BYTES) -> str:
+    """A name that every file system takes: composed (NFC), in its own script, refused characters as ``_``.
+
+    Args:
+        name: of a file or folder, without the folders that it is in.
+        most_bytes: of UTF-8; a longer stem is cut, a suffix stays.
+    """
+    plain = "".join(
+        "_" if unicodedata.category(each) == "Cc" else each for each in unicodedata.normalize("NFC", name)
+    )
+    plain = re.sub(r"^ +", lambda found: "_" * len(found[0]), _REFUSED.sub("_", plain))
+    plain = re.sub(r"[. ]+$", lambda found: "_" * len(found[0]), plain)
+    if _DEVICES.fullmatch(plain) or plain.startswith("."):  # which would be hidden
+        plain = f"_{plain}"
+    return _shortened(plain or "_", most_bytes)
+
+
+def with_mark(name: str, mark: str) -> str:
+    """A name with a mark before its suffix: ``IMG_1 (card B).jpg``."""
+    stem, suffix = os.path.splitext(name)
+    end = f" ({mark}){suffix}"
+    return safe_name(f"{_cut(stem, MOST_BYTES - len(end.encode()))}{end}")
+
+
+class Names:
+    """Names that are taken in one folder; two that differ in case or composition alone count as one."""
+
+    def __init__(self) -> None:
+        self._taken = set[str]()
+
+    def take(self, name: str, marks: Iterable[str]) -> str:
+        """The name if it is free, or else with the first of the marks that makes it free, or a number from 2 on."""
+        wished = safe_name(name)
+        for each in (wished, *(with_mark(wished, safe_name(mark, 100)) for mark in marks)):
+            if self._take(each):
+                return each
+        number = 2
+        while not self._take(found := with_mark(wished, str(number))):
+            number += 1
+        return found
+
+    def _take(self, name: str) -> bool:
+        same = unicodedata.normalize("NFC", name.casefold())
+        if same in self._taken:
+            return False
+        self._taken.add(same)
+        return True
+
+
+def folder_names(names: Mapping[int, str]) -> dict[int, str]:
+    """The folder of each category, by id: its name, and its id where another has that name already."""
+    taken = Names()
+    return {identity: taken.take(names[identity], [str(identity)]) for identity in sorted(names)}
+
+
+def _shortened(name: str, most_bytes: int) -> str:
+    if len(name.encode()) <= most_bytes:
+        return name
+    stem, suffix = os.path.splitext(name)
+    if len(suffix.encode()) > 20:  # not a suffix
+        stem, suffix = name, ""
+    return _cut(stem, most_bytes - len(suffix.encode())).rstrip(". ") + suffix
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    return text.encode()[:most_bytes].decode(errors="ignore")

@@ -1,0 +1,198 @@
+"""Publish: pixels without metadata, names of groups, and nothing that tells whose they are, for `datasets`."""
+
+import hashlib
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from promptccd.data.file_names import display_name
+from promptccd.discovery.exports.kept_folder import DIGITS, Export, Item, KeptFolder, Tick, text_item
+from promptccd.discovery.exports.names import folder_names
+from promptccd.discovery.exports.originals import Originals
+from promptccd.discovery.exports.rows import AssignmentRow, grouped
+from promptccd.errors import DataError
+from promptccd.storage import TEMPORARY
+
+PUBLISH, PARQUET = "publish", "publish-parquet"
+HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
+_SPLIT = "train"  # as which `datasets` reads all of it
+# `datasets` takes these, in small letters, for splits wherever they stand in a path.
+_SPLIT_WORDS = re.compile("train|test|val|dev|eval")
+_KINDS = {
+    "label": "string", "category": "int64", "known": "string", "confidence": "float32", "stage": "int64",
+    "sha256": "string",
+}  # fmt: skip
+
+
+def export_publish(
+    originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+) -> Export:
+    """Write ``publish/train/<group>/<hash>.jpg`` and ``metadata.jsonl``, an ImageFolder of `datasets`.
+
+    The pixels are exactly those that were grouped, without metadata, see `promptccd.data.clean_images`. ``label`` is
+    the name of the group, letter by letter; in names of folders the words that `datasets` takes for splits begin with a
+    capital letter.
+
+    Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
+    """
+    with KeptFolder.opened(out / PUBLISH, project=project) as folder:
+        inside, notes = grouped(rows)
+        folders = folder_names(
+            {row.category: _without_splits(row.name) for row in inside if row.category is not None}
+        )
+        suffixes = {made_of: Path(place).suffix for place, made_of in folder.held().items()}
+        items = [_picture(originals, row, folders, suffixes) for row in inside]
+        placed = folder.put(items, tick)
+        there = [
+            (placed[item.place], row) for item, row in zip(items, inside, strict=True) if item.place in placed
+        ]
+        listed = [{"file_name": place.removeprefix(f"{_SPLIT}/"), **_facts(row)} for place, row in there]
+        text = "".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) + "\n" for each in listed)
+        metadata = f"{_SPLIT}/metadata.jsonl"
+        folder.put([text_item(metadata, text, metadata)])
+        found = folder.finish()
+        found.photographs = len(there)
+        found.notes += notes + _strangers(folder.path, {*placed.values(), metadata})
+    return found
+
+
+def export_parquet(
+    originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+) -> Export:
+    """Write ``publish-parquet/data/train-00000-of-00001.parquet``, for ``load_dataset(folder)``; a row a photograph.
+
+    It holds what `export_publish` writes, but that ``label`` is a number, whose name ``README.md`` has: a group that is
+    renamed leaves the table as it is. Where anything else has changed, all of it is written again.
+
+    Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
+    """
+    inside, notes = grouped(rows)
+    names = dict(sorted({row.category: row.name for row in inside}.items()))
+    label_of = {category: number for number, category in enumerate(names)}
+    records = [(row, {**_facts(row), "label": label_of[row.category]}) for row in inside]
+    digest = hashlib.sha256(json.dumps([facts for _, facts in records]).encode()).hexdigest()[:DIGITS]
+    with KeptFolder.opened(out / PARQUET, project=project) as folder:
+        held = {place: made for place, made in folder.held().items() if made.startswith(digest)}
+        missing = list[tuple[str, str]]()
+        whole = {_part(digest, number, len(held)) for number in range(len(held))}
+        if held and set(held.values()) == whole:
+            folder.put([Item(place, made, _is_there, place) for place, made in held.items()])
+        else:
+            staging = folder.path / f"{TEMPORARY}shards-{secrets.token_hex(4)}"
+            try:
+                shards = _shards(originals, records, staging, missing, tick)
+                made_of = f"{digest} in part" if missing else digest  # what comes back is looked for again
+                folder.put(
+                    Item(place, _part(made_of, number, len(shards)), partial(_rename, path), place)
+                    for number, (place, path) in enumerate(shards.items())
+                )
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+        folder.put([text_item("README.md", _card(list(names.values())), "README.md")])
+        found = folder.finish()
+        found.missing += missing
+        found.photographs = len(inside) - len(missing)
+        found.notes += notes
+    return found
+
+
+def _shards(
+    originals: Originals,
+    rows: Sequence[tuple[AssignmentRow, dict[str, Any]]],
+    staging: Path,
+    missing: list[tuple[str, str]],
+    tick: Tick,
+) -> dict[str, Path]:
+    """Files of the data set by place, and in `missing` why photographs are in none of them."""
+    # Takes a second, for which the page of a project need not wait.
+    from datasets import Features, Image, Value
+
+    from promptccd.data.clean_images import write_shards
+
+    def records() -> Iterator[dict[str, Any]]:
+        for row, facts in rows:
+            tick()
+            try:
+                suffix, content = _clean(originals, row)
+            except DataError as error:
+                missing.append((row.file, str(error)))
+            else:
+                yield {"image": {"bytes": content, "path": f"{row.sha256}{suffix}"}, **facts}
+
+    kinds = {**_KINDS, "label": "int64"}
+    features = Features({"image": Image(), **{name: Value(kind) for name, kind in kinds.items()}})
+    return write_shards(staging, "data", records(), features)
+
+
+def _card(names: Sequence[str]) -> str:
+    """What tells `datasets` and the Hub the names of the labels."""
+    labels = {"class_label": {"names": {str(number): name for number, name in enumerate(names)}}}
+    features: list[dict[str, Any]] = [{"name": "image", "dtype": "image"}, {"name": "label", "dtype": labels}]
+    features += [{"name": name, "dtype": kind} for name, kind in _KINDS.items() if name != "label"]
+    told = yaml.safe_dump({"dataset_info": {"features": features}}, allow_unicode=True, sort_keys=False)
+    return f"---\n{told}---\n"
+
+
+def _picture(
+    originals: Originals, row: AssignmentRow, folders: Mapping[int, str], suffixes: Mapping[str, str]
+) -> Item:
+    def make(target: Path) -> str:
+        suffix, content = _clean(originals, row)
+        target.write_bytes(content)
+        return "" if made_of in suffixes else suffix
+
+    assert row.category is not None
+    made_of = f"pixels {row.sha256[:HASH_DIGITS]}"
+    place = f"{_SPLIT}/{folders[row.category]}/{row.sha256[:HASH_DIGITS]}{suffixes.get(made_of, '')}"
+    return Item(place, made_of, make, row.file)
+
+
+def _clean(originals: Originals, row: AssignmentRow) -> tuple[str, bytes]:
+    from promptccd.data.clean_images import clean_image
+
+    clean = clean_image(originals.original(row.picture), originals.decoding)
+    if clean is None:
+        raise DataError("it could be decoded before and cannot be now")
+    return clean
+
+
+def _facts(row: AssignmentRow) -> dict[str, Any]:
+    return {"label": row.name, **{name: getattr(row, name) for name in _KINDS if name != "label"}}
+
+
+def _part(made_of: str, number: int, count: int) -> str:
+    return f"{made_of}, {number + 1} of {count}"
+
+
+def _rename(path: Path, target: Path) -> None:
+    path.rename(target)
+
+
+def _is_there(target: Path) -> None:
+    raise DataError("it was there, and was removed meanwhile")
+
+
+def _strangers(folder: Path, placed: set[str]) -> list[str]:
+    """What to say of files that `datasets` would find there besides those that it is told of."""
+    each = sorted(
+        display_name(path.relative_to(folder).as_posix())
+        for path in (folder / _SPLIT).rglob("*")
+        if path.is_file() and path.relative_to(folder).as_posix() not in placed
+    )
+    if not each:
+        return []
+    return [
+        f"Not of the export, {len(each)}: {', '.join(each[:10])}. `load_dataset` reads the folder once images among "
+        "them are moved away."
+    ]
+
+
+def _without_splits(name: str) -> str:
+    return _SPLIT_WORDS.sub(lambda word: word[0].capitalize(), name)

@@ -1,0 +1,158 @@
+"""Tables of photographs and their groups: a row for each file of a discovery, or for each photograph of a project."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from promptccd.data.file_names import display_name
+from promptccd.data.images import Status
+from promptccd.discovery.capture_dates import capture_dates
+from promptccd.discovery.project.photos import Photos
+from promptccd.experiments.pages import csv_text
+from promptccd.registry import CategoryRegistry
+
+if TYPE_CHECKING:
+    from promptccd.discovery.session import DiscoverySession
+
+
+@dataclass(frozen=True)
+class AssignmentRow:
+    """One file.
+
+    Attributes:
+        file: its path in the source, as people read it.
+        path: to join tables by, see `joinable_path`; empty for a file in an archive and for a row of a data set.
+        date: when the photograph was taken, such as ``2024-05-01T10:11:12``, as its camera says; empty if it does not.
+        sha256: of its bytes; empty if they were not read.
+        picture: what its picture is known by, whatever is written into the file beside it; empty if it shows none.
+        category: id of its category; `None` for a file without one.
+        name: that category's name.
+        known: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
+        confidence: in 0..1.
+        distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
+            if the checkpoint knows them.
+        stage: the stage it came with.
+        status: ``used``, ``duplicate``, ``skipped``, or ``away`` if it is not where it was.
+        note: the reason for a skipped file, the file that a duplicate equals, how an image was read, or that it is more
+            like an image of none of the categories.
+    """
+
+    file: str
+    path: str
+    date: str
+    sha256: str
+    picture: str
+    category: int | None
+    name: str
+    known: str
+    confidence: float | None
+    distance: float | None
+    stage: int
+    status: str
+    note: str
+
+
+STRANGE = "not sure: more like an image of none of these categories"
+
+
+def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[str]]:
+    """The rows of photographs in groups, and what to say of the others, if there are any."""
+    inside = [row for row in rows if row.category is not None]
+    count = len(rows) - len(inside)
+    return inside, [f"In no group, and left out: {count}."] if count else []
+
+
+def joinable_path(path: str) -> str:
+    r"""An absolute path for a table: as it is where that is text on one line, else as a ``file://`` address.
+
+    So a name with a backslash is never taken for one with a byte that is not UTF-8, and no cell starts a formula.
+    """
+    if not path:
+        return ""
+    absolute = os.path.abspath(path)
+    return absolute if display_name(absolute) == absolute else Path(absolute).as_uri()
+
+
+def assignment_rows(session: "DiscoverySession", project: Path | None = None) -> list[AssignmentRow]:
+    """One row for each file of the newest stage, in the order of the source; its images are grouped.
+
+    Args:
+        session: has the files.
+        project: the folder that remembers dates, if any.
+    """
+    stage, assigned = session.current, session.assignment()
+    row_of = {key: row for row, key in enumerate(assigned.keys)}
+    paths = [stage.intake.path_of(file) for file in stage.intake.files]
+    hashes = [file.content_hash for file in stage.intake.files]
+    dates = capture_dates({each: path for each, path in zip(hashes, paths, strict=True) if path}, project)
+    rows = []
+    for file, path in zip(stage.intake.files, paths, strict=True):
+        original = stage.intake.original(file)
+        found = row_of.get(file.key)
+        is_copy = original.index != file.index
+        status = "duplicate" if is_copy else "used"
+        if file.verdict.status is Status.SKIPPED:
+            status = "skipped"
+        notes = [file.verdict.note]
+        if is_copy:
+            notes.insert(0, f"same picture as {original.name}")
+        elif file.index in stage.intake.near_duplicates:
+            near = stage.intake.files[stage.intake.near_duplicates[file.index]]
+            notes.insert(0, f"nearly the same picture as {near.name}")
+        category = None
+        if found is not None:
+            category = session.registry.category(int(assigned.category_ids[found]))
+            notes += [STRANGE] * bool(assigned.strange[found])
+        rows.append(
+            AssignmentRow(
+                file=file.name,
+                path=joinable_path(path),
+                date=dates.get(file.content_hash, ""),
+                sha256=file.content_hash,
+                picture=file.key,
+                category=None if category is None else category.id,
+                name="" if category is None else category.name,
+                known="" if category is None else category.standing(session.registry.stage),
+                confidence=None if category is None else round(float(assigned.confidences[found]), 6),
+                distance=None if category is None else round(float(assigned.distances[found]), 6),
+                stage=session.registry.images.get(file.key, stage.stage),
+                status=status,
+                note="; ".join(filter(None, notes)),
+            )
+        )
+    return rows
+
+
+def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentRow]:
+    """One row for each photograph that ever came to a project, as it stands now, in the order of the files."""
+    paths = {key: photos.path(key) for key in photos.keys}
+    dates = capture_dates({photos.content_hash(key): path for key, path in paths.items()}, photos.project)
+    rows = []
+    for name, key, is_here in zip(photos.names, photos.keys, photos.here.tolist(), strict=True):
+        home = registry.members.get(key)
+        category = None if home is None else registry.categories[home]
+        rows.append(
+            AssignmentRow(
+                file=name,
+                path=joinable_path(paths[key] if os.path.isfile(paths[key]) or not is_here else ""),
+                date=dates.get(photos.content_hash(key), ""),
+                sha256=photos.content_hash(key),
+                picture=key,
+                category=home,
+                name="" if category is None else category.name,
+                known="" if category is None else category.standing(registry.stage),
+                confidence=registry.confidences.get(key),
+                distance=None,
+                stage=registry.images[key],
+                status="used" if is_here else "away",
+                note="" if is_here else "not where it was",
+            )
+        )
+    return rows
+
+
+def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
+    """The rows as CSV; text that a spreadsheet would take for a formula is escaped, which no path is."""
+    return csv_text([item.name for item in fields(AssignmentRow)], [asdict(row) for row in rows])

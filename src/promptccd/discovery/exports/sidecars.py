@@ -1,0 +1,93 @@
+"""Names into side files: keywords that digiKam, Immich, Lightroom and Label Studio read beside photographs."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+from xml.sax.saxutils import escape
+
+from promptccd.discovery.exports.kept_folder import Export, Item, KeptFolder, Tick, text_item
+from promptccd.discovery.exports.names import Names
+from promptccd.discovery.exports.originals import Originals
+from promptccd.discovery.exports.rows import AssignmentRow, grouped
+
+SIDECARS = "sidecars"
+TASKS = ".label-studio.json"
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ORDINARY = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".gif", ".bmp", ".avif", ".heic")
+_XMP = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
+<x:xmpmeta xmlns:x="adobe:ns:meta/">
+ <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+  <rdf:Description rdf:about="" xmlns:dc="http://purl.org/dc/elements/1.1/" \
+xmlns:lr="http://ns.adobe.com/lightroom/1.0/">
+   <dc:subject><rdf:Bag><rdf:li>{keyword}</rdf:li></rdf:Bag></dc:subject>
+   <lr:hierarchicalSubject><rdf:Bag><rdf:li>{level}</rdf:li></rdf:Bag></lr:hierarchicalSubject>
+  </rdf:Description>
+ </rdf:RDF>
+</x:xmpmeta>
+<?xpacket end="w"?>
+"""
+
+
+def export_sidecars(
+    originals: Originals, rows: Sequence[AssignmentRow], out: Path, tick: Tick, project: str = ""
+) -> Export:
+    """Write ``sidecars/<folder of photographs>/<path in it>.xmp``, and a list of tasks for Label Studio beside it.
+
+    Every file that shows a picture gets one, copies included. None is written beside the photographs themselves: what
+    lies there may be a person's own. Where Lightroom looks for ``IMG_1.xmp``, which is beside camera RAW alone, there
+    is one of that name too.
+
+    Arguments and errors are those of `promptccd.discovery.exports.folders.export_folders`.
+    """
+    with KeptFolder.opened(out / SIDECARS, project=project) as folder:
+        inside, notes = grouped(rows)
+        files = {row.picture: originals.files_of(row.picture) for row in inside}
+        roots = _roots({root for each in files.values() for root, _ in each})
+        items = [item for row in inside for item in _items(row, files[row.picture], roots)]
+        folder.put([*items, *_tasks(inside, files, roots)], tick)
+        found = folder.finish()
+        found.missing += [
+            (row.file, "it is not where it was, or lies in an archive or a data set")
+            for row in inside
+            if not files[row.picture]
+        ]
+        found.photographs = sum(bool(files[row.picture]) for row in inside)
+        found.notes += notes
+    return found
+
+
+def _roots(roots: set[str]) -> dict[str, str]:
+    """A name for each folder of photographs, in which the tree of its files is rebuilt."""
+    taken = Names()
+    return {root: taken.take(os.path.basename(root), []) for root in sorted(roots)}
+
+
+def _items(row: AssignmentRow, files: Sequence[tuple[str, str]], roots: dict[str, str]) -> Iterator[Item]:
+    name = _NOT_XML.sub("\ufffd", row.name)
+    text = _XMP.format(keyword=escape(name), level=escape(name.replace("|", "/")))
+    for root, path in files:
+        stem, suffix = os.path.splitext(path)
+        for place in (path, *([] if suffix.lower() in _ORDINARY else [stem])):
+            yield text_item(f"{roots[root]}/{place}.xmp", text, row.file)
+
+
+def _tasks(
+    rows: Sequence[AssignmentRow], files: dict[str, Sequence[tuple[str, str]]], roots: dict[str, str]
+) -> Iterator[Item]:
+    """A file of tasks for each folder of photographs; ``d`` is a path in the folder above it."""
+    for root, called in roots.items():
+        tasks = []
+        for row in rows:
+            for path in (path for there, path in files[row.picture] if there == root):
+                place = quote(os.fsencode(os.path.join(os.path.basename(root), path)))
+                choice = {
+                    "from_name": "group", "to_name": "image", "type": "choices", "value": {"choices": [row.name]},
+                }  # fmt: skip
+                data = {"image": f"/data/local-files/?d={place}", "sha256": row.sha256, "date": row.date}
+                tasks.append({"data": data, "annotations": [{"result": [choice]}]})
+        yield text_item(
+            f"{called}{TASKS}", json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", called + TASKS
+        )

@@ -1,0 +1,287 @@
+"""A folder that is exported into again and again, with things of a person in it."""
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptccd.discovery.exports.kept_folder import Export, Item, KeptFolder, link_or_copy
+from promptccd.errors import DataError, DiskError, RunError
+from promptccd.storage import EXPORTED
+
+
+def _write(content: bytes, target: Path) -> None:
+    target.write_bytes(content)
+
+
+def _gone(target: Path) -> None:
+    raise DataError("it is gone")
+
+
+def _full(target: Path) -> None:
+    target.write_bytes(b"half")
+    with open("/dev/full", "wb", buffering=0) as stream:
+        stream.write(b"the rest")
+
+
+def export(folder: Path, files: Mapping[str, str]) -> Export:
+    """An export of files of these contents; one of content ``gone`` cannot be made, and ``full`` fills the disk."""
+    odd = {"gone": _gone, "full": _full}
+    items = [
+        Item(place, text, odd.get(text) or partial(_write, text.encode()), place)
+        for place, text in files.items()
+    ]
+    with KeptFolder.opened(folder) as kept:
+        kept.put(items)
+        return kept.finish()
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+FIRST = {"owl/a.txt": "owl one", "owl/b.txt": "owl two", "heron/a.txt": "heron one"}
+
+
+def counts(found: Export) -> tuple[int, int, int, int]:
+    return found.written, found.moved, found.removed, found.kept
+
+
+@pytest.mark.parametrize(
+    ("files", "counted"),
+    [
+        (FIRST, (0, 0, 0, 3)),
+        ({"owl/a.txt": "owl one"}, (0, 0, 2, 1)),
+        ({each.replace("owl", "eagle owl"): text for each, text in FIRST.items()}, (0, 2, 0, 1)),
+        ({"owl/b.txt": "owl one", "owl/a.txt": "owl two", "heron/a.txt": "heron one"}, (2, 0, 0, 1)),
+        ({"owl/a.txt": "heron one", "owl/b.txt": "owl one", "heron/a.txt": "owl three"}, (3, 0, 0, 0)),
+        ({"owl/b.txt": "owl one", "owl/c.txt": "owl two"}, (0, 2, 1, 0)),
+        ({**FIRST, "owl/a.txt": "owl changed"}, (1, 0, 0, 2)),
+        ({}, (0, 0, 3, 0)),
+        ({**FIRST, "owl/gone.txt": "gone"}, (0, 0, 0, 3)),
+    ],
+)
+def test_an_export_writes_what_is_new_and_moves_what_is_there(
+    tmp_path: Path, files: dict[str, str], counted: tuple[int, int, int, int]
+) -> None:
+    folder = tmp_path / "out"
+    assert counts(export(folder, FIRST)) == (3, 0, 0, 0)
+    mine = {"notes.txt": "mine", "mine/x.txt": "mine too", "owl/crop.txt": "a crop"}
+    for place, text in mine.items():
+        (folder / place).parent.mkdir(exist_ok=True)
+        (folder / place).write_text(text)
+    found = export(folder, files)
+    there = {place: text for place, text in files.items() if text != "gone"}
+    assert tree(folder) == {**there, **mine}
+    assert counts(found)[3] == counted[3] and sum(counts(found)[:2]) == len(there) - counted[3]
+    if found.moved == counted[1]:
+        assert counts(found) == counted
+    assert ([name for name, _ in found.missing], found.left) == (
+        [each for each in files if "gone" in each],
+        [],
+    )
+    record = (folder / EXPORTED).read_bytes()
+    shutil.rmtree(tmp_path / "new", ignore_errors=True)
+    export(tmp_path / "new", there)
+    assert record == (tmp_path / "new" / EXPORTED).read_bytes()  # however it came to be
+    assert counts(export(folder, there)) == (0, 0, 0, len(there))
+    assert (folder / EXPORTED).read_bytes() == record
+
+
+@pytest.mark.parametrize("what", ["edited", "replaced by a folder", "replaced by a link", "moved", "deleted"])
+def test_what_somebody_changed_is_theirs(tmp_path: Path, what: str) -> None:
+    folder, outside = tmp_path / "out", tmp_path / "outside"
+    export(folder, FIRST)
+    outside.write_text("owl one")
+    path = folder / "owl/a.txt"
+    if what == "edited":
+        path.write_text("owl ONE")  # of the same size
+    elif what == "moved":
+        path.rename(folder / "rejected.txt")
+    else:
+        path.unlink()
+    if what == "replaced by a folder":
+        path.mkdir()
+        (path / "inside.txt").write_text("mine")
+    elif what == "replaced by a link":
+        path.symlink_to(outside)
+    before = tree(folder)
+    found = export(folder, {"owl/b.txt": "owl two"})
+    assert tree(folder) == {place: text for place, text in before.items() if place != "heron/a.txt"}
+    assert found.left == (["owl/a.txt"] if what == "edited" else [])
+    found = export(folder, {**FIRST, "owl/a.txt": "owl four"})
+    assert found.left == ([] if what in ("moved", "deleted") else ["owl/a.txt"])
+    assert {**tree(folder), **before} == {**tree(folder), "heron/a.txt": "heron one", **before}
+    assert outside.read_text() == "owl one"
+    if found.left:
+        assert "Left as they are" in found.lines()[1] and "'owl/a.txt'" in found.lines()[1]
+
+
+def test_a_name_that_somebody_else_has_is_not_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    export(folder, FIRST)
+    (folder / "stork").write_text("no folder")
+    (folder / "crane").symlink_to(tmp_path, target_is_directory=True)
+    (folder / "owl/c.txt").write_text("mine")
+    wanted = {**FIRST, "stork/a.txt": "a", "crane/a.txt": "b", "owl/c.txt": "c"}
+    found = export(folder, wanted)
+    assert sorted(found.left) == ["crane/a.txt", "owl/c.txt", "stork/a.txt"]
+    assert ((folder / "stork").read_text(), (folder / "owl/c.txt").read_text()) == ("no folder", "mine")
+    assert not (tmp_path / "a.txt").exists()
+
+
+def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
+    """What was deleted, and is only in the export now, stays there."""
+    folder, photographs = tmp_path / "out", tmp_path / "photographs"
+    photographs.mkdir()
+
+    def put(names: dict[str, str]) -> Export:
+        with KeptFolder.opened(folder, {name: str(photographs / name) for name in "abc"}) as kept:
+            kept.put(
+                Item(place, name, partial(link_or_copy, photographs / name), name, str(photographs / name))
+                for place, name in names.items()
+            )
+            return kept.finish()
+
+    for name in ("a", "b", "c"):
+        (photographs / name).write_text(name)
+        os.utime(photographs / name, (10**9, 10**9))
+    put({"owl/a": "a", "owl/b": "b", "owl/c": "c"})
+    assert all(os.path.getmtime(folder / "owl" / name) == 10**9 for name in "abc")
+    (photographs / "a").unlink()
+    (photographs / "b").unlink()
+    found = put({"eagle owl/b": "b"})
+    assert tree(folder) == {"owl/a": "a", "eagle owl/b": "b"}
+    assert (found.moved, found.removed) == (1, 1) and "'owl/a'" in found.notes[0]
+    with (folder / "eagle owl/b").open("a") as stream:  # a program that writes into the file
+        stream.write("!")
+    (photographs / "c").write_text("c!")
+    put({})
+    assert tree(folder) == {"owl/a": "a", "eagle owl/b": "b!"}
+
+
+@pytest.mark.slow
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("first", [FIRST, {}], ids=["again", "for the first time"])
+def test_killed_anywhere_the_next_export_ends_in_the_same_bytes(
+    tmp_path: Path, first: dict[str, str]
+) -> None:
+    """Each system call that changes the disk is the last of a process once; nothing of a person is lost on the way."""
+    start, whole = tmp_path / "start", tmp_path / "whole"
+    if first:
+        export(start, first)
+        (start / "owl/mine.txt").write_text("mine")
+    else:
+        start.mkdir()
+    wanted = {
+        "eagle owl/a.txt": "owl one",
+        "owl/b.txt": "owl 2",
+        "stork/a.txt": "a stork",
+        "heron/a.txt": "heron one",
+    }
+    shutil.copytree(start, whole)
+    export(whole, wanted)
+    for calls in range(1, 200):
+        folder = tmp_path / "killed"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(start, folder)
+        if (child := os.fork()) == 0:
+            _die_after(calls)
+            export(folder, wanted)
+            os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+            break
+        assert not first or (folder / "owl/mine.txt").read_text() == "mine"
+        export(folder, wanted)
+        assert tree(folder) == tree(whole)
+        assert (folder / EXPORTED).read_bytes() == (whole / EXPORTED).read_bytes()
+        assert not list(folder.rglob(".tmp-*"))
+        assert sorted(each.name for each in folder.iterdir()) == sorted(each.name for each in whole.iterdir())
+    assert 15 < calls < 199
+
+
+def _die_after(calls: int) -> None:
+    """Kill this process once so many changes of the disk are done."""
+    left = [calls]
+    for name in ("rename", "unlink", "rmdir", "mkdir", "fsync", "ftruncate", "pwrite"):
+        setattr(os, name, partial(_dying, left, getattr(os, name)))
+
+
+def _dying(left: list[int], call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    return call(*given, **named)
+
+
+@pytest.mark.parametrize("name", ["file", "folder", "old"])
+def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, name: str) -> None:
+    mine = tmp_path / "out"
+    if name == "file":
+        mine.write_text("irreplaceable")
+    else:
+        mine.mkdir()
+        (mine / "wedding.jpg").write_text("irreplaceable")
+    if name == "old":  # a record that this version cannot read
+        (mine / EXPORTED).write_text(json.dumps({"format": 1, "wedding.jpg": "0" * 64}))
+    with pytest.raises(
+        RunError if name == "old" else DiskError, match="was made by something else|is damaged"
+    ):
+        export(mine, FIRST)
+    assert (mine if name == "file" else mine / "wedding.jpg").read_text() == "irreplaceable"
+
+
+@pytest.mark.parametrize("place", ["../x", "/etc/x", "a/../../x", "", "."])
+def test_a_record_that_leads_out_removes_nothing(tmp_path: Path, place: str) -> None:
+    folder, outside = tmp_path / "out", tmp_path / "x"
+    export(folder, FIRST)
+    outside.write_text("a stork")
+    line = next(line for line in (folder / EXPORTED).read_text().splitlines() if '"heron/a.txt"' in line)
+    planted = [place, 7, *json.loads(line)[2:]]
+    with (folder / EXPORTED).open("a") as record:
+        record.write(json.dumps(planted) + "\n")
+    export(folder, {})
+    assert outside.read_text() == "a stork" and tree(folder) == {}
+
+
+@pytest.mark.fault(4)
+def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    export(folder, FIRST)
+    before = tree(folder)
+    with pytest.raises(DiskError, match="No space left on device.*is as it was: free some space"):
+        export(folder, {"owl/a.txt": "owl one", "stork/a.txt": "full"})
+    assert tree(folder) == before and not list(folder.rglob(".tmp-*"))
+    assert counts(export(folder, FIRST)) == (0, 0, 0, 3)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no second disk")
+def test_on_another_disk_a_photograph_is_copied_with_its_date(tmp_path: Path) -> None:
+    original = tmp_path / "a.jpg"
+    original.write_bytes(b"a photograph")
+    os.utime(original, (10**9, 10**9))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        made = Path(elsewhere, "a.jpg")
+        link_or_copy(original, made)
+        assert (made.read_bytes(), made.stat().st_mtime) == (b"a photograph", 10**9)
+        made.write_bytes(b"edited")
+    link_or_copy(original, tmp_path / "b.jpg")
+    assert (tmp_path / "b.jpg").read_bytes() == original.read_bytes() == b"a photograph"
+    with pytest.raises(FileExistsError):
+        link_or_copy(original, tmp_path / "b.jpg")
+
+
+def test_two_exports_at_once_are_one_after_the_other(tmp_path: Path) -> None:
+    with KeptFolder.opened(tmp_path / "out"), pytest.raises(RunError, match="is writing to"):
+        export(tmp_path / "out", FIRST)

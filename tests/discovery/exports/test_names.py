@@ -1,0 +1,73 @@
+"""Names as people gave them, on every file system."""
+
+import os
+import unicodedata
+
+import pytest
+
+from promptccd.discovery.exports.names import MOST_BYTES, Names, folder_names, safe_name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "白鹭",
+        "黑鹳",
+        "🦉",
+        "שלום.jpg",
+        "Ästige Graslilie",
+        "نورس.JPG",
+        "-x.jpg",
+        "=1+1.png",
+        "heron & egret",
+        "a'b;c $d.jpg",
+    ],
+)
+def test_names_of_all_scripts_stay(name: str) -> None:
+    assert safe_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        (unicodedata.normalize("NFD", "Äsche"), "Äsche"),
+        ('a/b\\c:d*e?f"g<h>i|j.jpg', "a_b_c_d_e_f_g_h_i_j.jpg"),
+        ("new\nline\t.png", "new_line_.png"),
+        ("ends. ", "ends__"),
+        (" begins", "_begins"),
+        ("CON", "_CON"),
+        ("lpt1.jpg", "_lpt1.jpg"),
+        ("console.jpg", "console.jpg"),
+        ("..", "__"),
+        (".hidden", "_.hidden"),
+        ("", "_"),
+        (os.fsdecode(b"caf\xe9.jpg"), "caf_.jpg"),
+        ("é" * 200 + ".jpeg", "é" * 125 + ".jpeg"),
+        ("x" * 300, "x" * MOST_BYTES),
+    ],
+)
+def test_what_a_file_system_refuses_is_replaced_and_nothing_else(name: str, made: str) -> None:
+    assert safe_name(name) == made
+    assert safe_name(made) == made
+    assert len(made.encode()) <= MOST_BYTES
+
+
+def test_two_of_one_name_are_told_apart() -> None:
+    names = Names()
+    assert [
+        names.take("IMG_1.jpg", ["card A", "1a2b3c"]),
+        names.take("IMG_1.jpg", ["card B", "4d5e6f"]),
+        names.take("img_1.JPG", ["card B", "7a8b9c"]),
+        names.take("IMG_1.jpg", ["card B", "4d5e6f"]),
+        names.take("IMG_1.jpg", ["card B", "4d5e6f"]),
+    ] == ["IMG_1.jpg", "IMG_1 (card B).jpg", "img_1 (7a8b9c).JPG", "IMG_1 (4d5e6f).jpg", "IMG_1 (2).jpg"]
+    long = "ü" * 125 + ".jpg"
+    first, second = names.take(long, ["card A"]), names.take(long, ["card A"])
+    assert first == long and second.endswith(" (card A).jpg") and len(second.encode()) <= MOST_BYTES
+
+
+def test_groups_of_one_name_get_folders_of_their_own() -> None:
+    made = folder_names(
+        {7: "Heron", 3: "heron", 9: "a/b", 12: "a:b", 4: unicodedata.normalize("NFD", "Ä"), 5: "ä"}
+    )
+    assert made == {3: "heron", 4: "Ä", 5: "ä (5)", 7: "Heron (7)", 9: "a_b", 12: "a_b (12)"}

@@ -1,0 +1,394 @@
+"""Groups taken along: own files in folders, keywords beside them, pixels to publish; and tables that join."""
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from datasets import load_dataset
+from PIL import ExifTags, Image
+
+from promptccd.cli.main import main
+from promptccd.data.images import Decoding, decode_image
+from promptccd.discovery import EXPORTS, DiscoverySession, Project, discover, export_project
+from promptccd.discovery.exports.kept_folder import Export
+from promptccd.discovery.exports.rows import project_rows
+from promptccd.discovery.project.photos import Photos
+from promptccd.errors import RunError
+from promptccd.storage import EXPORTED
+from tests.conftest import coloured_images
+from tests.discovery.conftest import write_pictures
+
+TAKEN = 1_700_000_000  # when the files were written, in seconds
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "=cmd()|' /C calc'!A0",
+    "名前",
+    "../../etc/passwd",
+    "C:\\CON",
+    "x" * 100,
+    "-rf ~",
+    "@SUM(A1)",
+    "{{ 7 * 7 }}",
+    "Ünïcode & co",
+    "steam train",
+    "test tube",
+    "validation",
+]
+ODD = [
+    "שלום.jpg",
+    "白鹭.jpg",
+    "-2+3.jpg",
+    "=cmd()|calc.jpg",
+    "a:b?.jpg",
+    "new\nline.jpg",
+    "caf\\xe9.jpg",
+    "CON.jpg",
+]
+
+
+def photograph(path: Path, number: int) -> None:
+    """A JPEG of a telephone: turned, with a date, a place and a maker."""
+    exif, noise = Image.Exif(), np.random.default_rng(number).integers(0, 256, (24, 32, 3), dtype=np.uint8)
+    exif[ExifTags.Base.Orientation], exif[ExifTags.Base.Make] = (1, 6, 8, 3)[number % 4], "camera"
+    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = f"2024:05:{number + 1:02d} 10:11:12"
+    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.OffsetTimeOriginal] = "+02:00"
+    exif.get_ifd(ExifTags.IFD.GPSInfo)[ExifTags.GPS.GPSLatitude] = (48.0, 51.0, 29.0)
+    Image.fromarray(noise).save(path, "JPEG", exif=exif, quality=90)
+    os.utime(path, (TAKEN + number, TAKEN + number))
+
+
+@pytest.fixture(scope="module")
+def found_once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of photographs, a later one of another card with the same names, and the project over both."""
+    here = tmp_path_factory.mktemp("taken")
+    first = write_pictures(here / "card A", list(range(7)), per_category=3)
+    for number, name in enumerate([*ODD, os.fsdecode(b"caf\xe9.jpg")]):
+        photograph(first / name, number)
+    (first / "copies").mkdir()
+    shutil.copy(first / "0-000.png", first / "copies/again.png")
+    second = write_pictures(here / "card B", [0, 1], per_category=3, seed=9)
+    for album in (first, second):
+        discover(DiscoverySession.open(tiny_backbone), album, here / "found", num_categories=13)
+    project = Project(here / "found")
+    for each, name in zip(project.registry.active, HOSTILE, strict=True):
+        project.rename(each.id, name)
+    members = [key for each in project.registry.active for key in project.registry.members_of(each.id)]
+    project.move(members[::5], project.registry.active[0].id)
+    return here
+
+
+@pytest.fixture
+def here(found_once: Path, tmp_path: Path) -> Path:
+    """The project and its photographs, to be changed at will: files keep their dates."""
+    place = tmp_path / "here"
+    shutil.copytree(found_once, place)
+    for name in ("project.json", "files.jsonl"):
+        path = place / "found/.promptccd" / name
+        path.write_text(path.read_text().replace(str(found_once), str(place)))
+    return place
+
+
+def export(here: Path, *ways: str) -> dict[str, Export]:
+    return {each.place.name: each for each in export_project(here / "found", ways)}
+
+
+def photographs(here: Path) -> list[Path]:
+    """All but the copy."""
+    return [path for card in ("card A", "card B") for path in (here / card).glob("*.*")]
+
+
+def told(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def groups_of(here: Path) -> dict[str, str]:
+    """Name of the group by content."""
+    registry = Project(here / "found").registry
+    lines = map(json.loads, (here / "found/.promptccd/files.jsonl").read_text().splitlines()[1:])
+    return {
+        line["sha256"]: registry.categories[registry.members[line["picture"]]].name
+        for line in lines
+        if "look" in line
+    }
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_sorted_into_folders_files_stay_what_they_are(here: Path) -> None:
+    found = export(here, "folders")["folders"]
+    group, originals = groups_of(here), {path.stat().st_ino: path for path in photographs(here)}
+    made = [path for path in found.place.glob("*/*") if path.is_file()]
+    assert len(made) == found.photographs == found.written == len(originals) and not found.missing
+    for path in made:
+        original = originals.get(path.stat().st_ino)
+        if original is not None:  # the disk has links, or else clones
+            assert path.samefile(original)
+        assert path.stat().st_mtime < TAKEN + 100 or path.suffix == ".png"
+        assert path.read_bytes() in {each.read_bytes() for each in originals.values()}
+        assert group[digest(path)] == path.parent.name or path.parent.name not in HOSTILE
+    assert {
+        "白鹭.jpg",
+        "שלום.jpg",
+        "-2+3.jpg",
+        "a_b_.jpg",
+        "new_line.jpg",
+        "caf_xe9.jpg",
+        "caf_.jpg",
+        "_CON.jpg",
+    } <= {path.name for path in made}
+    assert {path.parent.name for path in made} >= {
+        "steam train",
+        "名前",
+        "Ünïcode & co",
+        "-rf ~",
+        "_img src=x onerror=alert(1)_",
+    }
+    assert Counter(path.parent.name for path in made).total() == len(made)
+    assert all(path.resolve().is_relative_to(found.place.resolve()) for path in made)
+
+
+@pytest.mark.parametrize("way", EXPORTS)
+def test_what_is_in_no_group_is_left_out_and_counted(here: Path, way: str) -> None:
+    project = Project(here / "found")
+    project.move(project.registry.members_of(project.registry.active[0].id)[:2], None)
+    found = export(here, way)[way]
+    assert found.photographs == len(photographs(here)) - 2
+    assert "In no group, and left out: 2." in found.lines()
+    copies = "Further files with the same pictures, left out: 1."
+    assert (copies in found.lines()) == (way == "folders")
+
+
+def test_two_photographs_of_one_name_lie_beside_each_other(here: Path) -> None:
+    project = Project(here / "found")
+    project.merge([each.id for each in project.registry.active])
+    names = {path.name for path in export(here, "folders")["folders"].place.glob("*/*")}
+    assert {"0-000.png", "0-000 (card B).png"} <= names
+
+
+@pytest.mark.fault(49)
+@pytest.mark.parametrize("how", ["path", "imagefolder"])
+def test_a_published_folder_is_read_whole(here: Path, how: str, tmp_path: Path) -> None:
+    found = export(here, "publish")["publish"]
+    place, group, cache = str(found.place), groups_of(here), str(tmp_path / "cache")
+    if how == "path":
+        listed = load_dataset(place, cache_dir=cache)
+    else:
+        listed = load_dataset("imagefolder", data_dir=place, cache_dir=cache)
+    assert list(listed) == ["train"] and len(listed["train"]) == found.photographs == len(group)
+    by_content = {digest(path): path for path in photographs(here)}
+    for record in listed["train"]:
+        assert record["label"] == group[record["sha256"]]
+        pixels = decode_image(by_content[record["sha256"]].read_bytes()).image
+        assert np.array_equal(np.asarray(record["image"]), np.asarray(pixels))
+        assert not record["image"].getexif()
+
+
+@pytest.mark.fault(49)
+def test_a_published_table_is_the_same(here: Path, tmp_path: Path) -> None:
+    found = export(here, "publish-parquet")["publish-parquet"]
+    listed = load_dataset(str(found.place), split="train", cache_dir=str(tmp_path / "cache"))
+    group = groups_of(here)
+    named = listed.features["label"].int2str
+    assert {each["sha256"]: named(each["label"]) for each in listed} == {
+        each: group[each] for each in map(digest, photographs(here))
+    }
+    content = next(found.place.rglob("*.parquet")).read_bytes()
+    assert b"Exif" not in content and b"camera" not in content and b"card" not in content
+    os.utime(next(found.place.rglob("*.parquet")), (TAKEN, TAKEN))
+    again = export(here, "publish-parquet")["publish-parquet"]
+    assert (again.kept, again.written, again.photographs) == (2, 0, found.photographs)
+
+
+def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> None:
+    before = sorted(path for card in ("card A", "card B") for path in (here / card).rglob("*"))
+    found, group = export(here, "sidecars")["sidecars"], groups_of(here)
+    names = {"dc": "http://purl.org/dc/elements/1.1/", "lr": "http://ns.adobe.com/lightroom/1.0/"}
+    names["rdf"] = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+    tasks = {}
+    for card in ("card A", "card B"):
+        files = [path for path in (here / card).rglob("*") if path.is_file()]  # the copy too
+        sides = {path.relative_to(found.place / card) for path in (found.place / card).rglob("*.xmp")}
+        assert sides == {path.relative_to(here / card).with_name(f"{path.name}.xmp") for path in files}
+        for path in files:
+            side = found.place / card / path.relative_to(here / card).with_name(f"{path.name}.xmp")
+            tree = ElementTree.fromstring(side.read_text(encoding="utf-8"))
+            for tag in ("dc:subject", "lr:hierarchicalSubject"):
+                words = [each.text for each in tree.findall(f".//{tag}/rdf:Bag/rdf:li", names)]
+                assert words in ([group.get(digest(path))], [group.get(digest(path), "").replace("|", "/")])
+        for task in json.loads((found.place / f"{card}.label-studio.json").read_text(encoding="utf-8")):
+            place = unquote(
+                urlsplit(task["data"]["image"]).query.removeprefix("d="), errors="surrogateescape"
+            )
+            tasks[here / place] = task["annotations"][0]["result"][0]["value"]["choices"]
+    assert {path: [group[digest(path)]] for path in before if path.is_file()} == tasks
+    assert before == sorted(path for card in ("card A", "card B") for path in (here / card).rglob("*"))
+
+
+def test_camera_raw_gets_the_name_that_lightroom_looks_for(here: Path) -> None:
+    path = sorted((here / "card A").glob("3-*"))[0]
+    path.rename(path.with_suffix(".NEF"))
+    seen = here / "found/.promptccd/files.jsonl"
+    seen.write_text(seen.read_text().replace(path.name, f"{path.stem}.NEF"))
+    export(here, "sidecars")
+    made = {each.name for each in (here / "found/sidecars/card A").glob(f"{path.stem}.*")}
+    assert made == {f"{path.stem}.NEF.xmp", f"{path.stem}.xmp"}
+
+
+@pytest.mark.parametrize("way", EXPORTS)
+def test_what_is_missing_is_said_and_the_rest_is_written(here: Path, way: str) -> None:
+    gone, other = here / "card A/白鹭.jpg", sorted((here / "card A").glob("3-*"))[0]
+    gone.unlink()
+    photograph(other, 77)
+    found = export(here, way)[way]
+    count = len(photographs(here)) + 1
+    lost = (
+        1 if way == "sidecars" else 2
+    )  # whatever a file shows now, its keyword is for the picture it showed
+    assert (found.photographs, len(found.missing)) == (count - lost, lost)
+    assert "'白鹭.jpg'" in "\n".join(found.lines()) and f"{count - lost} photographs" in found.lines()[0]
+    gone.write_bytes((here / "card A/new\nline.jpg").read_bytes())  # another one under its name
+    assert len(export(here, way)[way].missing) == (0 if way == "sidecars" else 2)
+
+
+def test_a_photograph_that_is_only_in_the_export_now_stays_there(here: Path) -> None:
+    place = export(here, "folders")["folders"].place
+    gone = here / "card A/白鹭.jpg"
+    content = gone.read_bytes()
+    gone.unlink()
+    found = export(here, "folders")["folders"]
+    assert not found.missing and next(place.rglob("白鹭.jpg")).read_bytes() == content
+    project = Project(here / "found")
+    project.merge([each.id for each in project.registry.active])
+    assert export(here, "folders")["folders"].moved > 0
+    assert next(place.rglob("白鹭.jpg")).read_bytes() == content
+
+
+@pytest.mark.parametrize("way", EXPORTS)
+def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(here: Path, way: str) -> None:
+    place = export(here, way)[way].place
+    mine = {
+        "notes.txt": "mine",
+        "mine/crop.jpg": "mine too",
+        "train/steam train/x": "x",
+        "steam train/crop.jpg": "y",
+    }
+    for name, text in mine.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    nodes = {path.stat().st_ino for path in place.rglob("*") if path.is_file()}
+    project = Project(here / "found")
+    project.rename(
+        next(each.id for each in project.registry.active if each.name == "steam train"), "night heron"
+    )
+    found = export(here, way)[way]
+    assert {name: (place / name).read_text() for name in mine} == mine and not found.left
+    fresh = [path for path in place.rglob("*") if path.is_file() and path.stat().st_ino not in nodes]
+    if way != "sidecars":  # where the group is in every file of it
+        assert {path.name for path in fresh} <= {EXPORTED, "metadata.jsonl", "README.md"}
+    again = export(here, way)[way]
+    assert (again.written, again.moved, again.removed) == (0, 0, 0)
+    if way == "publish":
+        assert "steam Train/x" in again.notes[0] or "train/steam train/x" in again.notes[0]
+
+
+def test_a_caption_written_into_a_linked_photograph_changes_no_export(
+    here: Path, tiny_backbone: Path
+) -> None:
+    """The program writes into the file itself, which is in both places."""
+    place = export(here, "folders")["folders"].place
+    for name in ("白鹭.jpg", "שלום.jpg"):
+        with (here / "card A" / name).open("ab") as stream:
+            stream.write(b"a caption")
+    discover(DiscoverySession.open(tiny_backbone), here / "card A", here / "found")
+    assert (export(here, "folders")["folders"].left, len(list(place.rglob("白鹭.jpg")))) == ([], 1)
+    with (here / "card A/白鹭.jpg").open("ab") as stream:
+        stream.write(b" and another")
+    project = Project(here / "found")
+    project.merge([each.id for each in project.registry.active])
+    found = export(here, "folders")["folders"]
+    assert not found.left and len([each for each in place.iterdir() if each.is_dir()]) == 1
+    assert next(place.rglob("白鹭.jpg")).read_bytes() == (here / "card A/白鹭.jpg").read_bytes()
+
+
+def test_tables_join_by_path_and_content(here: Path, found_once: Path, tiny_backbone: Path) -> None:
+    discover(DiscoverySession.open(tiny_backbone), here / "card A", here / "found")
+    rows = told(here / "found/assignments.csv")
+    assert len(rows) == len([path for path in (here / "card A").rglob("*") if path.is_file()])
+    for row in rows:
+        path = row["path"]
+        is_address = path.startswith("file://")
+        raw = unquote(urlsplit(path).path, errors="surrogateescape") if is_address else path
+        assert digest(Path(raw)) == row["sha256"]
+        assert "\n" not in path and path[0] not in "=+-@'"
+        assert is_address == any(part in raw for part in ("\n", os.fsdecode(b"\xe9")))
+        date = row["date"]
+        assert (date[:8], date[10:]) == ("2024-05-", "T10:11:12+02:00") if raw.endswith("jpg") else date == ""
+        assert row["known"] == "settled" and row["status"] in ("used", "duplicate")
+        assert 0 <= float(row["confidence"]) <= 1
+    assert {row["file"] for row in rows} >= {"'-2+3.jpg", "'=cmd()|calc.jpg"}
+
+
+def test_a_table_says_what_is_not_here(here: Path) -> None:
+    gone = here / "card A/白鹭.jpg"
+    gone.unlink()
+    registry = Project(here / "found").registry
+    rows = project_rows(
+        registry,
+        Photos(here / "found", registry.images, [str(here / "card A"), str(here / "card B")], Decoding()),
+    )
+    assert [(row.file, row.path) for row in rows if row.status == "away"] == [("白鹭.jpg", str(gone))]
+    assert Counter(row.status for row in rows)["used"] == len(rows) - 1 == len(photographs(here))
+
+
+def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "card A/白鹭.jpg").unlink()
+    elsewhere = here / "elsewhere"
+    assert main(["export", str(here / "found"), "folders", "publish", "--to", str(elsewhere)]) == 0
+    printed = capsys.readouterr().out
+    assert f"{elsewhere}/folders: {len(photographs(here))} photographs; files: " in printed
+    assert "Not in it, 1: '白鹭.jpg'" in printed
+    assert main(["export", str(here / "found"), "folders", "--to", str(elsewhere), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["kept"] == len(photographs(here))
+    other = here / "other project"
+    shutil.copytree(here / "found", other)
+    assert main(["export", str(other), "folders"]) == 0  # in the project, wherever that is
+    assert main(["export", str(other), "folders", "--to", str(elsewhere)]) == 2
+    assert "was exported from another project" in capsys.readouterr().err
+    assert main(["export", str(here / "card A"), "folders"]) == 2
+    assert "give the --out of promptccd discover" in capsys.readouterr().err
+    with pytest.raises(RunError, match="holds no groups"):
+        export_project(here / "card B", ["folders"])
+
+
+def test_photographs_of_archives_and_data_sets_are_sorted_by_the_command_that_has_it_open(
+    here: Path, tiny_backbone: Path
+) -> None:
+    archive = shutil.make_archive(
+        str(here / "card C"), "zip", write_pictures(here / "card C", [4], per_category=2, seed=3)
+    )
+    found = discover(DiscoverySession.open(tiny_backbone), archive, here / "found", exports=["folders"])
+    [taken] = found.exports
+    assert not taken.missing and taken.photographs == len(photographs(here)) + 2
+    contents = {path.read_bytes() for path in taken.place.glob("*/*")}
+    assert {path.read_bytes() for path in (here / "card C").iterdir()} <= contents
+    later = export(here, "folders")["folders"]
+    assert not later.missing and later.kept == taken.photographs
+    coloured_images(3, 4, seed=8).save_to_disk(str(here / "rows"))
+    found = discover(DiscoverySession.open(tiny_backbone), here / "rows", here / "found", exports=["folders"])
+    [taken] = found.exports
+    assert not taken.missing and taken.written == 12
+    assert len(list(taken.place.glob("*/????????????.png"))) == 12
+    later = export(here, "folders")["folders"]
+    assert not later.missing and later.kept == taken.photographs
+    assert len(export(here, "publish")["publish"].missing) == 14
