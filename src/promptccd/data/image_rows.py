@@ -135,6 +135,15 @@ class ImageRows:
                     "or put the image into the folder of the data set (in Python, image_roots allows further folders)."
                 ) from None
 
+    def name_of(self, row: int) -> str:
+        """The path of a row's file in the data set; empty for a row that holds its image."""
+        image = self._table[int(row)][self._column] or {}
+        if image.get("bytes") is not None or not image.get("path"):
+            return ""
+        path = os.path.abspath(image["path"])
+        root = next((each for each in self._roots if is_below(path, each)), "")
+        return display_name(os.path.relpath(path, root) if root else path)
+
     def _named_files(self) -> Iterator[tuple[int, str]]:
         """Rows without bytes, and the path that each gives instead; found without touching an image."""
         paths = pyarrow.chunked_array(
