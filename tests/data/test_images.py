@@ -392,8 +392,11 @@ def test_values_of_more_than_8_bits_are_scaled_by_the_depth_that_holds_them(bits
         if values.ndim == 2:
             contents += [tiff(values.astype(np.int32)), tiff(values.astype(np.float32))]
             contents.append(deep_tiff(top - values, white_is_0=True))
+            contents.append(b"P5 48 36 65535\n" + values.astype(">u2").tobytes())
             packed = encoded(Image.fromarray(values), "TIFF", compression="tiff_lzw")
             contents.append(packed)
+        else:
+            contents.append(b"P6 48 36 65535\n" + values.astype(">u2").tobytes())
         for content in contents:
             found = decode_image(content)
             assert found.depth.needed == found.depth.used == bits
@@ -440,6 +443,14 @@ def test_colours_with_transparency_keep_their_depth_too():
     found = decode_image(deep_png(values))
     assert found.verdict.note == "10 bits scaled to 8 bits"
     assert np.abs(np.asarray(found.image) - values[..., :3] / 1023 * 255).max() <= 1
+
+
+def test_what_pillow_gives_8_bits_of_says_so():
+    inks = np.stack([DIM * 90] * 4, axis=-1)
+    found = decode_image(deep_tiff(inks, tags={262: 5}))
+    assert found.verdict.note == "16-bit colours of which 8 bits can be read"
+    plain = decode_image(Image.fromarray((inks >> 8).astype(np.uint8), mode="CMYK"))
+    assert pixels_of(found) == pixels_of(plain)
 
 
 def deep_png(values, *extra):

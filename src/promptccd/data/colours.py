@@ -50,6 +50,8 @@ def _profile_of(image: Image.Image) -> bytes:
     profile = image.info.get("icc_profile")
     if isinstance(profile, bytes) and profile:
         return profile
+    if "exif" not in image.info:
+        return b""
     try:
         index = image.getexif().get_ifd(ExifTags.IFD.Interop).get(ExifTags.Interop.InteropIndex)
         return STANDARD["Adobe RGB"] if str(index).startswith("R03") else b""

@@ -179,8 +179,11 @@ def deep_values(image: Image.Image) -> DeepValues | None:
     tiles = list(getattr(image, "tile", ()))
     _refuse_planes(image)
     stored = [_stored_as(tile) for tile in tiles]
+    if image.format == "PPM" and image.mode == "RGB" and tiles and (most := _largest_of_ppm(tiles[0])) > 255:
+        return _values_of_ppm(image, tiles[0], most)
     is_grey = image.mode == "F" or image.mode.startswith("I")
-    if not is_grey and not (stored and all(";16" in each for each in stored)):
+    is_coloured = image.mode in ("RGB", "RGBA") and stored and all(";16" in each for each in stored)
+    if not is_grey and not is_coloured:
         return None
     lower = None if is_grey else _lower_bytes(image)
     said, white_is_0 = _said_by(image, str(tiles[0][0])) if tiles else (None, False)
@@ -198,6 +201,24 @@ def deep_values(image: Image.Image) -> DeepValues | None:
     return DeepValues(np.asarray(image).astype(np.uint16) << 8 | np.asarray(lower), said)
 
 
+def _largest_of_ppm(tile: Any) -> int:
+    """The largest value that a PPM file of colours says it has; 0 where that is not in its list."""
+    return int(tile[3][1]) if str(tile[0]) == "ppm" and isinstance(tile[3], tuple) else 0
+
+
+def _values_of_ppm(image: Image.Image, tile: Any, most: int) -> DeepValues:
+    """The values of a PPM file of colours, of which Pillow keeps 8 bits."""
+    size = image.width * image.height * 6
+    stream: Any = image.fp  # type: ignore[attr-defined]
+    stream.seek(tile[2])
+    content = stream.read(size)
+    if len(content) < size:
+        raise OSError("truncated")
+    image.load()
+    values = np.frombuffer(content, ">u2").astype(np.uint16).reshape(image.height, image.width, 3)
+    return DeepValues(values, most.bit_length() if most < 65535 else None)
+
+
 def _refuse_planes(image: Image.Image) -> None:
     """Refuse what Pillow takes for 8-bit values."""
     tags = getattr(image, "tag_v2", {})
@@ -213,7 +234,7 @@ def may_be_deep(head: bytes) -> bool:
     """Whether a file may have more than 8 bits a value, by its first 32 bytes."""
     if head.startswith(b"\x89PNG"):
         return head[24:25] == b"\x10"
-    return head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+") or head[:2] in (b"P2", b"P5", b"Pf")
+    return head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+") or head[:2] in (b"P2", b"P5", b"P6", b"Pf")
 
 
 def is_deep(image: Image.Image) -> bool:
