@@ -77,9 +77,8 @@ class FolderSource(ImageSource):
         return inside(path, self._roots) if is_linked else path
 
     def _walk(self) -> Iterator[Entry]:
-        waiting: list[tuple[str, tuple[str, ...]]] = [
-            ("", (self._root,))
-        ]  # a folder, and where it and those above it lie
+        # A folder, and where it and those above it lie.
+        waiting: list[tuple[str, tuple[str, ...]]] = [("", (self._root,))]
         while waiting:
             folder, above = waiting.pop()
             try:

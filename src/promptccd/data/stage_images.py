@@ -144,9 +144,8 @@ class StageImages:
             return Image.fromarray(self._cache[index])
         image = self.stage.decode(int(self.positions[index])).image
         if image is None:
-            raise DataError(
-                f"{self.stage.name_of(int(self.positions[index]))!r} could be read before and cannot be now: was it changed?"
-            )
+            name = self.stage.name_of(int(self.positions[index]))
+            raise DataError(f"{name!r} could be read before and cannot be now: was it changed?")
         return image
 
     @property
