@@ -112,9 +112,9 @@ def test_a_run_stops_before_it_trains_or_goes_on_without_them(
     recipe["training"]["output_dir"] = str(tmp_path / "dropped")
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     assert main(train) == 0
-    listed = json.loads((tmp_path / "dropped" / "images.json").read_text())
-    assert set(listed[0]["conflicting"]) == {str(one), str(other)}
-    assert listed[2]["copies"] == {str(later): {"sample": samples(0, 1, 3)[2], "stage": 0}}
+    listed = json.loads((tmp_path / "dropped" / "images.json").read_text())["stages"]
+    assert set(listed[0]["conflicting"]) == {f"row {one}", f"row {other}"}
+    assert listed[2]["copies"] == {f"row {later}": {"image": f"row {samples(0, 1, 3)[2]}", "stage": 0}}
     assigned = json.loads((tmp_path / "dropped" / "stage0" / "assignments.json").read_text())
     assert not {one, other} & set(assigned["sample_ids"])
     assert len(RunEvaluation(tmp_path / "dropped").images[0]) == len(assigned["sample_ids"])

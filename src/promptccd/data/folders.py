@@ -154,16 +154,21 @@ class LabelledFolder:
 
 
 @dataclass
-class _Sorted:
-    """Files of a folder that are images, and those that are not."""
+class Sorted:
+    """Files of a folder.
+
+    Attributes:
+        images: paths of images, in the order of the source.
+        left_out: why each of the others is none, by path.
+    """
 
     images: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def images_in(source: FolderSource, limits: IntakeLimits) -> _Sorted:
+def images_in(source: FolderSource, limits: IntakeLimits) -> Sorted:
     """Tell images of a folder from its other files: by what they hold, where their names do not say image already."""
-    found = _Sorted()
+    found = Sorted()
     entries = source.entries(limits)
     beside = raw_beside(entry.name for entry in entries if not entry.reason)
     for entry in entries:

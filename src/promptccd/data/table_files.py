@@ -188,7 +188,10 @@ def _described(folder: Path, own: "_OwnFiles", found: LabelledFolder) -> Loaded 
     for split, place in {"train": folder, **splits}.items():
         for file in (place / name for name in _METADATA if (place / name).is_file()):
             own.require(file)
-            table = (Dataset.from_csv if file.suffix == ".csv" else Dataset.from_json)(str(file))
+            try:
+                table = (Dataset.from_csv if file.suffix == ".csv" else Dataset.from_json)(str(file))
+            except Exception:  # a file of that name that another program wrote
+                continue
             if "file_name" not in table.column_names or not set(_LABELS).intersection(table.column_names):
                 continue
             paths = [os.path.normpath(place / str(name)) for name in table["file_name"]]

@@ -91,7 +91,7 @@ LINKS = {  # path -> (target, status, note)
     "links/passwords.png": ("/etc/passwd", SKIPPED, "link to a place outside"),
     "links/dangling.png": ("nowhere.png", SKIPPED, "link to a file that does not exist"),
     "links/loop.png": ("loop.png", SKIPPED, "link that leads back to itself"),
-    "links/up": ("..", SKIPPED, "link to a folder, not followed"),
+    "links/up": ("..", SKIPPED, "link that leads back to itself"),
     "links/root": ("/", SKIPPED, "link to a place outside"),
     "links/zero.png": ("/dev/zero", SKIPPED, "link to a place outside"),
 }
