@@ -355,7 +355,7 @@ def test_unreadable_images_are_left_out_and_reported(recipe_values: Values, tmp_
     path.write_text(json.dumps(recipe_values))
     code, _, err = run(capsys, "train", "--config", path, "--epochs", "1")
     assert code == 0
-    reports = json.loads((tmp_path / "run" / "images.json").read_text())
+    reports = json.loads((tmp_path / "run" / "images.json").read_text())["stages"]
     skipped = sum(len(report["skipped"]) for report in reports)
     assert skipped == 6
     assert all(report["used"] + len(report["skipped"]) == report["images"] for report in reports)

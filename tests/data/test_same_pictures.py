@@ -56,7 +56,7 @@ def test_two_labels_for_one_picture_are_refused() -> None:
     with pytest.raises(DataError) as refused:
         read(with_copies({other: one}), conflicting="refuse")
     first, second = sorted([(one, "category 0"), (other, "category 1")])
-    assert f"Image {first[0]} is labelled {first[1]!r} and image {second[0]}" in str(refused.value)
+    assert f"'row {first[0]}' is labelled {first[1]!r} and 'row {second[0]}'" in str(refused.value)
     assert f"{second[1]!r}; 2 images" in str(refused.value)
     assert "--conflicting_labels drop" in str(refused.value)
 
@@ -70,7 +70,7 @@ def test_or_left_out_with_all_copies(cache_bytes: int, monkeypatch: pytest.Monke
     images = read(table, conflicting="drop")
     assert not {one, same, other} & set(images.sample_ids.tolist())
     assert images.report.num_used == len(images) == images.report.num_images - 3
-    assert images.report.to_dict()["conflicting"].keys() == {str(one), str(same), str(other)}
+    assert images.report.to_dict()["conflicting"].keys() == {f"row {one}", f"row {same}", f"row {other}"}
     stream = StageStream.from_dataset(table, class_blocks=BLOCKS, seed=1)
     for index, sample in enumerate(images.sample_ids.tolist()):
         position = stream[0].sample_ids.tolist().index(sample)
@@ -86,10 +86,11 @@ def test_copies_are_listed_within_a_stage_and_across_stages(caplog: pytest.LogCa
     first = read(table, 0, seen=seen, conflicting="refuse")  # one label is no contradiction
     second = read(table, 1, seen=seen)
     original = min(one, same)
-    assert first.report.copies == {max(one, same): Original(original, 0)}
-    assert second.report.copies == {later: Original(original, 0)}
+    first_one = Original(original, 0, f"row {original}")
+    assert first.report.copies == {max(one, same): first_one}
+    assert second.report.copies == {later: first_one}
     assert len(first) + len(second) == first.report.num_images + second.report.num_images
-    assert second.report.to_dict()["copies"] == {str(later): {"sample": original, "stage": 0}}
+    assert second.report.to_dict()["copies"] == {f"row {later}": {"image": f"row {original}", "stage": 0}}
     assert "Stage 1: 1 images are the very picture of another, 1 of them" in caplog.text
     assert read(coloured_images(5, 30), 0).report.copies == {}
 
@@ -111,9 +112,9 @@ def test_a_run_stops_before_it_trains_or_goes_on_without_them(
     recipe["training"]["output_dir"] = str(tmp_path / "dropped")
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     assert main(train) == 0
-    listed = json.loads((tmp_path / "dropped" / "images.json").read_text())
-    assert set(listed[0]["conflicting"]) == {str(one), str(other)}
-    assert listed[2]["copies"] == {str(later): {"sample": samples(0, 1, 3)[2], "stage": 0}}
+    listed = json.loads((tmp_path / "dropped" / "images.json").read_text())["stages"]
+    assert set(listed[0]["conflicting"]) == {f"row {one}", f"row {other}"}
+    assert listed[2]["copies"] == {f"row {later}": {"image": f"row {samples(0, 1, 3)[2]}", "stage": 0}}
     assigned = json.loads((tmp_path / "dropped" / "stage0" / "assignments.json").read_text())
     assert not {one, other} & set(assigned["sample_ids"])
     assert len(RunEvaluation(tmp_path / "dropped").images[0]) == len(assigned["sample_ids"])

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from promptccd.data.creatures import draw_creature
+from promptccd.data.folders import FolderSource
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor, normalise
 from promptccd.discovery import embedding
 from promptccd.discovery.cache import FeatureCache
@@ -23,7 +24,6 @@ from promptccd.discovery.embedding import (
     seconds_per_image,
     view_fingerprint,
 )
-from promptccd.discovery.intake.archives import FolderSource
 from promptccd.discovery.intake.intake import read_intake
 from promptccd.errors import DataError, DivergedError, RunError
 from tests.discovery.conftest import image_of

@@ -16,6 +16,8 @@ from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, said_
 
 logger = logging.getLogger(__name__)
 
+SHOWN = 12  # names of categories in a line
+
 
 def _declare_train(train: argparse.ArgumentParser) -> None:
     add_what(train)
@@ -73,7 +75,23 @@ def split_command(options: argparse.Namespace) -> None:
     summary = {
         key: split[key] for key in ("fingerprint", "data_fingerprint", "seed", "class_blocks", "stages")
     }
-    show(options, summary, lambda: f"{count_table(stages.counts)}\nfingerprint {stages.split.fingerprint}")
+    summary["categories"] = list(stages.categories)
+    show(
+        options,
+        summary,
+        lambda: f"{count_table(stages.counts)}\n{_order(stages)}\nfingerprint {stages.split.fingerprint}",
+    )
+
+
+def _order(stages: "data.StageStream") -> str:
+    """Which categories stage 0 labels, and in what order the others come."""
+    names, known = stages.categories, stages.num_known
+    lines = [f"known: {_few(names[:known])}"] + [f"new:   {_few(names[known:])}"] * (known < len(names))
+    return "\n".join(lines)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join([*names[:SHOWN], *([f"... {names[-1]} ({len(names)})"] if len(names) > SHOWN else [])])
 
 
 def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:

@@ -174,10 +174,11 @@ def _encoded(small: Image.Image) -> bytes:
 
 @dataclass(frozen=True)
 class Original:
-    """The first image with a picture: its sample id, and the index of its stage."""
+    """The first image with a picture: its sample id, the index of its stage, and what it is called."""
 
     sample: int
     stage: int
+    name: str = ""
 
 
 def digest_of(pixels: np.ndarray) -> bytes:

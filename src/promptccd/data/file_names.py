@@ -4,7 +4,14 @@ import re
 import unicodedata
 
 _SYSTEM_FILES = frozenset({".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", ".localized", "icon\r"})
-_SYSTEM_FOLDERS = frozenset({"__macosx", "@eadir", "$recycle.bin", ".trashes", ".spotlight-v100"})
+# Of macOS, Windows, Linux and the makers of network drives. Hidden folders are not searched whatever they are called.
+_SYSTEM_FOLDERS = frozenset(
+    {
+        "__macosx", "$recycle.bin", "system volume information", "recycler", "lost+found", "@eadir", "#recycle",
+        "#snapshot", "@recycle", "@recently-snapshot", "@sharebin",
+    }
+    | {f"found.{number:03d}" for number in range(1000)}
+)  # fmt: skip
 _DRIVE = re.compile(r"[A-Za-z]:")
 # Cc: control characters; Cf: invisible ones, such as the right-to-left override; Cs: bytes that are not UTF-8;
 # Zl, Zp: line and paragraph separators.

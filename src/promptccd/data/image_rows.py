@@ -6,6 +6,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import datasets
 import numpy as np
@@ -134,6 +135,16 @@ class ImageRows:
                     f"Row {row} of {name} names {display_name(path)!r}: {refused}. Nothing was read: remove the row, "
                     "or put the image into the folder of the data set (in Python, image_roots allows further folders)."
                 ) from None
+
+    def name_of(self, row: int) -> str:
+        """The path of a row's file in the data set; empty for a row that holds its image."""
+        path = self._paths.get(int(row), "")
+        root = next((each for each in self._roots if is_below(path, each)), "")
+        return display_name(os.path.relpath(path, root) if root else path)
+
+    @cached_property
+    def _paths(self) -> dict[int, str]:
+        return {row: path if "://" in path else os.path.abspath(path) for row, path in self._named_files()}
 
     def _named_files(self) -> Iterator[tuple[int, str]]:
         """Rows without bytes, and the path that each gives instead; found without touching an image."""

@@ -1,8 +1,9 @@
 """From a name to a data set: a Hub id, a local folder or file, or a built-in data set."""
 
+import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from sklearn.datasets import load_digits
 
 from promptccd.data.creatures import creatures_dataset
 from promptccd.data.file_names import display_name
-from promptccd.data.table_files import load_table
+from promptccd.data.table_files import in_order, load_table
 from promptccd.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 
 def digits_pixels() -> np.ndarray:
@@ -67,20 +70,39 @@ BUILT_IN = {
 }
 
 
+@dataclass(frozen=True)
+class OpenedImages:
+    """One split of an image data set.
+
+    Attributes:
+        table: its rows.
+        left_out: why files of a folder are in no split, by path.
+    """
+
+    table: Dataset
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
 def load_images(dataset: str, split: str = "train") -> Dataset:
-    """Load one split of an image data set.
+    """The rows of one split of an image data set; arguments and errors are those of `open_images`."""
+    return open_images(dataset, split).table
+
+
+def open_images(dataset: str, split: str = "train", roots: Sequence[str] = ()) -> OpenedImages:
+    """Open one split of an image data set, and log what a folder holds besides.
 
     Args:
         dataset: a name in `BUILT_IN`, a local folder (written by ``save_to_disk``, holding parquet files, or
             one sub-folder of images per category), a CSV file of paths and labels, a parquet file, or the id of a
             data set on the Hub.
         split: name of the split, for example ``"train"``.
+        roots: further folders that links in a folder of images may lead into.
 
     Raises:
         DataError: there is nothing to load, the data set names files that are not its own, or has no such split.
     """
     if dataset in BUILT_IN:
-        return BUILT_IN[dataset].load()
+        return OpenedImages(BUILT_IN[dataset].load())
     path = Path(os.path.expanduser(dataset))
     is_path = dataset.startswith((".", "/", "~")) or dataset.endswith("/") or dataset.count("/") > 1
     if is_path and not path.exists():
@@ -88,7 +110,7 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
             f"No folder at dataset {dataset!r}. Set --dataset to a folder that exists, or to a Hub id."
         )
     try:
-        loaded = load_table(dataset)
+        loaded = load_table(dataset, roots=roots)
     except DataError:
         raise
     except Exception as error:  # datasets raises many kinds here; a person needs one line
@@ -98,7 +120,9 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
             f"Could not load dataset {dataset!r}{missing}: {first_line}. "
             "Give a Hub id you can reach, a parquet file, or a folder of such files or of a sub-folder per category."
         ) from error
-    return _one_split(loaded, dataset, split)
+    if loaded.said:
+        logger.info("%s: %s.", dataset, loaded.said)
+    return OpenedImages(_one_split(loaded.splits, dataset, split), loaded.left_out)
 
 
 def _first_cause(error: BaseException) -> BaseException:
@@ -175,8 +199,8 @@ def label_column_of(dataset: Dataset, label_column: str | None) -> str:
 def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Category id of every row, and the category names in the order of their ids.
 
-    Ids are positions among the labels that occur, in ascending order: native order for integers, alphabetical
-    for strings. Gaps in the labels and class names without images are therefore harmless.
+    Ids are positions among the labels that occur, in ascending order: by value for integers and names that are numbers,
+    alphabetical for other names. Gaps in the labels and class names without images are therefore harmless.
 
     Returns:
         Ids ``(N,)`` int64 in ``0..C-1``, and C names.
@@ -201,6 +225,12 @@ def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tu
     if len({type(value) for value in raw}) > 1:
         raise DataError(f"Column {label_column!r} mixes names and integers; use one kind of label.")
     values, ids = np.unique(raw, return_inverse=True)
+    if all(
+        isinstance(value, str) for value in values
+    ):  # numbers that are written as names, too, go by their value
+        ordered = np.asarray(in_order(values.tolist()), dtype=object)
+        place = {value: position for position, value in enumerate(ordered)}
+        ids, values = np.asarray([place[value] for value in values])[ids], ordered
     if isinstance(feature, ClassLabel):
         names = tuple(str(feature.int2str(int(value))) for value in values)
     else:

@@ -51,6 +51,7 @@ class ImageReport:
         copies: the first image with the same picture, by sample id of every later one.
         conflicting: sample id of an image with the same picture and another label, by sample id of every image that
             is left out for it.
+        names: what the images that are listed are called, by sample id.
     """
 
     stage: int
@@ -59,6 +60,7 @@ class ImageReport:
     skipped: dict[int, str]
     copies: dict[int, Original] = field(default_factory=dict)
     conflicting: dict[int, int] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
 
     @property
     def num_used(self) -> int:
@@ -66,15 +68,18 @@ class ImageReport:
         return self.num_images - len(self.skipped) - len(self.conflicting)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types."""
+        """As JSON types; images by what they are called."""
+        names = self.names
         return {
             "stage": self.stage,
             "images": self.num_images,
             "used": self.num_used,
-            "noted": {str(key): note for key, note in self.noted.items()},
-            "skipped": {str(key): note for key, note in self.skipped.items()},
-            "copies": {str(key): vars(first) for key, first in self.copies.items()},
-            "conflicting": {str(key): other for key, other in self.conflicting.items()},
+            "noted": {names[key]: note for key, note in self.noted.items()},
+            "skipped": {names[key]: note for key, note in self.skipped.items()},
+            "copies": {
+                names[key]: {"image": first.name, "stage": first.stage} for key, first in self.copies.items()
+            },
+            "conflicting": {names[key]: names[other] for key, other in self.conflicting.items()},
         }
 
 
@@ -139,9 +144,8 @@ class StageImages:
             return Image.fromarray(self._cache[index])
         image = self.stage.decode(int(self.positions[index])).image
         if image is None:
-            raise DataError(
-                f"Image {self.sample_ids[index]} could be read before and cannot be now: was it changed?"
-            )
+            name = self.stage.name_of(int(self.positions[index]))
+            raise DataError(f"{name!r} could be read before and cannot be now: was it changed?")
         return image
 
     @property
@@ -154,7 +158,8 @@ class _Reading:
     """The report, positions, digests and cache of a stage while its images are read in order."""
 
     def __init__(self, stage: Stage, seen: dict[bytes, Original]):
-        self._samples, self._room, self._seen = iter(enumerate(stage.sample_ids.tolist())), CACHE_BYTES, seen
+        self._stage, self._samples = stage, iter(enumerate(stage.sample_ids.tolist()))
+        self._room, self._seen = CACHE_BYTES, seen
         self.report = ImageReport(stage.index, len(stage), {}, {})
         self.used: list[int] = []
         self.digests: list[bytes] = []
@@ -165,14 +170,18 @@ class _Reading:
         position, sample = next(self._samples)
         if pixels is None:
             self.report.skipped[sample] = verdict.note
+            self.report.names[sample] = self._stage.name_of(position)
             return
         self.used.append(position)
         self.digests.append(digest)
-        original = self._seen.setdefault(digest, Original(sample, self.report.stage))
+        name = self._stage.name_of(position)
+        original = self._seen.setdefault(digest, Original(sample, self.report.stage, name))
         if original.sample != sample:  # the same image may be in several stages
             self.report.copies[sample] = original
+            self.report.names[sample] = name
         if verdict.status is Status.NOTED:
             self.report.noted[sample] = verdict.note
+            self.report.names[sample] = name
         self._room -= pixels.nbytes
         if self.cache is not None:
             self.cache.append(pixels)
@@ -183,8 +192,10 @@ class _Reading:
         labels = stage.labels[self.used].tolist()
         found = conflicts(self.digests, labels)
         samples = stage.sample_ids[self.used].tolist()
+        called = {index: stage.name_of(self.used[index]) for index in {*found, *found.values()}}
         if found and how == "refuse":
-            raise DataError(_contradiction(found, samples, [stage.category_names[label] for label in labels]))
+            raise DataError(_contradiction(found, called, [stage.category_names[label] for label in labels]))
+        self.report.names.update({samples[index]: name for index, name in called.items()})
         self.report.conflicting.update({samples[one]: samples[other] for one, other in found.items()})
         self.used = [position for index, position in enumerate(self.used) if index not in found]
         if self.cache is not None:
@@ -196,10 +207,10 @@ class _Reading:
             )
 
 
-def _contradiction(found: Mapping[int, int], samples: list[int], names: list[str]) -> str:
+def _contradiction(found: Mapping[int, int], called: Mapping[int, str], names: list[str]) -> str:
     one, other = next(iter(found.items()))
     return (
-        f"Image {samples[one]} is labelled {names[one]!r} and image {samples[other]}, the very same picture, "
+        f"{called[one]!r} is labelled {names[one]!r} and {called[other]!r}, the very same picture, "
         f"{names[other]!r}; {len(found)} images of stage 0 contradict another in this way. Nothing was trained: "
         "mend the labels, or leave all of them out with --conflicting_labels drop."
     )
@@ -229,22 +240,22 @@ def _log_and_judge(report: ImageReport) -> None:
     if report.skipped:
         sample, reason = next(iter(report.skipped.items()))
         logger.warning(
-            "Stage %d: %d of %d images cannot be read and are left out, image %d for one: %s.",
-            report.stage, len(report.skipped), report.num_images, sample, reason,
+            "Stage %d: %d of %d images cannot be read and are left out, %r for one: %s.",
+            report.stage, len(report.skipped), report.num_images, report.names[sample], reason,
         )  # fmt: skip
     if report.copies:
         sample, first = next(iter(report.copies.items()))
         earlier = sum(original.stage < report.stage for original in report.copies.values())
         logger.warning(
-            "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage: image %d is "
-            "image %d, for one; images.json lists all.",
-            report.stage, len(report.copies), earlier, sample, first.sample,
+            "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage: %r is %r, for "
+            "one; images.json lists all.",
+            report.stage, len(report.copies), earlier, report.names[sample], first.name,
         )  # fmt: skip
     if report.conflicting:
         sample, other = next(iter(report.conflicting.items()))
         logger.warning(
-            "Stage %d: %d images have another label elsewhere and are left out, image %d, which is image %d, for one.",
-            report.stage, len(report.conflicting), sample, other,
+            "Stage %d: %d images have another label elsewhere and are left out, %r, which is %r, for one.",
+            report.stage, len(report.conflicting), report.names[sample], report.names[other],
         )  # fmt: skip
     if len(report.skipped) > TOO_MANY_BAD * report.num_images:
         reasons = sorted(set(report.skipped.values()))[:3]

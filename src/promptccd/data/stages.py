@@ -19,7 +19,7 @@ from huggingface_hub import hf_hub_download
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.images import MAX_PIXELS, DecodedImage, Decoding
-from promptccd.data.loading import label_column_of, load_images, read_categories
+from promptccd.data.loading import label_column_of, load_images, open_images, read_categories
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.splits import CategorySplit, StageCount, cut_in_sessions, keep_whole, split_by_category
 from promptccd.data.table_files import image_roots as roots_of
@@ -127,6 +127,10 @@ class Stage:
     def __len__(self) -> int:
         return len(self.sample_ids)
 
+    def name_of(self, position: int) -> str:
+        """What the image at a position is called, for people: its file in the data set, or its row."""
+        return self.images.name_of(position) or f"row {self.sample_ids[position]}"
+
     def read(self, position: int) -> bytes:
         """The bytes of the image at a position.
 
@@ -203,6 +207,7 @@ class StageStream(Sequence[Stage]):
         self._stages = tuple(stages)
         self._labels = labels
         self.split, self.origin = split, origin
+        self.left_out: Mapping[str, str] = {}
 
     @classmethod
     def from_dataset(
@@ -246,8 +251,8 @@ class StageStream(Sequence[Stage]):
             held_out_only: use only those images: a test set for data that has none.
             split_rule: ``mixed`` (the paper's), ``sessions`` (MetaGCD's setting, see `promptccd.data.splits`) or
                 ``whole`` (one labelled stage with all images; `class_blocks` is ignored).
-            image_roots: folders that may hold the files that rows of the data set name. `None` is the folder of a data
-                set that was given by name, and the download folders for one that was loaded.
+            image_roots: folders that may hold the files that rows of the data set name or links lead to, besides the
+                folder of a data set that was given by name. `None` is the download folders for one that was loaded.
             bit_depth: as `ImageRows.by_one_rule` takes it.
             max_pixels: of an image, see `promptccd.data.images.Decoding`.
 
@@ -257,10 +262,11 @@ class StageStream(Sequence[Stage]):
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
         if isinstance(dataset, str):
-            image_roots = roots_of(dataset) if image_roots is None else image_roots
-            table = load_images(dataset, split)
+            opened = open_images(dataset, split, [os.fspath(root) for root in image_roots or ()])
+            table, left_out = opened.table, opened.left_out
+            image_roots = [*roots_of(dataset), *(image_roots or ())]
         elif isinstance(dataset, Dataset):
-            table = dataset
+            table, left_out = dataset, {}
         else:
             raise DataError(
                 f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{_instead_of(dataset)}."
@@ -283,7 +289,9 @@ class StageStream(Sequence[Stage]):
             labels, categories, class_blocks, cuts, seed, partial(_data_fingerprint, images)
         )
         stages = _stages_of([images.select(ids) for ids in cut.sample_ids], labels, cut)
-        return cls(stages, cut, labels, Origin(dataset, given))
+        stream = cls(stages, cut, labels, Origin(dataset, given))
+        stream.left_out = left_out
+        return stream
 
     @classmethod
     def from_hub(
@@ -412,9 +420,10 @@ def _published(name: str, revision: str | None) -> tuple[CategorySplit, np.ndarr
         path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
         split = CategorySplit.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         tables = [
-            load_table(name, stage_config(stage), revision)["train"] for stage in range(len(split.sample_ids))
+            load_table(name, stage_config(stage), revision).splits["train"]
+            for stage in range(len(split.sample_ids))
         ]
-        evaluation = load_table(name, LABELS_CONFIG, revision)["train"]
+        evaluation = load_table(name, LABELS_CONFIG, revision).splits["train"]
     except DataError:
         raise
     except Exception as error:  # a dozen kinds, from a missing repository to a dead connection

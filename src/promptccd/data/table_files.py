@@ -2,17 +2,19 @@
 
 `datasets` believes what a folder or a repository says of itself. A card may name data files anywhere on the machine or
 the network, a saved data set may call any file a part of it, and a file may be a link. So every name is checked before
-the file is opened. Two layouts that `datasets` reads wrongly or not at all are read here: categories whose images lie
-one folder deeper, and a CSV file of paths and labels.
+the file is opened. Folders of images are read by `promptccd.data.folders`, and a CSV file of paths and labels here:
+`datasets` takes words in the names of files and folders for splits.
 """
 
 import csv
 import glob
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, load_dataset_builder, load_from_disk
 from huggingface_hub import DatasetCard, constants, hf_hub_download
@@ -22,9 +24,9 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
 )
-from PIL import Image as Pillow
 
 from promptccd.data.file_names import display_name
+from promptccd.data.folders import SPLITS, LabelledFolder, labelled_folder
 from promptccd.errors import DataError
 
 # Formats that images come in. Some of the others that `datasets` knows open further files, which a data file names.
@@ -33,21 +35,38 @@ _LIST, _PARQUET = ".csv", ".parquet"
 ONE_FILE = (_LIST, _PARQUET)  # suffixes of a data set in one file
 _CARDS = ("README.md", ".huggingface.yaml")
 _SAYS_WHERE = ("data_files", "data_dir")
+_TABLES = (".parquet", ".arrow")
+_MAY_BE_READ = (*_TABLES, ".csv", ".json", ".jsonl", ".tar", ".zip")
+_METADATA = ("metadata.csv", "metadata.jsonl")  # what an ImageFolder of `datasets` says of its images
 _PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
 _LABELS = ("label", "category", "class", "name")
-_SPLITS = ("train", "validation", "valid", "val", "test")
 
 
-def load_table(place: str, config: str | None = None, revision: str | None = None) -> Any:
+@dataclass(frozen=True)
+class Loaded:
+    """A data set that was opened.
+
+    Attributes:
+        splits: its splits, or the one table that was saved.
+        left_out: why files of a folder are no rows, by path.
+        said: what was found in a folder; empty for a table.
+    """
+
+    splits: Any
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    said: str = ""
+
+
+def load_table(
+    place: str, config: str | None = None, revision: str | None = None, roots: Sequence[str] = ()
+) -> Loaded:
     """Load a data set that names no file but its own.
 
     Args:
         place: a local folder, a CSV file of paths and labels, a parquet file, or the id of a data set on the Hub.
         config: config of the repository; by default the only or the default one.
         revision: branch, tag or commit of the repository; by default the newest.
-
-    Returns:
-        Its splits, or the one table that was saved there.
+        roots: further folders that links in a folder of images may lead into.
 
     Raises:
         DataError: it names a file that is not its own; no such file was read.
@@ -55,10 +74,17 @@ def load_table(place: str, config: str | None = None, revision: str | None = Non
     """
     folder = Path(os.path.expanduser(place))
     if folder.is_file() and folder.suffix.lower() == _LIST:
-        return _listed_table(folder)
+        return Loaded(_listed_table(folder))
     if folder.is_file() and folder.suffix.lower() == _PARQUET:
-        return _built(load_dataset_builder("parquet", data_files=glob.escape(str(folder))), str(folder))
-    return _from_folder(folder) if folder.exists() else _from_hub(place, config, revision)
+        return Loaded(
+            _built(load_dataset_builder("parquet", data_files=glob.escape(str(folder))), str(folder))
+        )
+    if folder.is_file():
+        raise DataError(
+            f"{display_name(place)!r} is one file: give a folder of a sub-folder per category, a CSV file of "
+            "path,label, or a parquet file. Unpack an archive first."
+        )
+    return _from_folder(folder, roots) if folder.exists() else Loaded(_from_hub(place, config, revision))
 
 
 def image_roots(place: str) -> tuple[str, ...]:
@@ -76,28 +102,108 @@ def is_below(path: str, root: str) -> bool:
     return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def _from_folder(folder: Path) -> Any:
+def _from_folder(folder: Path, roots: Sequence[str]) -> Loaded:
+    folder = folder.resolve()  # "." has no name, by which `datasets` calls it
     own = _OwnFiles(str(folder), image_roots(str(folder)))
     for name in ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", *_CARDS):
         own.require(folder / name)
-    if (folder / "dataset_dict.json").exists():
-        splits = json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
-        for split in splits:
-            own.require_parts(folder / str(split))
-        return load_from_disk(str(folder))
-    if (folder / "dataset_info.json").exists():
-        own.require_parts(folder)
-        return load_from_disk(str(folder))
+    if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
+        return Loaded(_saved(folder, own))
     for name in _CARDS:
         own.require_plain(folder / name)
-    if (nested := _nested_table(folder, own)) is not None:
-        return nested
+    if not _holds_tables(folder) and (images := _images_of(folder, own, roots)) is not None:
+        return images
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
         own.require(archive)
     builder = load_dataset_builder(str(folder))
     for file in _data_files(builder):
         own.require(file)
-    return _built(builder, str(folder))
+    return Loaded(_built(builder, str(folder)))
+
+
+def _saved(folder: Path, own: "_OwnFiles") -> Any:
+    """What ``save_to_disk`` wrote."""
+    parts = [folder]
+    if (folder / "dataset_dict.json").exists():
+        splits = json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
+        parts = [folder / str(split) for split in splits]
+    for part in parts:
+        own.require_parts(part)
+    return load_from_disk(str(folder))
+
+
+def _images_of(folder: Path, own: "_OwnFiles", roots: Sequence[str]) -> Loaded | None:
+    """Image files in folders; `None` for a folder without any, in which `datasets` may find tables."""
+    found = labelled_folder(folder, [*image_roots(str(folder)), *roots])
+    if (described := _described(folder, own, found)) is not None:
+        return described
+    if found.splits:
+        return Loaded(_labelled_tables(folder, found), found.left_out, str(found))
+    if found.unlabelled:
+        return Loaded(DatasetDict({"train": _images(folder, found.unlabelled)}), found.left_out, str(found))
+    if any(path.suffix.lower() in _MAY_BE_READ for path in folder.rglob("*")):
+        return None
+    raise DataError(f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}.")
+
+
+def _holds_tables(folder: Path) -> bool:
+    """Whether a folder is kept as tables, as a data set of the Hub that was downloaded."""
+    return any(
+        each.suffix.lower() in _TABLES for place in (folder, folder / "data") for each in _listed(place)
+    )
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    return folder.iterdir() if folder.is_dir() else iter(())
+
+
+def _labelled_tables(folder: Path, found: LabelledFolder) -> DatasetDict:
+    """A table for each split of a folder; all know all categories."""
+    names = in_order({name for rows in found.splits.values() for _, name in rows})
+    return DatasetDict(
+        {
+            split: _table([(folder / path, name) for path, name in rows], names)
+            for split, rows in found.splits.items()
+        }
+    )
+
+
+def _images(folder: Path, paths: Sequence[str]) -> Dataset:
+    """Images without labels."""
+    return Dataset.from_dict(
+        {"image": [str(folder / path) for path in paths]}, features=Features({"image": Image()})
+    )
+
+
+def _described(folder: Path, own: "_OwnFiles", found: LabelledFolder) -> Loaded | None:
+    """The images that metadata files name, with all that is said of them; `None` if none says of which category.
+
+    Such a file lies in the folder or in those of its splits, and names files from its own place on. Images that it does
+    not name are left out.
+    """
+    splits = {
+        SPLITS[each.name.casefold()]: each for each in _listed(folder) if each.name.casefold() in SPLITS
+    }
+    tables, named = DatasetDict(), set[str]()
+    for split, place in {"train": folder, **splits}.items():
+        for file in (place / name for name in _METADATA if (place / name).is_file()):
+            own.require(file)
+            try:
+                table = (Dataset.from_csv if file.suffix == ".csv" else Dataset.from_json)(str(file))
+            except Exception:  # a file of that name that another program wrote
+                continue
+            if "file_name" not in table.column_names or not set(_LABELS).intersection(table.column_names):
+                continue
+            paths = [os.path.normpath(place / str(name)) for name in table["file_name"]]
+            for path in paths:
+                own.require(path)
+            named.update(os.path.relpath(path, folder) for path in paths)
+            tables[split] = table.add_column("image", paths).cast_column("image", Image())
+    if not tables:
+        return None
+    images = [path for rows in found.splits.values() for path, _ in rows] + list(found.unlabelled)
+    strangers = {display_name(path): "in no metadata file" for path in images if path not in named}
+    return Loaded(tables, {**found.left_out, **strangers}, f"{len(named)} images that metadata files name")
 
 
 def _from_hub(name: str, config: str | None, revision: str | None) -> Any:
@@ -183,45 +289,6 @@ def _places(value: Any, named: bool = False) -> Iterator[str]:
         yield value
 
 
-def _nested_table(folder: Path, own: _OwnFiles) -> DatasetDict | None:
-    """The images of ``<category>/images/*``, the layout of TinyImageNet's archive; `None` for any other layout.
-
-    `datasets` would take ``images`` for the category of all. Splits may lie above, ``train/<category>/images/*``; a
-    split with another layout is left out.
-    """
-    splits = {name: folder / name for name in _SPLITS if (folder / name).is_dir()} or {"train": folder}
-    rows = {name: _nested_rows(place) for name, place in splits.items()}
-    if not rows.get("train"):
-        return None
-    for file, _ in (row for each in rows.values() for row in each):
-        own.require(file)
-    names = sorted({label for each in rows.values() for _, label in each})
-    return DatasetDict({name: _table(each, names) for name, each in rows.items() if each})
-
-
-def _nested_rows(folder: Path) -> list[tuple[Path, str]]:
-    """Files and their categories.
-
-    Empty unless every category has exactly one folder, of the same name in all of them, and no images beside it.
-    """
-    suffixes = set(Pillow.registered_extensions())
-    rows: list[tuple[Path, str]] = []
-    inner_names = set()
-    for category in _folders(folder):
-        inner = _folders(category)
-        if len(inner) != 1 or any(each.suffix.lower() in suffixes for each in category.iterdir()):
-            return []
-        inner_names.add(inner[0].name)
-        files = sorted(each for each in inner[0].iterdir() if each.suffix.lower() in suffixes)
-        rows += [(each, category.name) for each in files]
-    return rows if len(inner_names) == 1 and len({label for _, label in rows}) > 1 else []
-
-
-def _folders(folder: Path) -> list[Path]:
-    with os.scandir(folder) as entries:
-        return sorted(Path(each.path) for each in entries if each.is_dir() and not each.name.startswith("."))
-
-
 def _listed_table(file: Path) -> DatasetDict:
     """The images that a CSV file lists, with their categories; paths are relative to its folder."""
     try:
@@ -233,24 +300,33 @@ def _listed_table(file: Path) -> DatasetDict:
         ) from error
     if not rows:
         raise DataError(f"{file.name!r} lists no image: give a line of path,label for each.")
-    names = sorted({name for _, name in rows})
-    in_order = sorted(names, key=int) if all(name.isdecimal() for name in names) else names
-    return DatasetDict({"train": _table(rows, in_order)})
+    return DatasetDict({"train": _table(rows, in_order({name for _, name in rows}))})
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of categories in the order of their ids: numbers by their value, or else all by their letters."""
+    listed = sorted(names)
+    return sorted(listed, key=int) if all(name.isdecimal() for name in listed) else listed
 
 
 def _listed_rows(stream: Iterable[str], file: Path) -> list[tuple[Path, str]]:
     lines = csv.DictReader(stream)
     columns = [name.strip() for name in lines.fieldnames or ()]
     lines.fieldnames = columns
-    path, label = (next((name for name in names if name in columns), None) for names in (_PATHS, _LABELS))
+    path, label = (
+        next((name for name in columns if name.lower() in names), None) for names in (_PATHS, _LABELS)
+    )
     if path is None or label is None:
+        other = next((mark for mark in ";\t|" if len(columns) == 1 and mark in columns[0]), "")
         raise DataError(
             f"The first line of {file.name!r} names the columns {columns}: expected one of {', '.join(_PATHS)} "
             f"and one of {', '.join(_LABELS)}, such as path,label."
+            + f" Its columns are divided by {other!r}: save it with commas."
+            * bool(other)
         )
     rows = []
     for line in lines:
-        place, name = line[path] or "", (line[label] or "").strip()
+        place, name = (line[path] or "").strip(), normalize("NFC", (line[label] or "").strip())
         if not place and not name:  # spreadsheets leave lines of commas
             continue
         if not place or not name:
@@ -258,7 +334,10 @@ def _listed_rows(stream: Iterable[str], file: Path) -> list[tuple[Path, str]]:
                 f"Line {lines.line_num} of {file.name!r} has no {label if place else path}: name "
                 f"{'its category' if place else 'the image'}, or remove the line."
             )
-        rows.append((file.parent / place, name))
+        listed = file.parent / place
+        if "\\" in place and not listed.exists():  # written on Windows
+            listed = file.parent / place.replace("\\", "/")
+        rows.append((listed, name))
     return rows
 
 

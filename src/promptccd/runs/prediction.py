@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from promptccd.data.camera_raw import raw_beside, reason_of_raw
+from promptccd.data.camera_raw import reason_of_raw
 from promptccd.data.depths import Depth, Depths, may_be_deep
+from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.images import MAX_PIXELS, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import first_bytes, inside, read_regular_file
@@ -166,12 +167,13 @@ def predict_folder(
         DivergedError: features or distances of an image are not finite; it is named.
     """
     place = Path(folder)
-    root, files = (place.parent, [place.name]) if place.is_file() else (place, sorted(_files_below(place)))
-    if not files:
+    root, files, skipped = place.parent, [place.name], dict[str, str]()
+    if not place.is_file():
+        found = images_in(FolderSource(place), IntakeLimits.of_person(max_pixels=max_pixels))
+        root, files, skipped = place, found.images, found.left_out
+    if not files and not skipped:
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     reader = _Reader(root, load_view(path), Decoding(max_pixels)).by_one_rule(files, bit_depth)
-    skipped = {raw: f"camera RAW beside {other}, which is used" for raw, other in raw_beside(files).items()}
-    files = [name for name in files if name not in skipped]
     waiting: list[tuple[str, str, torch.Tensor]] = []
     predictions: list[Prediction] = []
     reading = _read_ahead(files, reader.viewed, 2 * batch_size)
@@ -302,9 +304,3 @@ def _assigned(
 def _contents(folder: Path) -> str:
     names = sorted(item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
     return ", ".join(names) or "no folders"
-
-
-def _files_below(root: Path) -> Iterator[str]:
-    for folder, _, names in os.walk(root):
-        for name in names:
-            yield os.path.relpath(os.path.join(folder, name), root)

@@ -17,7 +17,7 @@ from torch import Tensor
 from promptccd.clustering import CountEstimate
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.data.duplicates import Original
-from promptccd.data.loading import load_images
+from promptccd.data.loading import open_images
 from promptccd.data.randomness import torch_generator
 from promptccd.data.stage_images import StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
@@ -85,13 +85,15 @@ def stage_stream(
         held_out_only: cut only the images that the recipe leaves out, instead of the others.
     """
     facts = data.resolved
-    table = load_images(facts.dataset, facts.split)
+    roots = data.image_roots or ()
+    opened = open_images(facts.dataset, facts.split, roots)
+    table = opened.table
 
     def column(given: str | None, usual: str | None) -> str | None:
         """The column that was asked for, or else the benchmark's if the data has it."""
         return usual if given is None and usual in table.column_names else given
 
-    return StageStream.from_dataset(
+    stages = StageStream.from_dataset(
         table,
         class_blocks=facts.class_blocks,
         cuts=data.resolved_cuts,
@@ -104,10 +106,12 @@ def stage_stream(
         held_out=facts.held_out,
         held_out_only=held_out_only,
         split_rule=split_rule or facts.split_rule,
-        image_roots=image_roots(facts.dataset),
+        image_roots=[*image_roots(facts.dataset), *roots],
         bit_depth=data.bit_depth,
         max_pixels=data.max_megapixels * 10**6,
     )
+    stages.left_out = opened.left_out
+    return stages
 
 
 def accelerator_for(arguments: TrainingArguments) -> Accelerator:
@@ -367,7 +371,13 @@ class _Run:
                 "stage %d: %s over %d images; categories so far: %s",
                 stage.index, figures, score.num_images, count,
             )  # fmt: skip
-        self.run.write("images.json", [images.report.to_dict() for images in self.images])
+        self.run.write(
+            "images.json",
+            {
+                "stages": [images.report.to_dict() for images in self.images],
+                "left_out": dict(self.stages.left_out),
+            },
+        )
         name, memory = f"stage{stage.index}", peak_memory(self.accelerator.device)
         seconds = round(time.monotonic() - started, 1)
         self.run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})

@@ -32,6 +32,7 @@ class DataArguments:
     Attributes:
         benchmark: data set of the paper that the other fields default to; none means ``digits``.
         dataset: Hub id, local folder, or a built-in one: ``digits``, ``creatures``.
+        image_roots: further folders that links in `dataset`, or the rows of a list, may lead into.
         split: split of the data set that the stages are cut from.
         image_column: name of the image column; found by itself where the benchmark's is not there.
         label_column: name of the label column; found by itself where the benchmark's is not there.
@@ -59,6 +60,7 @@ class DataArguments:
 
     benchmark: BenchmarkName | None = None
     dataset: str | None = None
+    image_roots: list[str] | None = None
     split: str | None = None
     image_column: str | None = None
     label_column: str | None = None

@@ -16,12 +16,12 @@ from datasets import Dataset, Features, Image, Value
 from PIL import Image as PilImage
 
 from promptccd.data import duplicates
+from promptccd.data.folders import FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Status
 from promptccd.data.stage_images import available_cores
 from promptccd.data.views import EvaluationView, ViewOptions, build_image_processor
 from promptccd.discovery.intake import intake as intake_module
-from promptccd.discovery.intake.archives import FolderSource
 from promptccd.discovery.intake.intake import IntakeLimits, find_source, read_intake
 from promptccd.errors import DataError
 from tests.conftest import coloured_images
@@ -91,7 +91,7 @@ LINKS = {  # path -> (target, status, note)
     "links/passwords.png": ("/etc/passwd", SKIPPED, "link to a place outside"),
     "links/dangling.png": ("nowhere.png", SKIPPED, "link to a file that does not exist"),
     "links/loop.png": ("loop.png", SKIPPED, "link that leads back to itself"),
-    "links/up": ("..", SKIPPED, "link to a folder, not followed"),
+    "links/up": ("..", SKIPPED, "link that leads back to itself"),
     "links/root": ("/", SKIPPED, "link to a place outside"),
     "links/zero.png": ("/dev/zero", SKIPPED, "link to a place outside"),
 }

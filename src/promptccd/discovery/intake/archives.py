@@ -9,14 +9,14 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
-from promptccd.data.file_names import display_name, is_system_folder, system_reason, unsafe_reason
+from promptccd.data.file_names import display_name, system_reason, unsafe_reason
 from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.sources import Entry, ImageSource, Stamp, inside, read_regular_file, too_large
+from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file, too_large
 from promptccd.errors import DataError
 
 _ENTRY_START = b"PK\x01\x02"
@@ -234,75 +234,6 @@ def _too_much(size: int, member: zipfile.ZipInfo, limits: IntakeLimits) -> str:
     if size > limits.max_file_bytes:
         return f"unpacks to more than the limit of {limits.max_file_bytes} bytes"
     return f"unpacks to more than {limits.max_ratio} times its {member.compress_size} bytes"
-
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
-
-
-class FolderSource(ImageSource):
-    """All files below a folder. Links are followed to files inside it, never out and never to folders."""
-
-    def __init__(self, path: str | os.PathLike[str]):
-        self._root = os.path.realpath(os.path.expanduser(path))
-        self.name = f"Folder {display_name(os.fspath(path))!r}"
-
-    def entries(self, limits: IntakeLimits) -> list[Entry]:
-        """Files by path, and folders that are not searched, with the reason."""
-        found: list[Entry] = []
-        for entry in self._walk():
-            found.append(entry)
-            if len(found) > limits.max_entries:
-                limits.require_files(len(found), self.name)
-        found.sort(key=lambda entry: os.fsencode(entry.key).split(b"/"))
-        limits.require_files(sum(not entry.reason for entry in found), self.name)
-        return found
-
-    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
-        """The bytes of a file; a link is resolved again, because it may have changed."""
-        path = os.path.join(self._root, entry.key)
-        if os.path.islink(path):
-            path = inside(path, (self._root,))
-        return read_regular_file(path, budget)
-
-    def stamp(self, entry: Entry) -> Stamp | None:
-        """The stamp of a file; for a link, of its target."""
-        path = os.path.join(self._root, entry.key)
-        try:
-            return Stamp.of(inside(path, (self._root,)) if os.path.islink(path) else path)
-        except SkippedFileError:
-            return None
-
-    def _walk(self) -> Iterator[Entry]:
-        waiting = [""]
-        while waiting:
-            folder = waiting.pop()
-            try:
-                with os.scandir(os.path.join(self._root, folder)) as items:
-                    for item in items:
-                        path = os.path.join(folder, item.name)
-                        if item.is_dir(follow_symlinks=False) and not is_system_folder(item.name):
-                            waiting.append(path)
-                            if not item.name.lower().endswith(IMAGE_SUFFIXES):
-                                continue  # an ordinary folder is no file; one that looks like a file is explained
-                        yield Entry(display_name(path), path, self._reason(item, path))
-            except OSError as error:
-                if not folder:
-                    raise DataError(f"{self.name} cannot be listed: {error.strerror}.") from error
-                yield Entry(display_name(folder) + "/", folder, f"folder cannot be listed ({error.strerror})")
-
-    def _reason(self, item: os.DirEntry[str], path: str) -> str:
-        if item.is_symlink():
-            try:
-                target = inside(item.path, (self._root,))
-            except SkippedFileError as skipped:
-                return str(skipped)
-            if os.path.isdir(target):
-                return "link to a folder, not followed"
-        elif item.is_dir(follow_symlinks=False):
-            return "hidden folder, not searched" if is_system_folder(item.name) else "a folder, not a file"
-        elif not item.is_file(follow_symlinks=False):
-            return "not a regular file"
-        return system_reason(path)
 
 
 class UploadSource(ImageSource):

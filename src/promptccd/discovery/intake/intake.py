@@ -20,6 +20,7 @@ from promptccd.data.camera_raw import raw_beside, reason_of_raw
 from promptccd.data.depths import Depths
 from promptccd.data.duplicates import Fingerprint, SeenImage, look_at, near_duplicates, view_of
 from promptccd.data.file_names import display_name
+from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.image_rows import DatasetSource
 from promptccd.data.images import Decoding, Status, Verdict
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
@@ -29,9 +30,7 @@ from promptccd.data.stage_images import Progress
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.cache import Look, SeenFiles
 from promptccd.discovery.intake.archives import (
-    IMAGE_SUFFIXES,
     ArchiveSource,
-    FolderSource,
     UploadSource,
     is_archive,
 )

@@ -1,0 +1,242 @@
+"""A folder of images: which files are images, of which split and category, and why each of the others is left out.
+
+Names of files decide nothing, and names of folders only what a person means by them: a category is a folder at the
+first level, and what lies deeper belongs to it. The first level is that of splits only if all folders are called so.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from unicodedata import normalize
+
+from promptccd.data.camera_raw import raw_beside
+from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
+from promptccd.data.file_names import display_name, is_system_folder, system_reason
+from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.sources import Entry, ImageSource, Stamp, first_bytes, inside, read_regular_file
+from promptccd.errors import DataError
+from promptccd.storage import EXPORTED, PROJECT
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
+_OURS = {EXPORTED: "made by an export of groups", PROJECT: "groups that promptccd keeps"}
+SPLITS = {
+    "train": "train", "training": "train", "test": "test", "val": "validation", "valid": "validation",
+    "validation": "validation",
+}  # fmt: skip
+
+
+class FolderSource(ImageSource):
+    """All files below a folder. Links are followed inside it and into `roots`, and nowhere else.
+
+    Args:
+        path: the folder.
+        roots: further folders that links may lead into.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = ()):
+        self._root = os.path.realpath(os.path.expanduser(path))
+        self._roots = (self._root, *(os.path.realpath(os.path.expanduser(each)) for each in roots))
+        self._has_linked_folders = False
+        self.name = f"Folder {display_name(os.fspath(path))!r}"
+
+    def entries(self, limits: IntakeLimits) -> list[Entry]:
+        """Files by path, and folders that are not searched, with the reason."""
+        found: list[Entry] = []
+        for entry in self._walk():
+            found.append(entry)
+            if len(found) > limits.max_entries:
+                limits.require_files(len(found), self.name)
+        found.sort(key=lambda entry: os.fsencode(entry.key).split(b"/"))
+        limits.require_files(sum(not entry.reason for entry in found), self.name)
+        return found
+
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
+        """The bytes of a file; a link is resolved again, because it may have changed."""
+        return read_regular_file(self._target(entry), budget)
+
+    def stamp(self, entry: Entry) -> Stamp | None:
+        """The stamp of a file; for a link, of its target."""
+        try:
+            return Stamp.of(self._target(entry))
+        except SkippedFileError:
+            return None
+
+    def first_bytes(self, entry: Entry) -> bytes:
+        """What a file begins with.
+
+        Raises:
+            SkippedFileError: it cannot be read.
+        """
+        return first_bytes(self._target(entry), FIRST_BYTES)
+
+    def _target(self, entry: Entry) -> str:
+        path = os.path.join(self._root, entry.key)
+        is_linked = self._has_linked_folders or os.path.islink(path)
+        return inside(path, self._roots) if is_linked else path
+
+    def _walk(self) -> Iterator[Entry]:
+        # A folder, and where it and those above it lie.
+        waiting: list[tuple[str, tuple[str, ...]]] = [("", (self._root,))]
+        while waiting:
+            folder, above = waiting.pop()
+            try:
+                with os.scandir(os.path.join(self._root, folder)) as listed:
+                    items = list(listed)
+            except OSError as error:
+                if not folder:
+                    raise DataError(f"{self.name} cannot be listed: {error.strerror}.") from error
+                yield Entry(display_name(folder) + "/", folder, f"folder cannot be listed ({error.strerror})")
+                continue
+            if folder and (ours := next((_OURS[each.name] for each in items if each.name in _OURS), "")):
+                yield Entry(display_name(folder) + "/", folder, f"folder not searched: {ours}")
+                continue
+            for item in items:
+                path = os.path.join(folder, item.name)
+                target, reason = self._judged(item, path, above)
+                if target:
+                    waiting.append((path, (*above, target)))
+                    if not item.name.lower().endswith(IMAGE_SUFFIXES):
+                        continue  # an ordinary folder is no file; one that looks like a file is explained
+                    reason = "a folder, not a file"
+                yield Entry(display_name(path), path, reason)
+
+    def _judged(self, item: os.DirEntry[str], path: str, above: tuple[str, ...]) -> tuple[str, str]:
+        """Where a folder lies that is searched, or empty; and why an item is left out, or empty."""
+        target = item.path
+        if item.is_symlink():
+            try:
+                target = inside(item.path, self._roots)
+            except SkippedFileError as skipped:
+                return "", str(skipped)
+            if os.path.isdir(target):
+                if any(each == target or each.startswith(f"{target}{os.sep}") for each in above):
+                    return "", "link that leads back to itself"
+                self._has_linked_folders = True
+        is_folder = os.path.isdir(target) if item.is_symlink() else item.is_dir(follow_symlinks=False)
+        if is_folder:
+            if is_system_folder(item.name):
+                return "", "hidden folder, not searched"
+            return os.path.realpath(target), ""
+        if not (os.path.isfile(target) if item.is_symlink() else item.is_file(follow_symlinks=False)):
+            return "", "not a regular file"
+        return "", system_reason(path)
+
+
+@dataclass
+class LabelledFolder:
+    """Images of a folder with their categories.
+
+    Attributes:
+        splits: path and category of every image, by split.
+        left_out: why each of the other files is in none, by path.
+        unlabelled: paths of the images of a folder without any sub-folder of images; nothing says what they show.
+        deeper: how many images lie deeper than in the folder of their category.
+        found: number of files.
+    """
+
+    splits: dict[str, list[tuple[str, str]]]
+    left_out: dict[str, str]
+    unlabelled: Sequence[str] = ()
+    deeper: int = 0
+    found: int = 0
+
+    def __str__(self) -> str:
+        images = sum(map(len, self.splits.values()))
+        reasons = [f"{reason} ({count})" for reason, count in Counter(self.left_out.values()).most_common(4)]
+        parts = [f"{self.found} files found: {images} images with a category"]
+        parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
+        parts += [f"{self.deeper} images lie deeper, and count for the folder at the first level"] * bool(
+            self.deeper
+        )
+        return "; ".join(parts)
+
+
+@dataclass
+class Sorted:
+    """Files of a folder.
+
+    Attributes:
+        images: paths of images, in the order of the source.
+        left_out: why each of the others is none, by path.
+    """
+
+    images: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def images_in(source: FolderSource, limits: IntakeLimits) -> Sorted:
+    """Tell images of a folder from its other files: by what they hold, where their names do not say image already."""
+    found = Sorted()
+    entries = source.entries(limits)
+    beside = raw_beside(entry.name for entry in entries if not entry.reason)
+    for entry in entries:
+        reason = entry.reason
+        if not reason and entry.name in beside:
+            reason = f"camera RAW beside {beside[entry.name]}, which is used"
+        if not reason and not entry.key.lower().endswith(IMAGE_SUFFIXES):
+            try:
+                head = source.first_bytes(entry)
+                reason = "" if is_picture(head) else why_no_picture(head) if head else "empty file"
+            except SkippedFileError as skipped:
+                reason = str(skipped)
+        if reason:
+            found.left_out[entry.name] = reason
+        else:
+            found.images.append(entry.key)
+    return found
+
+
+def labelled_folder(
+    folder: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = ()
+) -> LabelledFolder:
+    """Images of a sub-folder per category, and of splits above them if all folders of the first level are splits.
+
+    Composed and decomposed spellings of a name are one category. A loose image is left out where others have folders.
+
+    Args:
+        folder: the folder.
+        roots: further folders that links may lead into.
+
+    Raises:
+        DataError: it cannot be listed, or it holds splits without categories.
+    """
+    files = images_in(FolderSource(folder, roots), IntakeLimits())
+    found, left_out = len(files.images) + len(files.left_out), files.left_out
+    parts = {path: Path(path).parts for path in files.images}
+    splits = _splits_of(Path(folder).expanduser(), list(parts.values()))
+    if all(len(each) == 1 for each in parts.values()):
+        return LabelledFolder({}, left_out, files.images, found=found)
+    rows, deeper, level = dict[str, list[tuple[str, str]]](), 0, 1 if splits else 0
+    for path, names in parts.items():
+        if len(names) < level + 2:
+            left_out[display_name(path)] = "in no category: it lies beside the folders of categories"
+            continue
+        deeper += len(names) > level + 2
+        split = splits[names[0]] if splits else "train"
+        rows.setdefault(split, []).append((path, normalize("NFC", names[level])))
+    return LabelledFolder(rows, left_out, deeper=deeper, found=found)
+
+
+def _splits_of(folder: Path, images: Sequence[tuple[str, ...]]) -> Mapping[str, str]:
+    """The split of every folder at the first level; none if they are categories.
+
+    Raises:
+        DataError: all are called like splits, and hold no folders; or two are the same split.
+    """
+    names = sorted({each[0] for each in images if len(each) > 1})
+    splits = {name: SPLITS.get(name.casefold(), "") for name in names}
+    if not names or not all(splits.values()):
+        return {}
+    if not any(len(each) > 2 for each in images):
+        raise DataError(
+            f"{str(folder)!r} holds {', '.join(names)}, which are parts of a data set and no categories, and no folder "
+            "in them says which category an image is of. Put the images of each into a sub-folder per category; if "
+            "these are categories, give them other names."
+        )
+    if len(set(splits.values())) < len(names):
+        raise DataError(
+            f"{str(folder)!r} holds {', '.join(names)}, of which two mean the same part of a data set: rename one."
+        )
+    return splits

@@ -1,0 +1,314 @@
+"""Folders as people have them: no word in a name decides what is read, and every file is used or listed."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from unicodedata import normalize
+
+import numpy as np
+import pytest
+from datasets import Dataset, Features, Image, Value
+from PIL import Image as Pillow
+
+from promptccd.data import StageStream
+from promptccd.data.folders import FolderSource, LabelledFolder, labelled_folder
+from promptccd.data.limits import IntakeLimits
+from promptccd.data.loading import load_images, open_images, read_categories
+from promptccd.errors import DataError
+from promptccd.storage import EXPORTED, PROJECT
+
+KINDS = ("boat", "bus", "tram")
+
+
+def image(path: Path, kind: str = "PNG") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stream = io.BytesIO()
+    seed = abs(hash(str(path))) % 2**32
+    pixels = np.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+    Pillow.fromarray(pixels).save(stream, kind)
+    path.write_bytes(stream.getvalue())
+    return path
+
+
+def categories(folder: Path, names: tuple[str, ...] = KINDS, each: int = 3) -> Path:
+    for name in names:
+        for number in range(each):
+            image(folder / name / f"{number}.png")
+    return folder
+
+
+def sizes(found: LabelledFolder, split: str = "train") -> dict[str, int]:
+    names = [name for _, name in found.splits.get(split, [])]
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def read(folder: Path, **options: object) -> LabelledFolder:
+    """What is found in a folder; every file is used or listed."""
+    found = labelled_folder(folder, **options)
+    used = sum(map(len, found.splits.values())) + len(found.unlabelled)
+    assert found.found == used + len(found.left_out)
+    return found
+
+
+WORDS = [
+    "train", "freight train", "train_steam", "express-train", "train2", "training shoes", "Train", "trainer", "test",
+    "testing kit", "test tube", "contest", "val", "val d'isere", "valley", "dev board", "dev", "eval",
+    "evaluation form",
+    "valid", "validation", "split", "data", "images", "all", "unlabeled", "train.old", "0-train", "TEST", "train test",
+    "parquet", "x.csv", "{a,b}", "star*?", "[2024]", "a::b", "hf:", "-dash", "100%", "#1", "émeu", "鳥", "🦉", " lead",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_no_word_in_the_name_of_a_category_or_file_decides(word: str, tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos", (*KINDS, word))
+    for name in KINDS:
+        image(folder / name / f"{word} 1.png".replace("/", ""))
+    assert sizes(read(folder)) == {normalize("NFC", word): 3} | dict.fromkeys(KINDS, 4)
+    table = load_images(str(folder))
+    assert len(table) == 15
+    assert read_categories(table, "label")[1] == tuple(sorted([*KINDS, normalize("NFC", word)]))
+
+
+SPLITS: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
+    "train and test": (("train", "test"), {"train": 9, "test": 9}),
+    "every spelling": (("Training", "VAL", "Test"), {"train": 9, "validation": 9, "test": 9}),
+    "train alone": (("train",), {"train": 9}),
+    "valid": (("train", "valid"), {"train": 9, "validation": 9}),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_folders_that_are_all_called_so_are_splits(name: str, tmp_path: Path) -> None:
+    places, wanted = SPLITS[name]
+    for place in places:
+        categories(tmp_path / place)
+    (tmp_path / "@eaDir" / "train").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("photographs of boats")
+    found = read(tmp_path)
+    assert {split: len(rows) for split, rows in found.splits.items()} == wanted
+    assert sizes(found) == dict.fromkeys(KINDS, 3)
+
+
+def test_a_category_called_like_a_split_stays_in_its_split(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        categories(tmp_path / split, (*KINDS, "train", "test strips"))
+    assert len(load_images(str(tmp_path))) == len(load_images(str(tmp_path), "test")) == 15
+
+
+def test_a_folder_beside_the_splits_makes_them_categories(tmp_path: Path) -> None:
+    for place in ("train", "test", "trams"):
+        categories(tmp_path / place, ("old", "new"))
+    assert sizes(read(tmp_path)) == {"test": 6, "train": 6, "trams": 6}
+
+
+def test_splits_without_categories_are_refused_with_both_ways_out(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        image(tmp_path / split / "a.png")
+    with pytest.raises(DataError, match="holds test, train, which are parts of a data set.*other names"):
+        read(tmp_path)
+
+
+def test_two_names_of_one_split_are_refused(tmp_path: Path) -> None:
+    for split in ("val", "valid"):
+        categories(tmp_path / split)
+    with pytest.raises(DataError, match="val, valid, of which two mean the same"):
+        read(tmp_path)
+
+
+SUFFIXES = {
+    "002.Jpg": "JPEG", "009.Png": "PNG", "003.JPEG": "JPEG", "007": "PNG", "020.jpg?size=large": "JPEG",
+    "a.png.bak": "PNG",
+    "b.image": "WEBP", "c.pjpeg": "JPEG", "d.jfif": "JPEG", "e.jpe": "JPEG", "f.dat": "BMP", "g.TIFF": "TIFF",
+    "h.avif": "AVIF", "photo.jpg (1)": "JPEG", "i.jpg_large": "JPEG", "j.gif": "GIF", "k.txt": "PNG",
+    "l.webp.download": "WEBP",
+}  # fmt: skip
+
+
+def test_what_a_file_holds_decides_and_not_its_suffix(tmp_path: Path) -> None:
+    for name, kind in SUFFIXES.items():
+        image(tmp_path / "a" / name, kind)
+    categories(tmp_path, ("b",))
+    assert sizes(read(tmp_path)) == {"a": len(SUFFIXES), "b": 3}
+
+
+NO_IMAGES: dict[str, tuple[bytes, str]] = {
+    "notes.txt": (b"a heron\n", "starts like text"),
+    "labels.csv": (b"path,label\n", "starts like text"),
+    "clip.mp4": (b"\x00\x00\x00\x18ftypmp42", "a video"),
+    "photo.heic": (b"\x00\x00\x00\x18ftypheic", "HEIC"),
+    "side.xmp": (b"<x:xmpmeta>", "XMP"),
+    "pack.zip": (b"PK\x03\x04", "ZIP archive"),
+    "nothing": (b"", "empty file"),
+    "Thumbs.db": (b"\xd0\xcf", "operating system"),
+    ".DS_Store": (b"\x00", "operating system"),
+    "._0.png": (b"\x00\x05", "operating system"),
+    ".hidden.png": (b"x", "hidden file"),
+}
+
+
+@pytest.mark.parametrize("where", ["boat", "."])
+def test_what_is_no_image_is_listed_with_its_reason(where: str, tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    for name, (content, _) in NO_IMAGES.items():
+        (folder / where / name).write_bytes(content)
+    found = read(folder)
+    assert sizes(found) == dict.fromkeys(KINDS, 3)
+    reasons = {Path(path).name: reason for path, reason in found.left_out.items()}
+    assert reasons.keys() == NO_IMAGES.keys()
+    for name, (_, said) in NO_IMAGES.items():
+        assert said in reasons[name]
+    assert open_images(str(folder)).left_out == found.left_out
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["@eaDir", "__MACOSX", ".thumbnails", "$RECYCLE.BIN", ".git", "#recycle", "lost+found", "System Volume Information",
+     ".Trash-1000", ".picasaoriginals", "@Recycle", "#snapshot", ".AppleDouble", "FOUND.000"],
+)  # fmt: skip
+def test_folders_of_systems_are_not_searched_and_said(name: str, tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    for place in (folder, folder / "boat"):
+        image(place / name / "THUMB_XL.jpg")
+    found = read(folder)
+    assert sizes(found) == dict.fromkeys(KINDS, 3)
+    assert len(found.left_out) == 2
+
+
+@pytest.mark.parametrize("mark", [EXPORTED, PROJECT])
+def test_what_we_wrote_below_a_folder_is_not_read_again(mark: str, tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    categories(folder / "photos-groups" / "folders")
+    place = folder / "photos-groups" / ("folders" if mark == EXPORTED else "")
+    (place / mark).mkdir() if mark == PROJECT else (place / mark).write_text("{}")
+    source = FolderSource(folder)
+    entries = source.entries(IntakeLimits())
+    assert sum(not entry.reason for entry in entries) == 9
+    assert any("not searched: " in entry.reason for entry in entries)
+    assert sizes(read(folder)) == dict.fromkeys(KINDS, 3)
+
+
+def test_a_loose_image_is_named_and_what_lies_deeper_is_counted(tmp_path: Path) -> None:
+    categories(tmp_path)
+    image(tmp_path / "cover.png")
+    image(tmp_path / "boat" / "edited" / "raw" / "0.png")
+    found = read(tmp_path)
+    assert sizes(found) == {"boat": 4, "bus": 3, "tram": 3}
+    assert found.left_out == {"cover.png": "in no category: it lies beside the folders of categories"}
+    assert "11 files found: 10 images with a category; 1 left out: in no category" in str(found)
+    assert "1 images lie deeper" in str(found)
+
+
+def test_two_spellings_of_a_name_are_one_category(tmp_path: Path) -> None:
+    for form in ("NFC", "NFD"):
+        categories(tmp_path, (normalize(form, "Äsche"), "Hecht"))
+    assert sizes(read(tmp_path)) == {"Hecht": 3, "Äsche": 6}
+
+
+LINKS: dict[str, tuple[Callable[[Path], str], str]] = {
+    "a file outside": (lambda folder: str(image(folder.parent / "elsewhere" / "x.png")), "link to a place outside"),
+    "a folder outside": (
+        lambda folder: str(categories(folder.parent / "elsewhere") / "boat"), "link to a place outside",
+    ),
+    "nothing": (lambda folder: "gone.png", "link to a file that does not exist"),
+    "itself": (lambda folder: "link", "link that leads back to itself"),
+    "the folder above": (lambda folder: "..", "link that leads back to itself"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_links_that_lead_elsewhere_are_named_as_links(name: str, tmp_path: Path) -> None:
+    folder = categories(tmp_path / "photos")
+    make, said = LINKS[name]
+    (folder / "boat" / "link").symlink_to(make(folder))
+    found = read(folder)
+    assert sizes(found) == dict.fromkeys(KINDS, 3)
+    assert found.left_out == {"boat/link": said}
+
+
+def test_links_are_followed_inside_and_where_a_person_allows_it(tmp_path: Path) -> None:
+    pool = categories(tmp_path / "pool", ("a", "b", "c"))
+    folder = tmp_path / "photos"
+    categories(folder, ("own",))
+    (folder / "own" / "again.png").symlink_to("0.png")
+    (folder / "shared").symlink_to(pool / "a")
+    (folder / "farm").mkdir()
+    for number in range(3):
+        (folder / "farm" / f"{number}.png").symlink_to(pool / "b" / f"{number}.png")
+    (folder / "alias").symlink_to("own")
+    assert sizes(read(folder)) == {"alias": 4, "own": 4}
+    assert sizes(read(folder, roots=[pool])) == {"alias": 4, "farm": 3, "own": 4, "shared": 3}
+    stages = StageStream.from_dataset(str(folder), class_blocks=[2, 1, 1], image_roots=[pool])
+    assert sum(map(len, stages)) == 14
+    for stage in stages:
+        assert all(stage.decode(position).image is not None for position in range(len(stage)))
+
+
+@pytest.mark.parametrize(
+    "place", [".", "./", "[2024] birds", "a::b", "star*?", "{a,b}", "x.csv", "%41", "ü", " blank "]
+)
+def test_where_a_folder_lies_does_not_matter(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    categories(tmp_path / place)
+    monkeypatch.chdir(tmp_path)
+    assert len(load_images(place if place.startswith(".") else f"./{place}")) == 9
+    assert len(load_images(str(tmp_path / place))) == 9
+
+
+def test_numbers_are_in_their_order_in_every_container(tmp_path: Path) -> None:
+    names = tuple(str(number) for number in range(12))
+    folder = categories(tmp_path / "photos", names, each=1)
+    lines = [f"{name}/0.png,{name}" for name in names]
+    (folder / "list.csv").write_text("\n".join(["path,label", *lines]))
+    content = [{"bytes": (folder / name / "0.png").read_bytes(), "path": None} for name in names]
+    features = Features({"image": Image(), "label": Value("string")})
+    Dataset.from_dict({"image": content, "label": list(names)}, features=features).to_parquet(
+        tmp_path / "t.parquet"
+    )
+    for place in (folder, folder / "list.csv", tmp_path / "t.parquet"):
+        table = load_images(str(place))
+        assert read_categories(table, "label")[1] == names, place
+
+
+def test_metadata_says_what_images_are_and_the_others_are_listed(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        categories(tmp_path / split, ("freight train", "boat"))
+        lines = [
+            f'{{"file_name": "{kind}/{n}.png", "label": "{kind}!"}}'
+            for kind in ("freight train", "boat")
+            for n in (0, 1)
+        ]
+        (tmp_path / split / "metadata.jsonl").write_text("\n".join(lines))
+    opened = open_images(str(tmp_path))
+    assert sorted(set(opened.table["label"])) == ["boat!", "freight train!"]
+    assert len(opened.table) == len(load_images(str(tmp_path), "test")) == 4
+    assert opened.left_out["train/boat/2.png"] == "in no metadata file"
+    assert sum(reason == "in no metadata file" for reason in opened.left_out.values()) == 4
+
+
+def test_metadata_without_labels_leaves_the_folders_to_say_it(tmp_path: Path) -> None:
+    categories(tmp_path)
+    (tmp_path / "metadata.csv").write_text("file_name,size\nboat/0.png,9\n")
+    assert len(load_images(str(tmp_path))) == 9
+    (tmp_path / "metadata.csv").write_text("another;list\n")  # of another program
+    assert len(load_images(str(tmp_path))) == 9
+
+
+def test_a_list_of_windows_and_one_with_other_marks(tmp_path: Path) -> None:
+    categories(tmp_path / "photos", each=4)
+    listed = tmp_path / "list.csv"
+    lines = [f"photos\\{kind}\\{number}.png, {kind}" for kind in KINDS for number in range(4)]
+    listed.write_text("\n".join(["Path,Label", *lines]))
+    stages = StageStream.from_dataset(str(listed), class_blocks=[2, 1])
+    assert all(stage.decode(row).image is not None for stage in stages for row in range(len(stage)))
+    assert stages[0].name_of(0).startswith("photos/boat/")
+    listed.write_text("path;label\na.png;cat\n")
+    with pytest.raises(DataError, match="divided by ';': save it with commas"):
+        load_images(str(listed))
+
+
+def test_an_archive_is_told_to_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "photos.zip").write_bytes(b"PK\x03\x04")
+    with pytest.raises(DataError, match=r"photos.zip' is one file: .* Unpack an archive first"):
+        load_images(str(tmp_path / "photos.zip"))
