@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 from torch import Tensor
 
-from promptccd.data.duplicates import Fingerprint, SeenImage
+from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
 from promptccd.data.file_names import display_name
 from promptccd.data.images import Status, Verdict
 from promptccd.data.sources import Stamp
@@ -231,10 +231,9 @@ class FeatureCache:
 
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
-FORMAT = 1  # of the list of files
+FORMAT = 2  # of the list of files
 LARGEST_LIST = 4 * 2**30  # bytes, of three million files
 _LONGEST = 4096  # characters of a note
-_MINIATURE = (16, 16, 3)
 _AFTER_LOOK = 64 + len('"}\n')  # a line with a look ends with the hash of the content
 
 
@@ -299,8 +298,7 @@ class SeenFiles:
             self._fresh_thumbs[digest] = image.thumbnail
             values |= {
                 "image_size": list(image.size),
-                "gradients": image.fingerprint.gradients,
-                "miniature": base64.b64encode(image.fingerprint.miniature.tobytes()).decode(),
+                "miniature": base64.b64encode(image.miniature.tobytes()).decode(),
             }
             image = replace(image, thumbnail=b"", view=None)
         self._looks[digest] = verdict, image
@@ -393,10 +391,8 @@ def _read_look(values: Mapping[str, Any]) -> Look:
     if verdict.status is Status.SKIPPED:
         return verdict, None
     width, height = values["image_size"]
-    gradients, pixels = values["gradients"], base64.b64decode(values["miniature"], validate=True)
+    pixels = base64.b64decode(values["miniature"], validate=True)
     if not all(type(each) is int and 0 < each < 2**31 for each in (width, height)):
         raise ValueError(f"an image is {width} x {height}")
-    if type(gradients) is not int or not 0 <= gradients < 2**64:
-        raise ValueError("a fingerprint has other bits")
-    miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(_MINIATURE)
-    return verdict, SeenImage((width, height), Fingerprint(gradients, miniature), b"")
+    miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(MINIATURE_SIDE, MINIATURE_SIDE)
+    return verdict, SeenImage((width, height), miniature, b"")

@@ -19,6 +19,7 @@ from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import embed_images, feature_space, load_embedder, resolve_precision
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
+from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
@@ -39,6 +40,7 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: what they were computed with, see `feature_space`.
+        moments: ``(N,)`` row of the first image of each image's moment, see `find_moments`; `None` as the features are.
     """
 
     stage: int
@@ -46,6 +48,7 @@ class SessionStage:
     before: CategoryRegistry
     features: Tensor | None = None
     space: str = ""
+    moments: np.ndarray | None = None
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -193,7 +196,7 @@ class DiscoverySession:
     def embed(
         self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int = BATCH_SIZE
     ) -> Tensor:
-        """Unit features ``(N, D)`` of the newest stage's images."""
+        """Unit features ``(N, D)`` of the newest stage's images; with them, images of one moment are found."""
         stage = self.current
         resolved = resolve_precision(precision, self.model.device)
         stage.features = embed_images(
@@ -207,6 +210,12 @@ class DiscoverySession:
             progress=progress,
         )
         stage.space = feature_space(self.model, self.view, resolved)
+        stage.moments = find_moments(
+            stage.intake.miniatures,
+            stage.features,
+            lambda rows: list(self.thumbnails([stage.keys[row] for row in rows]).values()),
+            self.workers,
+        )
         return stage.features
 
     # Groups
