@@ -96,7 +96,9 @@ def _find_groups(folder: Path, out: Path, model: str) -> None:
     logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, model, out)
     with StopRequest() as stop:
         found = discover(DiscoverySession.open(model), folder, out, stop=stop)
-    logger.info("Photographs: %d; groups: about %s.", found.report.used, found.estimate)
+    logger.info(
+        "Photographs: %d, of %d moments; groups: about %s.", found.report.used, found.moments, found.estimate
+    )
     if found.report.skipped:
         logger.info("Files that were skipped: %d; %s says why.", found.report.skipped, out / "discovery.html")
 

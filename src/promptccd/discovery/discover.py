@@ -61,6 +61,7 @@ class DiscoveryResult:
 
     Attributes:
         report: counts of the files.
+        moments: moments of the images: those of one, such as a burst, counted once for the estimate.
         estimate: number of categories, with its range.
         change: the difference from before the stage.
         rows: one per file found.
@@ -69,6 +70,7 @@ class DiscoveryResult:
     """
 
     report: IntakeReport
+    moments: int
     estimate: CountEstimate
     change: StageChange
     rows: list[AssignmentRow]
@@ -186,7 +188,7 @@ class _Discovery:
         finally:
             folder.unlock()
         report = session.current.intake.report()
-        return DiscoveryResult(report, session.estimate, session.change, rows, paths, seconds)
+        return DiscoveryResult(report, session.num_moments, session.estimate, session.change, rows, paths, seconds)
 
     def _start(self) -> _Start:
         session, came_with = self.session, self.session.registry.state_hash()

@@ -64,7 +64,7 @@ def assignment_rows(session: "DiscoverySession", *, file_names: bool = True) -> 
         file_names: give the names of files; otherwise their numbers.
     """
     stage, assigned = session.current, session.assignment()
-    row_of = {key: row for row, key in enumerate(assigned.keys)}
+    row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
     rows = []
     for file in stage.intake.files:
         original = stage.intake.original(file)
@@ -76,9 +76,8 @@ def assignment_rows(session: "DiscoverySession", *, file_names: bool = True) -> 
         notes = [file.verdict.note]
         if is_copy:
             notes.insert(0, f"same bytes as {shown_name(original, file_names)}")
-        elif file.index in stage.intake.near_duplicates:
-            near = stage.intake.files[stage.intake.near_duplicates[file.index]]
-            notes.insert(0, f"nearly the same picture as {shown_name(near, file_names)}")
+        elif (first := near.get(file.content_hash)) is not None:
+            notes.insert(0, f"nearly the same picture as {shown_name(first, file_names)}")
         category = None
         if found is not None:
             category = session.registry.category(int(assigned.category_ids[found]))

@@ -8,6 +8,7 @@ Letters: N images, D width, P pairs, S side of a small picture in pixels.
 """
 
 import io
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -40,13 +41,13 @@ _ORIENTATIONS = 8  # four rotations, and their mirror images
 # When two pictures are of one moment. The thresholds come from photographs of Caltech-101, see `benchmarks.bench_moments`.
 REACH = 0.35  # of the side, that a picture may have moved
 LEAST_OVERLAP = 0.35  # of the detail of both pictures that must lie where they overlap
-FITS = 0.45  # correlation of miniatures from which thumbnails are looked at
+FITS = 0.5  # correlation of miniatures from which thumbnails are looked at
 ALIKE = 0.7  # correlation of thumbnails
-AGREES = 0.8  # agreement of the neighbourhoods of a thumbnail, in all but `APART` of them
+AGREES = 0.85  # agreement of the neighbourhoods of a thumbnail, in all but `APART` of them
 APART = 0.05
-DETAIL = 6.0  # grey levels of contrast below which a neighbourhood is flat
-PLAIN = 0.02  # share of neighbourhoods with detail below which pictures are compared pixel by pixel
+DETAIL = 6.0  # grey levels of contrast; a picture that nowhere has so much is plain
 RECOLOURED = 0.5  # of all colour in two pictures, that may differ
+COLOURLESS = 1.5  # grey levels of colour, at most, in a black-and-white copy
 MAX_DIFFERENCE = 4.0  # mean absolute difference of such pictures, in grey levels of 255
 FINE_SIDE = 64  # of a thumbnail when it is compared
 _PAIRS, _LOADED = 256, 8_192  # pairs that are compared at a time, and whose thumbnails are in memory
@@ -292,6 +293,7 @@ class _Scale:
 
 
 _SMALL, _FINE = _Scale(MINIATURE_SIDE), _Scale(FINE_SIDE)
+_GREY = torch.tensor([0.299, 0.587, 0.114])
 
 
 def _fitting(miniatures: npt.NDArray[np.uint8], pairs: _Pairs) -> _Pairs:
@@ -304,7 +306,7 @@ def _fitting(miniatures: npt.NDArray[np.uint8], pairs: _Pairs) -> _Pairs:
     for block in pairs.blocks(_PAIRS):
         one, two = (torch.from_numpy(evened[rows]).float() for rows in (block.one, block.two))
         found, _ = _SMALL.shifts(one, _each_turned(two, block.turned))
-        plain = torch.minimum(one.square().mean((1, 2)), two.square().mean((1, 2))) < PLAIN
+        plain = torch.minimum(*(each.abs().amax((1, 2)) for each in (one, two))) < 0.5
         scores.append(torch.where(plain, 1.0, found))
     fits = torch.cat(scores)
     order = fits.argsort(descending=True, stable=True)
@@ -333,7 +335,7 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, workers: int) -> _Pairs:
         at = _Pairs(*places.reshape(2, -1), loaded.turned)
         for block in at.blocks(_PAIRS):
             two = _each_turned(colours[block.two], block.turned)
-            alike.append(_agree(colours[block.one].float(), two.float()).numpy())
+            alike.append(_same_moment(colours[block.one].float(), two.float()).numpy())
     return pairs.select(np.concatenate(alike))
 
 
@@ -343,29 +345,40 @@ def _picture(thumbnail: bytes) -> npt.NDArray[np.uint8]:
     return np.asarray(small)
 
 
-def _agree(one: Tensor, two: Tensor) -> Tensor:
-    """Which of the pairs of pictures ``(P, S, S, 3)`` are of one moment.
+def _same_moment(one: Tensor, two: Tensor) -> Tensor:
+    """Which of the pairs of pictures ``(P, S, S, 3)`` are of one moment: they fit at some shift, and agree there.
 
-    They must fit at some shift, and there nearly every neighbourhood with detail in one must look the same in the other,
-    brighter or darker. So an animal that comes into the picture of a camera trap is noticed, although most of the
-    picture stays, and so are two motorcycles in one studio. Pictures without detail must be equal.
+    Pictures without detail must be equal.
     """
-    difference = (one - two).abs().mean((1, 2, 3))
-    grey = torch.tensor([0.299, 0.587, 0.114])
-    fit, shift = _FINE.shifts(_FINE.evened(one @ grey), _FINE.evened(two @ grey))
+    fit, shift = _FINE.shifts(*(_FINE.evened(each @ _GREY) for each in (one, two)))
+    plain = torch.stack([_FINE.detail(each @ _GREY).abs().amax((1, 2)) for each in (one, two)]).amin(0) < DETAIL
+    same = plain & ((one - two).abs().mean((1, 2, 3)) <= MAX_DIFFERENCE)
+    rows = (~plain & (fit >= ALIKE)).nonzero()[:, 0]
+    same[rows] = _agree(one[rows], two[rows], shift[rows])
+    return same
+
+
+def _agree(one: Tensor, two: Tensor, shift: Tensor) -> Tensor:
+    """Whether pairs ``(P, S, S, 3)``, the second moved by ``(P, 2)``, show the same in nearly every neighbourhood.
+
+    Brighter or darker is the same, and so is what lies a pixel away, as where a camera was tilted a little. An animal
+    that comes before a camera trap is noticed, although most of the picture stays, and so are two motorcycles in one
+    studio.
+    """
     two, inside = _moved(two, shift)
-    first, second = _FINE.detail(one @ grey) * inside, _FINE.detail(two @ grey) * inside
+    first, second = _FINE.detail(one @ _GREY) * inside, _FINE.detail(two @ _GREY) * inside
     gain = (first.square().sum((1, 2)) / second.square().sum((1, 2)).clamp(min=1e-6)).sqrt()
     second = second * gain[:, None, None]
-    covered = _FINE.around(inside)
-    floor = DETAIL**2 * covered
+    floor = DETAIL**2 * _FINE.around(inside)
     energies = _FINE.around(first.square()), _FINE.around(second.square())
-    agreement = (_FINE.around(first * second) + floor) / ((energies[0] * energies[1]).clamp(min=0).sqrt() + floor)
     telling = (torch.maximum(*energies) >= floor / 4) & (inside > 0)
-    share = telling.float().mean((1, 2))
-    apart = ((agreement < AGREES) & telling).float().mean((1, 2)) / share.clamp(min=1e-6)
-    same = (fit >= ALIKE) & (apart <= APART) & (_recoloured(one, two, inside) <= RECOLOURED)
-    return torch.where(share < PLAIN, difference <= MAX_DIFFERENCE, same)
+    agreement = torch.full_like(first, -1.0)
+    for step in itertools.product((0, -1, 1), repeat=2):
+        product = _FINE.around(first * second.roll(step, (1, 2)))
+        energy = (energies[0] * energies[1].roll(step, (1, 2))).clamp(min=0).sqrt()
+        agreement = torch.maximum(agreement, (product + floor) / (energy + floor))
+    apart = ((agreement < AGREES) & telling).sum((1, 2)) / telling.sum((1, 2)).clamp(min=1)
+    return (apart <= APART) & (_recoloured(one, two, inside) <= RECOLOURED)
 
 
 def _recoloured(one: Tensor, two: Tensor, inside: Tensor) -> Tensor:
@@ -376,7 +389,9 @@ def _recoloured(one: Tensor, two: Tensor, inside: Tensor) -> Tensor:
         mean = found.sum((1, 2), keepdim=True) / inside.sum((1, 2))[:, None, None, None].clamp(min=1)
         chroma.append((found - mean) * inside[..., None])
     every = chroma[0].square() + chroma[1].square() + DETAIL**2 * inside[..., None]
-    return (chroma[0] - chroma[1]).square().sum((1, 2, 3)) / every.sum((1, 2, 3)).clamp(min=1)
+    different = (chroma[0] - chroma[1]).square().sum((1, 2, 3)) / every.sum((1, 2, 3)).clamp(min=1)
+    colourless = torch.minimum(*(each.square().mean((1, 2, 3)) for each in chroma)) < COLOURLESS**2
+    return torch.where(colourless, 0.0, different)
 
 
 _RIM = 3  # pixels that are left out at the rim: where a frame was moved in a program, there is nothing behind it

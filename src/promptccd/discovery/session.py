@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering import CountEstimate
+from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress, available_cores
 from promptccd.data.views import EvaluationView
@@ -211,10 +211,7 @@ class DiscoverySession:
         )
         stage.space = feature_space(self.model, self.view, resolved)
         stage.moments = find_moments(
-            stage.intake.miniatures,
-            stage.features,
-            lambda rows: list(self.thumbnails([stage.keys[row] for row in rows]).values()),
-            self.workers,
+            stage.intake.miniatures, stage.features, self._thumbnails_of_rows, self.workers
         )
         return stage.features
 
@@ -236,6 +233,30 @@ class DiscoverySession:
         if self.current.features is None:
             raise DataError("The images are not embedded yet: embed them before they are grouped.")
         return self.current.features
+
+    @property
+    def moments(self) -> np.ndarray:
+        """``(N,)`` row of the first image of each image's moment, in the newest stage.
+
+        Raises:
+            DataError: its images are not embedded yet.
+        """
+        _ = self.features  # it says where they are not embedded yet
+        assert self.current.moments is not None
+        return self.current.moments
+
+    @property
+    def num_moments(self) -> int:
+        """Moments of the newest images."""
+        return len(np.unique(self.moments))
+
+    @property
+    def near_duplicates(self) -> dict[str, IntakeFile]:
+        """The first image of its moment by the content hash of each of the newest images that is not that one itself."""
+        used = self.current.intake.used
+        return {
+            used[row].content_hash: used[first] for row, first in enumerate(self.moments.tolist()) if first != row
+        }
 
     @property
     def settled(self) -> list[int]:
@@ -288,9 +309,10 @@ class DiscoverySession:
             known,
             num_categories=num_categories,
             next_id=first_free,
-            constraints=self.registry.constraints(),
+            constraints=self._constraints(),
             seed=self.seed,
             temperature=self.model.config.confidence_temperature,
+            moments=self.moments[rows_here],
         )
         groups = StageGroups.of(
             found.keys,
@@ -307,6 +329,21 @@ class DiscoverySession:
             categories = {each for each in change.cluster_ids if each is not None}
             self._estimate = count.including(max(1, count.count - len(found.ids) + len(categories)))
         return change
+
+    def _constraints(self) -> GroupingConstraints:
+        """What people said, and that a new image of a moment of which images are in a category is there too."""
+        said, members = self.registry.constraints(), self.registry.members
+        earlier: dict[int, set[int | None]] = {}
+        fresh = set(self.fresh)
+        for row, moment in enumerate(self.moments.tolist()):
+            if row not in fresh:
+                earlier.setdefault(moment, set()).add(members.get(self.current.keys[row]))
+        pins = {}
+        for row in fresh:
+            key, found = self.current.keys[row], earlier.get(int(self.moments[row]), set()) - {None}
+            if len(found) == 1 and key not in said.keys:
+                pins[key] = next(iter(found))
+        return replace(said, pinned={**said.pinned, **pins}) if pins else said
 
     def _leave(self, num_categories: int | None) -> StageChange:
         """Group nothing, because all images came with earlier stages."""
@@ -396,6 +433,11 @@ class DiscoverySession:
     def thumbnails(self, keys: Sequence[str]) -> dict[str, bytes]:
         """Small pictures of some of the newest images, by key."""
         return self.current.intake.thumbnails([self.current.files[key] for key in keys])
+
+    def _thumbnails_of_rows(self, rows: Sequence[int]) -> list[bytes]:
+        keys = [self.current.keys[row] for row in rows]
+        found = self.thumbnails(keys)
+        return [found[key] for key in keys]
 
     def update_model(self) -> None:
         """Give the model the categories of the registry.

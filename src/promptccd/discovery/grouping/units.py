@@ -1,10 +1,12 @@
 """Units: images that a grouping moves as one, with the constraints that people gave.
 
-Letters: M units, D width, K groups.
+Images of one moment are a unit and count as one image, so that a burst weighs no more than a single photograph.
+
+Letters: N images, M units, D width, K groups.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -22,12 +24,12 @@ MAX_SEARCH_STEPS = 20_000  # in the search for groups that keep images apart
 
 @dataclass(frozen=True)
 class Units:
-    """Images that must be together, or single images.
+    """Images that must be together, images of one moment, or single images.
 
     Attributes:
-        points: ``(M, D)``, mean feature of each unit.
-        weights: ``(M,)``, images in each; an image that a constraint names counts 5 times.
-        sizes: ``(M,)``, images in each.
+        points: ``(M, D)``, mean feature of each unit, over its moments.
+        weights: ``(M,)``, moments in each; one with an image that a constraint names counts 5 times.
+        sizes: ``(M,)``, moments in each.
         unit_of_image: ``(N,)`` int64.
         names: key of one image of each unit, for messages.
         pinned: group of each unit that a person has settled.
@@ -111,6 +113,7 @@ def make_units(
     keys: Sequence[str],
     constraints: GroupingConstraints,
     group_of_category: Callable[[int], int | None],
+    moments: Sequence[int] | None = None,
 ) -> Units:
     """Units of the images under the constraints; constraints on absent images alone are left out.
 
@@ -119,7 +122,12 @@ def make_units(
         keys: of the images, distinct.
         constraints: what must hold.
         group_of_category: gives the group of a category id, `None` if this grouping can have none for it.
+        moments: ``(N,)`` equal numbers for images of one moment, which stay together unless people said different
+            things of them; `None` if each image is a moment of its own.
     """
+    spoken_of = constraints.keys
+    moments = range(len(keys)) if moments is None else moments
+    constraints = _with_moments(constraints, keys, moments)
     components = [constraints.component_of(key) for key in keys]
     place: dict[str, int] = {}
     names: list[str] = []
@@ -128,13 +136,14 @@ def make_units(
             place[component] = len(place)
             names.append(key)
     unit_of_image = torch.tensor([place[component] for component in components], device=points.device)
-    sizes = unit_of_image.bincount(minlength=len(place)).to(points.dtype)
-    means = points
-    if len(place) < len(points):
-        means = torch.zeros_like(points[: len(place)]).index_add_(0, unit_of_image, points) / sizes[:, None]
-    spoken_of = constraints.keys
     worth = torch.tensor([ANSWER_WORTH if key in spoken_of else 1.0 for key in keys]).to(points)
-    weights = torch.zeros_like(sizes).index_add_(0, unit_of_image, worth)
+    # A moment that people have parted counts in each of its units.
+    parts = torch.stack([unit_of_image, torch.as_tensor(moments).to(unit_of_image)])
+    (unit_of_part, _), part_of_image = parts.unique(dim=1, return_inverse=True)
+    part_points, part_worth = _means(points, part_of_image), unit_of_part.new_zeros(len(unit_of_part)).to(worth)
+    part_worth.index_reduce_(0, part_of_image, worth, "amax")
+    means, sizes = _means(part_points, unit_of_part), unit_of_part.bincount().to(points.dtype)
+    weights = torch.zeros_like(sizes).index_add_(0, unit_of_part, part_worth)
 
     pins = constraints.component_pins()
     bans = {component: set(categories) for component, categories in constraints.component_bans().items()}
@@ -168,6 +177,37 @@ def make_units(
         dict(sorted(banned.items())),
         {unit: frozenset(others) for unit, others in sorted(rivals.items())},
     )
+
+
+def _with_moments(
+    constraints: GroupingConstraints, keys: Sequence[str], moments: Sequence[int]
+) -> GroupingConstraints:
+    """The constraints, and that images of one moment of which people said the same must be together.
+
+    Images that are linked to equally pinned, forbidden and kept apart ones cannot contradict each other.
+    """
+    pins, bans = constraints.component_pins(), constraints.component_bans()
+    apart: dict[str, set[str]] = {}
+    for one, two in constraints.component_rivals():
+        apart.setdefault(one, set()).add(two)
+        apart.setdefault(two, set()).add(one)
+    first: dict[tuple[object, ...], str] = {}
+    links = []
+    for key, moment in zip(keys, moments, strict=True):
+        component = constraints.component_of(key)
+        said = (pins.get(component), bans.get(component), frozenset(apart.get(component, ())))
+        other = first.setdefault((int(moment), *said), key)
+        links += [(other, key)] * (other != key)
+    return replace(constraints, must_link=(*constraints.must_link, *links)) if links else constraints
+
+
+def _means(points: Tensor, labels: Tensor) -> Tensor:
+    """Mean of the points ``(N, D)`` of each label; every label has one."""
+    counts = labels.bincount()
+    if len(counts) == len(points):  # one each: in the order of the labels
+        return points[labels.argsort()]
+    sums = points.new_zeros(len(counts), points.shape[1]).index_add_(0, labels, points)
+    return sums / counts[:, None].to(points.dtype)
 
 
 def refusal(units: Units, stuck: tuple[int, ...], num_groups: int) -> DataError:
