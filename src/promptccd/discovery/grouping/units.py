@@ -136,14 +136,14 @@ def make_units(
             place[component] = len(place)
             names.append(key)
     unit_of_image = torch.tensor([place[component] for component in components], device=points.device)
-    worth = torch.tensor([ANSWER_WORTH if key in spoken_of else 1.0 for key in keys]).to(points)
+    answered = torch.tensor([float(key in spoken_of) for key in keys]).to(points)
     # A moment that people have parted counts in each of its units.
     parts = torch.stack([unit_of_image, torch.as_tensor(moments).to(unit_of_image)])
     (unit_of_part, _), part_of_image = parts.unique(dim=1, return_inverse=True)
-    part_points, part_worth = _means(points, part_of_image), unit_of_part.new_zeros(len(unit_of_part)).to(worth)
-    part_worth.index_reduce_(0, part_of_image, worth, "amax")
+    part_points = _means(points, part_of_image)
+    answered = torch.zeros_like(part_points[:, 0]).index_add_(0, part_of_image, answered) > 0
     means, sizes = _means(part_points, unit_of_part), unit_of_part.bincount().to(points.dtype)
-    weights = torch.zeros_like(sizes).index_add_(0, unit_of_part, part_worth)
+    weights = torch.zeros_like(sizes).index_add_(0, unit_of_part, torch.where(answered, ANSWER_WORTH, 1.0).to(points))
 
     pins = constraints.component_pins()
     bans = {component: set(categories) for component, categories in constraints.component_bans().items()}
