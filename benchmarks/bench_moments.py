@@ -299,7 +299,9 @@ def joins(album: Album, folder: Path) -> None:
             sheet.paste(tile, (200 * place, 0))
         sheet.save(folder / f"{first:05d}.jpg")
     joined = len(moments) - len(np.unique(moments))
-    print(f"{len(moments)} photographs, {len(several)} moments of several, {joined} photographs joined to another")
+    print(
+        f"{len(moments)} photographs, {len(several)} moments of several, {joined} photographs joined to another"
+    )
 
 
 def cost(album: Album, images: Sequence[int]) -> None:

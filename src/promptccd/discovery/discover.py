@@ -188,7 +188,9 @@ class _Discovery:
         finally:
             folder.unlock()
         report = session.current.intake.report()
-        return DiscoveryResult(report, session.num_moments, session.estimate, session.change, rows, paths, seconds)
+        return DiscoveryResult(
+            report, session.num_moments, session.estimate, session.change, rows, paths, seconds
+        )
 
     def _start(self) -> _Start:
         session, came_with = self.session, self.session.registry.state_hash()

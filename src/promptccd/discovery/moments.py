@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from scipy.fft import next_fast_len
 from scipy.ndimage import gaussian_filter1d
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -30,8 +31,8 @@ from promptccd.data.randomness import numpy_generator
 Rows = npt.NDArray[np.int64]
 
 # What is worth a look
-NEIGHBOURS = 8  # in feature space; the frames of a burst are among each other's nearest
-FOLLOWING = 2  # images after each one: cameras number the frames of a burst one by one
+NEIGHBOURS = 5  # in feature space; the frames of a burst are among each other's nearest
+FOLLOWING = 1  # images after each one: cameras number the frames of a burst one by one
 LOOK_ALIKES = 64  # images of one hash that each is compared with: a thousand blank pages would need a million
 MAX_BITS = 3  # of the 64 of a hash that may differ
 _BANDS = 4  # two hashes that differ in at most 3 bits agree in one of 4 bands whole
@@ -48,6 +49,10 @@ APART = 0.05
 DETAIL = 6.0  # grey levels of contrast; a picture that nowhere has so much is plain
 RECOLOURED = 0.5  # of all colour in two pictures, that may differ
 COLOURLESS = 1.5  # grey levels of colour, at most, in a black-and-white copy
+RIM = 0.045  # of the side, that is not compared
+TINY = (
+    32  # pixels of the shorter side below which pictures of different things look alike; they must be equal
+)
 MAX_DIFFERENCE = 4.0  # mean absolute difference of such pictures, in grey levels of 255
 FINE_SIDE = 64  # of a thumbnail when it is compared
 _PAIRS, _LOADED = 256, 8_192  # pairs that are compared at a time, and whose thumbnails are in memory
@@ -73,10 +78,9 @@ def find_moments(
     pairs = _fitting(miniatures, _candidates(miniatures, features))
     while len(pairs.one):
         pairs = pairs.select(moment[pairs.one] != moment[pairs.two])
-        # Of each moment the pair that fits best: most others are then settled without a look.
+        # Of each moment the pair that fits best with an earlier one: most others are then settled without a look.
         best = np.zeros(len(pairs.one), dtype=bool)
-        for side in (pairs.one, pairs.two):
-            best[np.unique(moment[side], return_index=True)[1]] = True
+        best[np.unique(np.maximum(moment[pairs.one], moment[pairs.two]), return_index=True)[1]] = True
         alike = _verified(pairs.select(best), thumbnails, workers)
         moment = _joined(moment, alike)
         pairs = pairs.select(~best)
@@ -140,7 +144,9 @@ def _candidates(miniatures: npt.NDArray[np.uint8], features: Tensor) -> _Pairs:
         found.append(_upright(np.arange(count - min(step, count)), np.arange(min(step, count), count)))
     hashes = [_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)]
     for turned in range(_ORIENTATIONS):
-        found += [_Pairs(one, two, np.full(len(one), turned)) for one, two in _same_hash(hashes[0], hashes[turned])]
+        found += [
+            _Pairs(one, two, np.full(len(one), turned)) for one, two in _same_hash(hashes[0], hashes[turned])
+        ]
     return _Pairs.joined(found)
 
 
@@ -164,6 +170,8 @@ def _neighbours(features: Tensor) -> tuple[Rows, Rows]:
     one, two = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for pivot in range(len(pivots)):
         for cell in (closest == pivot).any(1).nonzero()[:, 0].split(_LARGEST_CELL):
+            if len(cell) < 2:
+                continue
             near = features[cell] @ features[cell].T
             near.fill_diagonal_(-torch.inf)
             best = near.topk(min(NEIGHBOURS, len(cell) - 1), 1).indices
@@ -183,7 +191,9 @@ def _hashes(miniatures: npt.NDArray[np.uint8], turned: int) -> npt.NDArray[np.ui
     return hashes
 
 
-def _same_hash(upright: npt.NDArray[np.uint64], turned: npt.NDArray[np.uint64]) -> Iterator[tuple[Rows, Rows]]:
+def _same_hash(
+    upright: npt.NDArray[np.uint64], turned: npt.NDArray[np.uint64]
+) -> Iterator[tuple[Rows, Rows]]:
     """Rows of the first and of the second whose hashes differ in at most `MAX_BITS`; of many, the next `LOOK_ALIKES`."""
     count = len(upright)
     both, rows = np.concatenate([upright, turned]), np.arange(2 * count)
@@ -246,34 +256,34 @@ class _Scale:
         _, _, around = self._blurs
         return around @ values @ around.T
 
-    def evened(self, pictures: Tensor) -> Tensor:
+    def evened(self, detail: Tensor) -> Tensor:
         """Detail in units of the contrast around it, so that an edge counts no more than grass."""
-        detail = self.detail(pictures)
         return detail / (self.around(detail.square()).sqrt() + DETAIL / 2)
 
+    @cached_property
+    def _size(self) -> tuple[int, int]:
+        """Of the Fourier transforms; what leaves a picture on one side must not come in on the other."""
+        return (next_fast_len(self.side + self.reach, real=True),) * 2
+
+    @cached_property
+    def _overlap(self) -> Tensor:
+        """The share of the picture that stays in the frame when it is moved by -R..R, ``(2R + 1, 2R + 1)``."""
+        left = 1 - torch.arange(-self.reach, self.reach + 1).abs() / self.side
+        return (left[:, None] * left).clamp(min=LEAST_OVERLAP)
+
+    def transformed(self, pictures: Tensor) -> Tensor:
+        """Spectra of evened pictures, in units of their strength."""
+        strength = pictures.square().sum((1, 2)).sqrt().clamp(min=1e-3)
+        return torch.fft.rfft2(pictures / strength[:, None, None], s=self._size)
+
     def shifts(self, one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
-        """The best correlation ``(P,)`` of evened pictures where they overlap, and the shift ``(P, 2)`` that gives it.
+        """Where pictures of these spectra fit best: the correlation ``(P,)`` of what overlaps, and the shift ``(P, 2)``.
 
         A shift is that of the second picture, down and to the right, in fractions of a pixel.
         """
-        reach, side = self.reach, self.side
-        size = (side + reach + 1 + (side + reach + 1) % 2,) * 2
-        product = torch.fft.rfft2(one, s=size) * torch.fft.rfft2(two, s=size).conj()
-        moved = torch.arange(-reach, reach + 1)
-        found = torch.fft.irfft2(product, s=size)[:, moved][:, :, moved]
-        energies = [self._energies(each) for each in (one, two)]
-        within = (energies[0] * energies[1].flip(1, 2)).clamp(min=0).sqrt()
-        whole = (one.square().sum((1, 2)) * two.square().sum((1, 2))).sqrt()
-        found /= torch.maximum(within, LEAST_OVERLAP * whole[:, None, None]).clamp(min=1e-6)
-        return self._peak(found)
-
-    def _energies(self, pictures: Tensor) -> Tensor:
-        """Sums of squares ``(P, 2R + 1, 2R + 1)`` of what overlaps a picture that is moved by -R..R."""
-        sums = F.pad(pictures.square().cumsum(1).cumsum(2), (1, 0, 1, 0))
         moved = torch.arange(-self.reach, self.reach + 1)
-        low, high = moved.clamp(min=0), self.side + moved.clamp(max=0)
-        rows = sums[:, high] - sums[:, low]
-        return rows[:, :, high] - rows[:, :, low]
+        found = torch.fft.irfft2(one * two.conj(), s=self._size)[:, moved[:, None], moved]
+        return self._peak(found / self._overlap)
 
     def _peak(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """The highest value ``(P,)`` of each table and its place ``(P, 2)``, by parabolas between the entries."""
@@ -293,6 +303,7 @@ class _Scale:
 
 
 _SMALL, _FINE = _Scale(MINIATURE_SIDE), _Scale(FINE_SIDE)
+_PLAIN = 0.5  # greatest evened value of a miniature that may be without detail
 _GREY = torch.tensor([0.299, 0.587, 0.114])
 
 
@@ -301,13 +312,15 @@ def _fitting(miniatures: npt.NDArray[np.uint8], pairs: _Pairs) -> _Pairs:
     evened = np.empty(miniatures.shape, np.float16)
     for start in range(0, len(miniatures), _LOADED):
         block = torch.from_numpy(miniatures[start : start + _LOADED]).float()
-        evened[start : start + _LOADED] = _SMALL.evened(block).numpy()
+        evened[start : start + _LOADED] = _SMALL.evened(_SMALL.detail(block)).numpy()
     scores = [torch.empty(0)]
+    plain = torch.from_numpy(np.abs(evened).max((1, 2)) < _PLAIN)
     for block in pairs.blocks(_PAIRS):
-        one, two = (torch.from_numpy(evened[rows]).float() for rows in (block.one, block.two))
-        found, _ = _SMALL.shifts(one, _each_turned(two, block.turned))
-        plain = torch.minimum(*(each.abs().amax((1, 2)) for each in (one, two))) < 0.5
-        scores.append(torch.where(plain, 1.0, found))
+        rows, places = np.unique(block.one, return_inverse=True)  # few, as the pairs are sorted
+        one, two = (torch.from_numpy(evened[chosen]).float() for chosen in (rows, block.two))
+        spectra = _SMALL.transformed(one)[places], _SMALL.transformed(_each_turned(two, block.turned))
+        found, _ = _SMALL.shifts(*spectra)
+        scores.append(torch.where(plain[block.one] | plain[block.two], 1.0, found))
     fits = torch.cat(scores)
     order = fits.argsort(descending=True, stable=True)
     return pairs.select(order[fits[order] >= FITS].numpy())
@@ -331,80 +344,95 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, workers: int) -> _Pairs:
     for loaded in pairs.blocks(_LOADED):
         rows, places = np.unique(np.stack([loaded.one, loaded.two]), return_inverse=True)
         with ThreadPoolExecutor(workers) as pool:
-            colours = torch.from_numpy(np.stack(list(pool.map(_picture, thumbnails(rows.tolist())))))
+            pictures, tiny = zip(*pool.map(_picture, thumbnails(rows.tolist())), strict=True)
+        colours, is_tiny = torch.from_numpy(np.stack(pictures)), torch.tensor(tiny)
         at = _Pairs(*places.reshape(2, -1), loaded.turned)
         for block in at.blocks(_PAIRS):
             two = _each_turned(colours[block.two], block.turned)
-            alike.append(_same_moment(colours[block.one].float(), two.float()).numpy())
+            must_equal = is_tiny[block.one] | is_tiny[block.two]
+            alike.append(_same_moment(colours[block.one].float(), two.float(), must_equal).numpy())
     return pairs.select(np.concatenate(alike))
 
 
-def _picture(thumbnail: bytes) -> npt.NDArray[np.uint8]:
+def _picture(thumbnail: bytes) -> tuple[npt.NDArray[np.uint8], bool]:
+    """The pixels ``(S, S, 3)`` that are compared, and whether the picture is tiny."""
     with Image.open(io.BytesIO(thumbnail)) as image:
         small = image.convert("RGB").resize((FINE_SIDE, FINE_SIDE), Image.Resampling.BOX)
-    return np.asarray(small)
+        return np.asarray(small), min(image.size) < TINY
 
 
-def _same_moment(one: Tensor, two: Tensor) -> Tensor:
+def _same_moment(one: Tensor, two: Tensor, must_equal: Tensor) -> Tensor:
     """Which of the pairs of pictures ``(P, S, S, 3)`` are of one moment: they fit at some shift, and agree there.
 
-    Pictures without detail must be equal.
+    Pictures without detail must be equal, and so must those of ``must_equal`` ``(P,)``.
     """
-    fit, shift = _FINE.shifts(*(_FINE.evened(each @ _GREY) for each in (one, two)))
-    plain = torch.stack([_FINE.detail(each @ _GREY).abs().amax((1, 2)) for each in (one, two)]).amin(0) < DETAIL
+    greys = one @ _GREY, two @ _GREY
+    details = [_FINE.detail(each) for each in greys]
+    fit, shift = _FINE.shifts(*(_FINE.transformed(_FINE.evened(each)) for each in details))
+    plain = must_equal | (torch.stack([each.abs().amax((1, 2)) for each in details]).amin(0) < DETAIL)
     same = plain & ((one - two).abs().mean((1, 2, 3)) <= MAX_DIFFERENCE)
     rows = (~plain & (fit >= ALIKE)).nonzero()[:, 0]
-    same[rows] = _agree(one[rows], two[rows], shift[rows])
+    rows = rows[_recoloured(one[rows], two[rows], shift[rows]) <= RECOLOURED]
+    for ways in (_UPRIGHT, _AROUND):
+        agree = _agree(*(each[rows] for each in greys), shift[rows], ways)
+        same[rows[agree]] = True
+        rows = rows[~agree]
     return same
 
 
-def _agree(one: Tensor, two: Tensor, shift: Tensor) -> Tensor:
-    """Whether pairs ``(P, S, S, 3)``, the second moved by ``(P, 2)``, show the same in nearly every neighbourhood.
+_UPRIGHT = ((0, 0),)
+_AROUND = tuple(itertools.product((0, -1, 1), repeat=2))
 
-    Brighter or darker is the same, and so is what lies a pixel away, as where a camera was tilted a little. An animal
-    that comes before a camera trap is noticed, although most of the picture stays, and so are two motorcycles in one
-    studio.
+
+def _agree(one: Tensor, two: Tensor, shift: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
+    """Whether grey pairs ``(P, S, S)``, the second moved by ``(P, 2)``, show the same in nearly every neighbourhood.
+
+    Brighter or darker is the same, and so is what lies one of some steps away, as where a camera was tilted a little. An
+    animal that comes before a camera trap is noticed, although most of the picture stays, and so are two motorcycles in
+    one studio.
     """
-    two, inside = _moved(two, shift)
-    first, second = _FINE.detail(one @ _GREY) * inside, _FINE.detail(two @ _GREY) * inside
+    two, inside = _moved(two[:, None], shift)
+    first, second = _FINE.detail(one) * inside, _FINE.detail(two[:, 0]) * inside
     gain = (first.square().sum((1, 2)) / second.square().sum((1, 2)).clamp(min=1e-6)).sqrt()
     second = second * gain[:, None, None]
     floor = DETAIL**2 * _FINE.around(inside)
-    energies = _FINE.around(first.square()), _FINE.around(second.square())
+    energies = _FINE.around(first.square()).clamp(min=0), _FINE.around(second.square()).clamp(min=0)
     telling = (torch.maximum(*energies) >= floor / 4) & (inside > 0)
     agreement = torch.full_like(first, -1.0)
-    for step in itertools.product((0, -1, 1), repeat=2):
+    for step in steps:
         product = _FINE.around(first * second.roll(step, (1, 2)))
-        energy = (energies[0] * energies[1].roll(step, (1, 2))).clamp(min=0).sqrt()
+        energy = (energies[0] * energies[1].roll(step, (1, 2))).sqrt()
         agreement = torch.maximum(agreement, (product + floor) / (energy + floor))
     apart = ((agreement < AGREES) & telling).sum((1, 2)) / telling.sum((1, 2)).clamp(min=1)
-    return (apart <= APART) & (_recoloured(one, two, inside) <= RECOLOURED)
+    return apart <= APART
 
 
-def _recoloured(one: Tensor, two: Tensor, inside: Tensor) -> Tensor:
+def _recoloured(one: Tensor, two: Tensor, shift: Tensor) -> Tensor:
     """How different the colours ``(P,)`` of pictures are, of all colour in them; a tint of the whole does not count."""
+    coarse = [F.avg_pool2d((each[..., ::2] - each[..., 1:2]).permute(0, 3, 1, 2), 4) for each in (one, two)]
+    coarse[1], inside = _moved(coarse[1], shift / 4)
+    inside = inside[:, None]
     chroma = []
-    for picture in (one, two):
-        found = (picture[..., ::2] - picture[..., 1:2]) * inside[..., None]
-        mean = found.sum((1, 2), keepdim=True) / inside.sum((1, 2))[:, None, None, None].clamp(min=1)
-        chroma.append((found - mean) * inside[..., None])
-    every = chroma[0].square() + chroma[1].square() + DETAIL**2 * inside[..., None]
+    for found in coarse:
+        mean = (found * inside).sum((2, 3), keepdim=True) / inside.sum((2, 3), keepdim=True).clamp(min=1)
+        chroma.append((found - mean) * inside)
+    every = chroma[0].square() + chroma[1].square() + DETAIL**2 * inside
     different = (chroma[0] - chroma[1]).square().sum((1, 2, 3)) / every.sum((1, 2, 3)).clamp(min=1)
     colourless = torch.minimum(*(each.square().mean((1, 2, 3)) for each in chroma)) < COLOURLESS**2
     return torch.where(colourless, 0.0, different)
 
 
-_RIM = 3  # pixels that are left out at the rim: where a frame was moved in a program, there is nothing behind it
-
-
 def _moved(pictures: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Pictures ``(P, S, S, 3)`` moved by fractions of pixels; and ``(P, S, S)``, 1 where they and the frame overlap."""
-    side = pictures.shape[1]
+    """Pictures ``(P, channels, S, S)`` moved by fractions of pixels; and ``(P, S, S)``, 1 where they and the frame overlap.
+
+    The rim is left out: where a frame was moved by a program, there is nothing behind it.
+    """
+    side = pictures.shape[2]
+    rim = side * RIM
     places = torch.arange(side) - shift[:, :, None]  # (P, 2, S)
     y, x = places[:, 0, :, None].expand(-1, -1, side), places[:, 1, None, :].expand(-1, side, -1)
     grid = 2 * torch.stack([x, y], 3) / (side - 1) - 1
-    channels = pictures.permute(0, 3, 1, 2)
-    moved = F.grid_sample(channels, grid, align_corners=True, padding_mode="border").permute(0, 2, 3, 1)
+    moved = F.grid_sample(pictures, grid, align_corners=True, padding_mode="border")
     frame = torch.arange(side)
-    inside = (places >= _RIM) & (places <= side - 1 - _RIM) & (frame >= _RIM) & (frame <= side - 1 - _RIM)
+    inside = (places >= rim) & (places <= side - 1 - rim) & (frame >= rim) & (frame <= side - 1 - rim)
     return moved, (inside[:, 0, :, None] & inside[:, 1, None, :]).float()

@@ -255,7 +255,9 @@ class DiscoverySession:
         """The first image of its moment by the content hash of each of the newest images that is not that one itself."""
         used = self.current.intake.used
         return {
-            used[row].content_hash: used[first] for row, first in enumerate(self.moments.tolist()) if first != row
+            used[row].content_hash: used[first]
+            for row, first in enumerate(self.moments.tolist())
+            if first != row
         }
 
     @property

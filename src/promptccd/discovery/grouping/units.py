@@ -143,7 +143,9 @@ def make_units(
     part_points = _means(points, part_of_image)
     answered = torch.zeros_like(part_points[:, 0]).index_add_(0, part_of_image, answered) > 0
     means, sizes = _means(part_points, unit_of_part), unit_of_part.bincount().to(points.dtype)
-    weights = torch.zeros_like(sizes).index_add_(0, unit_of_part, torch.where(answered, ANSWER_WORTH, 1.0).to(points))
+    weights = torch.zeros_like(sizes).index_add_(
+        0, unit_of_part, torch.where(answered, ANSWER_WORTH, 1.0).to(points)
+    )
 
     pins = constraints.component_pins()
     bans = {component: set(categories) for component, categories in constraints.component_bans().items()}
