@@ -239,7 +239,9 @@ def grouped(
     keys = [f"{row:08d}" for row in range(len(photographs.kinds))]
     beside = known or KnownCategories.none(photographs.features.shape[1])
     moments = photographs.moments() if once else np.arange(len(keys))
-    found, _ = group_images(photographs.features, keys, beside, next_id=len(beside.ids), moments=moments)
+    found, _ = group_images(
+        photographs.features, keys, beside, next_id=len(beside.ids), moments=moments.tolist()
+    )
     ids = found.category_ids.numpy()
     accuracy = clustering_accuracy(photographs.kinds, ids, photographs.kinds).all
     return len(np.unique(ids)), accuracy, len(np.unique(moments))

@@ -133,7 +133,9 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
     report, counts = result.report, result.counts
     sizes = Counter((row.category, row.name, row.known) for row in result.rows if row.category is not None)
     unseen = ", those without an image here included" if result.estimate.count > len(sizes) else ""
-    moments = f" of {result.moments} moment{'s' * (result.moments != 1)}" if result.moments < report.used else ""
+    moments = (
+        f" of {result.moments} moment{'s' * (result.moments != 1)}" if result.moments < report.used else ""
+    )
     lines = [
         f"{report.found} file{'s' * (report.found != 1)}: {report.used} image{'s' * (report.used != 1)}{moments}, "
         f"{report.duplicates} "

@@ -61,6 +61,13 @@ class SessionStage:
         return {file.content_hash: file for file in self.intake.used}
 
 
+def _first_among(moments: np.ndarray) -> list[int]:
+    """Position ``(N,)`` of the first image with the same number."""
+    _, first, place = np.unique(moments, return_index=True, return_inverse=True)
+    found: list[int] = first[place].tolist()
+    return found
+
+
 class DiscoverySession:
     """Read images, embed them, group them; then the next images.
 
@@ -314,7 +321,7 @@ class DiscoverySession:
             constraints=self._constraints(),
             seed=self.seed,
             temperature=self.model.config.confidence_temperature,
-            moments=self.moments[rows_here],
+            moments=_first_among(self.moments[rows_here]),
         )
         groups = StageGroups.of(
             found.keys,

@@ -143,7 +143,7 @@ class GroupingProblem:
     Attributes:
         features: ``(N, D)`` unit features.
         order: ``(N,)`` position of each in the input.
-        keys: of the images, sorted.
+        keys: of the images, sorted by those of the first images of their moments.
         units: images that move together; whitened if the spread of known categories was measured.
         known: the categories that exist.
         held: ``(C, D)`` their prototypes, in the metric of the units.
@@ -169,9 +169,11 @@ class GroupingProblem:
         _check(points, keys, known, next_id, temperature)
         constraints = constraints or GroupingConstraints()
         self.known, self.next_id, self.temperature = known, next_id, temperature
-        self.order = torch.tensor(sorted(range(len(keys)), key=lambda row: keys[row]))
+        first = range(len(keys)) if moments is None else moments
+        # By first images, so that the others of a moment change nothing for those.
+        ordered = sorted(range(len(keys)), key=lambda row: (keys[first[row]], row != first[row], keys[row]))
+        self.order = torch.tensor(ordered)
         self.keys = [keys[row] for row in self.order.tolist()]
-        sorted_moments = None if moments is None else [moments[row] for row in self.order.tolist()]
         self.features = points[self.order.to(points.device)]
         F.normalize(self.features, dim=1, out=self.features)
 
@@ -191,7 +193,9 @@ class GroupingProblem:
         if known.spread is not None:
             whitener = known.spread.whitener.to(self.held)
             self.held, in_metric = self.held @ whitener, in_metric @ whitener
-        self.units = make_units(in_metric, self.keys, constraints, group_of_category, sorted_moments)
+        self.units = make_units(
+            in_metric, self.keys, constraints, group_of_category, [first[row] for row in ordered]
+        )
 
     @property
     def fewest(self) -> int:
@@ -348,7 +352,7 @@ def group_images(
     which the images differ most; silhouette and likelihood there give the number.
 
     Constraints hold without exception. Images that must be together move as one, by their mean, and so do images of one
-    moment, which count as one image: else a burst of photographs would be a group of its own. An image with a
+    moment, which count as its first image alone: else a burst of photographs would be a group of its own. An image with a
     constraint counts 5 times in the prototype of a new group and in the inertia, so that a few answers move more than
     the images they are about.
 
@@ -362,7 +366,8 @@ def group_images(
         constraints: what people said.
         seed: of sampling and of k-means.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
-        moments: ``(N,)`` equal numbers for images of one moment, see `find_moments`; people's answers come first.
+        moments: ``(N,)`` position of the first image of each one's moment, see `find_moments`; `None` if each image is
+            a moment of its own. What people answered comes before it.
 
     Returns:
         Every image in one group, on the features' device: ids are the known ones as given, those opened by a pin,

@@ -1,6 +1,6 @@
 """Units: images that a grouping moves as one, with the constraints that people gave.
 
-Images of one moment are a unit and count as one image, so that a burst weighs no more than a single photograph.
+Images of one moment are a unit that lies where its first image does, so that a burst counts as a single photograph.
 
 Letters: N images, M units, D width, K groups.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +28,7 @@ class Units:
     """Images that must be together, images of one moment, or single images.
 
     Attributes:
-        points: ``(M, D)``, mean feature of each unit, over its moments.
+        points: ``(M, D)``, mean feature of each unit, over the first images of its moments.
         weights: ``(M,)``, moments in each; one with an image that a constraint names counts 5 times.
         sizes: ``(M,)``, moments in each.
         unit_of_image: ``(N,)`` int64.
@@ -118,7 +119,7 @@ def make_units(
     """Units of the images under the constraints; constraints on absent images alone are left out.
 
     Args:
-        points: ``(N, D)``.
+        points: ``(N, D)``, the first image of a moment before the others.
         keys: of the images, distinct.
         constraints: what must hold.
         group_of_category: gives the group of a category id, `None` if this grouping can have none for it.
@@ -136,16 +137,18 @@ def make_units(
             place[component] = len(place)
             names.append(key)
     unit_of_image = torch.tensor([place[component] for component in components], device=points.device)
-    answered = torch.tensor([float(key in spoken_of) for key in keys]).to(points)
     # A moment that people have parted counts in each of its units.
-    parts = torch.stack([unit_of_image, torch.as_tensor(moments).to(unit_of_image)])
-    (unit_of_part, _), part_of_image = parts.unique(dim=1, return_inverse=True)
-    part_points = _means(points, part_of_image)
-    answered = torch.zeros_like(part_points[:, 0]).index_add_(0, part_of_image, answered) > 0
-    means, sizes = _means(part_points, unit_of_part), unit_of_part.bincount().to(points.dtype)
-    weights = torch.zeros_like(sizes).index_add_(
-        0, unit_of_part, torch.where(answered, ANSWER_WORTH, 1.0).to(points)
-    )
+    parts = np.stack([unit_of_image.cpu().numpy(), np.asarray(moments)], 1)
+    _, first, part_of_image = np.unique(parts, axis=0, return_index=True, return_inverse=True)
+    answered = np.bincount(part_of_image.ravel(), [key in spoken_of for key in keys]) > 0
+    part_points, unit_of_part = points[torch.from_numpy(first)], unit_of_image[torch.from_numpy(first)]
+    sizes = unit_of_part.bincount().to(points.dtype)
+    worth = torch.from_numpy(np.where(answered, ANSWER_WORTH, 1.0)).to(points)
+    weights = torch.zeros_like(sizes).index_add_(0, unit_of_part, worth)
+    means = part_points
+    if len(sizes) < len(first):
+        sums = torch.zeros_like(points[: len(sizes)]).index_add_(0, unit_of_part, part_points)
+        means = sums / sizes[:, None]
 
     pins = constraints.component_pins()
     bans = {component: set(categories) for component, categories in constraints.component_bans().items()}
@@ -201,15 +204,6 @@ def _with_moments(
         other = first.setdefault((int(moment), *said), key)
         links += [(other, key)] * (other != key)
     return replace(constraints, must_link=(*constraints.must_link, *links)) if links else constraints
-
-
-def _means(points: Tensor, labels: Tensor) -> Tensor:
-    """Mean of the points ``(N, D)`` of each label; every label has one."""
-    counts = labels.bincount()
-    if len(counts) == len(points):  # one each: in the order of the labels
-        return points[labels.argsort()]
-    sums = points.new_zeros(len(counts), points.shape[1]).index_add_(0, labels, points)
-    return sums / counts[:, None].to(points.dtype)
 
 
 def refusal(units: Units, stuck: tuple[int, ...], num_groups: int) -> DataError:
