@@ -29,6 +29,7 @@ from promptccd.data.duplicates import MINIATURE_SIDE
 from promptccd.data.randomness import numpy_generator
 
 Rows = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]  # (8, N), of the miniatures turned in every way
 
 # What is worth a look
 NEIGHBOURS = 5  # in feature space; the frames of a burst are among each other's nearest
@@ -75,7 +76,8 @@ def find_moments(
         ``(N,)`` row of the first image of each image's moment; its own for an image that is like none before it.
     """
     moment = np.arange(len(miniatures))
-    pairs = _fitting(miniatures, _candidates(miniatures, features))
+    hashes = np.stack([_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)])
+    pairs = _fitting(miniatures, hashes, _candidates(hashes, features))
     while len(pairs.one):
         pairs = pairs.select(moment[pairs.one] != moment[pairs.two])
         # Of each moment the pair that fits best with an earlier one: most others are then settled without a look.
@@ -136,17 +138,18 @@ def _turned(pictures: Tensor, turned: int) -> Tensor:
 # Which pairs are worth a look
 
 
-def _candidates(miniatures: npt.NDArray[np.uint8], features: Tensor) -> _Pairs:
+def _candidates(hashes: Hashes, features: Tensor) -> _Pairs:
     """Neighbours in feature space, images that follow each other, and images of nearly the same hash, turned or not."""
-    count = len(miniatures)
+    count = hashes.shape[1]
     found = [_upright(*_neighbours(features))]
     for step in range(1, FOLLOWING + 1):
         found.append(_upright(np.arange(count - min(step, count)), np.arange(min(step, count), count)))
-    hashes = [_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)]
-    for turned in range(_ORIENTATIONS):
-        found += [
-            _Pairs(one, two, np.full(len(one), turned)) for one, two in _same_hash(hashes[0], hashes[turned])
-        ]
+    for turned, of_turned in enumerate(hashes):
+        for one, two in _same_hash(hashes[0], of_turned):
+            told = (
+                of_turned[two] != hashes[0][two] if turned else one < two
+            )  # what looks the same turned tells nothing
+            found.append(_Pairs(one[told], two[told], np.full(int(told.sum()), turned)))
     return _Pairs.joined(found)
 
 
@@ -307,21 +310,24 @@ _PLAIN = 0.5  # greatest evened value of a miniature that may be without detail
 _GREY = torch.tensor([0.299, 0.587, 0.114])
 
 
-def _fitting(miniatures: npt.NDArray[np.uint8], pairs: _Pairs) -> _Pairs:
-    """Pairs whose miniatures fit, the best first. Without detail nothing can be told yet, and the pair is kept."""
+def _fitting(miniatures: npt.NDArray[np.uint8], hashes: Hashes, pairs: _Pairs) -> _Pairs:
+    """Pairs whose miniatures fit, the best first; if one has no detail, they must have nearly the same hash."""
     evened = np.empty(miniatures.shape, np.float16)
     for start in range(0, len(miniatures), _LOADED):
         block = torch.from_numpy(miniatures[start : start + _LOADED]).float()
         evened[start : start + _LOADED] = _SMALL.evened(_SMALL.detail(block)).numpy()
     scores = [torch.empty(0)]
-    plain = torch.from_numpy(np.abs(evened).max((1, 2)) < _PLAIN)
-    for block in pairs.blocks(_PAIRS):
+    plain = np.abs(evened).max((1, 2)) < _PLAIN
+    unclear = plain[pairs.one] | plain[pairs.two]
+    differing = np.bitwise_count(hashes[0, pairs.one] ^ hashes[pairs.turned, pairs.two])
+    fits = torch.from_numpy(differing <= MAX_BITS).float()
+    scores = [torch.empty(0)]
+    for block in pairs.select(~unclear).blocks(_PAIRS):
         rows, places = np.unique(block.one, return_inverse=True)  # few, as the pairs are sorted
         one, two = (torch.from_numpy(evened[chosen]).float() for chosen in (rows, block.two))
         spectra = _SMALL.transformed(one)[places], _SMALL.transformed(_each_turned(two, block.turned))
-        found, _ = _SMALL.shifts(*spectra)
-        scores.append(torch.where(plain[block.one] | plain[block.two], 1.0, found))
-    fits = torch.cat(scores)
+        scores.append(_SMALL.shifts(*spectra)[0])
+    fits[torch.from_numpy(~unclear)] = torch.cat(scores)
     order = fits.argsort(descending=True, stable=True)
     return pairs.select(order[fits[order] >= FITS].numpy())
 
