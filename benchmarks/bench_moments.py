@@ -262,7 +262,7 @@ def settings(album: Album, kinds: int, seed: int, names: Sequence[str]) -> list[
                 {
                     "kinds": kinds, "draw": seed, "setting": name, "where": where, "plain": before, "groups": count,
                     "accuracy_plain": round(accurate, 1), "accuracy": round(accuracy, 1), "images": len(frames.kinds),
-                    "moments": moments, "moments_plain": of, "each_counted": grouped(frames, beside, False)[0],
+                    "moments": moments, "moments_plain": of, "each_counted": grouped(frames, once=False)[0] if beside is None else None,
                 }
             )  # fmt: skip
             print(json.dumps(results[-1]), flush=True)
@@ -271,18 +271,18 @@ def settings(album: Album, kinds: int, seed: int, names: Sequence[str]) -> list[
 
 def summary(results: Sequence[dict[str, Any]]) -> None:
     """Print the share of settings within one group and three points of the plain one."""
-    by_name: dict[str, list[tuple[bool, bool, bool]]] = defaultdict(list)
+    by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for each in results:
-        near = abs(each["groups"] - each["plain"]) <= 1
-        accurate = each["accuracy"] >= each["accuracy_plain"] - 3
-        before = abs(each["each_counted"] - each["plain"]) <= 1
         for name in (each["setting"], each["where"], f"{each['kinds']} kinds", "all"):
-            by_name[name].append((near, accurate, before))
+            by_name[name].append(each)
     for name, rows in by_name.items():
-        near, accurate, before = np.mean(rows, axis=0) * 100
+        near = np.mean([abs(each["groups"] - each["plain"]) <= 1 for each in rows])
+        accurate = np.mean([each["accuracy"] >= each["accuracy_plain"] - 3 for each in rows])
+        counted = [each for each in rows if each["each_counted"] is not None]
+        before = [abs(each["each_counted"] - each["plain"]) <= 1 for each in counted]
         print(
-            f"{name:18s} {len(rows):4d} settings: number within 1 in {near:5.1f} %, accuracy within 3 points in "
-            f"{accurate:5.1f} %; were each image counted, number within 1 in {before:5.1f} %"
+            f"{name:18s} {len(rows):4d} settings: number within 1 in {near:6.1%}, accuracy within 3 points in "
+            f"{accurate:6.1%}" + (f"; were each image counted, {np.mean(before):6.1%}" if before else "")
         )
 
 

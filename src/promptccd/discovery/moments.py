@@ -43,13 +43,14 @@ _ORIENTATIONS = 8  # four rotations, and their mirror images
 # When two pictures are of one moment. The thresholds come from photographs of Caltech-101, see `benchmarks.bench_moments`.
 REACH = 0.35  # of the side, that a picture may have moved
 LEAST_OVERLAP = 0.35  # of the detail of both pictures that must lie where they overlap
-FITS = 0.5  # correlation of miniatures from which thumbnails are looked at
-ALIKE = 0.6  # correlation of thumbnails
+FITS = 0.45  # correlation of miniatures from which thumbnails are looked at
+ALIKE = 0.5  # correlation of thumbnails
 AGREES = 0.85  # agreement of the neighbourhoods of a thumbnail, in all but `APART` of them
 APART = 0.05
 DETAIL = 6.0  # grey levels of contrast; a picture that nowhere has so much is plain
 RECOLOURED = 0.5  # of all colour in two pictures, that may differ
 COLOURLESS = 1.5  # grey levels of colour, at most, in a black-and-white copy
+WHITE, BRIGHT = 250, 190  # grey levels
 RIM = 0.045  # of the side, that is not compared
 TINY = (
     32  # pixels of the shorter side below which pictures of different things look alike; they must be equal
@@ -397,8 +398,11 @@ def _agree(one: Tensor, two: Tensor, shift: Tensor, steps: Sequence[tuple[int, i
     animal that comes before a camera trap is noticed, although most of the picture stays, and so are two motorcycles in
     one studio.
     """
-    two, inside = _moved(two[:, None], shift)
-    first, second = _FINE.detail(one) * inside, _FINE.detail(two[:, 0]) * inside
+    moved, inside = _moved(two[:, None], shift)
+    two = moved[:, 0]
+    # Where light has made one picture white and the other is bright, detail is lost and tells nothing.
+    inside = inside * ((torch.maximum(one, two) < WHITE) | (torch.minimum(one, two) < BRIGHT))
+    first, second = _FINE.detail(one) * inside, _FINE.detail(two) * inside
     gain = (first.square().sum((1, 2)) / second.square().sum((1, 2)).clamp(min=1e-6)).sqrt()
     second = second * gain[:, None, None]
     floor = DETAIL**2 * _FINE.around(inside)
