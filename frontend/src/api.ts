@@ -81,6 +81,7 @@ export interface Why {
 
 export const SET = 1;
 export const NEWEST = 2;
+export const AWAY = 4; // its file is not where it was
 export const NOWHERE = -1;
 
 export type Edit = { do: string } & Record<string, unknown>;

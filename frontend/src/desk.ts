@@ -1,9 +1,9 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, Change, Columns, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, SET, Summary, Told } from "./api";
+import { address, Answer, AWAY, Change, Columns, Edit, get, getColumns, Gone, Group, NEWEST, NOWHERE, post, Question, Refused, SET, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted";
+export type Place = "groups" | "group" | "unsure" | "new" | "none" | "all" | "found" | "alike" | "desk" | "same" | "map" | "changed" | "moved" | "doubted" | "away";
 export type Order = "typical" | "unsure" | "file";
 export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
@@ -44,7 +44,7 @@ export class Desk {
   status = "";
   lost = false;
   over = "";
-  counts = { unsure: 0, new: 0, none: 0, all: 0 };
+  counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0 };
   private found: number[] = [];
   private names = new Map<number, string[]>();
   private settling = 0;
@@ -119,8 +119,13 @@ export class Desk {
   /** Counts what the places hold, once for every state. */
   private tally(): void {
     const { group, flags } = this.columns;
-    this.counts = { unsure: 0, new: 0, none: 0, all: group.length };
+    this.counts = { unsure: 0, new: 0, none: 0, all: 0, away: 0 };
     for (let row = 0; row < group.length; row++) {
+      if (this.isAway(row)) {
+        this.counts.away++;
+        continue;
+      }
+      this.counts.all++;
       if (group[row] === NOWHERE) this.counts.none++;
       else if (this.isUnsure(row)) this.counts.unsure++;
       if (flags[row] & NEWEST) this.counts.new++;
@@ -152,15 +157,21 @@ export class Desk {
     return this.summary!.groups.some((each) => each.standing !== "new");
   }
 
+  /** Whether its file is not where it was. */
+  isAway(row: number): boolean {
+    return Boolean(this.columns.flags[row] & AWAY);
+  }
+
   isUnsure(row: number): boolean {
     const { group, sure, flags } = this.columns;
-    return sure[row] < UNSURE_BELOW && !(flags[row] & SET) && group[row] !== NOWHERE;
+    return sure[row] < UNSURE_BELOW && !(flags[row] & (SET | AWAY)) && group[row] !== NOWHERE;
   }
 
   label(row: number): string {
     const parts = [this.name(row), this.groupName(this.columns.group[row])];
     if (this.columns.flags[row] & SET) parts.push(t("setByYou"));
     if (this.isUnsure(row)) parts.push(t("unsure"));
+    if (this.isAway(row)) parts.push(t("away"));
     return parts.join(", ");
   }
 
@@ -193,8 +204,10 @@ export class Desk {
     const all = Array.from(group.keys());
     const kept: Partial<Record<Place, (row: number) => boolean>> = {
       group: (row) => group[row] === this.group,
-      none: (row) => group[row] === NOWHERE,
-      new: (row) => Boolean(flags[row] & NEWEST),
+      none: (row) => group[row] === NOWHERE && !this.isAway(row),
+      new: (row) => Boolean(flags[row] & NEWEST) && !this.isAway(row),
+      all: (row) => !this.isAway(row),
+      away: (row) => this.isAway(row),
       unsure: (row) => this.isUnsure(row),
       desk: (row) => this.isUnsure(row),
     };
@@ -443,6 +456,11 @@ export class Desk {
 
   async dissolve(id: number): Promise<void> {
     await this.edit({ do: "dissolve", group: id }, "dissolved", { name: this.groupName(id) });
+  }
+
+  /** Forgets the photographs that are not where they were. */
+  async forget(): Promise<void> {
+    await this.edit({ do: "forget" }, "forgotten", { n: this.counts.away });
   }
 
   async back(forward = false): Promise<void> {

@@ -137,7 +137,7 @@ function Cell({ desk, index, left, top, cell }: CellProps) {
   };
   return (
     <div
-      class={`cell${picked ? " picked" : ""}${desk.isGone(row) ? " gone" : ""}`}
+      class={`cell${picked ? " picked" : ""}${desk.isGone(row) ? " gone" : ""}${desk.isAway(row) ? " away" : ""}`}
       role="option"
       aria-selected={picked}
       aria-setsize={desk.shown.length}

@@ -176,7 +176,7 @@ export function Groups({ desk }: { desk: Desk }) {
   );
 }
 
-const PLACES: ["unsure" | "new" | "none" | "all", Words][] = [["unsure", "unsurePhotos"], ["new", "newPhotos"], ["none", "nonePhotos"], ["all", "allPhotos"]]; // prettier-ignore
+const PLACES: ["unsure" | "new" | "none" | "all" | "away", Words][] = [["unsure", "unsurePhotos"], ["new", "newPhotos"], ["none", "nonePhotos"], ["all", "allPhotos"], ["away", "awayPhotos"]]; // prettier-ignore
 
 /** What is no group and can be looked at as one. */
 function Places({ desk }: { desk: Desk }) {

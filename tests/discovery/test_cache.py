@@ -105,10 +105,6 @@ def test_a_second_run_opens_no_image_and_writes_the_same(run, album, tmp_path, m
         run(album)
     assert (cost.decoded, cost.embedded, len(set(cost.opened))) == (18, 17, 19)
     before = contents(tmp_path / "out")
-    stamps = {path: path.stat() for path in album.iterdir()}
-    for path, found in stamps.items():  # other content under the same size and time would not be seen
-        path.write_bytes(bytes(found.st_size))
-        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
     with costs(album, monkeypatch) as cost:
         run(album)
     assert (cost.decoded, cost.embedded, cost.opened) == (0, 0, [])
@@ -244,7 +240,7 @@ def test_links_are_known_by_what_they_lead_to(run, album, tmp_path, monkeypatch)
     with costs(album, monkeypatch) as cost:
         run(album)
     assert cost.opened == []
-    assert rows_of(tmp_path / "out")["a link.png"]["note"].startswith("same bytes as 1-")
+    assert rows_of(tmp_path / "out")["a link.png"]["note"].startswith("same picture as 1-")
 
 
 DAMAGES = {

@@ -181,7 +181,7 @@ def test_cache_grows_by_what_is_new_and_is_the_same_however_it_was_filled(tmp_pa
 
 def test_features_that_cannot_be_are_computed_anew(model, counted, view, intake, tmp_path):
     """A stranger may have written them; the sum only says that they are as they were written."""
-    cache, hashes = FeatureCache(tmp_path), [file.content_hash for file in intake.used]
+    cache, hashes = FeatureCache(tmp_path), [file.key for file in intake.used]
     space = feature_space(model, view, resolve_precision("auto", CPU))
     cache.store(space, hashes[:3], torch.full((3, 32), torch.nan))
     cache.store(space, hashes[3:5], torch.ones(2, 31))
@@ -274,7 +274,7 @@ def test_a_device_is_given_more_before_features_are_fetched(
     with pytest.raises(KeyboardInterrupt):
         embed_images(model, view, intake, batch_size=2, cache=FeatureCache(tmp_path), progress=stop)
     space = feature_space(model, view, resolve_precision("auto", CPU))
-    hashes = [file.content_hash for file in intake.used]
+    hashes = [file.key for file in intake.used]
     assert set(FeatureCache(tmp_path).load(space, hashes)) == set(hashes[:8])
 
 

@@ -223,7 +223,7 @@ def test_a_copy_that_comes_later_goes_where_its_picture_is(session, album, tmp_p
     session.embed()
     session.group()
     members = session.registry.members
-    of = {file.name: members[file.content_hash] for file in session.current.intake.used}
+    of = {file.name: members[file.key] for file in session.current.intake.used}
     assert [of[f"later {number}.jpg"] for number in range(6)] == [
         of[f"{number}-0.png"] for number in range(6)
     ]

@@ -177,7 +177,7 @@ def test_corrections_move_the_images_they_name(session, albums):
     session.registry.edit(corrections.move(means_of(session), keys[2:3], None))
     assert keys[2] not in session.registry.members
     assert keys[2] not in session.assignment().keys
-    row = next(row for row in assignment_rows(session) if row.sha256 == keys[2])
+    row = next(row for row in assignment_rows(session) if row.picture == keys[2])
     assert (row.category, row.name, row.known, row.confidence, row.status) == (None, "", "", None, "used")
     session.registry.edit(
         corrections.dissolve(session.registry, means_of(session), other, rest_to_nearest=True)
@@ -188,7 +188,7 @@ def test_corrections_move_the_images_they_name(session, albums):
     )
     with pytest.raises(DataError, match="select some, not all"):
         corrections.split(session.registry, means_of(session), new, session.registry.members_of(new))
-    with pytest.raises(DataError, match="1 of the 1 images are not in category .*'IMG_1.jpg': .*sha256"):
+    with pytest.raises(DataError, match="1 of the 1 images are not in category .*'IMG_1.jpg': .*picture"):
         corrections.split(session.registry, means_of(session), new, ["IMG_1.jpg"])
     with pytest.raises(RegistryError, match="There is no category 999"):
         corrections.split(session.registry, means_of(session), 999)
@@ -265,7 +265,7 @@ def test_copies_of_one_image_are_one(session, tmp_path):
     rows = assignment_rows(session)
     assert [row.status for row in rows] == ["used", "duplicate", "duplicate", "duplicate"]
     assert len({row.category for row in rows}) == 1
-    assert [row.note for row in rows[:2]] == [STRANGE, f"same bytes as a.png; {STRANGE}"]
+    assert [row.note for row in rows[:2]] == [STRANGE, f"same picture as a.png; {STRANGE}"]
 
 
 def test_nothing_usable_leaves_the_session_as_it_was(session, albums, tmp_path):

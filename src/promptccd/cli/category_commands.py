@@ -25,8 +25,9 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
     categories.add_argument(
         "arguments", nargs="*", metavar="ARGUMENT",
         help="rename ID NAME | merge ID ID ... | move ID IMAGE ... (ID none: into no category) | gather IMAGE ... | "
-        "split ID IMAGE ... | dissolve ID | confirm IMAGE ... | answer IMAGE IMAGE same|different; an image is its "
-        "sha256, as assignments.csv has it, or row:NUMBER of a training run",
+        "split ID IMAGE ... | dissolve ID | confirm IMAGE ... | answer IMAGE IMAGE same|different | forget [IMAGE ...] "
+        "(those that are not where they were); an image is its file, its picture or sha256 as assignments.csv has them "
+        "or the beginning of one, or row:NUMBER of a training run",
     )  # fmt: skip
     categories.set_defaults(run=categories_command)
 
@@ -40,26 +41,37 @@ def categories_command(options: argparse.Namespace) -> None:
             f"Expected {options.action} alone, got {options.arguments}: it {_ALONE[options.action]}."
         )
     if act is None:
-        _show(options, Project(folder).registry)
+        _show(options, Project(folder))
         return
-    command = Command([options.action, *options.arguments], lambda registry: _show(options, registry))
-    act(Project(folder, command), options.arguments)
+    project = Project(
+        folder, Command([options.action, *options.arguments], lambda registry: _show(options, project))
+    )
+    act(project, options.arguments)
     if stale := [name for name in (PAGE, TABLE) if (folder / name).exists()]:
         logger.info(
             "The next promptccd discover with --out %s brings %s up to date.", folder, " and ".join(stale)
         )
 
 
-def _show(options: argparse.Namespace, registry: CategoryRegistry) -> None:
+def _show(options: argparse.Namespace, project: Project) -> None:
+    registry = project.registry
+    away = Counter(registry.members.get(key) for key in project.away())
     shown = [each for each in registry.categories.values() if options.json or not each.retired]
 
     def text() -> str:
         rows = [
-            [str(each.id), each.name, each.state.value, f"stage {each.born}", each.size] for each in shown
+            [str(each.id), each.name, each.state.value, f"stage {each.born}", each.size - away[each.id]]
+            for each in shown
         ]
-        return table(["id", "name", "state", "since", "images"], rows)
+        lines = [table(["id", "name", "state", "since", "images"], rows)]
+        if count := away.total():
+            lines.append(
+                f"Not where they were, and not counted: {count}. Put them back or plug their disk in; to forget them: "
+                f"promptccd categories {options.model} forget"
+            )
+        return "\n".join(lines)
 
-    show(options, [asdict(each) for each in shown], text)
+    show(options, [{**asdict(each), "away": away[each.id]} for each in shown], text)
     sys.stdout.flush()  # the list has to be out before the project forgets the command
 
 
@@ -68,7 +80,7 @@ def _rename(project: Project, arguments: Sequence[str]) -> None:
         raise RegistryError(
             f"Expected rename ID NAME, got {arguments}: put a name of several words in quotes."
         )
-    project.rename(_id(arguments[0]), arguments[1])
+    project.rename(_category(project, arguments[0]), arguments[1])
 
 
 def _split(project: Project, arguments: Sequence[str]) -> None:
@@ -76,19 +88,21 @@ def _split(project: Project, arguments: Sequence[str]) -> None:
         raise RegistryError(
             "Expected split ID, and the images of the new category unless they shall be suggested."
         )
-    project.split(_id(arguments[0]), arguments[1:])
+    project.split(_category(project, arguments[0]), _images(project, arguments[1:]))
 
 
 def _move(project: Project, arguments: Sequence[str]) -> None:
     if len(arguments) < 2:
         raise RegistryError(f"Expected move ID IMAGE ..., got {arguments}.")
-    project.move(arguments[1:], None if arguments[0] == "none" else _id(arguments[0]))
+    project.move(
+        _images(project, arguments[1:]), None if arguments[0] == "none" else _category(project, arguments[0])
+    )
 
 
 def _dissolve(project: Project, arguments: Sequence[str]) -> None:
     if len(arguments) != 1:
         raise RegistryError(f"Expected dissolve ID, got {arguments}.")
-    identity = _id(arguments[0])
+    identity = _category(project, arguments[0])
     members = project.registry.members_of(identity)
     project.dissolve(identity)
     logger.info(
@@ -101,7 +115,12 @@ def _dissolve(project: Project, arguments: Sequence[str]) -> None:
 def _answer(project: Project, arguments: Sequence[str]) -> None:
     if len(arguments) != 3 or arguments[2] not in ("same", "different"):
         raise RegistryError(f"Expected answer IMAGE IMAGE same, or different at the end, got {arguments}.")
-    project.answer(arguments[0], arguments[1], same=arguments[2] == "same")
+    first, second = _images(project, arguments[:2])
+    project.answer(first, second, same=arguments[2] == "same")
+
+
+def _images(project: Project, names: Sequence[str]) -> list[str]:
+    return [project.find(each) for each in names]
 
 
 def _whereabouts(registry: CategoryRegistry, keys: list[str]) -> str:
@@ -113,22 +132,31 @@ def _whereabouts(registry: CategoryRegistry, keys: list[str]) -> str:
     return f"Its images went: {', '.join(parts)}." if parts else "It had no images."
 
 
-def _id(text: str) -> int:
-    if not text.isdecimal() or len(text) > MOST_DIGITS:
-        raise RegistryError(f"Expected the number of a category, got {text[:50]!r}: the list shows them.")
-    return int(text)
+def _category(project: Project, text: str) -> int:
+    """The id of a category, from its number or its name."""
+    if text.isdecimal() and len(text) <= MOST_DIGITS:
+        return int(text)
+    named = [
+        each.id for each in project.registry.categories.values() if not each.retired and each.name == text
+    ]
+    if not named:
+        raise RegistryError(
+            f"Expected the number or the name of a category, got {text[:50]!r}: the list shows them."
+        )
+    return named[0]
 
 
 _ACTIONS: dict[str, Callable[[Project, Sequence[str]], object] | None] = {
     "list": None,
     "rename": _rename,
-    "merge": lambda project, arguments: project.merge([_id(each) for each in arguments]),
+    "merge": lambda project, arguments: project.merge([_category(project, each) for each in arguments]),
     "split": _split,
     "move": _move,
-    "gather": lambda project, arguments: project.gather(arguments),
+    "gather": lambda project, arguments: project.gather(_images(project, arguments)),
     "dissolve": _dissolve,
-    "confirm": lambda project, arguments: project.confirm(arguments),
+    "confirm": lambda project, arguments: project.confirm(_images(project, arguments)),
     "answer": _answer,
+    "forget": lambda project, arguments: project.forget(_images(project, arguments) or None),
     "undo": lambda project, arguments: project.undo(),
     "redo": lambda project, arguments: project.redo(),
 }

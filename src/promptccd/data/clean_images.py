@@ -22,13 +22,13 @@ from PIL import Image
 from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]
 
 from promptccd.data.images import decode_image
+from promptccd.data.jpeg import ADOBE, END, JFIF, JPEG, SCAN, jpeg_segments
 from promptccd.errors import DiskError
 
 _WEBP_SIDE = 16383  # pixels; the format holds no more
-_JPEG, _PNG = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
+_PNG = b"\x89PNG\r\n\x1a\n"
 _TABLES = {0xDB, 0xC4, 0xDD}  # quantisation, Huffman, restart interval
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
-_SCAN, _END, _JFIF, _ADOBE = 0xDA, 0xD9, 0xE0, 0xEE
 _PLAIN_JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
 _SAMPLES = {0: 1, 2: 3}  # per pixel of grey and of RGB; a palette or transparency might hide pixels
 
@@ -71,49 +71,22 @@ def _encoded_losslessly(image: Image.Image) -> tuple[str, bytes]:
 
 def _stripped_jpeg(content: bytes) -> bytes | None:
     """What a decoder needs of a JPEG, up to the end of its first picture; `None` for an unusual coding."""
-    if not content.startswith(_JPEG):
+    if not content.startswith(JPEG):
         return None
-    kept = [_JPEG]
-    for marker, segment in _jpeg_segments(content):
+    kept = [JPEG]
+    for marker, segment in jpeg_segments(content):
         body = segment[4:]
-        if marker == _JFIF and body.startswith(b"JFIF\x00"):
+        if marker == JFIF and body.startswith(b"JFIF\x00"):
             kept.append(_PLAIN_JFIF)
-        elif marker == _ADOBE and body.startswith(b"Adobe") and len(body) == 12:
+        elif marker == ADOBE and body.startswith(b"Adobe") and len(body) == 12:
             kept.append(b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + body[-1:])
-        elif marker in _TABLES or marker in _FRAMES or marker == _SCAN:
+        elif marker in _TABLES or marker in _FRAMES or marker == SCAN:
             kept.append(segment)
-        elif marker == _END:
+        elif marker == END:
             return b"".join([*kept, segment])
-        elif marker < _JFIF:  # an unusual coding, to be coded anew
+        elif marker < JFIF:  # an unusual coding, to be coded anew
             return None
     return None
-
-
-def _jpeg_segments(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Marker and bytes of every segment up to the end of the picture; a scan with the data that follows it."""
-    offset = len(_JPEG)
-    while offset + 4 <= len(content) and content[offset] == 0xFF:
-        marker = content[offset + 1]
-        if marker == 0xFF:  # a fill byte
-            offset += 1
-            continue
-        size = 2 if marker == _END else 2 + int.from_bytes(content[offset + 2 : offset + 4], "big")
-        end = offset + size if marker != _SCAN else _end_of_scan(content, offset + size)
-        yield marker, content[offset:end]
-        if marker == _END:
-            return
-        offset = end
-    if content[offset : offset + 2] == bytes([0xFF, _END]):
-        yield _END, content[offset : offset + 2]
-
-
-def _end_of_scan(content: bytes, offset: int) -> int:
-    """Where the next marker stands that is neither a stuffed byte nor a restart."""
-    while (offset := content.find(b"\xff", offset)) >= 0 and offset + 1 < len(content):
-        if content[offset + 1] != 0 and not 0xD0 <= content[offset + 1] <= 0xD7:
-            return offset
-        offset += 2
-    return len(content)
 
 
 def _stripped_png(content: bytes) -> bytes | None:

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from promptccd.data.images import MAX_ASPECT, Verdict, decode_image
+from promptccd.data.picture_keys import picture_key
 
 if TYPE_CHECKING:
     from promptccd.data.views import EvaluationView
@@ -27,6 +28,7 @@ class SeenImage:
 
     Attributes:
         size: width and height in pixels, upright.
+        key: what the picture is known by, see `promptccd.data.picture_keys`.
         miniature: ``(32, 32)`` uint8, grey; finds images of the same moment.
         thumbnail: a JPEG of at most `THUMBNAIL_SIDE` pixels a side, or a PNG if the image is tiny; no metadata. Strips
             lose their ends first, because their short side would vanish otherwise.
@@ -34,6 +36,7 @@ class SeenImage:
     """
 
     size: tuple[int, int]
+    key: str
     miniature: np.ndarray
     thumbnail: bytes
     view: Tensor | None = None
@@ -62,9 +65,10 @@ def look_at(
     image = decoded.image
     if image is None:
         return decoded.verdict, None
+    key = picture_key(content, decoded.loaded)
     small = _shrunk(image)
     kept = None if view is None else view(decoded)
-    return decoded.verdict, SeenImage(decoded.size, miniature_of(small), _encoded(small), kept)
+    return decoded.verdict, SeenImage(decoded.size, key, miniature_of(small), _encoded(small), kept)
 
 
 def miniature_of(image: Image.Image) -> np.ndarray:

@@ -78,12 +78,14 @@ class DecodedImage:
         size: width and height in pixels of the upright picture; `image` is smaller where it was decoded reduced.
         box: left, upper, right and lower edge of the picture in `image`, in its pixels: the last row or column of a
             reduced image may be covered only in part.
+        loaded: the picture as its file stores it, which tells it from others; `None` for a JPEG.
     """
 
     image: Image.Image | None
     verdict: Verdict
     size: tuple[int, int] = (0, 0)
     box: tuple[float, float, float, float] = (0, 0, 0, 0)
+    loaded: Image.Image | None = None
 
 
 def media_type(content: bytes) -> str:
@@ -201,6 +203,8 @@ def _decode_opened(
     if width * height > max_reduced * max_pixels or image.width * image.height > max_pixels:
         raise _RefusedError(f"{width} x {height} exceeds the limit of {max_pixels / 1e6:g} million pixels")
     rgb, note = _load_rgb(image)
+    # A JPEG is known by its coding. Counting the frames of any other may go on to the last.
+    loaded = None if image.format in ("JPEG", "MPO") else image.copy()
     orientation = _orientation(image)
     large = f"{width} x {height} pixels, reduced" if width * height > max_pixels else ""
     notes = [large, note, _frame_note(image)]
@@ -217,7 +221,7 @@ def _decode_opened(
     size = (round(scale * (box[2] - box[0])), round(scale * (box[3] - box[1])))
     notes.append(_shape_note(*size))
     text = "; ".join(filter(None, notes))
-    return DecodedImage(rgb, Verdict(Status.NOTED if text else Status.USED, text), size, box)
+    return DecodedImage(rgb, Verdict(Status.NOTED if text else Status.USED, text), size, box, loaded)
 
 
 def _is_in_one_scan(stream: BinaryIO) -> bool:

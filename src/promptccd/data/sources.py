@@ -40,12 +40,16 @@ class Stamp:
     Attributes:
         path: its path on this machine; for a member of an archive, below the path of the archive.
         size: bytes.
-        mtime_ns: when it, or its archive, was last written.
+        mtime_ns: when it, or its archive, was last written, as programs may set it.
+        ctime_ns: when it was last touched, which no program sets.
+        links: under how many names it is there.
     """
 
     path: str
     size: int
     mtime_ns: int
+    ctime_ns: int = 0
+    links: int = 1
 
     @classmethod
     def of(cls, path: str) -> "Stamp | None":
@@ -54,7 +58,21 @@ class Stamp:
             found = os.stat(path, follow_symlinks=False)
         except (OSError, ValueError):
             return None
-        return cls(path, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+        return cls.from_status(path, found) if stat.S_ISREG(found.st_mode) else None
+
+    @classmethod
+    def from_status(cls, path: str, found: os.stat_result) -> "Stamp":
+        """The stamp of a file from what the system says of it."""
+        return cls(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink)
+
+    def is_unchanged(self, before: "Stamp") -> bool:
+        """Whether the file still holds what it held then.
+
+        A program that writes a caption may set the time back. It cannot set back when the file was touched; but that
+        also changes when another name is linked to the file, which leaves it as it is.
+        """
+        same = (self.path, self.size, self.mtime_ns) == (before.path, before.size, before.mtime_ns)
+        return same and (self.ctime_ns == before.ctime_ns or self.links != before.links)
 
 
 class ImageSource(ABC):

@@ -1,20 +1,20 @@
 """What a project keeps to save work, and makes again if it is lost: features, thumbnails, looks at files, pictures.
 
-``files.jsonl`` remembers the content of every file by size and time, so that it need not be opened again. ``features``,
-``thumbs`` and ``pictures`` are packs of rows by content hash.
+``files.jsonl`` remembers the content of every file by size and time, so that it need not be opened again, and which
+picture a content shows. ``features`` are packs of rows by the key of a picture, ``thumbs`` and ``pictures`` by the hash
+of a content: the same picture may be turned otherwise in there.
 """
 
 import base64
 import contextlib
 import hashlib
-import io
 import itertools
 import json
 import logging
 import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,10 @@ from torch import Tensor
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
 from promptccd.data.file_names import display_name
 from promptccd.data.images import Status, Verdict
+from promptccd.data.picture_keys import is_edited_file_of
 from promptccd.data.sources import Stamp
 from promptccd.discovery.project.folder import FILES, THUMBS
+from promptccd.discovery.project.places import LARGEST_LIST, keys_in
 from promptccd.errors import PromptCCDError
 from promptccd.storage import (
     append_to,
@@ -50,7 +52,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Packs:
-    """Bytes by content hash, in numbered files of `ROWS` each, of which only the last is ever rewritten.
+    """Bytes by a hash, in numbered files of `ROWS` each, of which only the last is ever rewritten.
 
     The same content in the same order gives the same files, however often writing was interrupted. A damaged file is
     deleted, with a warning.
@@ -205,11 +207,11 @@ class FeatureCache:
         self.folder = Path(folder)
 
     def load(self, space: str, hashes: Iterable[str]) -> dict[str, Tensor]:
-        """Features ``(D,)`` float32 by content hash, of those images that have one stored.
+        """Features ``(D,)`` float32 by key of the picture, of those that have one stored.
 
         Args:
             space: name of what they were computed with, see `feature_space`.
-            hashes: content hashes of the images.
+            hashes: keys of the pictures.
 
         Raises:
             RunError: a link stands in the way.
@@ -223,7 +225,7 @@ class FeatureCache:
                 yield digest, torch.frombuffer(bytearray(row), dtype=torch.float32)
 
     def store(self, space: str, hashes: Sequence[str], features: Tensor) -> None:
-        """Store features ``(N, D)`` of images with these content hashes; if the disk refuses them, only log it."""
+        """Store features ``(N, D)`` of pictures with these keys; if the disk refuses them, only log it."""
         rows = features.detach().float().cpu().contiguous().numpy()
         Packs(self.folder, space).add(
             {digest: row.tobytes() for digest, row in zip(hashes, rows, strict=True)}
@@ -231,31 +233,31 @@ class FeatureCache:
 
 
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
-FORMAT = 2  # of the list of files
-LARGEST_LIST = 4 * 2**30  # bytes, of three million files
+FORMAT = 1  # of the list of files
 _LONGEST = 4096  # characters of a note
-_AFTER_LOOK = 64 + len('"}\n')  # a line with a look ends with the hash of the content
 
 
 class SeenFiles:
-    """Remembers files that were read before, in ``files.jsonl``, and their thumbnails in ``thumbs``.
+    """Remembers files that were read before, in ``files.jsonl``, and thumbnails of their pictures in ``thumbs``.
 
     A line holds the content hash of a path, or the look at a new content. Later lines overrule earlier ones.
 
     Args:
         project: the folder.
-        made_with: settings of the decoder; a list made with others is not used.
+        made_with: settings of the decoder; of a list made with others only the keys of pictures are used.
     """
 
     def __init__(self, project: Path, made_with: Mapping[str, int]):
         self._path, self._thumbs = project / FILES, Packs(project, THUMBS)
         self._header = _line({"format": FORMAT, **made_with})
-        self._contents: dict[str, tuple[int, int, str]] = {}
+        self._contents: dict[str, tuple[Stamp, str]] = {}
         self._looks: dict[str, Look] = {}
+        self._inherited: dict[str, str] = {}  # keys that other settings gave to contents
         self._fresh, self._fresh_thumbs = list[bytes](), dict[str, bytes]()
         lines, self._end = read_lines(self._path, LARGEST_LIST)
         try:
             if lines and lines[0] + b"\n" != self._header:
+                self._inherited = keys_in(lines)
                 raise ValueError("it is of another format or for another model")
             for line in lines[1:]:
                 self._take(json.loads(line))
@@ -270,23 +272,43 @@ class SeenFiles:
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise ValueError("a hash is none")
         if (look := values.get("look")) is not None:
-            self._looks[digest] = _read_look(look)
+            self._looks[digest] = _read_look(look, values.get("picture", ""))
         if digest not in self._looks:
             raise ValueError(f"nothing is said of {digest[:12]}")
         if "path" in values:
-            path, size, mtime_ns = values["path"], values["size"], values["mtime_ns"]
-            if (type(path), type(size), type(mtime_ns)) != (str, int, int):
+            stamp = Stamp(*(values[item.name] for item in fields(Stamp)))
+            if [type(value) for value in astuple(stamp)] != [str, int, int, int, int]:
                 raise ValueError("a file is described by other kinds of values")
-            self._contents[path] = (size, mtime_ns, digest)
+            self._contents[stamp.path] = stamp, digest
 
     def content_of(self, stamp: Stamp) -> str:
         """The content hash of a file that was read and has not changed since; otherwise empty."""
-        size, mtime_ns, digest = self._contents.get(stamp.path, (-1, -1, ""))
-        return digest if (size, mtime_ns) == (stamp.size, stamp.mtime_ns) else ""
+        before, digest = self._contents.get(stamp.path, (None, ""))
+        return digest if before is not None and stamp.is_unchanged(before) else ""
+
+    def held_by(self, path: str) -> str:
+        """The content hash of the file that was read at a path, whatever it holds now; empty if there was none."""
+        return self._contents.get(path, (None, ""))[1]
 
     def look(self, digest: str) -> Look | None:
         """The look at a content, without thumbnail and view; `None` if the content is new."""
         return self._looks.get(digest)
+
+    def key_of(self, digest: str, path: str, image: SeenImage) -> str:
+        """What the picture of a content is known by: what it was known by before, also with other settings.
+
+        Args:
+            digest: hash of the content.
+            path: of its file, which may have held the same picture otherwise; empty if there is no file.
+            image: the look at the content.
+        """
+        if digest in self._inherited:
+            return self._inherited[digest]
+        _, before = self._looks.get(self.held_by(path), (None, None))
+        if before is None or before.key == image.key:
+            return image.key
+        was, now = ((each.size, each.miniature) for each in (before, image))
+        return before.key if is_edited_file_of(was, now) else image.key
 
     def add_look(self, digest: str, look: Look) -> None:
         """Keep the look at a content, unless there is one."""
@@ -294,21 +316,30 @@ class SeenFiles:
             return
         verdict, image = look
         values: dict[str, Any] = {"status": verdict.status.value, "note": verdict.note}
+        known: dict[str, Any] = {"sha256": digest}
         if image is not None:
             self._fresh_thumbs[digest] = image.thumbnail
             values |= {
                 "image_size": list(image.size),
                 "miniature": base64.b64encode(image.miniature.tobytes()).decode(),
             }
+            known["picture"] = image.key
             image = replace(image, thumbnail=b"", view=None)
         self._looks[digest] = verdict, image
-        self._append({"sha256": digest, "look": values})
+        self._append({"look": values, **known})
 
     def add(self, stamp: Stamp, digest: str) -> None:
         """Keep the content hash of a file; the look at that content must be there."""
-        if self.content_of(stamp) != digest:
-            self._contents[stamp.path] = (stamp.size, stamp.mtime_ns, digest)
+        if self._contents.get(stamp.path) != (stamp, digest):
+            self._contents[stamp.path] = stamp, digest
             self._append({**asdict(stamp), "sha256": digest})
+
+    def forget(self, path: str) -> None:
+        """Read a file again the next time, because it does not hold what it seemed to."""
+        if path in self._contents:
+            stamp, digest = self._contents[path]
+            self.add(replace(stamp, size=-1), digest)
+            self.flush()
 
     def _append(self, values: Mapping[str, Any]) -> None:
         self._fresh.append(_line(values))
@@ -337,49 +368,16 @@ class SeenFiles:
         self._thumbs.add(made)
 
 
-def files_in(project: Path) -> dict[str, str]:
-    """The path of each content that was read, by its hash, from the project alone.
-
-    Of several paths it is the first that still exists: a renamed file is listed under both names. The path of a member
-    of an archive ends in the member's name and is no file; that of a row of a data set is empty.
-
-    Raises:
-        RunError: a link stands in the way.
-    """
-    found, seen = dict[str, str](), dict[str, str]()
-    try:
-        content = read_file(project / FILES, LARGEST_LIST)
-    except FileNotFoundError:
-        return found
-    for line in io.BytesIO(content):  # makes no second copy
-        if line.startswith(b'{"look"'):  # most of the list; only the hash is needed
-            if _DIGEST.fullmatch(digest := line[-_AFTER_LOOK:-3].decode(errors="replace")):
-                seen[digest] = ""
-            continue
-        try:
-            values = json.loads(line)
-            path, digest = values["path"], values["sha256"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # the next discovery makes it again
-        if isinstance(path, str) and isinstance(digest, str):
-            found[path] = digest
-    places = dict[str, list[str]]()
-    for path, digest in sorted(found.items()):
-        places.setdefault(digest, []).append(path)
-    return seen | {digest: _still_there(paths) for digest, paths in places.items()}
-
-
-def _still_there(paths: Sequence[str]) -> str:
-    """The first path that exists, or else the first; a single one is not checked."""
-    return paths[0] if len(paths) == 1 else next(filter(os.path.isfile, paths), paths[0])
-
-
 def _line(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
-def _read_look(values: Mapping[str, Any]) -> Look:
+def _read_look(values: Mapping[str, Any], key: Any) -> Look:
     """The look at a content, from values that a stranger may have written.
+
+    Args:
+        values: of the look.
+        key: of the picture.
 
     Raises:
         ValueError: they are not valid.
@@ -394,5 +392,7 @@ def _read_look(values: Mapping[str, Any]) -> Look:
     pixels = base64.b64decode(values["miniature"], validate=True)
     if not all(type(each) is int and 0 < each < 2**31 for each in (width, height)):
         raise ValueError(f"an image is {width} x {height}")
+    if not isinstance(key, str) or not _DIGEST.fullmatch(key):
+        raise ValueError("a picture has no key")
     miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(MINIATURE_SIDE, MINIATURE_SIDE)
-    return verdict, SeenImage((width, height), miniature, b"")
+    return verdict, SeenImage((width, height), key, miniature, b"")

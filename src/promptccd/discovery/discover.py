@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 MANY = 1_000  # from so many files on, a message announces what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
-_FILE_BYTES = 5_000  # name, verdict, hash, fingerprint and so on in memory, without features
+_FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
 _WRITTEN = (PAGE, TABLE, "images", "dataset")
 

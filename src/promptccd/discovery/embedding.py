@@ -164,10 +164,10 @@ def embed_images(
     """
     resolved = resolve_precision(precision, model.device)
     space = "" if cache is None else feature_space(model, view, resolved)
-    known = {} if cache is None else cache.load(space, [file.content_hash for file in intake.used])
+    known = {} if cache is None else cache.load(space, [file.key for file in intake.used])
     width = model.config.vision_config.hidden_size
     known = {key: row for key, row in known.items() if len(row) == width and row.isfinite().all()}
-    missing = [file for file in intake.used if file.content_hash not in known]
+    missing = [file for file in intake.used if file.key not in known]
     if cache is not None:
         logger.info("%d of %d features were cached.", len(intake.used) - len(missing), len(intake.used))
     fresh: list[tuple[str, Tensor]] = []
@@ -193,7 +193,7 @@ def embed_images(
         model.train(was_training)
     if not intake.used:
         return torch.zeros(0, width)
-    return torch.stack([known[file.content_hash] for file in intake.used])
+    return torch.stack([known[file.key] for file in intake.used])
 
 
 def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor, precision: str) -> Tensor:
@@ -214,12 +214,12 @@ def _most_on_device(device: torch.device) -> int:
 def _fetched(
     on_device: list[tuple[Sequence[IntakeFile], Tensor]],
 ) -> Generator[tuple[str, Tensor], None, None]:
-    """Content hashes and features, on the CPU, of batches, which are taken off the list."""
+    """Keys of pictures and features, on the CPU, of batches, which are taken off the list."""
     while on_device:
         files, features = on_device.pop(0)
         rows = features.cpu()
         require_finite(rows, [file.name for file in files])
-        yield from zip([file.content_hash for file in files], rows, strict=True)
+        yield from zip([file.key for file in files], rows, strict=True)
 
 
 def seconds_per_image(

@@ -24,6 +24,7 @@ class AssignmentRow:
     Attributes:
         file: its path in the source.
         sha256: of its bytes; empty if they were not read.
+        picture: what its picture is known by, whatever is written into the file beside it; empty if it shows none.
         category: id of its category; `None` for a file without one.
         name: that category's name.
         known: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
@@ -38,6 +39,7 @@ class AssignmentRow:
 
     file: str
     sha256: str
+    picture: str
     category: int | None
     name: str
     known: str
@@ -68,15 +70,15 @@ def assignment_rows(session: "DiscoverySession", *, file_names: bool = True) -> 
     rows = []
     for file in stage.intake.files:
         original = stage.intake.original(file)
-        found = row_of.get(file.content_hash)
+        found = row_of.get(file.key)
         is_copy = original.index != file.index
         status = "duplicate" if is_copy else "used"
         if file.verdict.status is Status.SKIPPED:
             status = "skipped"
         notes = [file.verdict.note]
         if is_copy:
-            notes.insert(0, f"same bytes as {shown_name(original, file_names)}")
-        elif (first := near.get(file.content_hash)) is not None:
+            notes.insert(0, f"same picture as {shown_name(original, file_names)}")
+        elif (first := near.get(file.key)) is not None:
             notes.insert(0, f"nearly the same picture as {shown_name(first, file_names)}")
         category = None
         if found is not None:
@@ -86,12 +88,13 @@ def assignment_rows(session: "DiscoverySession", *, file_names: bool = True) -> 
             AssignmentRow(
                 file=shown_name(file, file_names),
                 sha256=file.content_hash,
+                picture=file.key,
                 category=None if category is None else category.id,
                 name="" if category is None else category.name,
                 known="" if category is None else category.standing(session.registry.stage),
                 confidence=None if category is None else round(float(assigned.confidences[found]), 6),
                 distance=None if category is None else round(float(assigned.distances[found]), 6),
-                stage=session.registry.images.get(file.content_hash, stage.stage),
+                stage=session.registry.images.get(file.key, stage.stage),
                 status=status,
                 note="; ".join(filter(None, notes)),
             )
@@ -108,7 +111,7 @@ class Originals(Protocol):
     """Gives the bytes of images, as a session does."""
 
     def original(self, key: str) -> bytes:
-        """The bytes of the image of a content hash.
+        """The bytes of the image of a key.
 
         Raises:
             DataError: it is not there, or has changed since it was grouped.
@@ -225,7 +228,7 @@ def _facts(row: AssignmentRow) -> dict[str, Any]:
 def _clean(originals: Originals, row: AssignmentRow) -> tuple[str, bytes]:
     from promptccd.data.clean_images import clean_image
 
-    clean = clean_image(originals.original(row.sha256))
+    clean = clean_image(originals.original(row.picture))
     if clean is None:
         raise DataError(f"{row.file!r} could be decoded before and cannot be now.")
     return clean

@@ -52,13 +52,13 @@ class SessionStage:
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Content hashes of the used images, in the order of the source."""
+        """What the used images are known by, in the order of the source."""
         return tuple(self.files)
 
     @cached_property
     def files(self) -> dict[str, IntakeFile]:
-        """Used images by content hash, in the order of the source."""
-        return {file.content_hash: file for file in self.intake.used}
+        """Used images by key, in the order of the source."""
+        return {file.key: file for file in self.intake.used}
 
 
 def _first_among(moments: np.ndarray) -> list[int]:
@@ -193,7 +193,7 @@ class DiscoverySession:
             raise
         if self.stages and self.stages[-1].stage > self.registry.stage:  # was read, never grouped
             self.stages.pop().intake.close()
-        again = all(file.content_hash in self.registry.images for file in intake.used)
+        again = all(file.key in self.registry.images for file in intake.used)
         number = max(self.registry.stage, 0) if again else self.registry.stage + 1
         same = [each.before for each in self.stages if each.stage == number]
         self.stages.append(SessionStage(number, intake, same[0] if same else self.registry.copy()))
@@ -259,10 +259,10 @@ class DiscoverySession:
 
     @property
     def near_duplicates(self) -> dict[str, IntakeFile]:
-        """The first image of its moment by the content hash of each of the newest images that is not that one itself."""
+        """The first image of its moment by the key of each of the newest images that is not that one itself."""
         used = self.current.intake.used
         return {
-            used[row].content_hash: used[first]
+            used[row].key: used[first]
             for row, first in enumerate(self.moments.tolist())
             if first != row
         }

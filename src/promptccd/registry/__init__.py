@@ -9,6 +9,7 @@ from promptccd.registry.changes import StageChange as StageChange
 from promptccd.registry.edits import Answer as Answer
 from promptccd.registry.edits import Confirm as Confirm
 from promptccd.registry.edits import Edit as Edit
+from promptccd.registry.edits import Forget as Forget
 from promptccd.registry.edits import Gather as Gather
 from promptccd.registry.edits import Merge as Merge
 from promptccd.registry.edits import Move as Move

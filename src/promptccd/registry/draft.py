@@ -113,7 +113,7 @@ class Draft:
         if unknown := [key for key in unique if key not in self.tables.images]:
             raise RegistryError(
                 f"{len(unknown)} of {len(unique)} images were never seen, the first is {unknown[0]!r}: "
-                "name an image by its sha256, as assignments.csv has it, or row:NUMBER of a training run."
+                "name an image by its picture, as assignments.csv has it, or row:NUMBER of a training run."
             )
         return unique
 

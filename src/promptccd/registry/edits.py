@@ -333,3 +333,24 @@ class Confirm(Edit):
         for key in keys:
             draft.place(key, draft.tables.members[key], pin=True)
         draft.settle_links(keys)
+
+
+@dataclass(frozen=True)
+class Forget(Edit):
+    """Forget images that are there no more, with all that was said of them; prototypes stay.
+
+    Attributes:
+        images: their keys.
+    """
+
+    kind: ClassVar[str] = "forget"
+    images: Sequence[str]
+
+    def apply(self, draft: Draft) -> None:
+        """See `Edit.apply`."""
+        keys = draft.check_images(self.images)
+        for pair in [pair for pair in draft.tables.links if not set(pair).isdisjoint(keys)]:
+            draft.put("links", pair, None)
+        for key in keys:
+            for table in ("members", "confidences", "pinned", "forbidden", "images"):
+                draft.put(table, key, None)

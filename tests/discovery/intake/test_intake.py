@@ -170,7 +170,7 @@ def test_duplicates_are_listed_with_their_original(intake):
     assert link not in intake.used
     copies = [file for file in intake.files if file.content_hash == by_name["plain.png"].content_hash]
     assert sum(file.is_used for file in copies) == 1
-    assert len({file.content_hash for file in intake.used}) == len(intake.used)
+    assert len({file.key for file in intake.used}) == len(intake.used)
     empty = by_name["zero.jpg"]
     assert (empty.duplicate_of, empty.num_bytes, empty.image_size) == (None, 0, None)
 
@@ -199,8 +199,7 @@ def test_thumbnails_are_small_and_without_metadata(tmp_path):
     (tmp_path / "strip.png").write_bytes(encoded(distinct(3, 3000, 1), "PNG"))
     with read_intake(tmp_path) as intake:
         opened = {
-            file.name: PilImage.open(io.BytesIO(intake.thumbnails([file])[file.content_hash]))
-            for file in intake.used
+            file.name: PilImage.open(io.BytesIO(intake.thumbnails([file])[file.key])) for file in intake.used
         }
         digit = next(file for file in intake.used if file.name == "digit.png")
         assert np.array_equal(np.asarray(opened["digit.png"]), np.asarray(image_of(intake, digit)))
@@ -404,7 +403,7 @@ def left_behind(intake):
     return (
         intake.files,
         intake.miniatures.tobytes(),
-        [intake.thumbnails([file])[file.content_hash] for file in intake.used],
+        [intake.thumbnails([file])[file.key] for file in intake.used],
         [intake.view_of(file, VIEW).numpy().tobytes() for file in intake.used],
     )
 
@@ -457,9 +456,7 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch, workers)
         assert left_behind(intake) == expected
     monkeypatch.setattr(intake_module, "VIEW_BYTES", 0)
     with read_intake(photos, view=VIEW, workers=workers) as intake:  # no room for any, in memory or on disk
-        assert intake.bytes_in_memory == sum(
-            len(intake.thumbnails([file])[file.content_hash]) for file in intake.used
-        )
+        assert intake.bytes_in_memory == sum(len(intake.thumbnails([file])[file.key]) for file in intake.used)
         assert left_behind(intake) == expected
 
 

@@ -101,7 +101,7 @@ def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
     keys, confidences = ["a", "b", "c", "d"], np.array([0.4999, 0.5, 0.5019, 1.0])
     registry = CategoryRegistry()
     registry.observe(0, StageGroups(keys, np.zeros(4, int), np.ones((1, 2)), confidences=confidences))
-    columns = Columns(registry, keys)
+    columns = Columns(registry, keys, np.ones(4, dtype=bool))
     assert (columns.sure < UNSURE_BELOW).tolist() == [True, False, False, False]
     assert columns.shown(0).unsure == 1
 
@@ -276,7 +276,7 @@ def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, p
         assert registry_in(project).state_hash() == state_then
     rows = list(csv.DictReader(io.StringIO(window.ask("/api/groups.csv")[2].decode())))
     registry = registry_in(project)
-    assert {each["sha256"]: each["group"] for each in rows} == {
+    assert {each["picture"]: each["group"] for each in rows} == {
         key: str(registry.members.get(key, "")) for key in registry.images
     }
 

@@ -10,6 +10,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from promptccd.data.file_names import display_name, is_system_folder, system_reason, unsafe_reason
@@ -54,7 +55,7 @@ class ArchiveSource(ImageSource):
         except OSError as error:
             raise DataError(f"{self.name} cannot be opened: {error.strerror}.") from error
         found = os.fstat(self._stream.fileno())
-        self._stamp = Stamp(os.path.abspath(path), found.st_size, found.st_mtime_ns)
+        self._stamp = Stamp.from_status(os.path.abspath(path), found)
         self._archive: zipfile.ZipFile | None = None
         self._unpacked = 0
         self._read: set[int] = set()  # offsets of the members that were read once
@@ -120,7 +121,8 @@ class ArchiveSource(ImageSource):
         """The stamp of a member: size and time of its archive, and its offset, checksum and name in there."""
         member: zipfile.ZipInfo = entry.key
         place = f"{self._stamp.size}-{member.header_offset}-{member.CRC:08x}"
-        return Stamp(f"{self._stamp.path}/{place}/{entry.name}", member.file_size, self._stamp.mtime_ns)
+        path = f"{self._stamp.path}/{place}/{entry.name}"
+        return replace(self._stamp, path=path, size=member.file_size)
 
     def close(self) -> None:
         """Close the file."""

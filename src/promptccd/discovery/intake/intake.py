@@ -46,15 +46,17 @@ class IntakeFile:
         name: its path in the source, as one line of visible text; not necessarily unique.
         verdict: used, used with a note, or skipped with a reason.
         content_hash: SHA-256 of its bytes, in hexadecimal; empty if they were not read.
+        key: what its picture is known by, see `promptccd.data.picture_keys`; empty if it shows none.
         num_bytes: number of its bytes; 0 if they were not read.
         image_size: width and height in pixels, upright; `None` if it is skipped.
-        duplicate_of: index of the first file with the same bytes, if that is another one and an image.
+        duplicate_of: index of the first file with the same picture, if that is another one.
     """
 
     index: int
     name: str
     verdict: Verdict
     content_hash: str = ""
+    key: str = ""
     num_bytes: int = 0
     image_size: tuple[int, int] | None = None
     duplicate_of: int | None = None
@@ -73,7 +75,8 @@ class IntakeReport:
         found: files in the source, and folders that could not be searched.
         used: images that are grouped.
         noted: those of them with a note.
-        duplicates: files that equal a used one byte by byte.
+        duplicates: files that show the very picture of a used one.
+        changed: files that were changed since they were read, and show the picture that they showed then.
         skipped: files that are left out.
         skipped_reasons: number of files by reason, most frequent first.
         notes: number of used images by note, most frequent first.
@@ -83,6 +86,7 @@ class IntakeReport:
     used: int
     noted: int
     duplicates: int
+    changed: int
     skipped: int
     skipped_reasons: dict[str, int]
     notes: dict[str, int]
@@ -98,6 +102,7 @@ class Kept:
     def __init__(self, folder: Path | None, seen: SeenFiles | None):
         self.seen = seen
         self.miniatures: dict[int, np.ndarray] = {}
+        self.changed = 0  # files that show what they showed, see `IntakeReport`
         self.thumbnails, self.views = Overflow(THUMBNAIL_BYTES, folder), Overflow(VIEW_BYTES, folder)
         self._shape: tuple[int, ...] = ()
 
@@ -111,11 +116,12 @@ class Kept:
             self.views.add(index, seen.view.numpy().tobytes())
 
     def thumbnails_of(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
-        """The thumbnails that were kept, by content hash."""
+        """The thumbnails that were kept, by key of the picture."""
         if self.seen is not None:
-            return self.seen.thumbnails([file.content_hash for file in files])
-        found = {file.content_hash: self.thumbnails.get(file.index) for file in files}
-        return {digest: bytes(content) for digest, content in found.items() if content is not None}
+            found = self.seen.thumbnails([file.content_hash for file in files])
+            return {file.key: found[file.content_hash] for file in files if file.content_hash in found}
+        kept = {file.key: self.thumbnails.get(file.index) for file in files}
+        return {key: bytes(content) for key, content in kept.items() if content is not None}
 
     def view(self, index: int) -> Tensor | None:
         """The view of a file, if it was kept."""
@@ -193,7 +199,9 @@ class Intake:
         except SkippedFileError as skipped:
             raise DataError(f"{file.name!r} could be read before and cannot be now: {skipped}.") from skipped
         if hashlib.sha256(content).hexdigest() != file.content_hash:
-            raise DataError(f"{file.name!r} was changed while it was in use. Start again.")
+            if (stamp := self._source.stamp(self._entries[file.index])) and self._kept.seen is not None:
+                self._kept.seen.forget(stamp.path)
+            raise DataError(f"{file.name!r} was changed while it was in use. Give the command again.")
         return content
 
     def view_of(self, file: IntakeFile, view: EvaluationView) -> Tensor:
@@ -206,18 +214,18 @@ class Intake:
         return made
 
     def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
-        """Small pictures by content hash, see `SeenImage`; those that were lost are made again."""
+        """Small pictures by their keys, see `SeenImage`; those that were lost are made again."""
         originals = [self.original(file) for file in files]
         kept, made = self._kept.thumbnails_of(originals), dict[str, bytes]()
         for file in originals:
-            if file.content_hash not in kept:
+            if file.key not in kept:
                 _, seen = look_at(self.read_bytes(file), self._limits.max_pixels, self._view)
                 if seen is None:
                     raise _undecodable(file)
-                made[file.content_hash] = seen.thumbnail
+                kept[file.key] = made[file.content_hash] = seen.thumbnail
         if self._kept.seen is not None:
             self._kept.seen.add_thumbnails(made)
-        return kept | made
+        return kept
 
     def report(self) -> IntakeReport:
         """Counts and reasons."""
@@ -228,6 +236,7 @@ class Intake:
             used=len(self.used),
             noted=len(notes),
             duplicates=sum(file.duplicate_of is not None for file in self.files),
+            changed=self._kept.changed,
             skipped=len(skipped),
             skipped_reasons=dict(Counter(skipped).most_common()),
             notes=dict(Counter(notes).most_common()),
@@ -342,6 +351,11 @@ def read_intake(
         "%s: files found %d, images used %d, duplicates %d, skipped %d.",
         intake.name, report.found, report.used, report.duplicates, report.skipped,
     )  # fmt: skip
+    if report.changed:
+        logger.info(
+            "%d files were changed since they were read, and show the pictures that they showed: captions or turns.",
+            report.changed,
+        )
     return intake
 
 
@@ -354,10 +368,10 @@ class _Reader:
         self._source, self._limits, self._view, self.kept = source, limits, view, kept
         self._budget = ByteBudget(limits, source.name)
         self._files: list[IntakeFile] = []
-        self._first: dict[str, int] = {}  # index of the first file by hash
+        self._first: dict[str, int] = {}  # index of the first file by picture
         self._waiting: deque[tuple[int, Stamp | None, Future[str]]] = deque()
         self._most_waiting, self._waiting_bytes = 2 * workers, 0
-        self._looks: dict[str, Future[Look] | None] = {}  # `None` once the result was used
+        self._looks: dict[str, Future[Look]] = {}
         self._claiming = threading.Lock()
         self.num_read = 0
 
@@ -397,12 +411,12 @@ class _Reader:
         return not known
 
     def finish(self) -> list[IntakeFile]:
-        """All files, once everything is decoded; copies get the verdicts of their originals."""
+        """All files, once everything is decoded."""
         while self._waiting:
             self._settle()
         if self.kept.seen is not None:
             self.kept.seen.flush()
-        return [self._like_first(file) for file in self._files]
+        return self._files
 
     def _look(self, content: bytes) -> str:
         """In a worker: the hash of a file; it also decodes each content once."""
@@ -421,41 +435,49 @@ class _Reader:
 
     def _settle(self) -> None:
         index, stamp, future = self._waiting.popleft()
-        digest = future.result()
+        digest, seen = future.result(), self.kept.seen
         file = replace(self._files[index], content_hash=digest)
         self._waiting_bytes -= file.num_bytes
-        if self._first.setdefault(digest, index) == index:
-            verdict, image = look = self._seen(digest)
-            self._looks[digest] = None
-            if image is not None:
+        verdict, image = self._looked(digest)
+        file = replace(file, verdict=_joined(verdict, file.verdict))
+        if image is not None:
+            path = "" if stamp is None else stamp.path
+            if seen is not None and seen.look(digest) is None:
+                image = replace(image, key=seen.key_of(digest, path, image))
+            first = self._first.setdefault(image.key, index)
+            if first == index:
                 self.kept.add(index, image)
-            if self.kept.seen is not None:
-                self.kept.seen.add_look(digest, look)
-            size = None if image is None else image.size
-            file = replace(file, verdict=_joined(verdict, file.verdict), image_size=size)
-        if self.kept.seen is not None and stamp is not None:
-            self.kept.seen.add(stamp, digest)
+            file = replace(
+                file, key=image.key, image_size=image.size, duplicate_of=None if first == index else first
+            )
+        # A copy of the file needs neither of them.
+        light = verdict, image and replace(image, thumbnail=b"", view=None)
+        self._looks[digest] = Future()
+        self._looks[digest].set_result(light)
+        if seen is not None:
+            if stamp is not None:
+                self.kept.changed += self._is_retouched(seen, stamp.path, digest, file.key)
+            seen.add_look(digest, (verdict, image))
+            if stamp is not None:
+                seen.add(stamp, digest)
         self._files[index] = file
 
-    def _seen(self, digest: str) -> Look:
+    @staticmethod
+    def _is_retouched(seen: SeenFiles, path: str, digest: str, key: str) -> bool:
+        """Whether a file holds other bytes than before that show the same picture."""
+        before = seen.held_by(path)
+        if before in ("", digest):
+            return False
+        _, image = seen.look(before) or (None, None)
+        return image is not None and image.key == key
+
+    def _looked(self, digest: str) -> Look:
         """What decoding a content left, now or before."""
         if (future := self._looks.get(digest)) is not None:
             return future.result()
         known = None if self.kept.seen is None else self.kept.seen.look(digest)
         assert known is not None, "a remembered file has a remembered content"
         return known
-
-    def _like_first(self, file: IntakeFile) -> IntakeFile:
-        first = self._files[self._first.get(file.content_hash, file.index)]
-        if first.index == file.index:
-            return file
-        is_image = first.verdict.status is not Status.SKIPPED
-        return replace(
-            file,
-            verdict=_joined(first.verdict, file.verdict),
-            image_size=first.image_size,
-            duplicate_of=first.index if is_image else None,
-        )
 
 
 def _joined(decoded: Verdict, listed: Verdict) -> Verdict:

@@ -9,7 +9,8 @@ from promptccd.registry import CategoryRegistry
 from promptccd.registry.changes import SURE
 
 NOWHERE = -1  # the category of images in none
-PINNED, NEWEST = 1, 2  # bits of a photograph: a person put it there; it came with the newest stage
+# Bits of a photograph: a person put it there; it came with the newest stage; its file is not where it was.
+PINNED, NEWEST, AWAY = 1, 2, 4
 COVERS = 4  # pictures of a group in the list
 
 
@@ -18,7 +19,7 @@ class Shown:
     """What is shown of a group.
 
     Attributes:
-        size: how many photographs it has here.
+        size: how many photographs it has that are here.
         unsure: how many photographs the last grouping was not sure of, and nobody has looked at since.
         cover: rows of the surest.
     """
@@ -34,11 +35,11 @@ class Columns:
     Attributes:
         group: category ``(N,)`` int32, or `NOWHERE`.
         sure: how sure the last grouping was, in 0..255, ``(N,)`` uint8.
-        flags: `PINNED` and `NEWEST` ``(N,)`` uint8.
+        flags: `PINNED`, `NEWEST` and `AWAY` ``(N,)`` uint8.
     """
 
-    def __init__(self, registry: CategoryRegistry, keys: Sequence[str]):
-        count = len(keys)
+    def __init__(self, registry: CategoryRegistry, keys: Sequence[str], here: np.ndarray):
+        count, self._here = len(keys), here
         self.group, self.sure = np.empty(count, np.int32), np.empty(count, np.uint8)
         self.flags, self._shown = np.empty(count, np.uint8), dict[int, Shown]()
         self._read(registry, np.arange(count), keys)
@@ -49,6 +50,7 @@ class Columns:
         self.group[rows] = [members.get(key, NOWHERE) for key in keys]
         self.sure[rows] = [round(255 * confidences.get(key, 1.0)) for key in keys]
         self.flags[rows] = [PINNED * (key in pinned) + NEWEST * (images[key] == stage) for key in keys]
+        self.flags[rows] |= np.where(self._here[rows], 0, AWAY).astype(np.uint8)
 
     def packed(self) -> bytes:
         """All of them one after the other, as a window reads them."""
@@ -67,7 +69,7 @@ class Columns:
     def shown(self, identity: int) -> Shown:
         """What is shown of a group, kept until one of its photographs changes."""
         if identity not in self._shown:
-            rows = np.flatnonzero(self.group == identity)
+            rows = np.flatnonzero((self.group == identity) & self._here)
             unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & PINNED == 0)
             cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
             self._shown[identity] = Shown(len(rows), int(unsure.sum()), cover.tolist())

@@ -83,7 +83,7 @@ def split(
     if strangers := [each for each in images if each not in set(members)]:
         raise DataError(
             f"{len(strangers)} of the {len(images)} images are not in category {category}, the first is "
-            f"{strangers[0]!r}: select images of that category, each by its sha256 as assignments.csv has it."
+            f"{strangers[0]!r}: select images of that category, each by its picture as assignments.csv has it."
         )
     rest = [key for key in members if key not in chosen]
     if not rest:

@@ -9,15 +9,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 
+import numpy as np
 from PIL import Image
 
-from promptccd.data.duplicates import THUMBNAIL_SIDE
+from promptccd.data.duplicates import THUMBNAIL_SIDE, look_at
 from promptccd.data.file_names import display_name
 from promptccd.data.images import decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import inside, read_regular_file
-from promptccd.discovery.cache import Packs, files_in
+from promptccd.discovery.cache import Packs
 from promptccd.discovery.project.folder import PICTURES, PROJECT, THUMBS
+from promptccd.discovery.project.places import pictures_in, present
 from promptccd.errors import DataError
 
 CELL_SIDE, LARGE_SIDE = 320, 1600
@@ -30,22 +32,32 @@ class Photos:
     """Photographs in the order of their files, and where each is.
 
     A file is read only below the folders that the project was made of, never through a link that leads out of them,
-    and only while it holds what it held then: a project that a stranger made shows nothing else of this machine.
+    and only while it shows what it showed then: a project that a stranger made shows nothing else of this machine.
 
     Args:
         out: folder of the results.
-        keys: content hashes of the photographs.
+        keys: of the photographs.
         sources: what the project was made of; folders among them may be read.
+
+    Attributes:
+        keys: of the photographs, by row.
+        names: paths in their folders, for people.
+        here: which of them are where they were ``(N,)`` bool: not deleted, not moved away, their disk plugged in.
     """
 
     def __init__(self, out: Path, keys: Iterable[str], sources: Sequence[str]):
         self._roots = [os.path.realpath(source) for source in sources if os.path.isdir(source)]
-        self._paths = files_in(out / PROJECT)
-        # Of images that a model was trained on nothing was seen here.
-        self.keys = sorted(set(keys).intersection(self._paths), key=lambda key: (*self._place(key), key))
+        seen = pictures_in(out / PROJECT)
+        self._seen = {
+            key: seen[key] for key in keys if key in seen
+        }  # of those a model was trained on nothing was seen
+        there = present(self._seen.values())
+        self._files = {key: each.chosen(there) for key, each in self._seen.items()}
+        self.keys = sorted(self._files, key=lambda key: (*self._place(key), key))
+        self.here = np.array([self._seen[key].is_here(there) for key in self.keys], dtype=bool)
         self.names = [self._name(key) for key in self.keys]
         self.rows = {key: row for row, key in enumerate(self.keys)}
-        self.generation = hashlib.sha256("".join(self.keys).encode()).hexdigest()[:12]
+        self.generation = hashlib.sha256("".join(self.keys).encode() + self.here.tobytes()).hexdigest()[:12]
         self._thumbnails = Packs(out / PROJECT, THUMBS)
         self._pictures, self._fresh = Packs(out / PROJECT, PICTURES), dict[str, bytes]()
         self._recent: OrderedDict[str, bytes] = OrderedDict()
@@ -53,15 +65,19 @@ class Photos:
 
     def _place(self, key: str) -> tuple[int, str]:
         """Sorts the photographs: by path, those without one last."""
-        path = self._paths[key]
+        path, _ = self._files[key]
         return not path, path
 
     def _name(self, key: str) -> str:
-        path = self._paths[key]
+        path, _ = self._files[key]
         root = next(
             (root for root in self._roots if path.startswith(f"{root}{os.sep}")), os.path.dirname(path)
         )
         return display_name(path.removeprefix(f"{root}{os.sep}")) or key[:12]
+
+    def content_hash(self, key: str) -> str:
+        """SHA-256 of the file that shows a picture, as it was when it was read."""
+        return self._files[key][1]
 
     def found(self, words: str) -> list[int]:
         """Rows of photographs whose file name holds all of these words."""
@@ -82,22 +98,23 @@ class Photos:
 
     def _small(self, key: str) -> bytes | None:
         with self._guard:
-            kept = self._thumbnails.row(key)
+            kept = self._thumbnails.row(self.content_hash(key))
         return kept or self._made(key, THUMBNAIL_SIDE)
 
     def _medium(self, key: str) -> bytes | None:
+        content = self.content_hash(key)
         with self._guard:
-            kept = self._recent.get(key) or self._fresh.get(key) or self._pictures.row(key)
+            kept = self._recent.get(content) or self._fresh.get(content) or self._pictures.row(content)
         made = kept or self._made(key, CELL_SIDE)
         if made is None:
             return self._small(key)
         with self._guard:
-            self._recent[key] = made
-            self._recent.move_to_end(key)
+            self._recent[content] = made
+            self._recent.move_to_end(content)
             if len(self._recent) > _KEPT:
                 self._recent.popitem(last=False)
             if kept is None:
-                self._fresh[key] = made
+                self._fresh[content] = made
             if len(self._fresh) >= _WRITTEN_AT_ONCE:
                 self._write()
         return made
@@ -112,23 +129,23 @@ class Photos:
         self._fresh = {}
 
     def original(self, key: str) -> bytes:
-        """The bytes of the file of a content.
+        """The bytes of the file of a picture.
 
         Raises:
-            DataError: it is not where it was, or holds something else.
+            DataError: it is not where it was, or shows something else.
         """
         name = self.names[self.rows[key]]
         try:
-            target = inside(self._paths[key], self._roots)
+            target = inside(self._files[key][0], self._roots)
             content = read_regular_file(target, ByteBudget(IntakeLimits(), target))
         except (KeyError, ValueError, SkippedFileError) as error:
             raise DataError(
                 f"{name!r} is not where it was, or lies in an archive or a data set: put it back or unpack it, and run "
                 "promptccd discover on its folder."
             ) from error
-        if hashlib.sha256(content).hexdigest() != key:
+        if hashlib.sha256(content).hexdigest() not in self._seen[key].contents and not _shows(content, key):
             raise DataError(
-                f"{name!r} is another file than when it was grouped: run promptccd discover again."
+                f"{name!r} shows something else than when it was grouped: run promptccd discover again."
             )
         return content
 
@@ -139,6 +156,12 @@ class Photos:
             return None
         image = decode_image(content, max_pixels=IntakeLimits().max_pixels, enough=2 * side).image
         return None if image is None else _encoded(image, side)
+
+
+def _shows(content: bytes, key: str) -> bool:
+    """Whether a file that was changed shows the picture of a key."""
+    _, seen = look_at(content, IntakeLimits().max_pixels, None)
+    return seen is not None and seen.key == key
 
 
 def _plain(text: str) -> str:

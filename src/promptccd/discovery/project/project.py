@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.places import pictures_in, present
 from promptccd.discovery.project.stage import Checkpoint
 from promptccd.errors import RegistryError
 from promptccd.registry import (
@@ -23,6 +24,7 @@ from promptccd.registry import (
     CategoryRegistry,
     Confirm,
     Edit,
+    Forget,
     Journal,
     LogEntry,
     Merge,
@@ -66,8 +68,8 @@ class Project:
     """The categories of images in a folder, which others may correct at the same time.
 
     A correction is made under the folder's lock, in the state that the last one left, and is on the disk when its
-    method returns; the newest can be undone. Images are named by their content: the SHA-256 that ``assignments.csv``
-    gives, or ``row:NUMBER`` in a stage of a run.
+    method returns; the newest can be undone. Images are named by what they show: the ``picture`` that
+    ``assignments.csv`` gives, or ``row:NUMBER`` in a stage of a run.
 
         >>> project = Project("groups")  # doctest: +SKIP
         >>> project.rename(3, "night heron")  # doctest: +SKIP
@@ -170,6 +172,57 @@ class Project:
         from promptccd.discovery.project import corrections
 
         return self.edit(lambda: corrections.answer(self.registry, self.means(), first, second, same=same))
+
+    def forget(self, images: Sequence[str] | None = None) -> LogEntry:
+        """Forget images with all that was said of them; by default those that are not where they were.
+
+        Raises:
+            RegistryError: by default also if all are where they were, or none is.
+        """
+        return self.edit(lambda: Forget(self._away() if images is None else images))
+
+    def find(self, image: str) -> str:
+        """The key of an image from what a person has of it.
+
+        Args:
+            image: its key, the SHA-256 of its file, the first six digits or more of either, or its file: a path, or the
+                end of one.
+
+        Raises:
+            RegistryError: no image is called so, or several are.
+        """
+        if image in self.registry.images:
+            return image
+        seen, path = pictures_in(self._store.folder), os.path.abspath(os.path.expanduser(image))
+        found = [key for key in self.registry.images if key in seen and seen[key].is_called(key, image, path)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise RegistryError(
+                f"No image here is called {image!r}: name one by its file, or by its picture or sha256 as "
+                "assignments.csv has them; one of a training run is row:NUMBER."
+            )
+        raise RegistryError(
+            f"{len(found)} images are called {image!r}: give more of the path, or the picture as assignments.csv has "
+            "it."
+        )
+
+    def away(self) -> list[str]:
+        """Images whose files are not where they were: deleted, moved away, or on a disk that is not plugged in."""
+        images, seen = self.registry.images, pictures_in(self._store.folder)
+        there = present(seen.values())
+        return sorted(key for key, each in seen.items() if key in images and not each.is_here(there))
+
+    def _away(self) -> list[str]:
+        found, count = self.away(), len(self.registry.images)
+        if not found:
+            raise RegistryError(f"All {count} images are where they were: there is nothing to forget.")
+        if len(found) == count:
+            raise RegistryError(
+                f"None of the {count} images is where it was: plug their disk in, or move their folder back. To forget "
+                "them all, delete this folder."
+            )
+        return found
 
     def undo(self, number: int | None = None) -> LogEntry:
         """Take the newest correction back.

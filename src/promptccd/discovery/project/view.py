@@ -12,7 +12,7 @@ import torch
 
 from promptccd.data.file_names import display_name
 from promptccd.discovery.categories import assigned
-from promptccd.discovery.project.columns import NOWHERE, PINNED, Columns
+from promptccd.discovery.project.columns import AWAY, NOWHERE, PINNED, Columns
 from promptccd.discovery.project.features import Features, keep_layout, kept_layout, lay_out, likest
 from promptccd.discovery.project.folder import PROJECT, open_project
 from promptccd.discovery.project.photos import Photos
@@ -65,7 +65,7 @@ class ProjectView:
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
-        self._images = self.registry.images
+        self._images = frozenset(self.registry.images)
         photos = Photos(self.out, self.registry.images, read_record(self.out)["sources"])
         self.project.show(photos.keys)
         return photos
@@ -83,9 +83,13 @@ class ProjectView:
         """Bring what is shown up to date; without knowing what changed, all of it."""
         if patches is None:
             self._columns, self._near, self._news = None, ([], {}), None
-            if self._images.keys() != self.registry.images.keys():
+            if self._images != self.registry.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
+        elif any(
+            "images" in each.changes for each in patches
+        ):  # some were forgotten, or are remembered again
+            self._take(None)
         elif self._columns is not None:
             images = set[str]().union(*(each.images for each in patches)) & self.photos.rows.keys()
             rows = self._columns.take(self.registry, images, self.photos.rows)
@@ -98,7 +102,7 @@ class ProjectView:
         """The group of every photograph, and how sure it is."""
         with self.still:
             if self._columns is None:
-                self._columns = Columns(self.registry, self.photos.keys)
+                self._columns = Columns(self.registry, self.photos.keys, self.photos.here)
             return self._columns
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
@@ -169,7 +173,7 @@ class ProjectView:
         keys, features = self.photos.keys, self.features()
         with self.still:
             registry, columns = self.registry.copy(), self.columns()
-            open_rows = np.flatnonzero((columns.group != NOWHERE) & (columns.flags & PINNED == 0))
+            open_rows = np.flatnonzero((columns.group != NOWHERE) & (columns.flags & (PINNED | AWAY) == 0))
             covers = [row for each in registry.active for row in columns.shown(each.id).cover]
             unsure = open_rows[np.argsort(columns.sure[open_rows], kind="stable")[:MOST_ASKED_OF]]
         rows = [row for row in sorted({*unsure.tolist(), *covers}) if features.there[row]]
@@ -286,7 +290,7 @@ class ProjectView:
             "generation": self.photos.generation,
             "title": self.title,
             "can_write": self.can_write,
-            "photos": len(self.photos.keys),
+            "photos": int(self.photos.here.sum()),
             "stage": registry.stage,
             "groups": groups,
             "undo": _described(log[-1]) if log and log[-1].patch is not None else None,

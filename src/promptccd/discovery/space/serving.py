@@ -178,7 +178,7 @@ def _taken(request: Request) -> Response:
     headers = {"content-disposition": f'attachment; filename="{name}"', **NOT_KEPT}
     if name == TABLE:
         rows = [{**asdict(row), "group": row.category} for row in assignment_rows_of(visit.project())]
-        table = csv_text(["file", "group", "name", "sha256"], rows)
+        table = csv_text(["file", "group", "name", "sha256", "picture"], rows)
         return Response(table, media_type="text/csv", headers=headers)
     if name not in ARCHIVES or not (visit.taken / name).is_file():
         raise HTTPException(404, "There is no such file.")

@@ -76,6 +76,7 @@ CORRECTIONS: dict[str, Callable[[Project, ProjectView, Asked], LogEntry]] = {
     "answer": _answer,
     "split": lambda project, view, asked: project.split(_group(asked)),
     "dissolve": lambda project, view, asked: project.dissolve(_group(asked)),
+    "forget": lambda project, view, asked: project.forget(),
     "undo": lambda project, view, asked: project.undo(_number(asked)),
     "redo": lambda project, view, asked: project.redo(_number(asked)),
 }

@@ -102,7 +102,7 @@ def build_routes(bench: ProjectView, token: str, cookie: str) -> App:
     def table(request: Request) -> Response:
         headers = {"content-disposition": 'attachment; filename="groups.csv"', **NOT_KEPT}
         rows = [{**asdict(row), "group": row.category} for row in assignment_rows_of(bench)]
-        content = csv_text(["file", "group", "name", "sha256"], rows)
+        content = csv_text(["file", "group", "name", "sha256", "picture"], rows)
         return Response(content, media_type="text/csv", headers=headers)
 
     async def export(request: Request) -> Response:

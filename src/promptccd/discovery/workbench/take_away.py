@@ -87,7 +87,8 @@ def assignment_rows_of(bench: ProjectView) -> list[AssignmentRow]:
         return [
             AssignmentRow(
                 file=name,
-                sha256=key,
+                sha256=photos.content_hash(key),
+                picture=key,
                 category=home if home != NOWHERE else None,
                 name=registry.categories[home].name if home != NOWHERE else "",
                 known=standing[home] if home != NOWHERE else "",

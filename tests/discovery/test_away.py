@@ -1,0 +1,147 @@
+"""Images that are not where they were: greyed and not counted, never in the way, and forgotten on request."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from promptccd.cli.main import main
+from promptccd.discovery.project import Project, ProjectView
+from promptccd.discovery.project.columns import AWAY
+from promptccd.errors import DataError, RegistryError
+from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import registry_in
+
+
+def numbered(folder: Path, kinds: list[int], per_category: int, seed: int = 5) -> Path:
+    """Pictures whose names begin with their kind and count from 0 in each."""
+    for kind in kinds:
+        made = sorted(write_pictures(folder / f"of {kind}", [kind], per_category, seed).iterdir())
+        for number, path in enumerate(made):
+            path.rename(folder / f"{kind}-{number:03d}.png")
+        (folder / f"of {kind}").rmdir()
+    return folder
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    return numbered(tmp_path / "album", [0, 1], per_category=4)
+
+
+@pytest.fixture
+def found(backbone_folder, album, tmp_path) -> Path:
+    out = tmp_path / "found"
+    assert (
+        main(["discover", str(backbone_folder), str(album), "--out", str(out), "--num_categories", "2"]) == 0
+    )
+    return out
+
+
+def state(out: Path) -> tuple[int, int, list[bool]]:
+    """How many photographs a page counts, how many its groups hold, and which of them are here."""
+    view = ProjectView(out)
+    summary, flags = view.summary(), view.columns().flags
+    view.photos.close()
+    return summary["photos"], sum(each["size"] for each in summary["groups"]), (flags & AWAY == 0).tolist()
+
+
+def listed(out: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(["categories", str(out), "list"]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_deleted_photograph_is_not_counted_until_it_is_back(found, album, tmp_path, capsys):
+    assert state(found) == (8, 8, [True] * 8)
+    assert "Not where they were" not in listed(found, capsys)
+    shutil.move(album / "1-002.png", tmp_path / "kept.png")
+    assert state(found) == (7, 7, [True] * 6 + [False, True])
+    assert "Not where they were, and not counted: 1." in listed(found, capsys)
+    capsys.readouterr()
+    assert main(["categories", str(found), "list", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert sum(each["size"] for each in values) == 8
+    assert sum(each["away"] for each in values) == 1
+    shutil.move(tmp_path / "kept.png", album / "1-002.png")
+    assert state(found) == (8, 8, [True] * 8)
+
+
+def test_a_photograph_under_another_name_is_where_it_is(found, backbone_folder, album, tmp_path, capsys):
+    (album / "sub").mkdir()
+    shutil.move(album / "1-002.png", album / "sub" / "heron.png")
+    assert state(found)[0] == 7
+    assert main(["discover", str(backbone_folder), str(album), "--out", str(found)]) == 0
+    assert state(found)[:2] == (8, 8)
+    assert main(["categories", str(found), "move", "0", "sub/heron.png"]) == 0
+    assert Project(found).find("heron.png") in registry_in(found).members_of(0)
+
+
+def test_what_was_edited_into_another_picture_leaves_the_old_one_away(found, backbone_folder, album):
+    shutil.copy(numbered(album.parent / "more", [5], per_category=1) / "5-000.png", album / "1-002.png")
+    assert main(["discover", str(backbone_folder), str(album), "--out", str(found)]) == 0
+    count, in_groups, here = state(found)
+    assert (count, in_groups, here.count(False)) == (8, 8, 1)
+
+
+def test_forgetting_takes_those_that_are_away_and_can_be_undone(found, album, capsys):
+    before = registry_in(found)
+    (album / "0-001.png").unlink()
+    (album / "1-002.png").unlink()
+    gone = Project(found).away()
+    assert len(gone) == 2
+    assert main(["categories", str(found), "confirm", gone[0]]) == 0
+    assert main(["categories", str(found), "answer", *gone, "different"]) == 0
+    assert main(["categories", str(found), "forget"]) == 0
+    after = registry_in(found)
+    assert after.images.keys() == before.images.keys() - set(gone)
+    assert sum(each.size for each in after.active) == 6
+    assert len(state(found)[2]) == 6
+    assert main(["categories", str(found), "forget"]) == 2
+    assert "All 6 images are where they were" in capsys.readouterr().err
+    assert main(["categories", str(found), "undo"]) == 0
+    assert registry_in(found).images == before.images
+    assert state(found)[0] == 6
+    assert len(state(found)[2]) == 8
+
+
+def test_a_page_that_is_open_follows(found, album):
+    view = ProjectView(found)
+    (album / "1-002.png").unlink()
+    generation = view.photos.generation
+    project = Project(found)
+    project.forget()
+    view.refresh()
+    assert view.photos.generation != generation
+    assert len(view.columns().flags) == view.summary()["photos"] == 7
+
+
+def test_a_disk_that_is_not_plugged_in_is_not_forgotten(found, album, tmp_path):
+    shutil.move(album, tmp_path / "elsewhere")
+    assert state(found)[0] == 0
+    with pytest.raises(RegistryError, match="None of the 8 images is where it was: plug"):
+        Project(found).forget()
+    view = ProjectView(found)
+    assert view.photos.picture(0, 128)  # kept
+    with pytest.raises(DataError, match="is not where it was"):
+        view.photos.original(view.photos.keys[0])
+
+
+@pytest.mark.parametrize("name", ["0-001.png", "sha256", "picture", "short", "path"])
+def test_an_image_is_named_by_what_a_person_has(found, album, name):
+    project = Project(found)
+    view = ProjectView(found)
+    key = view.photos.keys[1]
+    names = {
+        "sha256": view.photos.content_hash(key), "picture": key, "short": key[:8], "path": str(album / "0-001.png")
+    }  # fmt: skip
+    assert project.find(names.get(name, name)) == key
+
+
+def test_an_ambiguous_name_is_refused(found, backbone_folder, album):
+    (album / "sub").mkdir()
+    numbered(album / "sub", [1], per_category=2, seed=9)
+    assert main(["discover", str(backbone_folder), str(album), "--out", str(found)]) == 0
+    with pytest.raises(RegistryError, match="2 images are called '1-001.png'"):
+        Project(found).find("1-001.png")
+    assert Project(found).find("sub/1-001.png") != Project(found).find("album/1-001.png")

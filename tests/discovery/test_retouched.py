@@ -1,0 +1,160 @@
+"""What people write into their files between two discoveries changes no group, no correction and no number."""
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from promptccd.cli.main import main
+from promptccd.data.sources import Stamp
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.folder import PROJECT
+from tests.data.test_picture_keys import XMP, exif, photograph, text
+from tests.discovery.corrected import registry_in
+from tests.discovery.test_cache import contents, costs, rows_of
+
+Edit = Callable[[Path], object]
+
+
+def rewritten(path: Path, **options: object) -> None:
+    """The same coded picture in another file: written anew by a program, as all of them do."""
+    with Image.open(path) as image:
+        image.load()
+    fresh = path.with_suffix(".new")
+    kind = {".jpg": "JPEG", ".png": "PNG"}[path.suffix]
+    kept = {"quality": "keep"} if kind == "JPEG" else {"pnginfo": text()}
+    image.save(fresh, kind, **kept, **options)
+    os.replace(fresh, path)
+
+
+def with_time_kept(edit: Edit) -> Edit:
+    def edited(path: Path) -> None:
+        before = path.stat()
+        edit(path)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    return edited
+
+
+def turned(path: Path) -> None:
+    with Image.open(path) as image:
+        image.transpose(Image.Transpose.ROTATE_90).save(path, quality=95)
+
+
+EDITS: dict[str, Edit] = {
+    "a caption": lambda path: rewritten(path, exif=exif(title="a heron")),
+    "a keyword": lambda path: (
+        rewritten(path, exif=exif(), xmp=XMP) if path.suffix == ".jpg" else rewritten(path)
+    ),
+    "a rating, with the time kept": with_time_kept(lambda path: rewritten(path, exif=exif(rating=4))),
+    "a place": lambda path: rewritten(path, exif=exif()),
+    "the turn flag": lambda path: rewritten(path, exif=exif(orientation=6)),
+    "a turn of the pixels": turned,
+    "the date of the file alone": lambda path: os.utime(path, (1, 1)),
+    "its name": lambda path: path.rename(path.with_stem(f"new {path.stem}")),
+}
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    folder = tmp_path / "album"
+    folder.mkdir()
+    for number in range(12):
+        photograph((120, 90), seed=number).save(
+            folder / f"{number:02d}.{'png' if number % 3 else 'jpg'}", quality=92
+        )
+    return folder
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_of_the_files_loses_nothing(name, backbone_folder, album, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]
+    assert main([*discover, "--num_categories", "3"]) == 0
+    registry = registry_in(out)
+    first, second, *_ = sorted(
+        (each.id for each in registry.active), key=lambda each: -registry.category(each).size
+    )
+    moved = registry.members_of(first)[:2]
+    for words in (
+        ("rename", first, "heron"),
+        ("move", second, *moved),
+        ("gather", registry.members_of(second)[0]),
+    ):
+        assert main(["categories", str(out), *map(str, words)]) == 0
+    before, features = registry_in(out), contents(out / PROJECT / "features")
+    for path in list(album.iterdir()):
+        EDITS[name](path)
+    capsys.readouterr()
+    with costs(album, monkeypatch) as cost:
+        assert main([*discover, "--json"]) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert (files["used"], files["duplicates"]) == (12, 0)
+    assert files["changed"] == (0 if name in ("the date of the file alone", "its name") else 12)
+    assert cost.embedded == 0
+    assert contents(out / PROJECT / "features") == features
+    assert registry_in(out).state_hash() == before.state_hash()
+    rows = rows_of(out)
+    assert len(rows) == 12
+    assert {row["status"] for row in rows.values()} == {"used"}
+    assert main([*discover, "--json"]) == 0
+    assert registry_in(out).state_hash() == before.state_hash()
+
+
+def test_thumbnails_are_turned_with_the_file(backbone_folder, album, tmp_path):
+    out = tmp_path / "out"
+    discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]
+
+    def shapes(side: int) -> set[bool]:
+        view = ProjectView(out)
+        pictures = [Image.open(io.BytesIO(view.photos.picture(row, side))) for row in range(12)]
+        view.photos.close()
+        return {each.width > each.height for each in pictures}
+
+    assert main(discover) == 0
+    assert shapes(128) == shapes(320) == {True}
+    for path in album.iterdir():
+        rewritten(path, exif=exif(orientation=6))
+    assert main(discover) == 0
+    assert shapes(128) == shapes(320) == {False}
+
+
+def test_another_picture_under_the_same_size_and_time_is_read(backbone_folder, album, tmp_path):
+    out = tmp_path / "out"
+    discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]
+    path, found = album / "one.bmp", None
+    for seed in (50, 51):
+        photograph((40, 40), seed=seed).save(path)
+        if found is not None:
+            assert path.stat().st_size == found.st_size
+            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+        found = path.stat()
+        assert main(discover) == 0
+    rows = rows_of(out)
+    assert len(rows) == 13
+    assert len(registry_in(out).images) == 14  # the one that was there before is not forgotten
+
+
+def test_a_disk_that_does_not_say_when_a_file_was_touched_is_no_dead_end(
+    backbone_folder, album, tmp_path, monkeypatch
+):
+    """FAT keeps no such time: the change is seen once the file is opened, and the next command reads it."""
+
+    def untouched(cls, path, found):
+        return Stamp(path, found.st_size, found.st_mtime_ns)
+
+    monkeypatch.setattr(Stamp, "from_status", classmethod(untouched))
+    out = tmp_path / "out"
+    discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]
+    path = album / "one.bmp"
+    photograph((40, 40), seed=50).save(path)
+    found = path.stat()
+    assert main(discover) == 0
+    photograph((40, 40), seed=51).save(path)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    codes = [main([*discover, "--export", "dataset"]) for _ in range(2)]
+    assert codes[-1] == 0
