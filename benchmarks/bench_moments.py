@@ -1,8 +1,8 @@
-"""Does a moment count once? Groups of photographs beside the same photographs copied, re-saved, and shot in bursts.
+"""Does a moment count once? Groups of photographs beside the same ones copied, re-saved, and shot in bursts.
 
-Kinds are drawn from a data set of photographs. Each setting multiplies the images in its own way, as cameras, messengers
-and programs do, and the groups are held against those of the plain images; beside known categories too, whose prototypes
-and spread are measured on images of other kinds. ``--joins`` lists the photographs of the whole data set that are called
+Kinds are drawn from a data set of photographs. Each setting multiplies the images in its own way, as cameras and
+programs do, and the groups are held against those of the plain images; beside known categories too, whose prototypes
+and spread are measured on images of other kinds. ``--joins`` shows the photographs of the whole data set that are called
 one moment, for a person to look at; ``--cost`` times the search.
 
     python -m benchmarks.bench_moments caltech101/ --draws 1 2 3
@@ -17,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def beside(change: Callable[[Image.Image], Image.Image]) -> Frames:
 SETTINGS: dict[str, Frames] = {
     "doubled": lambda image, rng: [image, image],
     "tripled": lambda image, rng: [image, image, image],
-    **{f"re-saved at {quality}": beside(lambda image, quality=quality: resaved(image, quality)) for quality in (50, 60, 75, 90)},  # type: ignore[misc]
+    **{f"re-saved at {quality}": beside(partial(resaved, quality=quality)) for quality in (50, 60, 75, 90)},
     "half the size": beside(lambda image: resaved(image.resize((image.width // 2, image.height // 2)), 85)),
     "turned by 90": beside(lambda image: resaved(image.transpose(Image.Transpose.ROTATE_90), 90)),
     "re-lit": beside(lambda image: resaved(ImageEnhance.Brightness(image).enhance(1.3), 85)),
@@ -157,7 +158,7 @@ class Photographs:
         rows = np.resize(np.arange(len(self.kinds)), count)
         noise = torch.randn(count, self.features.shape[1], generator=torch.Generator().manual_seed(0))
         features = F.normalize(self.features[rows] + 0.005 * noise, dim=1)
-        thumbnails = [self.thumbnails[row] for row in rows]
+        thumbnails = [self.thumbnails[row] for row in rows.tolist()]
         return Photographs(self.miniatures[rows], thumbnails, features, self.kinds[rows])
 
 
@@ -262,7 +263,8 @@ def settings(album: Album, kinds: int, seed: int, names: Sequence[str]) -> list[
                 {
                     "kinds": kinds, "draw": seed, "setting": name, "where": where, "plain": before, "groups": count,
                     "accuracy_plain": round(accurate, 1), "accuracy": round(accuracy, 1), "images": len(frames.kinds),
-                    "moments": moments, "moments_plain": of, "each_counted": grouped(frames, once=False)[0] if beside is None else None,
+                    "moments": moments, "moments_plain": of,
+                    "each_counted": grouped(frames, once=False)[0] if beside is None else None,
                 }
             )  # fmt: skip
             print(json.dumps(results[-1]), flush=True)

@@ -276,7 +276,9 @@ def album(folder: Path, counts: dict[int, int], first: int) -> Path:
     folder.mkdir()
     for kind, count in counts.items():
         for number in range(first, first + count):
-            spots = np.random.default_rng([kind, number]).integers(-70, 71, (8, 8, 3)).repeat(4, 0).repeat(4, 1)
+            spots = (
+                np.random.default_rng([kind, number]).integers(-70, 71, (8, 8, 3)).repeat(4, 0).repeat(4, 1)
+            )
             pixels = np.clip(picture(kind, number).astype(int) + spots, 0, 255).astype(np.uint8)
             (folder / f"{kind}-{number}.bmp").write_bytes(bitmap(pixels))
     return folder

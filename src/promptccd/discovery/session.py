@@ -259,13 +259,9 @@ class DiscoverySession:
 
     @property
     def near_duplicates(self) -> dict[str, IntakeFile]:
-        """The first image of its moment by the key of each of the newest images that is not that one itself."""
+        """By key of each of the newest images that is not the first of its moment: that first one."""
         used = self.current.intake.used
-        return {
-            used[row].key: used[first]
-            for row, first in enumerate(self.moments.tolist())
-            if first != row
-        }
+        return {used[row].key: used[first] for row, first in enumerate(self.moments.tolist()) if first != row}
 
     @property
     def settled(self) -> list[int]:
@@ -342,14 +338,14 @@ class DiscoverySession:
     def _constraints(self) -> GroupingConstraints:
         """What people said, and that a new image of a moment of which images are in a category is there too."""
         said, members = self.registry.constraints(), self.registry.members
-        earlier: dict[int, set[int | None]] = {}
+        earlier: dict[int, set[int]] = {}
         fresh = set(self.fresh)
         for row, moment in enumerate(self.moments.tolist()):
-            if row not in fresh:
-                earlier.setdefault(moment, set()).add(members.get(self.current.keys[row]))
+            if row not in fresh and (category := members.get(self.current.keys[row])) is not None:
+                earlier.setdefault(moment, set()).add(category)
         pins = {}
         for row in fresh:
-            key, found = self.current.keys[row], earlier.get(int(self.moments[row]), set()) - {None}
+            key, found = self.current.keys[row], earlier.get(int(self.moments[row]), set())
             if len(found) == 1 and key not in said.keys:
                 pins[key] = next(iter(found))
         return replace(said, pinned={**said.pinned, **pins}) if pins else said

@@ -352,7 +352,7 @@ def group_images(
     which the images differ most; silhouette and likelihood there give the number.
 
     Constraints hold without exception. Images that must be together move as one, by their mean, and so do images of one
-    moment, which count as its first image alone: else a burst of photographs would be a group of its own. An image with a
+    moment, which count as its first one alone: else a burst of photographs would be a group of its own. An image with a
     constraint counts 5 times in the prototype of a new group and in the inertia, so that a few answers move more than
     the images they are about.
 
