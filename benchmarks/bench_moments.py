@@ -2,7 +2,7 @@
 
 Kinds are drawn from a data set of photographs. Each setting multiplies the images in its own way, as cameras and
 programs do, and the groups are held against those of the plain images; beside known categories too, whose prototypes
-and spread are measured on images of other kinds. ``--joins`` shows the photographs of the whole data set that are called
+and spread are measured on images of other kinds. ``--joins`` shows which photographs of the whole data set are called
 one moment, for a person to look at; ``--cost`` times the search.
 
     python -m benchmarks.bench_moments caltech101/ --draws 1 2 3
@@ -149,8 +149,9 @@ class Photographs:
 
     def moments(self) -> np.ndarray:
         """As `DiscoverySession` finds them."""
+        nothing_said = np.full(len(self.kinds), np.nan)
         return find_moments(
-            self.miniatures, self.features, lambda rows: [self.thumbnails[row] for row in rows]
+            self.miniatures, self.features, lambda rows: [self.thumbnails[row] for row in rows], nothing_said
         )
 
     def repeated(self, count: int) -> "Photographs":

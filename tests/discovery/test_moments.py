@@ -17,9 +17,12 @@ from benchmarks import bench_moments
 from promptccd.cli.main import main
 from promptccd.clustering import GroupingConstraints
 from promptccd.data.duplicates import look_at
+from promptccd.discovery import moments
+from promptccd.discovery.cache import SeenFiles
 from promptccd.discovery.discover import discover
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
+from promptccd.discovery.intake.intake import read_intake
 from promptccd.discovery.moments import find_moments
 from promptccd.errors import DataError
 from promptccd.registry import Move
@@ -40,7 +43,7 @@ def photograph(number, width=240, height=180):
     return Image.fromarray((128 + whole).clip(0, 255).astype(np.uint8))
 
 
-def moments_of(images, features=None):
+def moments_of(images, features=None, taken=None):
     """Moments of images; by default all have the same features, so that these tell nothing."""
     looks = []
     for image in images:
@@ -49,7 +52,10 @@ def moments_of(images, features=None):
         looks.append(look_at(buffer.getvalue(), 10**6, None)[1])
     features = torch.ones(len(images), 4) / 2 if features is None else features
     miniatures = np.stack([look.miniature for look in looks])
-    return find_moments(miniatures, features, lambda rows: [looks[row].thumbnail for row in rows]).tolist()
+    taken = np.full(len(images), np.nan) if taken is None else np.array(taken, dtype=float)
+    return find_moments(
+        miniatures, features, lambda rows: [looks[row].thumbnail for row in rows], taken
+    ).tolist()
 
 
 CHANGES = {
@@ -68,20 +74,22 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_is_made_of_a_photograph_is_its_moment_and_no_other(change):
-    frames = [CHANGES[change](photograph(number), SPAWN(number)) for number in range(6)]
+    frames = [CHANGES[change](photograph(number), SPAWN(number)) for number in range(3)]
     truth = [number for number, shot in enumerate(frames) for _ in shot]
     found = moments_of([frame for shot in frames for frame in shot])
     assert found == [truth.index(number) for number in truth]
 
 
-def test_order_and_distance_do_not_matter():
-    """The frames of a burst lie far apart in the source, and the features find them."""
-    frames = [bench_moments.burst(3)(photograph(number), SPAWN(number)) for number in range(20)]
+@pytest.mark.parametrize("cell", [2_048, 8])
+def test_order_and_distance_do_not_matter(monkeypatch, cell):
+    """The frames of a burst lie far apart in the source, and the features find them, in all or beside pivots."""
+    monkeypatch.setattr(moments, "_LARGEST_CELL", cell)
+    frames = [bench_moments.burst(3)(photograph(number), SPAWN(number)) for number in range(10)]
     images = [shot[place] for place in range(3) for shot in frames]
     generator = torch.Generator().manual_seed(0)
-    features = torch.randn(20, 32, generator=generator).repeat(3, 1)
-    features = normalize(features + 0.3 * torch.randn(60, 32, generator=generator), dim=1)
-    assert moments_of(images, features) == [*range(20)] * 3
+    features = torch.randn(10, 32, generator=generator).repeat(3, 1)
+    features = normalize(features + 0.3 * torch.randn(30, 32, generator=generator), dim=1)
+    assert moments_of(images, features) == [*range(10)] * 3
 
 
 def test_plain_pictures_are_of_one_moment_where_they_are_equal():
@@ -97,6 +105,11 @@ def test_other_things_at_the_same_place_are_other_moments():
     frames[1].paste(animal, (30, 90))
     frames[2].paste(animal, (150, 60))
     assert moments_of(frames) == [0, 1, 2]
+    assert moments_of(frames, taken=[100, 102, 104]) == [0, 0, 0], (
+        "frames of a burst in which an animal moves"
+    )
+    assert moments_of(frames, taken=[100, 102, 105]) == [0, 0, 2]
+    assert moments_of([photograph(1), photograph(2)], taken=[5, 5]) == [0, 1]
     studio = [Image.new("RGB", (240, 180), "white") for _ in range(3)]
     for number, image in enumerate(studio):
         image.paste(photograph(10 + number, 120, 80), (60, 50))
@@ -108,16 +121,16 @@ def test_other_things_at_the_same_place_are_other_moments():
 
 
 def test_digits_are_no_copies_of_each_other():
-    pixels = load_digits().images[:600]
+    pixels = load_digits().images[:300]
     images = [Image.fromarray((15 * each).astype(np.uint8)).convert("RGB") for each in pixels]
-    features = normalize(torch.from_numpy(pixels.reshape(600, -1)).float(), dim=1)
+    features = normalize(torch.from_numpy(pixels.reshape(300, -1)).float(), dim=1)
     found = moments_of(images, features)
     assert sum(first != row for row, first in enumerate(found)) <= 1
 
 
 def test_many_equal_pictures_are_found_fast():
     found = bench_moments.Photographs(
-        np.zeros((3_000, 32, 32), np.uint8), [white()] * 3_000, torch.ones(3_000, 4) / 2, np.zeros(3_000)
+        np.zeros((1_500, 32, 32), np.uint8), [white()] * 1_500, torch.ones(1_500, 4) / 2, np.zeros(1_500)
     )
     started = time.process_time()
     assert set(found.moments().tolist()) == {0}
@@ -180,6 +193,22 @@ def test_a_moment_stays_together_unless_people_said_otherwise():
 
 
 # What a person sees
+
+
+def test_the_time_on_the_camera_is_read_and_remembered(tmp_path):
+    times = ["2024:05:04 03:02:01", "2024:05:04 03:02:03", "0000:00:00 00:00:00", b"\xff", None]
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    for number, text in enumerate(times):
+        exif = Image.Exif()
+        if text is not None:
+            exif.get_ifd(0x8769)[0x9003] = text
+        photograph(number).save(folder / f"{number}.jpg", exif=exif)
+    for _ in range(2):  # anew, and from what is remembered
+        with read_intake(folder, seen=SeenFiles(tmp_path, {})) as intake:
+            taken = intake.taken.tolist()
+        assert (taken[0], taken[1] - taken[0]) == (1714791721, 2)
+        assert np.isnan(taken[2:]).all()
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ class SeenImage:
         thumbnail: a JPEG of at most `THUMBNAIL_SIDE` pixels a side, or a PNG if the image is tiny; no metadata. Strips
             lose their ends first, because their short side would vanish otherwise.
         view: ``(3, S, S)`` uint8, or `None` if no view was asked for.
+        taken: seconds by the clock of the camera, or `None`, see `DecodedImage`.
     """
 
     size: tuple[int, int]
@@ -40,6 +41,7 @@ class SeenImage:
     miniature: np.ndarray
     thumbnail: bytes
     view: Tensor | None = None
+    taken: int | None = None
 
 
 def view_of(content: bytes, max_pixels: int, view: "EvaluationView") -> Tensor | None:
@@ -68,7 +70,9 @@ def look_at(
     key = picture_key(content, decoded.loaded)
     small = _shrunk(image)
     kept = None if view is None else view(decoded)
-    return decoded.verdict, SeenImage(decoded.size, key, miniature_of(small), _encoded(small), kept)
+    return decoded.verdict, SeenImage(
+        decoded.size, key, miniature_of(small), _encoded(small), kept, decoded.taken
+    )
 
 
 def miniature_of(image: Image.Image) -> np.ndarray:

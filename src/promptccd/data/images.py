@@ -4,9 +4,11 @@ An image is used, used with a note, or skipped with a reason. Bad data never rai
 and never gets past the pixel limit, because that is checked on the header.
 """
 
+import calendar
 import io
 import os
 import stat
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -79,6 +81,7 @@ class DecodedImage:
         box: left, upper, right and lower edge of the picture in `image`, in its pixels: the last row or column of a
             reduced image may be covered only in part.
         loaded: the picture as its file stores it, which tells it from others; `None` for a JPEG.
+        taken: when the camera says it was taken, in seconds since 1970 by its clock; `None` if it does not.
     """
 
     image: Image.Image | None
@@ -86,6 +89,7 @@ class DecodedImage:
     size: tuple[int, int] = (0, 0)
     box: tuple[float, float, float, float] = (0, 0, 0, 0)
     loaded: Image.Image | None = None
+    taken: int | None = None
 
 
 def media_type(content: bytes) -> str:
@@ -221,7 +225,9 @@ def _decode_opened(
     size = (round(scale * (box[2] - box[0])), round(scale * (box[3] - box[1])))
     notes.append(_shape_note(*size))
     text = "; ".join(filter(None, notes))
-    return DecodedImage(rgb, Verdict(Status.NOTED if text else Status.USED, text), size, box, loaded)
+    return DecodedImage(
+        rgb, Verdict(Status.NOTED if text else Status.USED, text), size, box, loaded, _taken(image)
+    )
 
 
 def _is_in_one_scan(stream: BinaryIO) -> bool:
@@ -317,6 +323,14 @@ def _orientation(image: Image.Image) -> int | None:
     try:
         return image.getexif().get(ExifTags.Base.Orientation)
     except Exception:  # metadata that cannot be read does not spoil the pixels
+        return None
+
+
+def _taken(image: Image.Image) -> int | None:
+    try:
+        text = image.getexif().get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal]
+        return calendar.timegm(time.strptime(text.strip(" \0"), "%Y:%m:%d %H:%M:%S"))
+    except Exception:  # as above
         return None
 
 

@@ -235,6 +235,7 @@ class FeatureCache:
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 FORMAT = 1  # of the list of files
 _LONGEST = 4096  # characters of a note
+_LATEST = 2**40  # seconds since 1970
 
 
 class SeenFiles:
@@ -321,6 +322,7 @@ class SeenFiles:
             self._fresh_thumbs[digest] = image.thumbnail
             values |= {
                 "image_size": list(image.size),
+                "taken": image.taken,
                 "miniature": base64.b64encode(image.miniature.tobytes()).decode(),
             }
             known["picture"] = image.key
@@ -394,5 +396,8 @@ def _read_look(values: Mapping[str, Any], key: Any) -> Look:
         raise ValueError(f"an image is {width} x {height}")
     if not isinstance(key, str) or not _DIGEST.fullmatch(key):
         raise ValueError("a picture has no key")
+    taken = values["taken"]
+    if taken is not None and (type(taken) is not int or abs(taken) > _LATEST):
+        raise ValueError("a time is none")
     miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(MINIATURE_SIDE, MINIATURE_SIDE)
-    return verdict, SeenImage((width, height), key, miniature, b"")
+    return verdict, SeenImage((width, height), key, miniature, b"", taken=taken)

@@ -34,7 +34,9 @@ MAX_BITS = 3  # of the 64 of a hash that may differ
 _BANDS = 4  # two hashes that differ in at most 3 bits agree in one of 4 bands whole
 _LARGEST_CELL = 2_048  # images whose features are compared with each other at a time
 _ORIENTATIONS = 8  # four rotations, and their mirror images
-FITS = 0.45  # correlation of miniatures from which thumbnails are looked at
+AT_ONCE = 2.0  # seconds between frames of a burst
+FITS, FITS_AT_ONCE = 0.45, 0.3  # correlation of miniatures from which thumbnails are looked at
+APART, APART_AT_ONCE = 0.05, 0.4  # share of the neighbourhoods that may look different
 TINY = 32  # shorter side of a picture in pixels below which different things look alike, so that it must equal others
 _PLAIN = 0.5  # greatest value of an evened miniature in which nothing can be told
 _SMALL = Scale(MINIATURE_SIDE)
@@ -44,7 +46,11 @@ Thumbnails = Callable[[Sequence[int]], Sequence[bytes]]
 
 
 def find_moments(
-    miniatures: npt.NDArray[np.uint8], features: Tensor, thumbnails: Thumbnails, workers: int = 1
+    miniatures: npt.NDArray[np.uint8],
+    features: Tensor,
+    thumbnails: Thumbnails,
+    taken: npt.NDArray[np.float64],
+    workers: int = 1,
 ) -> Rows:
     """Which images are of one moment.
 
@@ -52,6 +58,8 @@ def find_moments(
         miniatures: ``(N, 32, 32)``, see `SeenImage`, in the order of the source.
         features: ``(N, D)`` unit features.
         thumbnails: gives the thumbnails of these rows, as files.
+        taken: ``(N,)`` seconds at which they were taken, NaN if nothing says so. What was taken at once may differ
+            more: frames in which something moves, before a camera that stays.
         workers: thumbnails that are decoded at once.
 
     Returns:
@@ -59,13 +67,13 @@ def find_moments(
     """
     moment = np.arange(len(miniatures))
     hashes = np.stack([_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)])
-    pairs = _fitting(miniatures, hashes, _candidates(hashes, features))
+    pairs = _fitting(miniatures, hashes, taken, _candidates(hashes, features, taken))
     while len(pairs.one):
         pairs = pairs.select(moment[pairs.one] != moment[pairs.two])
         # Of each moment the pair that fits best with an earlier one: most others are then settled without a look.
         best = np.zeros(len(pairs.one), dtype=bool)
         best[np.unique(np.maximum(moment[pairs.one], moment[pairs.two]), return_index=True)[1]] = True
-        alike = _verified(pairs.select(best), thumbnails, workers)
+        alike = _verified(pairs.select(best), thumbnails, taken, workers)
         moment = _joined(moment, alike)
         pairs = pairs.select(~best)
     return moment
@@ -90,6 +98,10 @@ class _Pairs:
 
     def select(self, chosen: npt.NDArray[np.bool_] | Rows | slice) -> "_Pairs":
         return _Pairs(self.one[chosen], self.two[chosen], self.turned[chosen])
+
+    def at_once(self, taken: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """``(P,)`` whether both were taken within seconds; not if nothing says when."""
+        return np.abs(taken[self.one] - taken[self.two]) <= AT_ONCE
 
     def blocks(self, size: int) -> Iterator["_Pairs"]:
         return (self.select(slice(start, start + size)) for start in range(0, len(self.one), size))
@@ -120,13 +132,17 @@ def _turned(pictures: Tensor, turned: int) -> Tensor:
 # Which pairs are worth a look
 
 
-def _candidates(hashes: Hashes, features: Tensor) -> _Pairs:
-    """Neighbours in feature space, images that follow each other, and images of nearly the same hash, turned or not.
+def _candidates(hashes: Hashes, features: Tensor, taken: npt.NDArray[np.float64]) -> _Pairs:
+    """Neighbours in feature space, images that follow each other by place or time, and those of nearly the same hash.
 
     Cameras number the frames of a burst one by one.
     """
     count = hashes.shape[1]
     found = [_upright(*_neighbours(features)), _upright(np.arange(count - 1), np.arange(1, count))]
+    in_time = np.argsort(taken, kind="stable")
+    for step in (1, 2):
+        following = _upright(in_time[:-step], in_time[step:])
+        found.append(following.select(following.at_once(taken)))
     for turned, of_turned in enumerate(hashes):
         for one, two in _same_hash(hashes[0], of_turned):
             # What looks the same when it is turned tells nothing.
@@ -206,7 +222,9 @@ def _band(hashes: npt.NDArray[np.uint64], band: int) -> npt.NDArray[np.uint64]:
 # Which of these fit, and which are of one moment
 
 
-def _fitting(miniatures: npt.NDArray[np.uint8], hashes: Hashes, pairs: _Pairs) -> _Pairs:
+def _fitting(
+    miniatures: npt.NDArray[np.uint8], hashes: Hashes, taken: npt.NDArray[np.float64], pairs: _Pairs
+) -> _Pairs:
     """Pairs whose miniatures fit, the best first; if one has no detail, they must have nearly the same hash."""
     evened = np.empty(miniatures.shape, np.float16)
     for start in range(0, len(miniatures), _LOADED):
@@ -224,7 +242,8 @@ def _fitting(miniatures: npt.NDArray[np.uint8], hashes: Hashes, pairs: _Pairs) -
         scores.append(_SMALL.shifts(one, two)[0])
     fits[torch.from_numpy(~unclear)] = torch.cat(scores)
     order = fits.argsort(descending=True, stable=True)
-    return pairs.select(order[fits[order] >= FITS].numpy())
+    least = torch.from_numpy(np.where(pairs.at_once(taken), FITS_AT_ONCE, FITS))
+    return pairs.select(order[(fits >= least)[order]].numpy())
 
 
 def _each_turned(pictures: Tensor, turned: Rows) -> Tensor:
@@ -236,7 +255,7 @@ def _each_turned(pictures: Tensor, turned: Rows) -> Tensor:
     return result
 
 
-def _verified(pairs: _Pairs, thumbnails: Thumbnails, workers: int) -> _Pairs:
+def _verified(pairs: _Pairs, thumbnails: Thumbnails, taken: npt.NDArray[np.float64], workers: int) -> _Pairs:
     """The pairs whose thumbnails are of one moment."""
     alike = [np.empty(0, dtype=bool)]
     for loaded in pairs.blocks(_LOADED):
@@ -246,10 +265,12 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, workers: int) -> _Pairs:
         colours, is_tiny = torch.from_numpy(np.stack(pictures)), torch.tensor(tiny)
         one, two = places.reshape(2, -1)
         at = _Pairs(one, two, loaded.turned)
-        for block in at.blocks(_PAIRS):
+        apart = torch.from_numpy(np.where(loaded.at_once(taken), APART_AT_ONCE, APART))
+        for block, may_differ in zip(at.blocks(_PAIRS), apart.split(_PAIRS), strict=True):
             second = _each_turned(colours[block.two], block.turned)
             must_equal = is_tiny[block.one] | is_tiny[block.two]
-            alike.append(same_moment(colours[block.one].float(), second.float(), must_equal).numpy())
+            first = colours[block.one].float()
+            alike.append(same_moment(first, second.float(), may_differ, must_equal).numpy())
     return pairs.select(np.concatenate(alike))
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 REACH = 0.35  # of the side, that a picture may have moved
 LEAST_OVERLAP = 0.35  # of the detail of both pictures that must lie where they overlap
 ALIKE = 0.5  # least correlation of two pictures
-AGREES, APART = 0.85, 0.05  # least agreement of a neighbourhood, and the share of all that may agree less
+AGREES = 0.85  # least agreement of a neighbourhood
 DETAIL = 6.0  # grey levels of contrast; a picture that nowhere has so much is plain
 RECOLOURED = 0.5  # of all colour in two pictures, that may differ
 COLOURLESS = 1.5  # grey levels of colour, at most, in a black-and-white copy
@@ -115,12 +115,13 @@ class Scale:
         return values, shift
 
 
-def same_moment(one: Tensor, two: Tensor, must_equal: Tensor) -> Tensor:
+def same_moment(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
     """Which of the pairs of pictures are of one moment: they fit at some shift, and agree there nearly everywhere.
 
     Args:
         one: ``(P, 64, 64, 3)``, 0 to 255.
         two: the other one of each pair.
+        apart: ``(P,)`` share of the neighbourhoods that may look different.
         must_equal: ``(P,)`` pairs that must be equal, as those without detail must.
     """
     greys = one @ _GREY, two @ _GREY
@@ -132,7 +133,7 @@ def same_moment(one: Tensor, two: Tensor, must_equal: Tensor) -> Tensor:
     rows = (~plain & (fit >= ALIKE)).nonzero()[:, 0]
     rows = rows[_recoloured(one[rows], two[rows], shift[rows]) <= RECOLOURED]
     for steps in (_NO_STEP, _STEPS):
-        agree = _agree(greys[0][rows], greys[1][rows], shift[rows], steps)
+        agree = _apart(greys[0][rows], greys[1][rows], shift[rows], steps) <= apart[rows]
         same[rows[agree]] = True
         rows = rows[~agree]
     return same
@@ -142,8 +143,8 @@ _FINE, _GREY = Scale(FINE_SIDE), torch.tensor([0.299, 0.587, 0.114])
 _NO_STEP, _STEPS = ((0, 0),), tuple(itertools.product((0, -1, 1), (0, -1, 1)))
 
 
-def _agree(one: Tensor, two: Tensor, shift: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
-    """Whether grey pairs ``(P, S, S)``, the second moved by ``(P, 2)``, show the same in nearly every neighbourhood.
+def _apart(one: Tensor, two: Tensor, shift: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
+    """In which share ``(P,)`` of neighbourhoods grey pairs ``(P, S, S)``, the second moved by ``(P, 2)``, differ.
 
     Brighter or darker is the same, and so is what lies one of these steps away, as where a camera was tilted. An animal
     that comes before a camera trap is noticed, although most of the picture stays, and so are two motorcycles in one
@@ -164,8 +165,7 @@ def _agree(one: Tensor, two: Tensor, shift: Tensor, steps: Sequence[tuple[int, i
         product = _FINE.around(first * second.roll(step, (1, 2)))
         energy = (energies[0] * energies[1].roll(step, (1, 2))).sqrt()
         agreement = torch.maximum(agreement, (product + floor) / (energy + floor))
-    apart = ((agreement < AGREES) & telling).sum((1, 2)) / telling.sum((1, 2)).clamp(min=1)
-    return apart <= APART
+    return ((agreement < AGREES) & telling).sum((1, 2)) / telling.sum((1, 2)).clamp(min=1)
 
 
 def _recoloured(one: Tensor, two: Tensor, shift: Tensor) -> Tensor:

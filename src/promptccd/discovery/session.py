@@ -218,7 +218,11 @@ class DiscoverySession:
         )
         stage.space = feature_space(self.model, self.view, resolved)
         stage.moments = find_moments(
-            stage.intake.miniatures, stage.features, self._thumbnails_of_rows, self.workers
+            stage.intake.miniatures,
+            stage.features,
+            self._thumbnails_of_rows,
+            stage.intake.taken,
+            self.workers,
         )
         return stage.features
 

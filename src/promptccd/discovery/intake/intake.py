@@ -102,13 +102,14 @@ class Kept:
     def __init__(self, folder: Path | None, seen: SeenFiles | None):
         self.seen = seen
         self.miniatures: dict[int, np.ndarray] = {}
+        self.taken: dict[int, int | None] = {}
         self.changed = 0  # files that show what they showed, see `IntakeReport`
         self.thumbnails, self.views = Overflow(THUMBNAIL_BYTES, folder), Overflow(VIEW_BYTES, folder)
         self._shape: tuple[int, ...] = ()
 
     def add(self, index: int, seen: SeenImage) -> None:
         """Keep the miniature, and thumbnail and view while there is room."""
-        self.miniatures[index] = seen.miniature
+        self.miniatures[index], self.taken[index] = seen.miniature, seen.taken
         if self.seen is None:
             self.thumbnails.add(index, seen.thumbnail)
         if seen.view is not None:
@@ -176,6 +177,11 @@ class Intake:
         """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
         kept = [self._kept.miniatures[file.index] for file in self.used]
         return np.stack(kept) if kept else np.empty((0, MINIATURE_SIDE, MINIATURE_SIDE), np.uint8)
+
+    @property
+    def taken(self) -> np.ndarray:
+        """When the used images were taken ``(N,)``, in seconds by the clock of the camera; NaN if nothing says so."""
+        return np.array([self._kept.taken[file.index] for file in self.used], dtype=float)
 
     def drop_views(self) -> None:
         """Drop the kept views; `view_of` decodes an image again."""
