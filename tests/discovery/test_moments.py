@@ -80,7 +80,7 @@ def test_what_is_made_of_a_photograph_is_its_moment_and_no_other(change):
     assert found == [truth.index(number) for number in truth]
 
 
-@pytest.mark.parametrize("cell", [2_048, 8])
+@pytest.mark.parametrize("cell", [2_048, 12])
 def test_order_and_distance_do_not_matter(monkeypatch, cell):
     """The frames of a burst lie far apart in the source, and the features find them, in all or beside pivots."""
     monkeypatch.setattr(moments, "_LARGEST_CELL", cell)

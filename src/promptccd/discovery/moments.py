@@ -35,8 +35,10 @@ _BANDS = 4  # two hashes that differ in at most 3 bits agree in one of 4 bands w
 _LARGEST_CELL = 2_048  # images whose features are compared with each other at a time
 _ORIENTATIONS = 8  # four rotations, and their mirror images
 AT_ONCE = 2.0  # seconds between frames of a burst
-FITS, FITS_AT_ONCE = 0.45, 0.3  # correlation of miniatures from which thumbnails are looked at
-APART, APART_AT_ONCE = 0.05, 0.4  # share of the neighbourhoods that may look different
+# Correlation of miniatures from which thumbnails are looked at, and share of their neighbourhoods that may look
+# different: for any two pictures, for such that follow each other in the source, and for such as were taken at once.
+FITS, FITS_NEXT, FITS_AT_ONCE = 0.45, 0.3, 0.3
+APART, APART_NEXT, APART_AT_ONCE = 0.05, 0.08, 0.4
 TINY = 32  # shorter side of a picture in pixels below which different things look alike, so that it must equal others
 _PLAIN = 0.5  # greatest value of an evened miniature in which nothing can be told
 _SMALL = Scale(MINIATURE_SIDE)
@@ -102,6 +104,13 @@ class _Pairs:
     def at_once(self, taken: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
         """``(P,)`` whether both were taken within seconds; not if nothing says when."""
         return np.abs(taken[self.one] - taken[self.two]) <= AT_ONCE
+
+    def by_evidence(
+        self, taken: npt.NDArray[np.float64], at_once: float, following: float, other: float
+    ) -> Tensor:
+        """``(P,)`` one of three values, by what else than the pictures tells of one moment."""
+        values = np.where(self.two - self.one == 1, following, other)
+        return torch.from_numpy(np.where(self.at_once(taken), at_once, values))
 
     def blocks(self, size: int) -> Iterator["_Pairs"]:
         return (self.select(slice(start, start + size)) for start in range(0, len(self.one), size))
@@ -242,7 +251,7 @@ def _fitting(
         scores.append(_SMALL.shifts(one, two)[0])
     fits[torch.from_numpy(~unclear)] = torch.cat(scores)
     order = fits.argsort(descending=True, stable=True)
-    least = torch.from_numpy(np.where(pairs.at_once(taken), FITS_AT_ONCE, FITS))
+    least = pairs.by_evidence(taken, FITS_AT_ONCE, FITS_NEXT, FITS)
     return pairs.select(order[(fits >= least)[order]].numpy())
 
 
@@ -265,7 +274,7 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, taken: npt.NDArray[np.float
         colours, is_tiny = torch.from_numpy(np.stack(pictures)), torch.tensor(tiny)
         one, two = places.reshape(2, -1)
         at = _Pairs(one, two, loaded.turned)
-        apart = torch.from_numpy(np.where(loaded.at_once(taken), APART_AT_ONCE, APART))
+        apart = loaded.by_evidence(taken, APART_AT_ONCE, APART_NEXT, APART)
         for block, may_differ in zip(at.blocks(_PAIRS), apart.split(_PAIRS), strict=True):
             second = _each_turned(colours[block.two], block.turned)
             must_equal = is_tiny[block.one] | is_tiny[block.two]

@@ -18,7 +18,7 @@ from torch import Tensor
 # Chosen on photographs of Caltech-101, see `benchmarks.bench_moments`.
 REACH = 0.35  # of the side, that a picture may have moved
 LEAST_OVERLAP = 0.35  # of the detail of both pictures that must lie where they overlap
-ALIKE = 0.5  # least correlation of two pictures
+ALIKE = 0.45  # least correlation of two pictures
 AGREES = 0.85  # least agreement of a neighbourhood
 DETAIL = 6.0  # grey levels of contrast; a picture that nowhere has so much is plain
 RECOLOURED = 0.5  # of all colour in two pictures, that may differ
