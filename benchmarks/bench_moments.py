@@ -29,6 +29,7 @@ from torch import Tensor
 
 from promptccd.clustering.category_spread import measure_spread
 from promptccd.data.duplicates import look_at
+from promptccd.data.images import Decoding
 from promptccd.data.loading import image_column_of, label_column_of, load_images
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
@@ -193,7 +194,7 @@ class Album:
 def _seen(
     model: CategoryDiscoveryModel, view: EvaluationView, files: Sequence[bytes], kinds: np.ndarray
 ) -> Photographs:
-    looks = [look_at(content, MOST_PIXELS, view)[1] for content in files]
+    looks = [look_at(content, Decoding(MOST_PIXELS), view)[1] for content in files]
     seen = [look for look in looks if look is not None]
     features = []
     with torch.inference_mode():

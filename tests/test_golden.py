@@ -47,6 +47,7 @@ from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.cli.main import main
 from promptccd.data.duplicates import look_at
+from promptccd.data.images import Decoding
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 GOLDEN = Path(__file__).with_name("golden") / "written"
@@ -358,7 +359,11 @@ def write_project(here: Path) -> Written:
     ]
     (albums[0] / "copy.bmp").write_bytes((albums[0] / "0-10.bmp").read_bytes())
     (albums[0] / "page.bmp").write_text("<html>")
-    seen = {each.name: look_at(each.read_bytes(), 10**6, None)[1] for one in albums for each in one.iterdir()}
+    seen = {
+        each.name: look_at(each.read_bytes(), Decoding(10**6), None)[1]
+        for one in albums
+        for each in one.iterdir()
+    }
     key = {name: picture.key for name, picture in seen.items() if picture is not None}
 
     def discover(stage: int, *more: object) -> str:

@@ -421,7 +421,9 @@ class Overflow:
         self.bytes_in_memory = 0
 
     def add(self, number: int, content: bytes) -> None:
-        """Keep bytes that nobody will change, while there is room."""
+        """Keep bytes that nobody will change, while there is room, instead of those that had the number."""
+        self.bytes_in_memory -= len(self._near.pop(number, b""))
+        self._far.pop(number, None)
         if self.bytes_in_memory + len(content) <= self._most:
             self._near[number] = content
             self.bytes_in_memory += len(content)

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from promptccd.data.duplicates import SeenImage, look_at
+from promptccd.data.images import Decoding
 from promptccd.data.picture_keys import is_edited_file_of
 
 
@@ -27,7 +28,7 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def seen(content: bytes) -> SeenImage:
-    _, found = look_at(content, 10**7, None)
+    _, found = look_at(content, Decoding(10**7), None)
     assert found is not None
     return found
 

@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.data import duplicates
+from promptccd.data.images import Decoding
 from promptccd.discovery import cache
 from promptccd.discovery.cache import Packs, SeenFiles
 from promptccd.discovery.project.folder import FEATURES, FILES, PROJECT, THUMBS
@@ -48,9 +49,9 @@ def costs(below: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cost]:
     global _opened
     cost, decode = Cost(), duplicates.decode_image
 
-    def decoding(content: bytes, **options: object) -> object:
+    def decoding(content: bytes, *how: object, **options: object) -> object:
         cost.decoded += 1
-        return decode(content, **options)
+        return decode(content, *how, **options)
 
     def forward(module: Module, given: tuple[object, ...]) -> None:
         if isinstance(module, CategoryDiscoveryModel):
@@ -320,7 +321,7 @@ def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):
 
 def look_of(seed: bytes) -> cache.Look:
     pixels = np.resize(np.frombuffer(seed, dtype=np.uint8), (30, 40, 3))
-    return duplicates.look_at(_png(Image.fromarray(pixels)), 10**6, None)
+    return duplicates.look_at(_png(Image.fromarray(pixels)), Decoding(10**6), None)
 
 
 def _png(image: Image.Image) -> bytes:

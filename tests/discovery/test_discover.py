@@ -298,9 +298,9 @@ def test_workers_batches_and_room_change_no_byte(stage0, albums, tmp_path, monke
 def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypatch, caplog, many):
     counts, decode = Counter(), duplicates.decode_image
 
-    def counting(content, **options):
+    def counting(content, *how, **options):
         counts[content] += 1
-        return decode(content, **options)
+        return decode(content, *how, **options)
 
     monkeypatch.setattr(duplicates, "decode_image", counting)
     if many:  # for the memory; the rest lies on disk meanwhile

@@ -17,6 +17,7 @@ from benchmarks import bench_moments
 from promptccd.cli.main import main
 from promptccd.clustering import GroupingConstraints
 from promptccd.data.duplicates import look_at
+from promptccd.data.images import Decoding
 from promptccd.discovery import moments
 from promptccd.discovery.cache import SeenFiles
 from promptccd.discovery.discover import discover
@@ -49,7 +50,7 @@ def moments_of(images, features=None, taken=None):
     for image in images:
         buffer = io.BytesIO()
         image.save(buffer, "PNG")
-        looks.append(look_at(buffer.getvalue(), 10**6, None)[1])
+        looks.append(look_at(buffer.getvalue(), Decoding(10**6), None)[1])
     features = torch.ones(len(images), 4) / 2 if features is None else features
     miniatures = np.stack([look.miniature for look in looks])
     taken = np.full(len(images), np.nan) if taken is None else np.array(taken, dtype=float)

@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from promptccd.cli.main import main
-from promptccd.data.images import DecodedImage, decode_image
+from promptccd.data.images import DecodedImage, Decoding, decode_image
 from promptccd.errors import DeviceError, DiskError, DivergedError, OutOfMemoryError, RunError
 from promptccd.experiments import plan_cells, run_sweep
 from promptccd.models import VARIANTS
 from promptccd.runs import RunDirectory, load_model, predict_folder, prediction, train_run
 from promptccd.runs.models import TrainingSpace
+from promptccd.runs.prediction import Prediction
 from promptccd.training.devices import device_named, device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
 from promptccd.training.trainer import TrainingState
@@ -216,10 +219,10 @@ def test_images_are_read_on_every_core_and_not_far_ahead(
 ) -> None:
     together, reads, reads_at_forwards = threading.Barrier(2), [], []
 
-    def read(content: bytes) -> DecodedImage:
+    def read(content: bytes, decoding: Decoding) -> DecodedImage:
         reads.append(content)
         together.wait(timeout=30)  # breaks, and every read with it, where one is made at a time
-        return decode_image(content)
+        return decode_image(content, decoding)
 
     for number, image in enumerate(coloured_images(1, 20)):
         image["image"].save(tmp_path / f"{number:02}.png")
@@ -409,3 +412,29 @@ def test_a_sweep_that_does_not_fit_on_the_disk_trains_nothing(
     with pytest.raises(DiskError, match="No room for 2 trainings: about"):
         run_sweep(cells, tmp_path / "out")
     assert not (tmp_path / "out" / "tiny-seed1" / "manifest.json").exists()
+
+
+def test_a_folder_is_predicted_by_one_depth_and_without_raws_beside_their_picture(
+    trained_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = np.rint(np.linspace(0, 900, 36 * 48)).astype(np.uint16).reshape(36, 48)
+    stage = trained_run / "stage3"
+    Image.fromarray(values).save(tmp_path / "dim.png")
+    Image.fromarray(values * 4).save(tmp_path / "bright.png")
+    for name in ("a.NEF", "a.jpg"):
+        next(iter(coloured_images(1, 1)))["image"].save(tmp_path / name, "JPEG")
+
+    def rows(bit_depth: int | None = None) -> dict[str, Prediction]:
+        found = predict_folder(load_model(stage), stage, tmp_path, bit_depth=bit_depth)
+        assert found.skipped == {"a.NEF": "camera RAW beside a.jpg, which is used"}
+        return {each.file: each for each in found.predictions}
+
+    with caplog.at_level("INFO", logger="promptccd"):
+        together = rows()
+    assert "shown as 12 bits" in caplog.text
+    assert together["dim.png"].note == "12 bits scaled to 8 bits"
+    assert rows(bit_depth=10)["dim.png"].distance != together["dim.png"].distance
+    assert (
+        "exceeds the limit"
+        in predict_folder(load_model(stage), stage, tmp_path, max_pixels=99).skipped["dim.png"]
+    )

@@ -7,8 +7,16 @@ from dataclasses import asdict
 from typing import Any
 
 from promptccd import discovery
-from promptccd.cli.parsing import MOST_DIGITS, MOST_SEED, MOST_WORKERS, add_model_limit, show, whole_number
-from promptccd.data.limits import ANY, IntakeLimits
+from promptccd.cli.parsing import (
+    MOST_DIGITS,
+    MOST_SEED,
+    MOST_WORKERS,
+    add_decoding,
+    add_model_limit,
+    limits_of,
+    show,
+    whole_number,
+)
 from promptccd.discovery.options import BATCH_SIZE, EXPORT_NAMES, AdaptationOptions
 from promptccd.errors import ConfigurationError
 
@@ -69,6 +77,7 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
     found.add_argument(
         "--seed", type=whole_number(0, MOST_SEED), default=1, help="of everything that is drawn"
     )
+    add_decoding(found)
     add_model_limit(found)
     found.set_defaults(run=discover_command, needs=("promptccd.discovery.discover",))
 
@@ -84,7 +93,8 @@ def discover_command(options: argparse.Namespace) -> None:
     session = discovery.DiscoverySession.open(
         options.model,
         seed=options.seed,
-        limits=IntakeLimits(max_files=options.limit or ANY),
+        limits=limits_of(options, options.limit),
+        bit_depth=options.bit_depth,
         workers=options.workers,
         device=options.device,
         max_model_bytes=options.max_model_bytes,
@@ -141,6 +151,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         f"{report.duplicates} "
         f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
+        *([f"  {report.depths} (--bit-depth sets another)"] if report.depths else []),
         f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}"
         if sizes
         else "categories: none that an image is in",

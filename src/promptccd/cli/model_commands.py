@@ -5,7 +5,7 @@ import logging
 from dataclasses import asdict
 
 from promptccd import hub, runs
-from promptccd.cli.parsing import add_model_limit, show, whole_number
+from promptccd.cli.parsing import add_decoding, add_model_limit, limits_of, show, whole_number
 from promptccd.cli.tables import explanation_table
 from promptccd.data.file_names import display_name
 from promptccd.errors import MismatchError
@@ -37,6 +37,7 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
         help="the likeliest N categories of every image, a line each, best first; the likeliest one unless given",
     )
     predict.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
+    add_decoding(predict)
     add_model_limit(predict)
     predict.set_defaults(run=predict_command, needs=("promptccd.runs.prediction",))
 
@@ -57,7 +58,14 @@ def predict_command(options: argparse.Namespace) -> None:
 
     device, place = device_named(options.device), runs.stage_of(options.model)
     model = runs.load_model(place, options.max_model_bytes).to(device)
-    found = runs.predict_folder(model, place, options.folder, top_k=options.top_k)
+    found = runs.predict_folder(
+        model,
+        place,
+        options.folder,
+        top_k=options.top_k,
+        bit_depth=options.bit_depth,
+        max_pixels=limits_of(options).max_pixels,
+    )
 
     def kind(item: runs.Prediction, category: runs.Prediction | runs.Candidate) -> str:
         return "none of these?" if item.strange else "known" if category.known else "new"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptccd import runs
-from promptccd.cli.parsing import whole_number
+from promptccd.cli.parsing import add_decoding, limits_of, whole_number
 from promptccd.discovery import workbench
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.models.untrusted import one_line
@@ -36,6 +36,7 @@ def _declare_open(opened: argparse.ArgumentParser) -> None:
     opened.add_argument(
         "--out", metavar="DIR", help=f"where groups and corrections are kept; FOLDER{_BESIDE} if not given"
     )
+    add_decoding(opened)
     _add_page_options(opened)
     opened.set_defaults(run=open_command, needs=("promptccd.discovery.workbench.serving",))
 
@@ -54,8 +55,13 @@ def open_command(options: argparse.Namespace) -> None:
             logger.info("Photographs that came since are looked for when it is closed and opened again.")
         _show(url, options)
         return
+    if is_project and (options.bit_depth or options.max_megapixels):
+        logger.warning(
+            "--bit-depth and --max-megapixels are for reading photographs, which %s are not: give the folder of "
+            "photographs with them.", folder,
+        )  # fmt: skip
     if not is_project:
-        _find_groups(folder, out, options.model)
+        _find_groups(folder, out, options)
     try:
         page = workbench.OpenPage(out, options.port)
     except (OSError, OverflowError) as error:
@@ -88,17 +94,20 @@ def _place_beside(folder: Path, out: str | None) -> Path:
     return place.with_name(f"{place.name}{_BESIDE}")
 
 
-def _find_groups(folder: Path, out: Path, model: str) -> None:
+def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
     # Imported here, because opening an existing project needs none of it.
     from promptccd.discovery.discover import DiscoverySession, discover
     from promptccd.training.progress import StopRequest
 
-    logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, model, out)
+    logger.info("Looking for groups in %s with %s; they are kept in %s.", folder, options.model, out)
     with StopRequest() as stop:
-        found = discover(DiscoverySession.open(model), folder, out, stop=stop)
+        session = DiscoverySession.open(options.model, limits=limits_of(options), bit_depth=options.bit_depth)
+        found = discover(session, folder, out, stop=stop)
     logger.info(
         "Photographs: %d, of %d moments; groups: about %s.", found.report.used, found.moments, found.estimate
     )
+    if found.report.depths:
+        logger.info("%s (--bit-depth sets another).", found.report.depths.capitalize())
     if found.report.skipped:
         logger.info("Files that were skipped: %d; %s says why.", found.report.skipped, out / "discovery.html")
 

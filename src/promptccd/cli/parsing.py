@@ -7,11 +7,15 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from promptccd.data.depths import BIT_DEPTHS
+from promptccd.data.images import BYTES_PER_PIXEL, MAX_PIXELS
+from promptccd.data.limits import IntakeLimits
 from promptccd.errors import ConfigurationError
 
 MOST_DIGITS = 18  # of a number that is typed: what 64 bits hold
 MOST_SEED = 10**MOST_DIGITS - 1
 MOST_WORKERS = 512
+MOST_MEGAPIXELS = 100_000
 
 
 def whole_number(low: int | None = None, high: int | None = None) -> Callable[[str], int]:
@@ -99,6 +103,32 @@ def add_model_limit(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number(1),
         help="the most that the model's weights may take in memory; twice the largest DINO's unless given",
+    )
+
+
+def add_decoding(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands that read a person's own images."""
+    parser.add_argument(
+        "--max-megapixels",
+        type=whole_number(1, MOST_MEGAPIXELS),
+        metavar="N",
+        help=f"skip larger images; {MAX_PIXELS // 10**6} unless given, four times as many for a JPEG as cameras write "
+        f"it; each may take {BYTES_PER_PIXEL} MB of memory",
+    )
+    parser.add_argument(
+        "--bit-depth",
+        type=int,
+        choices=BIT_DEPTHS,
+        help="bits of the values of images with more than 8; unless given, what each file says, or else the fewest "
+        "that hold the values of all of them",
+    )
+
+
+def limits_of(options: argparse.Namespace, max_files: int | None = None) -> IntakeLimits:
+    """Limits on a person's own images, with the options of `add_decoding`."""
+    megapixels = options.max_megapixels
+    return IntakeLimits.of_person(
+        max_files=max_files, max_pixels=None if megapixels is None else megapixels * 10**6
     )
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from promptccd.data.images import MAX_ASPECT, Verdict, decode_image
+from promptccd.data.depths import Depth
+from promptccd.data.images import MAX_ASPECT, Decoding, Verdict, decode_image
 from promptccd.data.picture_keys import picture_key
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class SeenImage:
             lose their ends first, because their short side would vanish otherwise.
         view: ``(3, S, S)`` uint8, or `None` if no view was asked for.
         taken: seconds by the clock of the camera, or `None`, see `DecodedImage`.
+        depth: what the other values depend on, of a file with more than 8 bits a value.
     """
 
     size: tuple[int, int]
@@ -42,11 +44,12 @@ class SeenImage:
     thumbnail: bytes
     view: Tensor | None = None
     taken: int | None = None
+    depth: Depth | None = None
 
 
-def view_of(content: bytes, max_pixels: int, view: "EvaluationView") -> Tensor | None:
+def view_of(content: bytes, decoding: Decoding, view: "EvaluationView") -> Tensor | None:
     """The view of an image file alone; `None` if the image is skipped."""
-    decoded = decode_image(content, max_pixels=max_pixels, enough=_enough(view))
+    decoded = decode_image(content, decoding, enough=_enough(view))
     return None if decoded.image is None else view(decoded)
 
 
@@ -55,7 +58,7 @@ def _enough(view: "EvaluationView") -> int:
 
 
 def look_at(
-    content: bytes, max_pixels: int, view: "EvaluationView | None"
+    content: bytes, decoding: Decoding, view: "EvaluationView | None"
 ) -> tuple[Verdict, SeenImage | None]:
     """Decode the bytes of a file once; a JPEG no larger than the view needs, without a view at full size.
 
@@ -63,16 +66,17 @@ def look_at(
         The verdict, and what is kept of the image, `None` exactly when it is skipped.
     """
     enough = None if view is None else _enough(view)
-    decoded = decode_image(content, max_pixels=max_pixels, enough=enough)
+    decoded = decode_image(content, decoding, enough=enough)
     image = decoded.image
     if image is None:
         return decoded.verdict, None
-    key = picture_key(content, decoded.loaded)
+    key = picture_key(decoded.jpeg or content, decoded.loaded)
     small = _shrunk(image)
     kept = None if view is None else view(decoded)
-    return decoded.verdict, SeenImage(
-        decoded.size, key, miniature_of(small), _encoded(small), kept, decoded.taken
+    seen = SeenImage(
+        decoded.size, key, miniature_of(small), _encoded(small), kept, decoded.taken, decoded.depth
     )
+    return decoded.verdict, seen
 
 
 def miniature_of(image: Image.Image) -> np.ndarray:

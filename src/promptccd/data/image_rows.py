@@ -1,9 +1,11 @@
 """Images that are rows of a data set, a person's own or one of the Hub."""
 
+import logging
 import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import datasets
 import numpy as np
@@ -11,14 +13,18 @@ import pyarrow  # type: ignore[import-untyped]
 import pyarrow.compute  # type: ignore[import-untyped]
 from huggingface_hub import HfApi, constants
 
+from promptccd.data.depths import Depth, Depths
 from promptccd.data.file_names import display_name
-from promptccd.data.images import DecodedImage, Status, Verdict, decode_image
+from promptccd.data.images import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import image_column_of, load_images
 from promptccd.data.sources import Entry, ImageSource, read_regular_file, within_limit
 from promptccd.data.table_files import image_roots, is_below
 from promptccd.errors import DataError
 
+logger = logging.getLogger(__name__)
+
+_TRIED = 100  # rows
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
@@ -36,6 +42,7 @@ class ImageRows:
         table: the data set.
         image_column: the column; by default the only one that holds images.
         roots: folders that may hold the files that rows name; by default the download folders.
+        decoding: how they become pixels.
 
     Raises:
         DataError: which column holds the images is unclear.
@@ -46,7 +53,9 @@ class ImageRows:
         table: datasets.Dataset,
         image_column: str | None = None,
         roots: Sequence[str | os.PathLike[str]] | None = None,
+        decoding: Decoding | None = None,
     ):
+        self.decoding = decoding or Decoding()
         self._column = image_column_of(table, image_column)
         table = table.with_format(None).select_columns([self._column])
         self._table = table.cast_column(self._column, datasets.Image(decode=False))
@@ -62,7 +71,30 @@ class ImageRows:
 
     def select(self, rows: np.ndarray) -> "ImageRows":
         """The images of these rows, in this order."""
-        return ImageRows(self._table.select(rows), self._column, self._roots)
+        return ImageRows(self._table.select(rows), self._column, self._roots, self.decoding)
+
+    def by_one_rule(self, bit_depth: int | None = None) -> "ImageRows":
+        """The same images, those with more than 8 bits a value shown by one rule.
+
+        Args:
+            bit_depth: of all of them; by default what each file says, or else the smallest of
+                `promptccd.data.depths.BIT_DEPTHS` that holds the values of all. Every image is read for it if one of
+                `_TRIED` has more than 8 bits.
+        """
+        depths, rows = Depths(fixed=bit_depth), range(len(self))
+        if bit_depth is None and any(map(self._depth, rows[:: max(1, len(rows) // _TRIED)])):
+            depths = Depths.holding(map(self._depth, rows))
+            logger.info(
+                "%s (bit_depth sets another).",
+                str(depths).capitalize() or "Images are shown by the depth that their files say they have",
+            )
+        return ImageRows(self._table, self._column, self._roots, replace(self.decoding, depths=depths))
+
+    def _depth(self, row: int) -> Depth | None:
+        try:
+            return depth_of(self.read(row), self.decoding)
+        except SkippedFileError:
+            return None
 
     def read(self, row: int, budget: ByteBudget | None = None) -> bytes:
         """The bytes of a row's image; without a budget they are not counted, and the usual limit on one image holds.
@@ -72,7 +104,8 @@ class ImageRows:
             SkippedFileError: there is no image, it cannot be read, or it exceeds a limit.
             DataError: the images together exceed a limit.
         """
-        budget = budget or ByteBudget(IntakeLimits(), "The data set")
+        limits = IntakeLimits.of_person(max_pixels=self.decoding.max_pixels)
+        budget = budget or ByteBudget(limits, "The data set")
         image = self._table[int(row)][self._column] or {}
         if image.get("bytes") is not None:
             return within_limit(image["bytes"], budget)
@@ -83,7 +116,7 @@ class ImageRows:
     def decode(self, row: int) -> DecodedImage:
         """A row's image, or why it cannot be used."""
         try:
-            return decode_image(self.read(row))
+            return decode_image(self.read(row), self.decoding)
         except SkippedFileError as skipped:
             return DecodedImage(None, Verdict(Status.SKIPPED, str(skipped)))
 

@@ -8,17 +8,39 @@ import calendar
 import io
 import os
 import stat
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import ExifTags, Image
 
-MAX_PIXELS = 50_000_000
+from promptccd.data.camera_raw import CameraRaw, camera_raw
+from promptccd.data.colours import in_srgb
+from promptccd.data.depths import (
+    DeepValues,
+    Depth,
+    Depths,
+    UnusableValuesError,
+    deep_values,
+    is_deep,
+    may_be_deep,
+)
+from promptccd.data.file_kinds import DEVELOP, FIRST_BYTES, picture_kind, why_no_picture
+from promptccd.data.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
+from promptccd.data.memory import free_memory
+
+MAX_PIXELS = 300_000_000
 MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is decoded at a reduced size
+MOST_HANDED_ON = (
+    50_000_000  # pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half
+)
+PIXELS_PER_BYTE = 1000  # of a large picture; a drawing of lines has a hundred
+BYTES_PER_PIXEL = 16  # that decoding may take: the file's own, as they are stored, and as RGB
 MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 
@@ -35,24 +57,6 @@ _UPRIGHT = {  # EXIF orientation -> the turn that undoes it, and the edges that 
     8: (Image.Transpose.ROTATE_90, (1, 2, 3, 0)),
 }
 
-_FIRST_BYTES = (  # after leading blanks, in lower case
-    (b"<!doctype html", "HTML"),
-    (b"<html", "HTML"),
-    (b"<svg", "SVG"),
-    (b"<?xml", "XML or SVG"),
-    (b"%pdf", "PDF"),
-    (b"pk\x03\x04", "a ZIP archive"),
-    (b"version https://git-lfs", "a Git LFS pointer, not downloaded"),
-    (b"8bps", "PSD"),
-    (b"\x00\x00\x00\x0cjp  ", "JPEG 2000"),
-    (b"\xff\xd8\xff", "JPEG"),
-    (b"\x89png", "PNG"),
-    (b"gif8", "GIF"),
-    (b"riff", "WEBP"),
-    (b"ii*\x00", "TIFF"),
-    (b"mm\x00*", "TIFF"),
-)
-
 
 class Status(StrEnum):
     """What became of an image."""
@@ -64,10 +68,38 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of an image and why: reasons without paths, joined by ``"; "``, empty for a used image."""
+    """What became of an image and why.
+
+    Attributes:
+        status: used, noted or skipped.
+        note: reasons without paths, joined by ``"; "``; empty for a used image.
+        is_passing: whether it may be otherwise the next time, such as when memory is free again.
+    """
 
     status: Status
     note: str = ""
+    is_passing: bool = False
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How files become pixels, the same for all images of a source.
+
+    Attributes:
+        max_pixels: largest width times height, checked before decoding. A JPEG file as phones write it may have
+            `MAX_REDUCED` times as many.
+        depths: how many bits the values of files with more than 8 have.
+        handed_on: pixels of a decoded image; one with more is reduced to half its width and height, or less.
+    """
+
+    max_pixels: int = MAX_PIXELS
+    depths: Depths = field(default_factory=Depths)
+    handed_on: int = MOST_HANDED_ON
+
+    @property
+    def whole(self) -> "Decoding":
+        """The same for somebody who wants every pixel."""
+        return replace(self, handed_on=self.max_pixels)
 
 
 @dataclass(frozen=True)
@@ -75,20 +107,24 @@ class DecodedImage:
     """A decoded image, or why it was skipped.
 
     Attributes:
-        image: upright 8-bit RGB without metadata; `None` exactly when it is skipped.
+        image: upright 8-bit RGB in the colours of sRGB, without metadata; `None` exactly when it is skipped.
         verdict: what became of it.
         size: width and height in pixels of the upright picture; `image` is smaller where it was decoded reduced.
         box: left, upper, right and lower edge of the picture in `image`, in its pixels: the last row or column of a
             reduced image may be covered only in part.
         loaded: the picture as its file stores it, which tells it from others; `None` for a JPEG.
         taken: when the camera says it was taken, in seconds since 1970 by its clock; `None` if it does not.
+        jpeg: the JPEG inside of a camera RAW that was used; empty for all other files.
+        depth: of a file with more than 8 bits a value; `None` for others.
     """
 
     image: Image.Image | None
     verdict: Verdict
     size: tuple[int, int] = (0, 0)
     box: tuple[float, float, float, float] = (0, 0, 0, 0)
-    loaded: Image.Image | None = None
+    loaded: Image.Image | np.ndarray | None = None
+    jpeg: bytes = b""
+    depth: Depth | None = None
     taken: int | None = None
 
 
@@ -98,65 +134,82 @@ def media_type(content: bytes) -> str:
     return f"image/{kind}"
 
 
-_BASELINE = (b"\xc0", b"\xc1")  # frames whose blocks come whole, one after the other
-_TABLES = (b"\xc4", b"\xdb", b"\xdd", b"\xfe", *(bytes([0xE0 + n]) for n in range(16)))  # and metadata
-_SEGMENTS = (*_BASELINE, *_TABLES)
+_BASELINE = (0xC0, 0xC1)  # frames whose blocks come whole, one after the other
+_TABLES = (0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0))  # and metadata
+_LARGE = threading.Lock()  # large pictures are decoded one at a time: each may take gigabytes
+_SUBFILE, _REDUCED = 254, 1  # a tag of TIFF, and what it says of a small picture of another page
+_FILLERS = (b"\x00" * 64, b"\xff\x00" * 64, b"\x5a" * 64)  # what a cut picture would be filled up with
 
 
 class _RefusedError(Exception):
     """The image is skipped for the reason that is the message; never leaves this file."""
 
+    def __init__(self, reason: str, is_passing: bool = False):
+        super().__init__(reason)
+        self.verdict = Verdict(Status.SKIPPED, reason, is_passing)
+
 
 def decode_image(
     source: bytes | str | os.PathLike[str] | Image.Image | Mapping[str, Any] | None,
+    decoding: Decoding | None = None,
     *,
-    max_pixels: int = MAX_PIXELS,
     enough: int | None = None,
 ) -> DecodedImage:
     """Decode one image to 8-bit RGB, or say why not.
 
-    Depth is scaled to 8 bit, transparency is laid over white, EXIF orientation is applied, and the first
-    frame of an animation is taken. Global switches of Pillow are left alone; where other code has set
-    ``ImageFile.LOAD_TRUNCATED_IMAGES``, Pillow no longer reports truncated files, so none can be skipped.
+    Depth is scaled to 8 bit, colours are those of sRGB, transparency is laid over white, EXIF orientation is applied,
+    and the first frame of an animation is taken. Of a camera RAW it is the JPEG of full size inside. Global switches
+    of Pillow are left alone; where other code has set ``ImageFile.LOAD_TRUNCATED_IMAGES``, Pillow no longer reports
+    truncated files, so none can be skipped. Pillow's own limit on pixels holds only for images that it has opened.
 
     Args:
         source: bytes of a file, a path, an image of Pillow, or the ``{"bytes": ..., "path": ...}`` of
             ``datasets.Image(decode=False)``, where bytes win. `None` is a missing image.
-        max_pixels: largest width times height, checked before decoding. A JPEG file as phones write it may have
-            `MAX_REDUCED` times as many, and is then decoded at half its width and height, or less.
+        decoding: limits, and the rule for depths; by default those for a person's own files, each by itself.
         enough: decode 1/2, 1/4 or 1/8 of the width and height of a JPEG file where that leaves at least this many
             pixels a side: for 12 megapixels a quarter of the time.
 
     Raises:
         TypeError: the source is of another type. Bad data of these types never raises.
     """
+    decoding = decoding or Decoding()
     if isinstance(source, Mapping):
         source = source.get("path") if source.get("bytes") is None else source["bytes"]
     try:
         if source is None:
             raise _RefusedError("no image given")
         if isinstance(source, Image.Image):
-            return _decode_opened(source, max_pixels)
+            return _decode_opened(source, decoding)
         if isinstance(source, bytes):
-            return _decode_stream(io.BytesIO(source), max_pixels, enough)
+            return _decode_stream(io.BytesIO(source), decoding, enough)
         if isinstance(source, str | os.PathLike):
-            return _decode_file(source, max_pixels, enough)
+            return _decode_file(source, decoding, enough)
     except _RefusedError as refused:
-        return DecodedImage(None, Verdict(Status.SKIPPED, str(refused)))
+        return DecodedImage(None, refused.verdict)
     raise TypeError(f"Expected bytes, a path, an image or {{'bytes', 'path'}}, got {type(source).__name__}.")
 
 
-def _decode_file(path: str | os.PathLike[str], max_pixels: int, enough: int | None) -> DecodedImage:
+def depth_of(content: bytes, decoding: Decoding) -> Depth | None:
+    """The depth of a file with more than 8 bits a value; `None` for others, most of which are not decoded for it."""
+    return decode_image(content, decoding).depth if may_be_deep(content[:32]) else None
+
+
+def largest_file(max_pixels: int) -> int:
+    """Bytes of the largest file that is read: 16-bit RGBA without compression; some plug-ins read all at once."""
+    return 8 * max_pixels
+
+
+def _decode_file(path: str | os.PathLike[str], decoding: Decoding, enough: int | None) -> DecodedImage:
     try:
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
             raise _RefusedError("a folder, not a file")
         if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for its writer
             raise _RefusedError("not a regular file")
-        if found.st_size > 8 * max_pixels:  # 16-bit RGBA without compression; some plug-ins read all at once
-            raise _RefusedError(f"file of {found.st_size} bytes exceeds the limit of {8 * max_pixels}")
+        if found.st_size > (most := largest_file(decoding.max_pixels)):
+            raise _RefusedError(f"file of {found.st_size} bytes exceeds the limit of {most}")
         with open(path, "rb") as stream:
-            return _decode_stream(stream, max_pixels, enough)
+            return _decode_stream(stream, decoding, enough)
     except FileNotFoundError:
         reason = "link to a file that does not exist" if os.path.islink(path) else "no such file"
     except PermissionError:
@@ -166,52 +219,151 @@ def _decode_file(path: str | os.PathLike[str], max_pixels: int, enough: int | No
     raise _RefusedError(reason)
 
 
-def _decode_stream(stream: BinaryIO, max_pixels: int, enough: int | None) -> DecodedImage:
-    head = stream.read(512)
+def _decode_stream(stream: BinaryIO, decoding: Decoding, enough: int | None) -> DecodedImage:
+    head = stream.read(FIRST_BYTES)
     if not head:
         raise _RefusedError("empty file")
+    if (raw := camera_raw(stream, head)) is not None:
+        return _decode_raw(raw, decoding, enough)
     stream.seek(0)
-    try:
-        image = Image.open(stream, formats=FORMATS)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the latter under python -W error
-        limit = min(max_pixels, 2 * (Image.MAX_IMAGE_PIXELS or max_pixels))  # Pillow refuses at twice its own
-        raise _RefusedError(f"image exceeds the limit of {limit / 1e6:g} million pixels") from None
-    except Exception:  # plug-ins raise a dozen kinds on hostile headers, and their messages may hold paths
-        raise _RefusedError(_reason_by_first_bytes(head)) from None
+    image = _opened(stream, head)
     with image:
-        is_large = image.width * image.height > max_pixels and _is_in_one_scan(stream)
-        return _decode_opened(image, max_pixels, enough, MAX_REDUCED if is_large else 1)
+        _refuse_bomb(image.width * image.height, stream.seek(0, io.SEEK_END))
+        is_large = image.width * image.height > min(decoding.max_pixels, decoding.handed_on)
+        in_one_scan = is_large and _is_in_one_scan(stream)
+        try:
+            return _decode_opened(image, decoding, enough, MAX_REDUCED if in_one_scan else 1)
+        except _RefusedError as refused:
+            if image.format not in ("JPEG", "MPO") or refused.verdict.note != _TRUNCATED:
+                raise
+    stream.seek(0)
+    mended = _with_end(stream.read(), decoding)
+    if mended is None:
+        raise _RefusedError(_TRUNCATED)
+    return _noted(_decode_stream(io.BytesIO(mended), decoding, enough), "without its end marker")
 
 
-def _reason_by_first_bytes(head: bytes) -> str:
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    kind = next((kind for first, kind in _FIRST_BYTES if start.startswith(first)), "no known format")
-    if head[4:8] == b"ftyp":
-        kind = "AVIF" if head[8:11] == b"avi" else "HEIC"
-    if kind in FORMATS:
-        return f"damaged, truncated or unsupported {kind} file"
-    return f"not an image that can be read (starts like {kind})"
+def _refuse_bomb(pixels: int, size: int) -> None:
+    """Refuse a large picture in a small file: it holds nothing, and unpacks to gigabytes."""
+    if pixels > max(MOST_HANDED_ON, PIXELS_PER_BYTE * size):
+        raise _RefusedError(
+            f"{pixels / 1e6:.0f} million pixels in {size} bytes, as no photograph has: nothing but one colour, or made "
+            "to do harm"
+        )
+
+
+def _decode_raw(raw: CameraRaw, decoding: Decoding, enough: int | None) -> DecodedImage:
+    """The JPEG inside of a camera RAW."""
+    if not raw.jpeg:
+        raise _RefusedError(f"camera RAW ({raw.kind}) without a JPEG of full size inside: {DEVELOP}")
+    found = _decode_stream(io.BytesIO(raw.jpeg), decoding, enough)
+    if found.image is None:
+        return found
+    if _orientation_of(raw.jpeg) is None:
+        found = _turned(found, raw.orientation)
+    return replace(_noted(found, f"camera RAW ({raw.kind}): the JPEG inside is used"), jpeg=raw.jpeg)
+
+
+def _noted(found: DecodedImage, note: str) -> DecodedImage:
+    """The same image with one more note, the first one."""
+    if found.image is None:
+        return found
+    return replace(found, verdict=Verdict(Status.NOTED, "; ".join(filter(None, [note, found.verdict.note]))))
+
+
+def _orientation_of(jpeg: bytes) -> int | None:
+    with _opened(io.BytesIO(jpeg), jpeg[:FIRST_BYTES]) as image:
+        return _orientation(image)
+
+
+def _turned(found: DecodedImage, orientation: int | None) -> DecodedImage:
+    """An image turned upright by an orientation that stands elsewhere."""
+    if found.image is None or orientation not in _UPRIGHT:
+        return found
+    turn, order = _UPRIGHT[orientation]
+    image = found.image.transpose(turn)
+    width, height = found.image.size
+    margins = (found.box[0], found.box[1], width - found.box[2], height - found.box[3])
+    left, upper, right, lower = (margins[edge] for edge in order)
+    box = (left, upper, image.width - right, image.height - lower)
+    size = found.size[::-1] if orientation > 4 else found.size
+    return replace(found, image=image, box=box, size=size)
+
+
+def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
+    """The image, by the plug-in of its format; so Pillow's limit, which is one for the whole process, is not asked."""
+    Image.init()
+    for name in FORMATS:
+        plugin, accepts = Image.OPEN[name]
+        if accepts is not None and not _accepted(accepts(head[:16])):
+            continue
+        try:
+            stream.seek(0)
+            return _at_full_size(plugin(stream, ""))
+        except (
+            Exception
+        ):  # plug-ins raise a dozen kinds on hostile headers, and their messages may hold paths
+            continue
+    kind = picture_kind(head)
+    advice = ": save it again with 8 or 16 bits, or as PNG" if kind == "TIFF" else ""
+    raise _RefusedError(
+        f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_no_picture(head)
+    )
+
+
+def _at_full_size(image: Image.Image) -> Image.Image:
+    """The first page that is no small picture of another: scanners put one in front."""
+    tags = getattr(image, "tag_v2", {})
+    while tags.get(_SUBFILE, 0) & _REDUCED:
+        try:
+            image.seek(image.tell() + 1)
+        except EOFError:
+            image.seek(0)
+            break
+    return image
+
+
+def _accepted(answer: bool | str) -> bool:
+    """Whether a plug-in takes a file; a text says why it does not."""
+    return answer if isinstance(answer, bool) else not answer
 
 
 def _decode_opened(
-    image: Image.Image, max_pixels: int, enough: int | None = None, max_reduced: int = 1
+    image: Image.Image, decoding: Decoding, enough: int | None = None, max_reduced: int | None = None
 ) -> DecodedImage:
-    """Decode what Pillow has opened, whether from a stream or by the caller."""
+    """Decode what was opened from a stream, or by the caller, whose image stays as it is: `max_reduced` is none then.
+
+    Args:
+        image: the image.
+        decoding: how.
+        enough: as `decode_image` takes it.
+        max_reduced: times the limit that the image may have, because it can be decoded at a reduced size.
+    """
     width, height = image.size
     if width * height == 0:
         raise _RefusedError("image without pixels")
+    most = min(decoding.max_pixels, decoding.handed_on)
     stored_orientation = _orientation(image) if image.format == "TIFF" else None
-    if max_pixels < width * height <= max_reduced * max_pixels:
-        enough = min(enough or width, min(width, height) // 2)
+    shrink = 1
+    while width * height > shrink * shrink * most:
+        shrink *= 2
+    if shrink > 1 and max_reduced is not None and width * height <= max_reduced * decoding.max_pixels:
+        enough = min(enough or width, min(width, height) // shrink)
     scale = 1 if enough is None else _reduce(image, enough)
-    if width * height > max_reduced * max_pixels or image.width * image.height > max_pixels:
-        raise _RefusedError(f"{width} x {height} exceeds the limit of {max_pixels / 1e6:g} million pixels")
-    rgb, note = _load_rgb(image)
-    # A JPEG is known by its coding. Counting the frames of any other may go on to the last.
-    loaded = None if image.format in ("JPEG", "MPO") else image.copy()
+    if (
+        width * height > (max_reduced or 1) * decoding.max_pixels
+        or image.width * image.height > decoding.max_pixels
+    ):
+        raise _RefusedError(
+            f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels"
+        )
+    with _room_for(image.width * image.height):
+        rgb, note, loaded, depth = _load_rgb(image, decoding.depths)
+        if shrink > scale:
+            rgb, scale = rgb.reduce(shrink // scale), shrink
     orientation = _orientation(image)
-    large = f"{width} x {height} pixels, reduced" if width * height > max_pixels else ""
-    notes = [large, note, _frame_note(image)]
+    large = f"{width} x {height} pixels, reduced" if width * height > most else ""
+    notes = [large, note, _frame_note(image, rgb)]
     cut = [0.0, 0.0, 0.0, 0.0]
     if scale > 1:
         cut[2:] = rgb.width - width / scale, rgb.height - height / scale
@@ -225,9 +377,25 @@ def _decode_opened(
     size = (round(scale * (box[2] - box[0])), round(scale * (box[3] - box[1])))
     notes.append(_shape_note(*size))
     text = "; ".join(filter(None, notes))
-    return DecodedImage(
-        rgb, Verdict(Status.NOTED if text else Status.USED, text), size, box, loaded, _taken(image)
-    )
+    verdict = Verdict(Status.NOTED if text else Status.USED, text)
+    return DecodedImage(rgb, verdict, size, box, loaded, depth=depth, taken=_taken(image))
+
+
+@contextmanager
+def _room_for(pixels: int) -> Iterator[None]:
+    """Decode a large picture when no other one is decoded and there is memory for it."""
+    if pixels <= MOST_HANDED_ON:
+        yield
+        return
+    with _LARGE:
+        needed, free = BYTES_PER_PIXEL * pixels, free_memory()
+        if free is not None and needed > free:
+            raise _RefusedError(
+                f"{pixels / 1e6:.0f} million pixels take up to {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} "
+                "GB are free: close other programs and start again, or save it smaller",
+                is_passing=True,
+            )
+        yield
 
 
 def _is_in_one_scan(stream: BinaryIO) -> bool:
@@ -236,19 +404,43 @@ def _is_in_one_scan(stream: BinaryIO) -> bool:
     Any other, and any progressive one, has to be in memory as a whole before it is reduced.
     """
     stream.seek(0)
-    is_one, colours = stream.read(2) == b"\xff\xd8", b""
+    is_one, colours = stream.read(2) == JPEG, b""
     while is_one:
         head = stream.read(4)
-        kind, body = head[1:2], stream.read(max(int.from_bytes(head[2:]) - 2, 0))
-        if kind == b"\xda":  # the first scan begins
+        kind, body = head[1] if len(head) == 4 else -1, stream.read(max(int.from_bytes(head[2:]) - 2, 0))
+        if kind == SCAN:  # the first one begins
             break
-        is_one = len(head) == 4 and head[:1] == b"\xff" and kind in _SEGMENTS
+        is_one = head[:1] == b"\xff" and kind in (*_BASELINE, *_TABLES)
         if kind in _BASELINE:
             colours = body[5:6]
     else:
         body = b""
     stream.seek(0)
     return colours != b"" and body[:1] == colours
+
+
+def _with_end(content: bytes, decoding: Decoding) -> bytes | None:
+    """A JPEG with its end marker, if that is all it lacks; `None` if a part of the picture is missing.
+
+    A decoder that comes to the end of the data makes up the rest. What it makes up depends on what stands there: if the
+    picture is the same whatever follows, nothing of it is missing.
+    """
+    content = content.rstrip(b"\xff")
+    if not all_is_coded(content) or any(marker == END for marker, _ in jpeg_segments(content)):
+        return None
+    end = bytes([0xFF, END])
+    shown = set()
+    for filler in _FILLERS:
+        try:
+            with _opened(io.BytesIO(content + filler + end), content[:FIRST_BYTES]) as image:
+                if image.width * image.height > decoding.max_pixels:
+                    return None
+                with _room_for(image.width * image.height):
+                    image.load()
+                    shown.add(hash(image.tobytes()))
+        except Exception:
+            return None
+    return content + end if len(shown) == 1 else None
 
 
 def _reduce(image: Image.Image, enough: int) -> int:
@@ -263,43 +455,53 @@ def _reduce(image: Image.Image, enough: int) -> int:
     return 1 if drafted is None else round(width / drafted[1][2])
 
 
-def _load_rgb(image: Image.Image) -> tuple[Image.Image, str]:
-    """All pixels as 8-bit RGB in a new image, and a note."""
+_TRUNCATED = "truncated file"
+_Loaded = tuple[Image.Image, str, Image.Image | np.ndarray | None, Depth | None]
+
+
+def _load_rgb(image: Image.Image, depths: Depths) -> _Loaded:
+    """All pixels as 8-bit RGB in a new image, a note, what tells the picture from others, and its depth."""
     try:
+        cut = "16-bit colours of which 8 bits can be read" if is_deep(image) else ""
+        deep = deep_values(image)
+        if deep is not None:
+            return _deep_to_rgb(image, deep, depths)
         image.load()
-        if image.mode == "F":
-            return _float_to_rgb(np.asarray(image))
-        if image.mode.startswith("I"):
-            return _integers_to_rgb(np.asarray(image))
-        if image.has_transparency_data:
-            return _over_white(image.convert("RGBA"))
-        return image.convert("RGB"), ""
+        shown, note = in_srgb(image)
+        rgb, over = _over_white(shown) if shown.mode == "RGBA" else (shown, "")
+        # Counting the frames of an animation may go on to the last, and load it.
+        rgb, is_same = (image.copy(), True) if rgb is image else (rgb, False)
+        loaded = (
+            None if image.format in ("JPEG", "MPO") else rgb if is_same else image.copy()
+        )  # its coding tells it
+        return rgb, "; ".join(filter(None, [cut, note, over])), loaded, None
     except _RefusedError:
         raise
+    except UnusableValuesError as error:
+        raise _RefusedError(str(error)) from None
     except MemoryError:
-        raise _RefusedError("not enough memory to decode it") from None
+        raise _RefusedError("not enough memory to decode it", is_passing=True) from None
     except Exception as error:  # as above
-        kind = "truncated" if "truncated" in str(error).lower() else "damaged"
-        raise _RefusedError(f"{kind} file") from None
+        raise _RefusedError(_TRUNCATED if "truncated" in str(error).lower() else "damaged file") from None
 
 
-def _float_to_rgb(values: np.ndarray) -> tuple[Image.Image, str]:
-    if not np.isfinite(values).all():
-        raise _RefusedError("float image with NaN or infinite values")
-    low, high = float(values.min()), float(values.max())
-    if low < 0 or high > 1:
-        raise _RefusedError(f"float image with values from {low:g} to {high:g}; only 0 to 1 is read")
-    grey = (values * 255 + 0.5).astype(np.uint8)
-    return Image.fromarray(grey).convert("RGB"), "float values 0 to 1 scaled to 8 bit"
+def _deep_to_rgb(image: Image.Image, deep: DeepValues, depths: Depths) -> _Loaded:
+    shown, depth = deep.shown(depths)
+    made = Image.fromarray(shown)
+    made.info = {name: value for name, value in image.info.items() if name == "icc_profile"}
+    rgb, profile_note = in_srgb(made)
+    rgb, over = _over_white(rgb) if rgb.mode == "RGBA" else (rgb, "")
+    return rgb, "; ".join(filter(None, [_depth_note(depth), profile_note, over])), deep.values, depth
 
 
-def _integers_to_rgb(values: np.ndarray) -> tuple[Image.Image, str]:
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high > 65535:
-        raise _RefusedError(f"integer image with values from {low} to {high}; only 0 to 65535 is read")
-    # By bit depth, not by the largest value: one rule for all images of a data set keeps them comparable.
-    grey = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    return Image.fromarray(grey).convert("RGB"), "16-bit grey scaled to 8 bit"
+def _depth_note(depth: Depth) -> str:
+    """How the values of a file became 8 bits."""
+    what = (
+        f"{depth.kind} values from 0 to {2**depth.used - 1}"
+        if depth.kind == "float"
+        else f"{depth.used} bits"
+    )
+    return f"{what} scaled to 8 bits{', larger values cut' if depth.needed > depth.used else ''}"
 
 
 def _over_white(rgba: Image.Image) -> tuple[Image.Image, str]:
@@ -309,14 +511,17 @@ def _over_white(rgba: Image.Image) -> tuple[Image.Image, str]:
     return Image.alpha_composite(white, rgba).convert("RGB"), "transparency laid over white"
 
 
-def _frame_note(image: Image.Image) -> str:
+def _frame_note(image: Image.Image, rgb: Image.Image) -> str:
     if image.format == "MPO" or image.tell() != 0:  # a phone's depth map; a frame that the caller chose
         return ""
     try:
         count = getattr(image, "n_frames", 1)
     except Exception:  # a later frame is damaged; the first one is not
         return "first of several frames used"
-    return f"first of {count} frames used" if count > 1 else ""
+    if count == 1:
+        return ""
+    is_empty = rgb.getcolors(1) is not None
+    return f"first of {count} frames used{', which is empty' if is_empty else ''}"
 
 
 def _orientation(image: Image.Image) -> int | None:

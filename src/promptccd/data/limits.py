@@ -3,7 +3,8 @@
 import sys
 from dataclasses import dataclass
 
-from promptccd.data.images import MAX_PIXELS, MAX_REDUCED
+from promptccd.data.depths import Depths
+from promptccd.data.images import MAX_PIXELS, MAX_REDUCED, Decoding, largest_file
 from promptccd.errors import DataError
 
 MIB = 2**20
@@ -19,13 +20,13 @@ class IntakeLimits:
         max_file_bytes: a larger file is skipped.
         max_total_bytes: bytes of all files after unpacking, counted while they are read. A source with more is refused.
         max_pixels: width times height of an image, checked on its header. A larger image is skipped, or reduced, see
-            `decode_image`.
+            `promptccd.data.images.Decoding`.
         max_ratio: unpacked over packed size. A member of an archive beyond it is skipped, an archive beyond it refused.
             Content smaller than `SMALL` passes in any case.
     """
 
     max_files: int = ANY
-    max_file_bytes: int = 256 * MIB
+    max_file_bytes: int = largest_file(MAX_PIXELS)
     max_total_bytes: int = ANY
     max_pixels: int = MAX_PIXELS
     max_ratio: int = 200
@@ -34,6 +35,16 @@ class IntakeLimits:
         for name, value in vars(self).items():
             if value < 1:
                 raise ValueError(f"Expected {name} >= 1, got {value}.")
+
+    @classmethod
+    def of_person(cls, *, max_files: int | None = None, max_pixels: int | None = None) -> "IntakeLimits":
+        """Limits on a person's own files; `None` is the usual one. Files are as large as such images may be."""
+        pixels = max_pixels or MAX_PIXELS
+        return cls(max_files=max_files or ANY, max_pixels=pixels, max_file_bytes=largest_file(pixels))
+
+    def decoding(self, depths: Depths | None = None) -> Decoding:
+        """How images within these limits are decoded."""
+        return Decoding(self.max_pixels, depths or Depths())
 
     @classmethod
     def for_visitors(cls) -> "IntakeLimits":

@@ -15,7 +15,7 @@ MOST_ALIKE = (
 )
 
 
-def picture_key(content: bytes, loaded: Image.Image | None) -> str:
+def picture_key(content: bytes, loaded: Image.Image | np.ndarray | None) -> str:
     """A hash of a picture, 64 hexadecimal digits, that no metadata and no turn flag changes.
 
     Of a JPEG it is that of the coded picture, which saves decoding large photographs in full. Of any other file it is
@@ -23,7 +23,8 @@ def picture_key(content: bytes, loaded: Image.Image | None) -> str:
 
     Args:
         content: bytes of the file.
-        loaded: the picture as Pillow has loaded it, before anything was done to it; that of a JPEG may be `None`.
+        loaded: the picture as it is stored, before anything was done to it, or its values where it has more than 8
+            bits each; that of a JPEG may be `None`.
     """
     if loaded is None or content.startswith(JPEG):
         digest = hashlib.sha256()
@@ -31,7 +32,7 @@ def picture_key(content: bytes, loaded: Image.Image | None) -> str:
             if marker not in _METADATA:
                 digest.update(segment)
         return digest.hexdigest()
-    pixels = np.asarray(_plain(loaded))
+    pixels = loaded if isinstance(loaded, np.ndarray) else np.asarray(_plain(loaded))
     weights = [_weights(pixels)]
     for _ in range(3):  # a quarter turn against the clock brings the upper right quarter to the upper left
         upper_left, upper_right, lower_left, lower_right = weights[-1]

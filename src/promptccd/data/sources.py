@@ -8,12 +8,14 @@ import errno
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
+from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 
 
 @dataclass(frozen=True)
@@ -154,12 +156,37 @@ def too_large(size: int, limits: IntakeLimits) -> str:
 
 
 def read_regular_file(path: str, budget: ByteBudget) -> bytes:
-    """The bytes of a file that is neither link nor pipe nor device.
+    """The bytes of a file that is neither link nor pipe nor device, and if it is large, begins like a picture.
 
     Raises:
-        SkippedFileError: it is one of these, too large, or cannot be read.
+        SkippedFileError: it is one of these, too large, no picture, or cannot be read.
     """
     limits = budget.limits
+    with _opened(path) as (stream, size):
+        if size > SMALL and not is_picture(head := stream.read(FIRST_BYTES)):
+            raise SkippedFileError(why_no_picture(head))  # a video of a gigabyte is not read for it
+        if size > limits.max_file_bytes:
+            raise SkippedFileError(too_large(size, limits))
+        stream.seek(0)
+        content = stream.read(size + 1)  # which makes room for that many bytes first
+        if len(content) > size:
+            raise SkippedFileError("grew while it was read")
+    return within_limit(content, budget)
+
+
+def first_bytes(path: str, count: int) -> bytes:
+    """The first bytes of a file that `read_regular_file` would read.
+
+    Raises:
+        SkippedFileError: as there.
+    """
+    with _opened(path) as (stream, _):
+        return stream.read(count)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file and its size."""
     try:
         # Not through a link, and without waiting for the writer of a pipe; the checks are of what was opened.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -169,14 +196,9 @@ def read_regular_file(path: str, budget: ByteBudget) -> bytes:
                 raise SkippedFileError(
                     "a folder, not a file" if stat.S_ISDIR(status.st_mode) else "not a regular file"
                 )
-            if status.st_size > limits.max_file_bytes:
-                raise SkippedFileError(too_large(status.st_size, limits))
-            content = stream.read(status.st_size + 1)  # which makes room for that many bytes first
-            if len(content) > status.st_size:
-                raise SkippedFileError("grew while it was read")
+            yield stream, status.st_size
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise SkippedFileError(_why_unreadable(error)) from None
-    return within_limit(content, budget)
 
 
 _UNREADABLE = {

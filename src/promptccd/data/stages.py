@@ -18,7 +18,7 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from huggingface_hub import hf_hub_download
 
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.images import DecodedImage
+from promptccd.data.images import MAX_PIXELS, DecodedImage, Decoding
 from promptccd.data.loading import label_column_of, load_images, read_categories
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.splits import CategorySplit, StageCount, cut_in_sessions, keep_whole, split_by_category
@@ -222,6 +222,8 @@ class StageStream(Sequence[Stage]):
         held_out_only: bool = False,
         split_rule: str = "mixed",
         image_roots: Sequence[str | os.PathLike[str]] | None = None,
+        bit_depth: int | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> "StageStream":
         """Cut any data set with an image and a label column into stages.
 
@@ -246,6 +248,8 @@ class StageStream(Sequence[Stage]):
                 ``whole`` (one labelled stage with all images; `class_blocks` is ignored).
             image_roots: folders that may hold the files that rows of the data set name. `None` is the folder of a data
                 set that was given by name, and the download folders for one that was loaded.
+            bit_depth: as `ImageRows.by_one_rule` takes it.
+            max_pixels: of an image, see `promptccd.data.images.Decoding`.
 
         Raises:
             DataError: the data set cannot be loaded or cut, or names images that are not its own; the message says
@@ -261,8 +265,9 @@ class StageStream(Sequence[Stage]):
             raise DataError(
                 f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{_instead_of(dataset)}."
             )
-        images = ImageRows(table, image_column, image_roots)
+        images = ImageRows(table, image_column, image_roots, Decoding(max_pixels))
         images.require_own_files("the data set")
+        images = images.by_one_rule(bit_depth)
         label_column = label_column_of(table, label_column)
         labels, categories = select_rows(
             *read_categories(table, label_column),
@@ -433,6 +438,7 @@ def _rows_of(
     else:
         images = ImageRows(dataset)
     images.require_own_files("the source data set")
+    images = images.by_one_rule()
     labels = np.full(len(images), UNUSED, dtype=np.int64)
     labels[: len(published)] = published[: len(images)]
     found = _data_fingerprint(images, labels, split.categories)

@@ -167,7 +167,10 @@ def _stage_of(session: DiscoverySession) -> Stage:
     records = [{"bytes": intake.read_bytes(file), "path": None} for file in intake.used]
     table = Dataset.from_dict({"image": records}, features=Features({"image": Image(decode=False)}))
     return Stage(
-        session.current.stage, ImageRows(table), np.arange(len(records)), max(len(session.registry.active), 1)
+        session.current.stage,
+        ImageRows(table, decoding=session.decoding),
+        np.arange(len(records)),
+        max(len(session.registry.active), 1),
     )
 
 

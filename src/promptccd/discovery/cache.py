@@ -24,12 +24,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 from torch import Tensor
 
+from promptccd.data.depths import Depth
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
 from promptccd.data.file_names import display_name
 from promptccd.data.images import Status, Verdict
 from promptccd.data.picture_keys import is_edited_file_of
 from promptccd.data.sources import Stamp
-from promptccd.discovery.project.folder import FILES, THUMBS
+from promptccd.discovery.project.folder import FEATURES, FILES, PICTURES, THUMBS
 from promptccd.discovery.project.places import LARGEST_LIST, keys_in
 from promptccd.errors import PromptCCDError
 from promptccd.storage import (
@@ -117,6 +118,17 @@ class Packs:
             logger.warning(
                 "What goes into %s could not be kept, and will be made again: %s", self.folder, error
             )
+
+    def discard(self, digests: Iterable[str]) -> None:
+        """Delete rows that are no longer right; those that are not stored are none."""
+        wanted, numbers = set(digests), self._index()
+        for number in sorted({numbers[each] for each in wanted if each in numbers}):
+            left = {digest: row for digest, row in self._rows(number).items() if digest not in wanted}
+            if left:
+                write_file(self._path(number), _packed(left))
+            else:
+                self._path(number).unlink(missing_ok=True)
+        self._numbers, self._open = None, {}
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.safetensors"
@@ -249,6 +261,7 @@ class SeenFiles:
     """
 
     def __init__(self, project: Path, made_with: Mapping[str, int]):
+        self._project = project
         self._path, self._thumbs = project / FILES, Packs(project, THUMBS)
         self._header = _line({"format": FORMAT, **made_with})
         self._contents: dict[str, tuple[Stamp, str]] = {}
@@ -313,8 +326,31 @@ class SeenFiles:
 
     def add_look(self, digest: str, look: Look) -> None:
         """Keep the look at a content, unless there is one."""
-        if digest in self._looks:
+        if digest not in self._looks:
+            self._keep(digest, look)
+
+    def replace_looks(self, looks: Mapping[str, Look]) -> None:
+        """Keep other looks at contents that were shown otherwise, and forget what was made of them before."""
+        if not looks:
             return
+        self.flush()
+        keys = [image.key for _, image in looks.values() if image is not None]
+        self._thumbs.discard(looks)
+        Packs(self._project, PICTURES).discard(looks)
+        for space in (self._project / FEATURES).glob("*"):
+            Packs(space.parent, space.name).discard(keys)
+        for digest, look in looks.items():
+            self._keep(digest, look)
+        self.flush()
+
+    @property
+    def depths(self) -> list[Depth]:
+        """The depths of all files with more than 8 bits a value that were ever seen."""
+        return [
+            image.depth for _, image in self._looks.values() if image is not None and image.depth is not None
+        ]
+
+    def _keep(self, digest: str, look: Look) -> None:
         verdict, image = look
         values: dict[str, Any] = {"status": verdict.status.value, "note": verdict.note}
         known: dict[str, Any] = {"sha256": digest}
@@ -325,6 +361,8 @@ class SeenFiles:
                 "taken": image.taken,
                 "miniature": base64.b64encode(image.miniature.tobytes()).decode(),
             }
+            if image.depth is not None:
+                values["depth"] = asdict(image.depth)
             known["picture"] = image.key
             image = replace(image, thumbnail=b"", view=None)
         self._looks[digest] = verdict, image
@@ -400,4 +438,5 @@ def _read_look(values: Mapping[str, Any], key: Any) -> Look:
     if taken is not None and (type(taken) is not int or abs(taken) > _LATEST):
         raise ValueError("a time is none")
     miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(MINIATURE_SIDE, MINIATURE_SIDE)
-    return verdict, SeenImage((width, height), key, miniature, b"", taken=taken)
+    depth = Depth.from_dict(values["depth"]) if "depth" in values else None
+    return verdict, SeenImage((width, height), key, miniature, b"", taken=taken, depth=depth)

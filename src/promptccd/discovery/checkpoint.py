@@ -68,6 +68,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
+        "decoding": {"max_pixels": session.decoding.max_pixels, **vars(session.decoding.depths)},
         "sources": list(dict.fromkeys([*earlier, named])),
     }
     save_registry(session.current.before, make_inside(project, BEFORE))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from promptccd.data.images import Status
+from promptccd.data.images import Decoding, Status
 from promptccd.discovery.options import EXPORT_NAMES, TABLE
 from promptccd.errors import DataError, DiskError
 from promptccd.experiments.pages import csv_text
@@ -108,7 +108,11 @@ def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
 
 
 class Originals(Protocol):
-    """Gives the bytes of images, as a session does."""
+    """Gives the bytes of images, as a session does, and how they are decoded."""
+
+    @property
+    def decoding(self) -> Decoding:
+        """How images become pixels."""
 
     def original(self, key: str) -> bytes:
         """The bytes of the image of a key.
@@ -228,7 +232,7 @@ def _facts(row: AssignmentRow) -> dict[str, Any]:
 def _clean(originals: Originals, row: AssignmentRow) -> tuple[str, bytes]:
     from promptccd.data.clean_images import clean_image
 
-    clean = clean_image(originals.original(row.picture))
+    clean = clean_image(originals.original(row.picture), originals.decoding)
     if clean is None:
         raise DataError(f"{row.file!r} could be decoded before and cannot be now.")
     return clean

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate, GroupingConstraints
+from promptccd.data.images import Decoding
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress, available_cores
 from promptccd.data.views import EvaluationView
@@ -84,6 +85,7 @@ class DiscoverySession:
         limits: on what is read; by default those for a person's own files.
         cache: of features; nothing is kept on disk by default.
         workers: images that are decoded at once; by default one for each core of this process.
+        bit_depth: as `read_intake` takes it.
 
     Attributes:
         stages: the stages that were read, oldest first.
@@ -99,7 +101,9 @@ class DiscoverySession:
         limits: IntakeLimits | None = None,
         cache: FeatureCache | None = None,
         workers: int | None = None,
+        bit_depth: int | None = None,
     ):
+        self.bit_depth = bit_depth
         self.model, self.view, self.registry = model, view, registry
         self.seed, self.limits, self.cache = seed, limits or IntakeLimits(), cache
         self.workers = workers or available_cores()
@@ -116,6 +120,7 @@ class DiscoverySession:
         limits: IntakeLimits | None = None,
         cache: FeatureCache | None = None,
         workers: int | None = None,
+        bit_depth: int | None = None,
         device: str | None = None,
         max_model_bytes: int | None = None,
     ) -> "DiscoverySession":
@@ -128,6 +133,7 @@ class DiscoverySession:
             limits: on what is read.
             cache: of features.
             workers: images that are decoded at once.
+            bit_depth: as `read_intake` takes it.
             device: where to embed; by default a GPU if there is one.
             max_model_bytes: the most memory that the weights may take; by default twice the largest DINO's.
 
@@ -141,7 +147,9 @@ class DiscoverySession:
         model.to(chosen).eval()
         if registry is None:
             registry = registry_of(model, place)
-        return cls(model, view, registry, seed=seed, limits=limits, cache=cache, workers=workers)
+        return cls(
+            model, view, registry, seed=seed, limits=limits, cache=cache, workers=workers, bit_depth=bit_depth
+        )
 
     # Images in
 
@@ -179,6 +187,7 @@ class DiscoverySession:
         intake = read_intake(
             source,
             limits=self.limits,
+            bit_depth=self.bit_depth,
             progress=progress,
             view=self.view,
             workers=self.workers,
@@ -429,6 +438,11 @@ class DiscoverySession:
             if key in stage.files:
                 return stage.intake, stage.files[key]
         raise DataError(f"No image {key[:12]!r} in this session: it came with an earlier one.")
+
+    @property
+    def decoding(self) -> Decoding:
+        """How the newest images are decoded."""
+        return self.current.intake.decoding
 
     def original(self, key: str) -> bytes:
         """The bytes of the newest file of that content.

@@ -5,16 +5,17 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from promptccd.data.images import Status, Verdict, decode_image
+from promptccd.data.camera_raw import raw_beside, reason_of_raw
+from promptccd.data.depths import Depth, Depths, may_be_deep
+from promptccd.data.images import MAX_PIXELS, Decoding, Status, Verdict, decode_image, depth_of
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.data.sources import inside, read_regular_file
+from promptccd.data.sources import first_bytes, inside, read_regular_file
 from promptccd.data.stage_images import available_cores
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, DivergedError, RunError
@@ -145,6 +146,8 @@ def predict_folder(
     *,
     batch_size: int = 64,
     top_k: int | None = None,
+    bit_depth: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> FolderPredictions:
     """Assign every image below a folder, or one image.
 
@@ -154,6 +157,9 @@ def predict_folder(
         folder: searched with all its sub-folders, in the order of names; or an image file.
         batch_size: images per forward.
         top_k: how many categories to name for every image, at most all; by default only the likeliest.
+        bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
+            `promptccd.data.depths.BIT_DEPTHS` that holds the values of all of them.
+        max_pixels: of an image, see `promptccd.data.images.Decoding`.
 
     Raises:
         DataError: there is no such folder, or no file in it.
@@ -163,21 +169,22 @@ def predict_folder(
     root, files = (place.parent, [place.name]) if place.is_file() else (place, sorted(_files_below(place)))
     if not files:
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
-    view = load_view(path)
-    skipped: dict[str, str] = {}
+    reader = _Reader(root, load_view(path), Decoding(max_pixels)).by_one_rule(files, bit_depth)
+    skipped = {raw: f"camera RAW beside {other}, which is used" for raw, other in raw_beside(files).items()}
+    files = [name for name in files if name not in skipped]
     waiting: list[tuple[str, str, torch.Tensor]] = []
     predictions: list[Prediction] = []
-    reading = _read_ahead(files, partial(_viewed, root, view), 2 * batch_size)
+    reading = _read_ahead(files, reader.viewed, 2 * batch_size)
     for name, (pixels, verdict) in progress_bar(reading, len(files), "predicting"):
         if pixels is None:
             skipped[name] = verdict.note
             continue
         waiting.append((name, verdict.note if verdict.status is Status.NOTED else "", pixels))
         if len(waiting) == batch_size:
-            predictions += _assigned(model, view, waiting, top_k)
+            predictions += _assigned(model, reader.view, waiting, top_k)
             waiting = []
     if waiting:
-        predictions += _assigned(model, view, waiting, top_k)
+        predictions += _assigned(model, reader.view, waiting, top_k)
     return FolderPredictions(predictions, skipped)
 
 
@@ -199,14 +206,46 @@ def _read_ahead(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _viewed(root: Path, view: EvaluationView, name: str) -> _Viewed:
-    """The view of an image of a folder, if there is one; a link is followed inside the folder and not out of it."""
-    try:
-        place = inside(str(root / name), (os.path.realpath(root),))
-        decoded = decode_image(read_regular_file(place, ByteBudget(IntakeLimits(), str(root))))
-    except SkippedFileError as skipped:
-        return None, Verdict(Status.SKIPPED, str(skipped))
-    return None if decoded.image is None else view(decoded.image), decoded.verdict
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the images of a folder; a link is followed inside the folder and not out of it."""
+
+    root: Path
+    view: EvaluationView
+    decoding: Decoding
+
+    def by_one_rule(self, names: Sequence[str], bit_depth: int | None) -> "_Reader":
+        """The same, for images with more than 8 bits a value by one rule."""
+        depths = Depths(fixed=bit_depth)
+        if bit_depth is None:
+            depths = Depths.holding(self._depth(name) for name in names)
+            if str(depths):
+                logger.info("%s (bit_depth sets another).", str(depths).capitalize())
+        return replace(self, decoding=replace(self.decoding, depths=depths))
+
+    def _depth(self, name: str) -> Depth | None:
+        try:
+            if may_be_deep(first_bytes(inside(str(self.root / name), (os.path.realpath(self.root),)), 32)):
+                return depth_of(self._content(name), self.decoding)
+        except SkippedFileError:
+            pass  # it is skipped with its reason when it is read
+        return None
+
+    def _content(self, name: str) -> bytes:
+        place = inside(str(self.root / name), (os.path.realpath(self.root),))
+        limits = IntakeLimits.of_person(max_pixels=self.decoding.max_pixels)
+        return read_regular_file(place, ByteBudget(limits, str(self.root)))
+
+    def viewed(self, name: str) -> _Viewed:
+        """The view of an image, if there is one, and what became of it."""
+        try:
+            decoded = decode_image(self._content(name), self.decoding)
+        except SkippedFileError as skipped:
+            return None, Verdict(Status.SKIPPED, str(skipped))
+        if decoded.image is None:
+            raw = reason_of_raw(name)
+            return None, replace(decoded.verdict, note=raw or decoded.verdict.note)
+        return self.view(decoded.image), decoded.verdict
 
 
 def require_finite(rows: torch.Tensor, names: Sequence[str]) -> None:

@@ -105,6 +105,8 @@ def stage_stream(
         held_out_only=held_out_only,
         split_rule=split_rule or facts.split_rule,
         image_roots=image_roots(facts.dataset),
+        bit_depth=data.bit_depth,
+        max_pixels=data.max_megapixels * 10**6,
     )
 
 

@@ -51,6 +51,10 @@ class DataArguments:
             `sample_ratio` stand for class blocks and cuts; data of one's own needs `num_classes` besides.
         sample_ratio: spectrum protocol: share of their images that stage 0 holds, above 0 and below 1.
         discovery_stages: spectrum protocol: unlabelled stages, 1 or 2; none means 2.
+        bit_depth: bits of the values of files with more than 8: what is larger is white. None means what each file
+            says, or else the smallest of 8, 10, 12, 14 and 16 that holds the values of all.
+        max_megapixels: width times height of an image, in millions; a larger one is left out. Each million may take 16
+            MB of memory; a JPEG as cameras write it may have four times as many.
     """
 
     benchmark: BenchmarkName | None = None
@@ -68,6 +72,8 @@ class DataArguments:
     category_ratio: float | None = number(None, 0, 1, above=True)
     sample_ratio: float | None = number(None, 0, 1, above=True)
     discovery_stages: int | None = number(None, 1, 2)
+    bit_depth: int | None = number(None, 1, 16)
+    max_megapixels: int = number(300, 1, 100_000)
 
     def __post_init__(self) -> None:
         """Check ranges, and fields that depend on each other."""

@@ -140,7 +140,7 @@ def size_in(content, name):
     return zipfile.ZipFile(io.BytesIO(content)).getinfo(name).compress_size
 
 
-THOUSANDFOLD = packed(("zeros.png", bytes(50 * 2**20)), ("a.png", PNG))
+THOUSANDFOLD = packed(("zeros.png", PNG[:8] + bytes(50 * 2**20)), ("a.png", PNG))
 ANOTHER = packed(("aaa.png", PNG))  # its directory and its member disagree about the name
 ANOTHER = ANOTHER[:30] + b"bbb.png" + ANOTHER[37:]
 
@@ -167,8 +167,8 @@ SKIPPING = {  # archive -> (content, {name shown: note of the verdict}); "" is u
     "nested": (
         packed(("inner.zip", packed(("a.png", PNG))), ("inner.png", packed(("a.png", JPEG))), ("b.png", BMP)),
         {
-            "inner.zip": "not an image that can be read (starts like a ZIP archive)",
-            "inner.png": "not an image that can be read (starts like a ZIP archive)",
+            "inner.zip": "not an image that can be read (starts like a ZIP archive): give it by itself, or unpack it",
+            "inner.png": "not an image that can be read (starts like a ZIP archive): give it by itself, or unpack it",
             "b.png": "",
         },
     ),
@@ -201,7 +201,8 @@ SKIPPING = {  # archive -> (content, {name shown: note of the verdict}); "" is u
         {"zeros.png": f"unpacks to more than 200 times its {size_in(THOUSANDFOLD, 'zeros.png')} bytes", "a.png": ""},
     ),
     "says too much": (
-        declared(packed(("a.png", PNG)), 2**31), {"a.png": f"file of {2**31} bytes exceeds the limit of {2**28}"},
+        declared(packed(("a.png", PNG)), 2**32 - 2), 
+        {"a.png": f"file of {2**32 - 2} bytes exceeds the limit of {IntakeLimits().max_file_bytes}"},
     ),
     "says too little": (declared(packed(("a.png", PNG)), 100), {"a.png": f"{DAMAGED} (wrong checksum)"}),
     "empty": (packed(), {}),

@@ -69,12 +69,16 @@ EXTRA = {  # path -> (content, status, note)
     "no suffix": (encoded(distinct(25), "PNG"), USED, ""),
     "trailing garbage.jpg": (encoded(distinct(26), "JPEG") + b"<?php" + bytes(9000), USED, ""),
     "huge exif.jpg": (encoded(distinct(27), "JPEG", exif=noted_exif()), USED, ""),
-    "odd profile.jpg": (encoded(distinct(28), "JPEG", icc_profile=b"\xff" * 999), USED, ""),
+    "odd profile.jpg": (
+        encoded(distinct(28), "JPEG", icc_profile=b"\xff" * 999), NOTED, "colour profile left aside (it is damaged)",
+    ),
     "profile bomb.png": (
         png(4, 4, chunk(b"iCCP", b"a\0\0" + zeros_compressed(2**26))), SKIPPED,
         "damaged, truncated or unsupported PNG file",
     ),
-    "notes.txt": (b"bought in May", SKIPPED, "not an image that can be read (starts like no known format)"),
+    "notes.txt": (b"bought in May", SKIPPED, 
+        "not an image that can be read (starts like text): a list of images as CSV is for promptccd train",
+    ),
     "album/.DS_Store": (b"\0\0\0\1Bud1", SKIPPED, "left there by an operating system"),
     "album/Thumbs.db": (JPEG, SKIPPED, "left there by an operating system"),
     "album/._plain.jpg": (b"\0\5\x16\7", SKIPPED, "left there by an operating system"),
@@ -413,9 +417,9 @@ def decoded(monkeypatch):
     """How often every content was decoded."""
     counts, decode = Counter(), duplicates.decode_image
 
-    def counting(content, **options):
+    def counting(content, *how, **options):
         counts[hashlib.sha256(content).hexdigest()] += 1
-        return decode(content, **options)
+        return decode(content, *how, **options)
 
     monkeypatch.setattr(duplicates, "decode_image", counting)
     return counts

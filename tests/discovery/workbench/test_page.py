@@ -380,6 +380,33 @@ def test_pictures_that_scrolled_away_are_not_waited_for_and_all_in_view_come(per
     assert empty.count() == 0
 
 
+def test_what_is_not_here_is_grey_and_can_be_forgotten(
+    browser: Browser, found_once: Path, project: Path
+) -> None:
+    album = found_once / "album"
+    away = sorted(album.iterdir())[:2]
+    for path in away:
+        path.rename(found_once / path.name)
+    page = OpenPage(project)
+    page.start()
+    try:
+        context = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]})
+        person = Person(watch(context.new_page()))
+        person.page.goto(page.url)
+        person.page.locator(".place", has_text="Not here 2").click()
+        assert person.page.locator(".cell.away img").count() == 2
+        person.page.get_by_role("button", name="Forget them").click()
+        person.page.locator(".title, header", has_text=f"{KINDS * EACH - 2} photographs").first.wait_for()
+        person.page.get_by_role("button", name="Undo").click()
+        person.page.locator(".place", has_text="Not here 2").wait_for()
+        assert len(registry_in(project).images) == KINDS * EACH
+        context.close()
+    finally:
+        page.close()
+        for path in away:
+            (found_once / path.name).rename(path)
+
+
 def test_search_finds_groups_and_files(person: Person, project: Path) -> None:
     person.press("/")
     person.type("1-0")

@@ -158,4 +158,4 @@ def test_a_repeated_grouping_can_be_taken_back_on_the_page(tiny_backbone: Path, 
 def test_what_an_earlier_version_skipped_as_too_large_is_looked_at_again(project: Path) -> None:
     """It kept 50,000,000 there, and what was looked at with another number is read anew."""
     header, *_ = (project / PROJECT / FILES).read_text().splitlines()
-    assert json.loads(header)["max_pixels"] == IntakeLimits().max_reduced_pixels == 200_000_000
+    assert json.loads(header)["max_pixels"] == IntakeLimits().max_reduced_pixels == 1_200_000_000

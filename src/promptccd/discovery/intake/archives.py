@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from promptccd.data.file_kinds import FIRST_BYTES, is_picture, why_no_picture
 from promptccd.data.file_names import display_name, is_system_folder, system_reason, unsafe_reason
 from promptccd.data.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import Entry, ImageSource, Stamp, inside, read_regular_file, too_large
@@ -100,6 +101,8 @@ class ArchiveSource(ImageSource):
         try:
             with self._open(limits).open(member) as packed:
                 while piece := packed.read(_CHUNK):
+                    if not size and member.file_size > SMALL and not is_picture(piece[:FIRST_BYTES]):
+                        raise SkippedFileError(why_no_picture(piece[:FIRST_BYTES]))
                     size += len(piece)
                     budget.spend(len(piece))
                     if member.header_offset not in self._read:  # opening an image again unpacks nothing new

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from promptccd.data.camera_raw import raw_beside, reason_of_raw
+from promptccd.data.depths import Depths
 from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage, look_at, view_of
 from promptccd.data.file_names import display_name
 from promptccd.data.image_rows import DatasetSource
-from promptccd.data.images import Status, Verdict
+from promptccd.data.images import Decoding, Status, Verdict
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.loading import BUILT_IN
 from promptccd.data.sources import CombinedSource, Entry, ImageSource, Stamp
@@ -80,6 +83,7 @@ class IntakeReport:
         skipped: files that are left out.
         skipped_reasons: number of files by reason, most frequent first.
         notes: number of used images by note, most frequent first.
+        depths: how values of more than 8 bits are shown, a sentence; empty where no image has such.
     """
 
     found: int
@@ -90,6 +94,7 @@ class IntakeReport:
     skipped: int
     skipped_reasons: dict[str, int]
     notes: dict[str, int]
+    depths: str = ""
 
 
 class Kept:
@@ -139,6 +144,7 @@ class Intake:
         name: of the source, for messages.
         files: every file found, in the order of the source.
         used: those that are grouped, in the same order.
+        decoding: how its images are decoded.
     """
 
     def __init__(
@@ -149,7 +155,9 @@ class Intake:
         files: Sequence[IntakeFile],
         kept: Kept,
         view: EvaluationView | None,
+        decoding: Decoding,
     ):
+        self.decoding = decoding
         self._source, self._limits, self._entries = source, limits, entries
         self._kept, self._view = kept, view  # the one that made the kept views
         self._reading = threading.Lock()  # a source gives one file at a time
@@ -214,7 +222,7 @@ class Intake:
         """The view of an image: the kept one if the intake was made with this very view, or else a new one."""
         made = self._kept.view(self.original(file).index) if view is self._view else None
         if made is None:
-            made = view_of(self.read_bytes(file), self._limits.max_pixels, view)
+            made = view_of(self.read_bytes(file), self.decoding, view)
         if made is None:
             raise _undecodable(file)
         return made
@@ -225,7 +233,7 @@ class Intake:
         kept, made = self._kept.thumbnails_of(originals), dict[str, bytes]()
         for file in originals:
             if file.key not in kept:
-                _, seen = look_at(self.read_bytes(file), self._limits.max_pixels, self._view)
+                _, seen = look_at(self.read_bytes(file), self.decoding, self._view)
                 if seen is None:
                     raise _undecodable(file)
                 kept[file.key] = made[file.content_hash] = seen.thumbnail
@@ -246,6 +254,7 @@ class Intake:
             skipped=len(skipped),
             skipped_reasons=dict(Counter(skipped).most_common()),
             notes=dict(Counter(notes).most_common()),
+            depths=str(self.decoding.depths),
         )
 
     def require_images(self) -> None:
@@ -310,6 +319,7 @@ def read_intake(
     source: ImageSource | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     limits: IntakeLimits | None = None,
+    bit_depth: int | None = None,
     progress: Progress | None = None,
     view: EvaluationView | None = None,
     workers: int = 2,
@@ -322,6 +332,8 @@ def read_intake(
     Args:
         source: a source, or a path for `find_source`.
         limits: by default those for a person's own files.
+        bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
+            `promptccd.data.depths.BIT_DEPTHS` that holds the values of all of them, those that `seen` knows included.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: also make this view of every image and keep it while there is room, so that `Intake.view_of` need
             not decode again.
@@ -336,8 +348,8 @@ def read_intake(
     limits = limits or IntakeLimits()
     opened = source if isinstance(source, ImageSource) else find_source(source)
     try:
-        entries = opened.entries(limits)
-        reader = _Reader(opened, limits, view, workers, Kept(overflow, seen))
+        entries = _without_paired_raw(opened.entries(limits))
+        reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, Kept(overflow, seen))
         stamped = [(entry, reader.stamp(entry)) for entry in entries]
         unread = sum(not entry.reason and not reader.remembers(stamp) for entry, stamp in stamped)
         started = time.monotonic()
@@ -347,11 +359,11 @@ def read_intake(
             ):
                 if reader.take(entry, stamp, pool) and reader.num_read == TRIED and announce is not None:
                     announce(unread, (time.monotonic() - started) / TRIED)
-            files = reader.finish()
+            files = reader.finish(pool)
     except BaseException:
         opened.close()
         raise
-    intake = Intake(opened, limits, entries, files, reader.kept, view)
+    intake = Intake(opened, limits, entries, files, reader.kept, view, reader.decoding)
     report = intake.report()
     logger.info(
         "%s: files found %d, images used %d, duplicates %d, skipped %d.",
@@ -359,7 +371,7 @@ def read_intake(
     )  # fmt: skip
     if report.changed:
         logger.info(
-            "%d files were changed since they were read, and show the pictures that they showed: captions or turns.",
+            "%d files were changed, their pictures are the same: groups and corrections stay.",
             report.changed,
         )
     return intake
@@ -369,8 +381,17 @@ class _Reader:
     """Reads one file after the other, while `workers` threads hash and decode them; the results go into `kept`."""
 
     def __init__(
-        self, source: ImageSource, limits: IntakeLimits, view: EvaluationView | None, workers: int, kept: Kept
+        self,
+        source: ImageSource,
+        limits: IntakeLimits,
+        depths: Depths,
+        view: EvaluationView | None,
+        workers: int,
+        kept: Kept,
     ):
+        seen = [] if kept.seen is None else kept.seen.depths
+        self.decoding = limits.decoding(Depths.holding(seen, depths.fixed))
+        self._entries: list[Entry] = []
         self._source, self._limits, self._view, self.kept = source, limits, view, kept
         self._budget = ByteBudget(limits, source.name)
         self._files: list[IntakeFile] = []
@@ -394,6 +415,7 @@ class _Reader:
     def take(self, entry: Entry, stamp: Stamp | None, pool: ThreadPoolExecutor) -> bool:
         """Take the next file and hand it to the pool unless it is remembered; return whether it was read."""
         index, known = len(self._files), self.remembers(stamp)
+        self._entries.append(entry)
         try:
             if entry.reason:
                 raise SkippedFileError(entry.reason)
@@ -416,13 +438,57 @@ class _Reader:
             self._settle()
         return not known
 
-    def finish(self) -> list[IntakeFile]:
-        """All files, once everything is decoded."""
+    def finish(self, pool: ThreadPoolExecutor) -> list[IntakeFile]:
+        """All files, once everything is decoded, and all by one rule."""
         while self._waiting:
             self._settle()
+        self._show_by_one_rule(pool)
         if self.kept.seen is not None:
             self.kept.seen.flush()
         return self._files
+
+    def _show_by_one_rule(self, pool: ThreadPoolExecutor) -> None:
+        """Decode those files again that were decoded before the depth of all was known."""
+        firsts = {file.content_hash: file.index for file in reversed(self._files) if file.key}
+        looks = {digest: self._looked(digest) for digest in firsts}
+        found = [image.depth for _, image in looks.values() if image is not None]
+        before = [] if self.kept.seen is None else self.kept.seen.depths
+        depths = Depths.holding([*before, *found], self.decoding.depths.fixed)
+        self.decoding = self._limits.decoding(depths)
+        stale = [
+            digest
+            for digest, (_, image) in looks.items()
+            if image is not None and not depths.suits(image.depth)
+        ]
+        shown: dict[str, Look] = {}
+        for start in range(0, len(stale), self._most_waiting):
+            contents = {
+                each: self._again(each, firsts[each]) for each in stale[start : start + self._most_waiting]
+            }
+            there = {digest: content for digest, content in contents.items() if content is not None}
+            made = pool.map(partial(look_at, decoding=self.decoding, view=self._view), there.values())
+            for digest, (verdict, image) in zip(there, made, strict=True):
+                _, before_it = looks[digest]
+                if image is not None and before_it is not None:
+                    image = replace(image, key=before_it.key)
+                    if self._first[image.key] == firsts[digest]:
+                        self.kept.add(firsts[digest], image)
+                    shown[digest] = verdict, image
+        if self.kept.seen is not None:
+            self.kept.seen.replace_looks(shown)
+        for index, file in enumerate(self._files):
+            if file.content_hash in shown:
+                verdict = shown[file.content_hash][0]
+                note = self._entries[index].note
+                self._files[index] = replace(file, verdict=_joined(verdict, Verdict(Status.USED, note)))
+
+    def _again(self, digest: str, index: int) -> bytes | None:
+        """The bytes of a file that was read before; `None` if it is not there or has changed, which is said later."""
+        try:
+            content = self._source.read(self._entries[index], ByteBudget(self._limits, self._source.name))
+        except SkippedFileError:
+            return None
+        return content if hashlib.sha256(content).hexdigest() == digest else None
 
     def _look(self, content: bytes) -> str:
         """In a worker: the hash of a file; it also decodes each content once."""
@@ -433,7 +499,7 @@ class _Reader:
             look = self._looks[digest] = Future()
         try:
             known = None if self.kept.seen is None else self.kept.seen.look(digest)
-            look.set_result(known or look_at(content, self._limits.max_pixels, self._view))
+            look.set_result(known or look_at(content, self.decoding, self._view))
         except BaseException as error:
             # mutant not caught: whoever waits for the worker gets it too, unless two files of one content race
             look.set_exception(error)
@@ -445,6 +511,8 @@ class _Reader:
         file = replace(self._files[index], content_hash=digest)
         self._waiting_bytes -= file.num_bytes
         verdict, image = self._looked(digest)
+        if verdict.status is Status.SKIPPED and (raw := reason_of_raw(file.name)):
+            verdict = replace(verdict, note=raw)
         file = replace(file, verdict=_joined(verdict, file.verdict))
         if image is not None:
             path = "" if stamp is None else stamp.path
@@ -460,7 +528,7 @@ class _Reader:
         light = verdict, image and replace(image, thumbnail=b"", view=None)
         self._looks[digest] = Future()
         self._looks[digest].set_result(light)
-        if seen is not None:
+        if seen is not None and not verdict.is_passing:
             if stamp is not None:
                 self.kept.changed += self._is_retouched(seen, stamp.path, digest, file.key)
             seen.add_look(digest, (verdict, image))
@@ -484,6 +552,17 @@ class _Reader:
         known = None if self.kept.seen is None else self.kept.seen.look(digest)
         assert known is not None, "a remembered file has a remembered content"
         return known
+
+
+def _without_paired_raw(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries, of which camera RAWs are not read that lie beside the developed picture of the same photograph."""
+    beside = raw_beside(entry.name for entry in entries if not entry.reason)
+    return [
+        replace(entry, reason=f"camera RAW beside {beside[entry.name]}, which is used")
+        if not entry.reason and entry.name in beside
+        else entry
+        for entry in entries
+    ]
 
 
 def _joined(decoded: Verdict, listed: Verdict) -> Verdict:

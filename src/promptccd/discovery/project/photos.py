@@ -14,7 +14,7 @@ from PIL import Image
 
 from promptccd.data.duplicates import THUMBNAIL_SIDE, look_at
 from promptccd.data.file_names import display_name
-from promptccd.data.images import decode_image
+from promptccd.data.images import Decoding, decode_image
 from promptccd.data.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.data.sources import inside, read_regular_file
 from promptccd.discovery.cache import Packs
@@ -38,6 +38,7 @@ class Photos:
         out: folder of the results.
         keys: of the photographs.
         sources: what the project was made of; folders among them may be read.
+        decoding: how they were decoded, which tells how they are shown.
 
     Attributes:
         keys: of the photographs, by row.
@@ -45,7 +46,8 @@ class Photos:
         here: which of them are where they were ``(N,)`` bool: not deleted, not moved away, their disk plugged in.
     """
 
-    def __init__(self, out: Path, keys: Iterable[str], sources: Sequence[str]):
+    def __init__(self, out: Path, keys: Iterable[str], sources: Sequence[str], decoding: Decoding):
+        self.decoding = decoding
         self._roots = [os.path.realpath(source) for source in sources if os.path.isdir(source)]
         seen = pictures_in(out / PROJECT)
         self._seen = {
@@ -137,31 +139,33 @@ class Photos:
         name = self.names[self.rows[key]]
         try:
             target = inside(self._files[key][0], self._roots)
-            content = read_regular_file(target, ByteBudget(IntakeLimits(), target))
+            limits = IntakeLimits.of_person(max_pixels=self.decoding.max_pixels)
+            content = read_regular_file(target, ByteBudget(limits, target))
         except (KeyError, ValueError, SkippedFileError) as error:
             raise DataError(
                 f"{name!r} is not where it was, or lies in an archive or a data set: put it back or unpack it, and run "
                 "promptccd discover on its folder."
             ) from error
-        if hashlib.sha256(content).hexdigest() not in self._seen[key].contents and not _shows(content, key):
+        if hashlib.sha256(content).hexdigest() not in self._seen[key].contents and not self._shows(
+            content, key
+        ):
             raise DataError(
                 f"{name!r} shows something else than when it was grouped: run promptccd discover again."
             )
         return content
+
+    def _shows(self, content: bytes, key: str) -> bool:
+        """Whether a file that was changed shows the picture of a key."""
+        _, seen = look_at(content, self.decoding, None)
+        return seen is not None and seen.key == key
 
     def _made(self, key: str, side: int) -> bytes | None:
         try:
             content = self.original(key)
         except DataError:
             return None
-        image = decode_image(content, max_pixels=IntakeLimits().max_pixels, enough=2 * side).image
+        image = decode_image(content, self.decoding, enough=2 * side).image
         return None if image is None else _encoded(image, side)
-
-
-def _shows(content: bytes, key: str) -> bool:
-    """Whether a file that was changed shows the picture of a key."""
-    _, seen = look_at(content, IntakeLimits().max_pixels, None)
-    return seen is not None and seen.key == key
 
 
 def _plain(text: str) -> str:

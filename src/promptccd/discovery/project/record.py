@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.clustering import CountEstimate
+from promptccd.data.depths import Depths
+from promptccd.data.images import Decoding
 from promptccd.discovery.project.folder import BEFORE, PROJECT, RECORD
 from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.registry import CategoryRegistry, Journal, has_registry, load_registry
@@ -45,7 +47,12 @@ def read_record(out: Path) -> dict[str, Any]:
             raise ValueError("measured or not is yes or no")
         if not all(isinstance(text, str) for text in texts) or not re.fullmatch("[0-9a-f]+", texts[1]):
             raise ValueError("a value is of another kind")
-        return {**record, "estimate": CountEstimate.from_dict(record["estimate"])}
+        depths = dict(record["decoding"])
+        pixels = depths.pop("max_pixels")
+        if type(pixels) is not int or pixels < 1:
+            raise ValueError("a limit is none")
+        decoding = Decoding(pixels, Depths.from_dict(depths))
+        return {**record, "estimate": CountEstimate.from_dict(record["estimate"]), "decoding": decoding}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
         raise RunError(
             f"{path} is missing or damaged, so there is no telling which model the categories there belong to: give "

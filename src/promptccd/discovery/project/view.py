@@ -66,7 +66,8 @@ class ProjectView:
 
     def _photos(self) -> Photos:
         self._images = frozenset(self.registry.images)
-        photos = Photos(self.out, self.registry.images, read_record(self.out)["sources"])
+        record = read_record(self.out)
+        photos = Photos(self.out, self.registry.images, record["sources"], record["decoding"])
         self.project.show(photos.keys)
         return photos
 

@@ -4,6 +4,7 @@ import logging
 import threading
 from typing import Any
 
+from promptccd.data.images import Decoding
 from promptccd.discovery.exports import EXPORTS, AssignmentRow
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.columns import NOWHERE
@@ -55,6 +56,11 @@ class TakeAway:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
+
+    @property
+    def decoding(self) -> Decoding:
+        """How the photographs become pixels."""
+        return self._bench.photos.decoding
 
     def original(self, key: str) -> bytes:
         """The bytes of a photograph, for the export, which ends here if it was cancelled."""

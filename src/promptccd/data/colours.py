@@ -1,0 +1,179 @@
+"""Colours as they are meant: what a file's colour profile says, in sRGB, which screens and models expect.
+
+A profile may name a person, a serial number or a printer. What is passed on has none, or one that was written here.
+"""
+
+import io
+import struct
+from functools import lru_cache
+
+import numpy as np
+from PIL import ExifTags, Image, ImageCms
+
+MOST_BYTES = 4 * 2**20  # of a profile; those of printers have one or two million
+SRGB = "sRGB"
+_LIKE = 1  # grey level of 255 by which a profile may differ from a standard one
+_STEPS = 9  # per channel, at which profiles are compared
+_REMEMBERED = 8  # profiles; a source has a few
+_MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}  # of pictures, by the colours of profiles
+
+
+class _ProfileError(Exception):
+    """A profile cannot be used, for the reason that is the message."""
+
+
+def in_srgb(image: Image.Image) -> tuple[Image.Image, str]:
+    """A loaded picture in sRGB, as RGB, or as RGBA if it has transparency; and a note, empty for most.
+
+    A profile that is damaged, or meant for other pictures, is left aside with a note.
+    """
+    plain = image.convert("RGBA") if image.has_transparency_data else image
+    profile, note = _profile_of(image), ""
+    if profile:
+        try:
+            plain = _converted(image, plain, profile)
+        except _ProfileError as error:
+            note = f"colour profile left aside ({error})"
+    return (plain if plain.mode in ("RGB", "RGBA") else plain.convert("RGB")), note
+
+
+def standard_profile(profile: bytes) -> bytes | None:
+    """The profile, written here, that a file's own one shows the same colours as; `None` for sRGB and all others."""
+    try:
+        return STANDARD.get(_like(profile))
+    except _ProfileError:
+        return None
+
+
+def _profile_of(image: Image.Image) -> bytes:
+    """The profile of a picture; cameras that write Adobe RGB without one say so in the EXIF. Empty for most."""
+    profile = image.info.get("icc_profile")
+    if isinstance(profile, bytes) and profile:
+        return profile
+    if "exif" not in image.info:
+        return b""
+    try:
+        index = image.getexif().get_ifd(ExifTags.IFD.Interop).get(ExifTags.Interop.InteropIndex)
+        return STANDARD["Adobe RGB"] if str(index).startswith("R03") else b""
+    except Exception:  # metadata that cannot be read does not spoil the pixels
+        return b""
+
+
+def _converted(image: Image.Image, plain: Image.Image, profile: bytes) -> Image.Image:
+    """A picture by its profile; `plain` is the same with its transparency, if any."""
+    like = _like(profile)
+    if like == SRGB:
+        return plain
+    profile = STANDARD.get(like, profile)
+    mode = _mode_of(profile)
+    if mode == "RGB":
+        return _transformed(plain if plain.mode in ("RGB", "RGBA") else plain.convert("RGB"), profile)
+    if (mode == "L") != (image.mode in ("1", "L", "LA")) or mode != "L" != image.mode != mode:
+        raise _ProfileError(f"it is meant for {mode}, and the picture is {image.mode}")
+    shown = _transformed(image.convert(mode), profile)
+    if plain.mode == "RGBA":
+        shown.putalpha(plain.getchannel("A"))
+    return shown
+
+
+def _transformed(image: Image.Image, profile: bytes) -> Image.Image:
+    out = "RGBA" if image.mode == "RGBA" else "RGB"
+    opened, screen = _opened(profile), ImageCms.createProfile("sRGB")
+    try:
+        # Without the cache of a single pixel, which threads would share.
+        transform = ImageCms.buildTransform(opened, screen, image.mode, out, flags=ImageCms.Flags.NOCACHE)
+        shown = ImageCms.applyTransform(image, transform)
+    except (ImageCms.PyCMSError, ValueError, OSError, TypeError) as error:
+        raise _ProfileError("it is damaged") from error
+    assert shown is not None, "it is not made in place"
+    return shown
+
+
+def _opened(profile: bytes) -> ImageCms.ImageCmsProfile:
+    if len(profile) > MOST_BYTES:
+        raise _ProfileError(f"it has {len(profile)} bytes, more than {MOST_BYTES}")
+    try:
+        return ImageCms.ImageCmsProfile(io.BytesIO(profile))
+    except (ImageCms.PyCMSError, ValueError, OSError, TypeError) as error:
+        raise _ProfileError("it is damaged") from error
+
+
+def _mode_of(profile: bytes) -> str:
+    colours = _opened(profile).profile.xcolor_space.strip()
+    if colours not in _MODES:
+        raise _ProfileError(f"it is for {colours[:4]!r} colours")
+    return _MODES[colours]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _like(profile: bytes) -> str:
+    """The standard profile that shows the same colours, whatever its name; empty for none."""
+    mode = _mode_of(profile)
+    if mode == "CMYK":
+        return ""
+    probe = _probe(mode)
+    shown = np.asarray(_transformed(probe, profile)).astype(int)
+    if np.abs(shown - np.asarray(probe.convert("RGB"))).max() <= _LIKE:
+        return SRGB
+    for name, standard in STANDARD.items() if mode == "RGB" else ():
+        if np.abs(shown - np.asarray(_transformed(probe, standard))).max() <= _LIKE:
+            return name
+    return ""
+
+
+def _probe(mode: str) -> Image.Image:
+    """All kinds of colours in one picture."""
+    steps = np.linspace(0, 255, _STEPS).round().astype(np.uint8)
+    if mode == "L":
+        return Image.fromarray(np.arange(256, dtype=np.uint8)[None])
+    colours = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1)
+    return Image.fromarray(colours.reshape(_STEPS, -1, 3))
+
+
+# Colour spaces as profiles: red, green and blue as XYZ under D50, and the curve that all three share. The curve is an
+# exponent, or the five numbers of two parts: the exponent, scale and shift of the upper one, the slope of the lower
+# one, and where they meet.
+_D50 = (0.9642, 1.0, 0.8249)
+_SPACES = {
+    "Display P3": (
+        ((0.51512, 0.2412, -0.00105), (0.29198, 0.69225, 0.04189), (0.1571, 0.06657, 0.78407)),
+        (2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045),
+    ),
+    "Adobe RGB": (
+        ((0.60974, 0.31111, 0.01947), (0.20528, 0.62567, 0.06087), (0.14919, 0.06322, 0.74457)),
+        (563 / 256,),
+    ),
+    "ProPhoto RGB": (
+        ((0.79767, 0.28804, 0.0), (0.13519, 0.71188, 0.0), (0.03134, 0.00009, 0.82491)),
+        (1.8,),
+    ),
+}
+
+
+def _profile(name: str, primaries: tuple[tuple[float, ...], ...], curve: tuple[float, ...]) -> bytes:
+    """A profile of version 4 that holds numbers, the name of its colour space, and nothing else."""
+    text = name.encode("utf-16-be")
+    words = b"mluc" + struct.pack(">5I", 0, 1, 12, 0x656E5553, len(text)) + struct.pack(">I", 28) + text
+    shape = b"para" + struct.pack(">IHH", 0, 3 if len(curve) > 1 else 0, 0) + _fixed(*curve)
+    tags = {b"desc": words, b"cprt": words, b"wtpt": _xyz(_D50)}
+    tags |= {name + b"XYZ": _xyz(colour) for name, colour in zip((b"r", b"g", b"b"), primaries, strict=True)}
+    tags |= {name + b"TRC": shape for name in (b"r", b"g", b"b")}
+    table, body = struct.pack(">I", len(tags)), b""
+    start = 128 + len(table) + 12 * len(tags)
+    for tag, content in tags.items():
+        table += tag + struct.pack(">II", start + len(body), len(content))
+        body += content + bytes(-len(content) % 4)
+    head = struct.pack(">I4sI", start + len(body), bytes(4), 0x04200000) + b"mntrRGB XYZ "
+    head += struct.pack(">6H", 2020, 1, 1, 0, 0, 0) + b"acsp" + bytes(28) + _fixed(*_D50)
+    return head.ljust(128, b"\0") + table + body
+
+
+def _xyz(values: tuple[float, ...]) -> bytes:
+    return b"XYZ " + bytes(4) + _fixed(*values)
+
+
+def _fixed(*values: float) -> bytes:
+    return b"".join(struct.pack(">i", round(value * 65536)) for value in values)
+
+
+STANDARD = {name: _profile(name, *numbers) for name, numbers in _SPACES.items()}

@@ -1,0 +1,155 @@
+"""Files with more than 8 bits a value are shown by one rule, from the first discovery to the last export."""
+
+import io
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from promptccd.data.clean_images import clean_image
+from promptccd.data.depths import Depths
+from promptccd.data.image_rows import ImageRows
+from promptccd.data.images import decode_image
+from promptccd.discovery import DiscoverySession, discover
+from promptccd.discovery.cache import SeenFiles
+from promptccd.discovery.intake.intake import Intake, read_intake
+from promptccd.discovery.project import ProjectView
+from promptccd.discovery.workbench.take_away import TakeAway
+from tests.data.test_images import deep_png, deep_tiff, encoded, oriented, picture
+
+
+def ramp(top: int, seed: int = 0) -> np.ndarray:
+    """Values up to a largest one, another picture for every seed."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (5, 7), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((48, 36), Image.Resampling.BICUBIC)).astype(float)
+    return np.rint((smooth - smooth.min()) / np.ptp(smooth) * top).astype(np.uint16)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "dim.tif").write_bytes(deep_tiff(ramp(900, 1)))
+    (folder / "bright.png").write_bytes(deep_png(np.stack([ramp(4000, 2)] * 3, axis=-1)))
+    (folder / "plain.png").write_bytes(encoded(picture(), "PNG"))
+    (folder / "said.tif").write_bytes(deep_tiff(ramp(900, 3), tags={281: 1023}))
+    return folder
+
+
+def brightest(intake: Intake) -> dict[str, int]:
+    small = intake.thumbnails(intake.used)
+    pictures = {file.name: Image.open(io.BytesIO(small[file.key])) for file in intake.used}
+    return {name: int(np.asarray(shown).max()) for name, shown in pictures.items()}
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_smallest_depth_that_holds_all_values_is_that_of_all(photos: Path, workers: int) -> None:
+    with read_intake(photos, workers=workers) as intake:
+        assert intake.decoding.depths == Depths(integer=12)
+        assert "shown as 12 bits" in intake.report().depths
+        notes = {file.name: file.verdict.note for file in intake.used}
+        assert notes == {
+            "bright.png": "12 bits scaled to 8 bits", "dim.tif": "12 bits scaled to 8 bits",
+            "plain.png": "", "said.tif": "10 bits scaled to 8 bits",
+        }  # fmt: skip
+        shown = brightest(intake)
+        assert abs(shown["dim.tif"] - 900 / 4095 * 255) < 6
+        assert abs(shown["said.tif"] - 900 / 1023 * 255) < 8
+    with read_intake(photos / "plain.png") as intake:
+        assert intake.report().depths == ""
+
+
+def test_images_that_come_later_change_the_depth_of_all_and_keep_who_they_are(
+    photos: Path, tmp_path: Path
+) -> None:
+    project, shown, keys = tmp_path / "project", list[dict[str, int]](), list[dict[str, str]]()
+    project.mkdir()
+
+    def again(bit_depth: int | None = None) -> None:
+        seen = SeenFiles(project, {"enough": 1})
+        with read_intake(photos, seen=seen, bit_depth=bit_depth) as intake:
+            shown.append(brightest(intake))
+            keys.append({file.name: file.key for file in intake.used})
+
+    again()
+    again()
+    (photos / "new.tif").write_bytes(deep_tiff(ramp(65535, 4)))
+    again()
+    again()
+    again(bit_depth=10)
+    again()
+    assert shown[0] == shown[1]
+    assert shown[2]["dim.tif"] < 10 < 40 < shown[1]["dim.tif"]
+    assert shown[2] == shown[3] == shown[5]
+    assert shown[4]["dim.tif"] > 200
+    assert shown[2]["plain.png"] == shown[0]["plain.png"]
+    assert keys[0].items() <= keys[2].items()
+    assert keys[2] == keys[4] == keys[5]
+
+
+def test_features_page_and_exports_show_the_same_depth(
+    photos: Path, tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    features = []
+    for name, content in {"": b"", "new.tif": deep_tiff(ramp(65535, 4))}.items():
+        if name:
+            (photos / name).write_bytes(content)
+        session = DiscoverySession.open(tiny_backbone)
+        discover(session, photos, out, num_categories=2, exports=["imagefolder"])
+        fresh = DiscoverySession.open(tiny_backbone)
+        fresh.read(photos)
+        assert np.allclose(session.features, fresh.embed(), atol=1e-5)
+        features.append(
+            {file.name: row for file, row in zip(session.current.intake.used, session.features, strict=True)}
+        )
+        depth = session.current.intake.decoding.depths
+        bench = ProjectView(out)
+        assert bench.photos.decoding.depths == depth == Depths(integer=16 if name else 12)
+        row = bench.photos.names.index("dim.tif")
+        pixels = decode_image((photos / "dim.tif").read_bytes(), bench.photos.decoding).image
+        assert pixels is not None
+        page = np.asarray(Image.open(io.BytesIO(bench.photos.picture(row, 1600) or b"")))
+        assert np.abs(page.astype(int) - np.asarray(pixels)).max() < 12
+        cell = np.asarray(Image.open(io.BytesIO(bench.photos.picture(row, 320) or b"")))
+        assert np.abs(cell.astype(int) - np.asarray(pixels)).mean() < 6
+        assert TakeAway(bench).decoding == bench.photos.decoding
+        exported = [np.asarray(Image.open(path)) for path in (out / "images").rglob("*.webp")]
+        assert any(np.array_equal(each, np.asarray(pixels)) for each in exported)
+        bench.photos.close()
+    assert not np.allclose(features[0]["dim.tif"], features[1]["dim.tif"], atol=1e-4)
+    assert np.array_equal(features[0]["plain.png"], features[1]["plain.png"])
+
+
+def test_rows_that_are_trained_on_are_shown_by_one_rule(photos: Path) -> None:
+    names = sorted(path.name for path in photos.iterdir())
+    records = [{"bytes": (photos / name).read_bytes(), "path": None} for name in names]
+    feature = datasets.Features({"image": datasets.Image(decode=False)})
+    rows = ImageRows(datasets.Dataset.from_dict({"image": records}, features=feature))
+    at = names.index("dim.tif")
+    for shown, top in ((rows.by_one_rule(), 4095), (rows.by_one_rule(16), 65535), (rows, 1023)):
+        image = shown.select(np.array([at])).decode(0).image
+        assert image is not None
+        assert np.asarray(image).max() == round(900 / top * 255)
+    decoding = rows.by_one_rule().decoding
+    clean = clean_image((photos / "dim.tif").read_bytes(), decoding)
+    assert clean is not None
+    assert np.asarray(Image.open(io.BytesIO(clean[1]))).max() == round(900 / 4095 * 255)
+
+
+def test_a_camera_raw_beside_its_picture_is_left_out_and_named(tmp_path: Path) -> None:
+    raw = b"FUJIFILMCCD-RAW 0201" + bytes(300) + oriented("JPEG", 1, picture(1200, 900))
+    (tmp_path / "one.RAF").write_bytes(raw)
+    (tmp_path / "two.RAF").write_bytes(raw)
+    (tmp_path / "stub.ARW").write_bytes(b"II*\0\x08\0\0\0" + bytes(400))
+    (tmp_path / "one.jpg").write_bytes(encoded(picture(), "JPEG"))
+    with read_intake(tmp_path) as intake:
+        assert {file.name: file.verdict.note.partition(":")[0] for file in intake.files} == {
+            "one.RAF": "camera RAW beside one.jpg, which is used",
+            "two.RAF": "camera RAW (RAF)",
+            "stub.ARW": "camera RAW (ARW) without a JPEG of full size inside",
+            "one.jpg": "",
+        }
+        assert [file.name for file in intake.used] == ["one.jpg", "two.RAF"]
