@@ -26,7 +26,7 @@ from PIL import Image
 
 from benchmarks.bench_discovery import write_model
 from benchmarks.bench_views import encoded_picture
-from promptccd.data.duplicates import THUMBNAIL_SIDE, fingerprint_of
+from promptccd.data.duplicates import THUMBNAIL_SIDE, miniature_of
 from promptccd.data.images import decode_image
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.embedding import Precision, embed_images, load_embedder
@@ -75,11 +75,11 @@ def decoded_whole(path: Path, view: EvaluationView) -> Image.Image:
 
 
 def looked_at_whole(path: Path, view: EvaluationView) -> None:
-    """The first pass as it was, with what finds near duplicates and is shown."""
+    """The first pass as it was, with what finds moments and is shown."""
     small = decoded_whole(path, view)
     small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
     small.save(io.BytesIO(), "JPEG", quality=80)
-    fingerprint_of(small)
+    miniature_of(small)
 
 
 def all_of(each: Callable[..., Iterable[object]], work: object, paths: Sequence[Path], view: object) -> None:

@@ -277,11 +277,15 @@ def bitmap(pixels: np.ndarray) -> bytes:
 
 
 def album(folder: Path, counts: dict[int, int], first: int) -> Path:
-    """Photographs ``<kind>-<number>.bmp``."""
+    """Photographs ``<kind>-<number>.bmp``, with spots of their own: no two are of one moment."""
     folder.mkdir()
     for kind, count in counts.items():
         for number in range(first, first + count):
-            (folder / f"{kind}-{number}.bmp").write_bytes(bitmap(picture(kind, number)))
+            spots = (
+                np.random.default_rng([kind, number]).integers(-70, 71, (8, 8, 3)).repeat(4, 0).repeat(4, 1)
+            )
+            pixels = np.clip(picture(kind, number).astype(int) + spots, 0, 255).astype(np.uint8)
+            (folder / f"{kind}-{number}.bmp").write_bytes(bitmap(pixels))
     return folder
 
 

@@ -132,6 +132,7 @@ DEFAULTS = {
     "model": {
         "projection_hidden_size": 2048, "projection_bottleneck_size": 256, "projection_output_size": 65_536,
     },
+    "data": {"max_megapixels": 300},
     "training": {
         "seed": 1, "epochs": 200, "batch_size": 128, "learning_rate": 0.1, "fall_factor": 0.1,
         "final_learning_rate_factor": 1e-3,

@@ -216,7 +216,7 @@ def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(
     os.utime(two, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
     with costs(album, monkeypatch) as cost:
         run(album)
-    assert (cost.decoded, cost.embedded, cost.opened) == (1, 1, [two.name])
+    assert (cost.decoded, cost.embedded, set(cost.opened)) == (1, 1, {two.name})
     assert rows_of(tmp_path / "out")[two.name]["sha256"] != before[two.name]["sha256"]
 
 
@@ -314,8 +314,7 @@ def test_a_list_of_files_torn_at_any_byte_is_gone_on_with(tmp_path):
     assert [again.content_of(stamp) for stamp in stamps] == [f"{number % 3:064x}" for number in range(4)]
     verdict, image = again.look(f"{1:064x}")
     assert (verdict, image.size) == (looks[1][0], looks[1][1].size)
-    assert image.fingerprint.gradients == looks[1][1].fingerprint.gradients
-    assert np.array_equal(image.fingerprint.miniature, looks[1][1].fingerprint.miniature)
+    assert np.array_equal(image.miniature, looks[1][1].miniature)
     assert again.content_of(cache.Stamp(stamps[0].path, 9, 5)) == ""
     assert SeenFiles(tmp_path, {"enough": 6}).content_of(stamps[0]) == "", "of another view"
 

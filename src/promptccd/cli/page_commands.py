@@ -103,7 +103,9 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
     with StopRequest() as stop:
         session = DiscoverySession.open(options.model, limits=limits_of(options), bit_depth=options.bit_depth)
         found = discover(session, folder, out, stop=stop)
-    logger.info("Photographs: %d; groups: about %s.", found.report.used, found.estimate)
+    logger.info(
+        "Photographs: %d, of %d moments; groups: about %s.", found.report.used, found.moments, found.estimate
+    )
     if found.report.depths:
         logger.info("%s (--bit-depth sets another).", found.report.depths.capitalize())
     if found.report.skipped:

@@ -74,7 +74,7 @@ def is_edited_file_of(
     """Whether the new content of a file shows what the old one did: turned without loss, or saved once more.
 
     Args:
-        before: width and height of the upright picture, and its miniature ``(16, 16, 3)`` uint8.
+        before: width and height of the upright picture, and its miniature ``(32, 32)`` uint8, see `SeenImage`.
         after: the same of the new content.
     """
     (size, old), (now, new) = before, after

@@ -25,7 +25,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from promptccd.data.depths import Depth
-from promptccd.data.duplicates import Fingerprint, SeenImage
+from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage
 from promptccd.data.file_names import display_name
 from promptccd.data.images import Status, Verdict
 from promptccd.data.picture_keys import is_edited_file_of
@@ -247,7 +247,7 @@ class FeatureCache:
 Look = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 FORMAT = 1  # of the list of files
 _LONGEST = 4096  # characters of a note
-_MINIATURE = (16, 16, 3)
+_LATEST = 2**40  # seconds since 1970
 
 
 class SeenFiles:
@@ -321,7 +321,7 @@ class SeenFiles:
         _, before = self._looks.get(self.held_by(path), (None, None))
         if before is None or before.key == image.key:
             return image.key
-        was, now = ((each.size, each.fingerprint.miniature) for each in (before, image))
+        was, now = ((each.size, each.miniature) for each in (before, image))
         return before.key if is_edited_file_of(was, now) else image.key
 
     def add_look(self, digest: str, look: Look) -> None:
@@ -358,8 +358,8 @@ class SeenFiles:
             self._fresh_thumbs[digest] = image.thumbnail
             values |= {
                 "image_size": list(image.size),
-                "gradients": image.fingerprint.gradients,
-                "miniature": base64.b64encode(image.fingerprint.miniature.tobytes()).decode(),
+                "taken": image.taken,
+                "miniature": base64.b64encode(image.miniature.tobytes()).decode(),
             }
             if image.depth is not None:
                 values["depth"] = asdict(image.depth)
@@ -429,13 +429,14 @@ def _read_look(values: Mapping[str, Any], key: Any) -> Look:
     if verdict.status is Status.SKIPPED:
         return verdict, None
     width, height = values["image_size"]
-    gradients, pixels = values["gradients"], base64.b64decode(values["miniature"], validate=True)
+    pixels = base64.b64decode(values["miniature"], validate=True)
     if not all(type(each) is int and 0 < each < 2**31 for each in (width, height)):
         raise ValueError(f"an image is {width} x {height}")
-    if type(gradients) is not int or not 0 <= gradients < 2**64:
-        raise ValueError("a fingerprint has other bits")
     if not isinstance(key, str) or not _DIGEST.fullmatch(key):
         raise ValueError("a picture has no key")
-    miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(_MINIATURE)
+    taken = values["taken"]
+    if taken is not None and (type(taken) is not int or abs(taken) > _LATEST):
+        raise ValueError("a time is none")
+    miniature = np.frombuffer(pixels, dtype=np.uint8).reshape(MINIATURE_SIDE, MINIATURE_SIDE)
     depth = Depth.from_dict(values["depth"]) if "depth" in values else None
-    return verdict, SeenImage((width, height), key, Fingerprint(gradients, miniature), b"", depth=depth)
+    return verdict, SeenImage((width, height), key, miniature, b"", taken=taken, depth=depth)

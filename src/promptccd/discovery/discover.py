@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 MANY = 1_000  # from so many files on, a message announces what they will cost
 _THUMBNAIL_BYTES = 6_000  # of 128 pixels
-_FILE_BYTES = 5_000  # name, verdict, hash, fingerprint and so on in memory, without features
+_FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
 _WRITTEN = (PAGE, TABLE, *EXPORTS)
 
@@ -68,6 +68,7 @@ class DiscoveryResult:
 
     Attributes:
         report: counts of the files.
+        moments: moments of the images: those of one, such as a burst, counted once for the estimate.
         estimate: number of categories, with its range.
         change: the difference from before the stage.
         rows: one per file found.
@@ -77,6 +78,7 @@ class DiscoveryResult:
     """
 
     report: IntakeReport
+    moments: int
     estimate: CountEstimate
     change: StageChange
     rows: list[AssignmentRow]
@@ -222,7 +224,9 @@ class _Discovery:
         finally:
             folder.unlock()
         report = session.current.intake.report()
-        return DiscoveryResult(report, session.estimate, session.change, rows, paths, exports, seconds)
+        return DiscoveryResult(
+            report, session.num_moments, session.estimate, session.change, rows, paths, exports, seconds
+        )
 
     def _start(self) -> _Start:
         session, came_with = self.session, self.session.registry.state_hash()

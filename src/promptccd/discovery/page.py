@@ -91,9 +91,10 @@ def write_page(
         ][:MAX_LISTED],
         duplicates=[(row.file, row.note) for row in rows if row.status == "duplicate"][:MAX_LISTED],
         near=[
-            (names[late], names[early])
-            for late, early in list(stage.intake.near_duplicates.items())[:MAX_LISTED]
+            (names[stage.files[key].index], names[first.index])
+            for key, first in list(session.near_duplicates.items())[:MAX_LISTED]
         ],
+        moments=session.num_moments,
     )  # fmt: skip
     write_file(path, page + end)
     return path

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering import CountEstimate
+from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.images import Decoding
 from promptccd.data.sources import ImageSource
 from promptccd.data.stage_images import Progress, available_cores
@@ -20,6 +20,7 @@ from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import embed_images, feature_space, load_embedder, resolve_precision
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.intake.intake import Intake, IntakeFile, IntakeLimits, read_intake
+from promptccd.discovery.moments import find_moments
 from promptccd.discovery.options import BATCH_SIZE, Precision
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategoryDiscoveryModel
@@ -40,6 +41,7 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: what they were computed with, see `feature_space`.
+        moments: ``(N,)`` row of the first image of each image's moment, see `find_moments`; `None` as the features are.
     """
 
     stage: int
@@ -47,6 +49,7 @@ class SessionStage:
     before: CategoryRegistry
     features: Tensor | None = None
     space: str = ""
+    moments: np.ndarray | None = None
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -57,6 +60,13 @@ class SessionStage:
     def files(self) -> dict[str, IntakeFile]:
         """Used images by key, in the order of the source."""
         return {file.key: file for file in self.intake.used}
+
+
+def _first_among(moments: np.ndarray) -> list[int]:
+    """Position ``(N,)`` of the first image with the same number."""
+    _, first, place = np.unique(moments, return_index=True, return_inverse=True)
+    found: list[int] = first[place].tolist()
+    return found
 
 
 class DiscoverySession:
@@ -202,7 +212,7 @@ class DiscoverySession:
     def embed(
         self, progress: Progress | None = None, precision: Precision = "auto", batch_size: int = BATCH_SIZE
     ) -> Tensor:
-        """Unit features ``(N, D)`` of the newest stage's images."""
+        """Unit features ``(N, D)`` of the newest stage's images; with them, images of one moment are found."""
         stage = self.current
         resolved = resolve_precision(precision, self.model.device)
         stage.features = embed_images(
@@ -216,6 +226,13 @@ class DiscoverySession:
             progress=progress,
         )
         stage.space = feature_space(self.model, self.view, resolved)
+        stage.moments = find_moments(
+            stage.intake.miniatures,
+            stage.features,
+            self._thumbnails_of_rows,
+            stage.intake.taken,
+            self.workers,
+        )
         return stage.features
 
     # Groups
@@ -236,6 +253,28 @@ class DiscoverySession:
         if self.current.features is None:
             raise DataError("The images are not embedded yet: embed them before they are grouped.")
         return self.current.features
+
+    @property
+    def moments(self) -> np.ndarray:
+        """``(N,)`` row of the first image of each image's moment, in the newest stage.
+
+        Raises:
+            DataError: its images are not embedded yet.
+        """
+        _ = self.features  # it says where they are not embedded yet
+        assert self.current.moments is not None
+        return self.current.moments
+
+    @property
+    def num_moments(self) -> int:
+        """Moments of the newest images."""
+        return len(np.unique(self.moments))
+
+    @property
+    def near_duplicates(self) -> dict[str, IntakeFile]:
+        """By key of each of the newest images that is not the first of its moment: that first one."""
+        used = self.current.intake.used
+        return {used[row].key: used[first] for row, first in enumerate(self.moments.tolist()) if first != row}
 
     @property
     def settled(self) -> list[int]:
@@ -288,9 +327,10 @@ class DiscoverySession:
             known,
             num_categories=num_categories,
             next_id=first_free,
-            constraints=self.registry.constraints(),
+            constraints=self._constraints(),
             seed=self.seed,
             temperature=self.model.config.confidence_temperature,
+            moments=_first_among(self.moments[rows_here]),
         )
         groups = StageGroups.of(
             found.keys,
@@ -307,6 +347,21 @@ class DiscoverySession:
             categories = {each for each in change.cluster_ids if each is not None}
             self._estimate = count.including(max(1, count.count - len(found.ids) + len(categories)))
         return change
+
+    def _constraints(self) -> GroupingConstraints:
+        """What people said, and that a new image of a moment of which images are in a category is there too."""
+        said, members = self.registry.constraints(), self.registry.members
+        earlier: dict[int, set[int]] = {}
+        fresh = set(self.fresh)
+        for row, moment in enumerate(self.moments.tolist()):
+            if row not in fresh and (category := members.get(self.current.keys[row])) is not None:
+                earlier.setdefault(moment, set()).add(category)
+        pins = {}
+        for row in fresh:
+            key, found = self.current.keys[row], earlier.get(int(self.moments[row]), set())
+            if len(found) == 1 and key not in said.keys:
+                pins[key] = next(iter(found))
+        return replace(said, pinned={**said.pinned, **pins}) if pins else said
 
     def _leave(self, num_categories: int | None) -> StageChange:
         """Group nothing, because all images came with earlier stages."""
@@ -401,6 +456,11 @@ class DiscoverySession:
     def thumbnails(self, keys: Sequence[str]) -> dict[str, bytes]:
         """Small pictures of some of the newest images, by key."""
         return self.current.intake.thumbnails([self.current.files[key] for key in keys])
+
+    def _thumbnails_of_rows(self, rows: Sequence[int]) -> list[bytes]:
+        keys = [self.current.keys[row] for row in rows]
+        found = self.thumbnails(keys)
+        return [found[key] for key in keys]
 
     def update_model(self) -> None:
         """Give the model the categories of the registry.

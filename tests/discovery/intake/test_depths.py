@@ -98,7 +98,7 @@ def test_features_page_and_exports_show_the_same_depth(
         if name:
             (photos / name).write_bytes(content)
         session = DiscoverySession.open(tiny_backbone)
-        discover(session, photos, out, num_categories=2, exports=["imagefolder"])
+        discover(session, photos, out, num_categories=2, exports=["publish"])
         fresh = DiscoverySession.open(tiny_backbone)
         fresh.read(photos)
         assert np.allclose(session.features, fresh.embed(), atol=1e-5)
@@ -116,7 +116,7 @@ def test_features_page_and_exports_show_the_same_depth(
         cell = np.asarray(Image.open(io.BytesIO(bench.photos.picture(row, 320) or b"")))
         assert np.abs(cell.astype(int) - np.asarray(pixels)).mean() < 6
         assert TakeAway(bench).decoding == bench.photos.decoding
-        exported = [np.asarray(Image.open(path)) for path in (out / "images").rglob("*.webp")]
+        exported = [np.asarray(Image.open(path)) for path in (out / "publish").rglob("*.webp")]
         assert any(np.array_equal(each, np.asarray(pixels)) for each in exported)
         bench.photos.close()
     assert not np.allclose(features[0]["dim.tif"], features[1]["dim.tif"], atol=1e-4)

@@ -383,27 +383,6 @@ def test_rows_cannot_name_files_of_the_machine(tmp_path):
                      "no image given", ""]  # fmt: skip
 
 
-def test_near_duplicates_of_photographs_are_found(tmp_path):
-    photo = distinct(5, 400, 300)
-    photo.save(tmp_path / "1.png")
-    photo.save(tmp_path / "2.jpg", quality=60)
-    photo.resize((200, 150)).save(tmp_path / "3.png")
-    photo.transpose(PilImage.Transpose.FLIP_LEFT_RIGHT).save(tmp_path / "4.png")
-    distinct(6, 400, 300).save(tmp_path / "5.png")
-    for number, colour in enumerate(("white", "black", "navy")):
-        PilImage.new("RGB", (64, 64), colour).save(tmp_path / f"6 {number}.png")
-    with read_intake(tmp_path) as intake:
-        assert intake.near_duplicates == {1: 0, 2: 0}
-        assert intake.report().near_duplicates == 2
-        assert intake.report().used == 8
-
-
-def test_handwritten_digits_are_no_duplicates_of_each_other():
-    with read_intake("digits") as intake:
-        assert intake.report().used == 1797
-        assert len(intake.near_duplicates) <= 1
-
-
 VIEW = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
 
 
@@ -427,7 +406,7 @@ def left_behind(intake):
     """All that an intake makes of its files."""
     return (
         intake.files,
-        intake.near_duplicates,
+        intake.miniatures.tobytes(),
         [intake.thumbnails([file])[file.key] for file in intake.used],
         [intake.view_of(file, VIEW).numpy().tobytes() for file in intake.used],
     )

@@ -83,7 +83,7 @@ def assignment_rows(session: "DiscoverySession", project: Path | None = None) ->
         project: the folder that remembers dates, if any.
     """
     stage, assigned = session.current, session.assignment()
-    row_of = {key: row for row, key in enumerate(assigned.keys)}
+    row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
     paths = [stage.intake.path_of(file) for file in stage.intake.files]
     hashes = [file.content_hash for file in stage.intake.files]
     dates = capture_dates({each: path for each, path in zip(hashes, paths, strict=True) if path}, project)
@@ -98,9 +98,8 @@ def assignment_rows(session: "DiscoverySession", project: Path | None = None) ->
         notes = [file.verdict.note]
         if is_copy:
             notes.insert(0, f"same picture as {original.name}")
-        elif file.index in stage.intake.near_duplicates:
-            near = stage.intake.files[stage.intake.near_duplicates[file.index]]
-            notes.insert(0, f"nearly the same picture as {near.name}")
+        elif (first := near.get(file.key)) is not None:
+            notes.insert(0, f"nearly the same picture as {first.name}")
         category = None
         if found is not None:
             category = session.registry.category(int(assigned.category_ids[found]))

@@ -143,7 +143,7 @@ class GroupingProblem:
     Attributes:
         features: ``(N, D)`` unit features.
         order: ``(N,)`` position of each in the input.
-        keys: of the images, sorted.
+        keys: of the images, sorted by those of the first images of their moments.
         units: images that move together; whitened if the spread of known categories was measured.
         known: the categories that exist.
         held: ``(C, D)`` their prototypes, in the metric of the units.
@@ -163,12 +163,16 @@ class GroupingProblem:
         next_id: int,
         constraints: GroupingConstraints | None,
         temperature: float,
+        moments: Sequence[int] | None = None,
     ):
         points = as_features(features, "features").float()
         _check(points, keys, known, next_id, temperature)
         constraints = constraints or GroupingConstraints()
         self.known, self.next_id, self.temperature = known, next_id, temperature
-        self.order = torch.tensor(sorted(range(len(keys)), key=lambda row: keys[row]))
+        first = range(len(keys)) if moments is None else moments
+        # By first images, so that the others of a moment change nothing for those.
+        ordered = sorted(range(len(keys)), key=lambda row: (keys[first[row]], row != first[row], keys[row]))
+        self.order = torch.tensor(ordered)
         self.keys = [keys[row] for row in self.order.tolist()]
         self.features = points[self.order.to(points.device)]
         F.normalize(self.features, dim=1, out=self.features)
@@ -189,7 +193,9 @@ class GroupingProblem:
         if known.spread is not None:
             whitener = known.spread.whitener.to(self.held)
             self.held, in_metric = self.held @ whitener, in_metric @ whitener
-        self.units = make_units(in_metric, self.keys, constraints, group_of_category)
+        self.units = make_units(
+            in_metric, self.keys, constraints, group_of_category, [first[row] for row in ordered]
+        )
 
     @property
     def fewest(self) -> int:
@@ -229,7 +235,8 @@ class GroupingProblem:
             opened = f" and {len(self.opened)} that images are pinned to" if self.opened else ""
             raise DataError(
                 f"Expected {least} <= num_categories <= {most}, the {len(self.held)} known categories{opened} and at "
-                f"most one new one per image, got {num_categories}: give a number in between, or none to estimate it."
+                f"most one new one per image, those of one moment counted once, got {num_categories}: give a number in "
+                "between, or none to estimate it."
             )
 
     def ids(self, num_groups: int) -> tuple[int, ...]:
@@ -333,6 +340,7 @@ def group_images(
     constraints: GroupingConstraints | None = None,
     seed: int = 0,
     temperature: float = 0.1,
+    moments: Sequence[int] | None = None,
 ) -> tuple[Assignment, CountEstimate]:
     """Assign images to known categories and to new groups beside them.
 
@@ -343,7 +351,8 @@ def group_images(
     large batch rename a small category.) Groups come from a tree of merges (`held_kmeans`) in the 48 directions in
     which the images differ most; silhouette and likelihood there give the number.
 
-    Constraints hold without exception. Images that must be together move as one, by their mean. An image with a
+    Constraints hold without exception. Images that must be together move as one, by their mean, and so do images of one
+    moment, which count as its first one alone: else a burst of photographs would be a group of its own. An image with a
     constraint counts 5 times in the prototype of a new group and in the inertia, so that a few answers move more than
     the images they are about.
 
@@ -357,6 +366,8 @@ def group_images(
         constraints: what people said.
         seed: of sampling and of k-means.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
+        moments: ``(N,)`` position of the first image of each one's moment, see `find_moments`; `None` if each image is
+            a moment of its own. What people answered comes before it.
 
     Returns:
         Every image in one group, on the features' device: ids are the known ones as given, those opened by a pin,
@@ -367,7 +378,7 @@ def group_images(
             known categories or above them and the images together, `next_id` not above every known id, or
             constraints that so many categories cannot satisfy; the message names the images.
     """
-    problem = GroupingProblem(features, keys, known, next_id, constraints, temperature)
+    problem = GroupingProblem(features, keys, known, next_id, constraints, temperature, moments)
     if num_categories is None and known.spread is not None and len(known.ids) > 1:
         return _beside_known(problem, known.spread, seed)
     if num_categories is None:

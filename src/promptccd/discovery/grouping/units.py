@@ -1,12 +1,15 @@
 """Units: images that a grouping moves as one, with the constraints that people gave.
 
-Letters: M units, D width, K groups.
+Images of one moment are a unit that lies where its first image does, so that a burst counts as a single photograph.
+
+Letters: N images, M units, D width, K groups.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,12 +25,12 @@ MAX_SEARCH_STEPS = 20_000  # in the search for groups that keep images apart
 
 @dataclass(frozen=True)
 class Units:
-    """Images that must be together, or single images.
+    """Images that must be together, images of one moment, or single images.
 
     Attributes:
-        points: ``(M, D)``, mean feature of each unit.
-        weights: ``(M,)``, images in each; an image that a constraint names counts 5 times.
-        sizes: ``(M,)``, images in each.
+        points: ``(M, D)``, mean feature of each unit, over the first images of its moments.
+        weights: ``(M,)``, moments in each; one with an image that a constraint names counts 5 times.
+        sizes: ``(M,)``, moments in each.
         unit_of_image: ``(N,)`` int64.
         names: key of one image of each unit, for messages.
         pinned: group of each unit that a person has settled.
@@ -111,15 +114,21 @@ def make_units(
     keys: Sequence[str],
     constraints: GroupingConstraints,
     group_of_category: Callable[[int], int | None],
+    moments: Sequence[int] | None = None,
 ) -> Units:
     """Units of the images under the constraints; constraints on absent images alone are left out.
 
     Args:
-        points: ``(N, D)``.
+        points: ``(N, D)``, the first image of a moment before the others.
         keys: of the images, distinct.
         constraints: what must hold.
         group_of_category: gives the group of a category id, `None` if this grouping can have none for it.
+        moments: ``(N,)`` equal numbers for images of one moment, which stay together unless people said different
+            things of them; `None` if each image is a moment of its own.
     """
+    spoken_of = constraints.keys
+    moments = range(len(keys)) if moments is None else moments
+    constraints = _with_moments(constraints, keys, moments)
     components = [constraints.component_of(key) for key in keys]
     place: dict[str, int] = {}
     names: list[str] = []
@@ -128,13 +137,18 @@ def make_units(
             place[component] = len(place)
             names.append(key)
     unit_of_image = torch.tensor([place[component] for component in components], device=points.device)
-    sizes = unit_of_image.bincount(minlength=len(place)).to(points.dtype)
-    means = points
-    if len(place) < len(points):
-        means = torch.zeros_like(points[: len(place)]).index_add_(0, unit_of_image, points) / sizes[:, None]
-    spoken_of = constraints.keys
-    worth = torch.tensor([ANSWER_WORTH if key in spoken_of else 1.0 for key in keys]).to(points)
-    weights = torch.zeros_like(sizes).index_add_(0, unit_of_image, worth)
+    # A moment that people have parted counts in each of its units.
+    parts = np.stack([unit_of_image.cpu().numpy(), np.asarray(moments)], 1)
+    _, first, part_of_image = np.unique(parts, axis=0, return_index=True, return_inverse=True)
+    answered = np.bincount(part_of_image.ravel(), [key in spoken_of for key in keys]) > 0
+    part_points, unit_of_part = points[torch.from_numpy(first)], unit_of_image[torch.from_numpy(first)]
+    sizes = unit_of_part.bincount().to(points.dtype)
+    worth = torch.from_numpy(np.where(answered, ANSWER_WORTH, 1.0)).to(points)
+    weights = torch.zeros_like(sizes).index_add_(0, unit_of_part, worth)
+    means = part_points
+    if len(sizes) < len(first):
+        sums = torch.zeros_like(points[: len(sizes)]).index_add_(0, unit_of_part, part_points)
+        means = sums / sizes[:, None]
 
     pins = constraints.component_pins()
     bans = {component: set(categories) for component, categories in constraints.component_bans().items()}
@@ -168,6 +182,28 @@ def make_units(
         dict(sorted(banned.items())),
         {unit: frozenset(others) for unit, others in sorted(rivals.items())},
     )
+
+
+def _with_moments(
+    constraints: GroupingConstraints, keys: Sequence[str], moments: Sequence[int]
+) -> GroupingConstraints:
+    """The constraints, and that images of one moment of which people said the same must be together.
+
+    Images that are linked to equally pinned, forbidden and kept apart ones cannot contradict each other.
+    """
+    pins, bans = constraints.component_pins(), constraints.component_bans()
+    apart: dict[str, set[str]] = {}
+    for one, two in constraints.component_rivals():
+        apart.setdefault(one, set()).add(two)
+        apart.setdefault(two, set()).add(one)
+    first: dict[tuple[object, ...], str] = {}
+    links = []
+    for key, moment in zip(keys, moments, strict=True):
+        component = constraints.component_of(key)
+        said = (pins.get(component), bans.get(component), frozenset(apart.get(component, ())))
+        other = first.setdefault((int(moment), *said), key)
+        links += [(other, key)] * (other != key)
+    return replace(constraints, must_link=(*constraints.must_link, *links)) if links else constraints
 
 
 def refusal(units: Units, stuck: tuple[int, ...], num_groups: int) -> DataError:

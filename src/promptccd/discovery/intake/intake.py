@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from promptccd.data.camera_raw import raw_beside, reason_of_raw
 from promptccd.data.depths import Depths
-from promptccd.data.duplicates import Fingerprint, SeenImage, look_at, near_duplicates, view_of
+from promptccd.data.duplicates import MINIATURE_SIDE, SeenImage, look_at, view_of
 from promptccd.data.file_names import display_name
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.image_rows import DatasetSource
@@ -79,7 +80,6 @@ class IntakeReport:
         duplicates: files that show the very picture of a used one.
         changed: files that were changed since they were read, and show the picture that they showed then.
         skipped: files that are left out.
-        near_duplicates: used images that nearly equal an earlier one.
         skipped_reasons: number of files by reason, most frequent first.
         notes: number of used images by note, most frequent first.
         depths: how values of more than 8 bits are shown, a sentence; empty where no image has such.
@@ -91,7 +91,6 @@ class IntakeReport:
     duplicates: int
     changed: int
     skipped: int
-    near_duplicates: int
     skipped_reasons: dict[str, int]
     notes: dict[str, int]
     depths: str = ""
@@ -106,14 +105,15 @@ class Kept:
 
     def __init__(self, folder: Path | None, seen: SeenFiles | None):
         self.seen = seen
-        self.fingerprints: dict[int, Fingerprint] = {}
+        self.miniatures: dict[int, np.ndarray] = {}
+        self.taken: dict[int, int | None] = {}
         self.changed = 0  # files that show what they showed, see `IntakeReport`
         self.thumbnails, self.views = Overflow(THUMBNAIL_BYTES, folder), Overflow(VIEW_BYTES, folder)
         self._shape: tuple[int, ...] = ()
 
     def add(self, index: int, seen: SeenImage) -> None:
-        """Keep the fingerprint, and thumbnail and view while there is room."""
-        self.fingerprints[index] = seen.fingerprint
+        """Keep the miniature, and thumbnail and view while there is room."""
+        self.miniatures[index], self.taken[index] = seen.miniature, seen.taken
         if self.seen is None:
             self.thumbnails.add(index, seen.thumbnail)
         if seen.view is not None:
@@ -143,7 +143,6 @@ class Intake:
         name: of the source, for messages.
         files: every file found, in the order of the source.
         used: those that are grouped, in the same order.
-        near_duplicates: index of a used file -> index of the first used one that it nearly equals. Both are grouped.
         decoding: how its images are decoded.
     """
 
@@ -164,10 +163,6 @@ class Intake:
         self.name = source.name
         self.files = tuple(files)
         self.used = tuple(file for file in files if file.is_used)
-        near = near_duplicates([kept.fingerprints[file.index] for file in self.used])
-        self.near_duplicates = {
-            self.used[late].index: self.used[early].index for late, early in sorted(near.items())
-        }
 
     def __enter__(self) -> "Intake":
         return self
@@ -183,6 +178,17 @@ class Intake:
     def bytes_in_memory(self) -> int:
         """Bytes of the kept thumbnails and views."""
         return self._kept.thumbnails.bytes_in_memory + self._kept.views.bytes_in_memory
+
+    @property
+    def miniatures(self) -> np.ndarray:
+        """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
+        kept = [self._kept.miniatures[file.index] for file in self.used]
+        return np.stack(kept) if kept else np.empty((0, MINIATURE_SIDE, MINIATURE_SIDE), np.uint8)
+
+    @property
+    def taken(self) -> np.ndarray:
+        """When the used images were taken ``(N,)``, in seconds by the clock of the camera; NaN if nothing says so."""
+        return np.array([self._kept.taken[file.index] for file in self.used], dtype=float)
 
     def drop_views(self) -> None:
         """Drop the kept views; `view_of` decodes an image again."""
@@ -250,7 +256,6 @@ class Intake:
             duplicates=sum(file.duplicate_of is not None for file in self.files),
             changed=self._kept.changed,
             skipped=len(skipped),
-            near_duplicates=len(self.near_duplicates),
             skipped_reasons=dict(Counter(skipped).most_common()),
             notes=dict(Counter(notes).most_common()),
             depths=str(self.decoding.depths),
