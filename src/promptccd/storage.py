@@ -303,9 +303,10 @@ def lock_folder(folder: Path, wait_s: float = 0) -> int:
             "The disk of %s (%s) has no locks (%s): see to it that no other computer writes there at the same time.",
             folder, file_system_of(folder), error.strerror,
         )  # fmt: skip
-        if not _has_locked(held):
-            os.close(held)
-            raise _written_by_another(descriptor, folder) from error
+        with contextlib.suppress(OSError):  # no disk of this machine has any: there is only the warning
+            if not _has_locked(held):
+                os.close(held)
+                raise _written_by_another(descriptor, folder) from error
     except RunError:
         os.close(descriptor)
         raise
